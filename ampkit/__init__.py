@@ -1,0 +1,61 @@
+"""ampkit: automatic mixed-precision training on NumPy, in PyTorch's words.
+
+    with ampkit.autocast(dtype=ampkit.float16):
+        loss = ops.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+Every name of `ampkit.ops` is also a name here, the same object.
+"""
+
+import builtins as _builtins
+import inspect as _inspect
+from types import SimpleNamespace as _SimpleNamespace
+
+__version__ = "0.1.0"
+
+from . import data, models, nn, ops, optim, utils
+from .backends import Device as device
+from .backends.cpu.threads import get_num_threads, set_num_threads
+from .core import observe
+from .core.dlpack import from_dlpack
+from .core.dtypes import bfloat16, finfo, float16, float32, float64, int8, int16, int32, int64, uint8
+from .core.dtypes import bool_ as bool
+from .core.dtypes import float16 as half
+from .core.dtypes import float32 as float
+from .core.dtypes import float64 as double
+from .core.dtypes import int32 as int
+from .core.dtypes import int64 as long
+from .core.errors import (
+    AmpkitError,
+    ArgumentError,
+    ConfigError,
+    DeviceError,
+    DTypeError,
+    FileError,
+    NonFiniteError,
+    RangeError,
+    ScaleCollapseError,
+    ShapeError,
+    StateError,
+)
+from .core.op import op
+from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast_enabled
+from .core.primitive import Primitive, reference_only
+from .core.random import get_rng_state, manual_seed, set_rng_state
+from .core.saved import Saved
+from .core.tape import enable_grad, grad, is_grad_enabled, no_grad, recompute, set_grad_enabled
+from .core.tensor import Tensor, tensor
+from .ops import *
+from .scaler import GradScaler
+from .serialize import load, save
+
+amp = _SimpleNamespace(GradScaler=GradScaler, autocast=autocast)  # PyTorch's second address of the two
+
+_PARTS = {"data", "models", "nn", "observe", "ops", "optim", "utils"}
+__all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
+    name
+    for name, value in list(globals().items())
+    if not name.startswith("_") and not hasattr(_builtins, name) and (name in _PARTS or not _inspect.ismodule(value))
+]

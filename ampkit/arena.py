@@ -1,0 +1,307 @@
+"""Arena: the parameters of an optimizer as flat memory.
+
+One block per (parameter group, device, master dtype) holds masters, gradients, moments and 16-bit copies as flat
+arrays; a parameter's values and gradient are views of its slot, a range that starts on a 256-byte boundary. What
+concerns a whole group, the update, the norm, the check of a GradScaler, is then one operation on flat memory.
+Gaps between slots hold zeros and stay zeros.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import backends
+from .backends import Array, Backend
+from .core import dtypes
+from .core.dtypes import LOW, DType, accumulator
+from .core.errors import StateError
+from .core.tensor import Parameter
+from .flat import CHUNK, narrow
+
+ALIGN = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
+
+
+class Slot:
+    """A parameter's place in a block: elements `start` to `stop` of its flat arrays.
+
+    array: the values, as the parameter shows them. gradient: where its gradient is accumulated, float32 (float64 for a
+    float64 parameter). index: the slot's number in the block. number: the parameter's number in the optimizer.
+    """
+
+    __slots__ = (
+        "array",
+        "block",
+        "fresh",
+        "gradient",
+        "index",
+        "number",
+        "parameter",
+        "start",
+        "stop",
+        "stored",
+        "synced",
+    )
+
+    def __init__(self, block: Block, index: int, number: int, parameter: Parameter, start: int):
+        self.block, self.index, self.number, self.parameter = block, index, number, parameter
+        self.start, self.stop = start, start + parameter.array.size
+        self.stored: DType = parameter.array.dtype
+        self.gradient = self.of(block.gradient)
+        self.fresh: dict[DType, int] = {}
+        self.synced = parameter.version[0]
+        self.array: Array = None
+
+    def of(self, flat: Array) -> Array:
+        """This slot's range of one of the block's flat arrays, in the parameter's shape."""
+        return flat[self.start : self.stop].reshape(self.parameter.array.shape)
+
+    def held(self) -> bool:
+        """Whether the parameter still lives here: the newest optimizer adopts it, and nobody may move its array."""
+        return self.parameter.slot is self and self.parameter.array is self.array
+
+    def master(self) -> Array:
+        """The master values in the parameter's shape; brought up to date if a 16-bit parameter was written to."""
+        found = self.of(self.block.master)
+        if self.stored in LOW and self.synced != self.parameter.version[0]:
+            found[...] = self.array
+            self.synced = self.parameter.version[0]
+        return found
+
+    def cast(self, dtype: DType) -> Array:
+        """The values rounded to `dtype`; a 16-bit copy is a view of the block's flat copy, refreshed if need be."""
+        if dtype not in LOW or dtype == self.stored:
+            return backends.of(self.array).cast(self.array, dtype)
+        flat, version = self.block.copy(dtype), self.parameter.version[0]
+        if self.fresh.get(dtype) != version:
+            narrow(self.master().reshape(-1), flat[self.start : self.stop])
+            self.fresh[dtype] = version
+        return self.of(flat)
+
+    def written(self) -> None:
+        """Note that an update has rewritten the master and every copy of it."""
+        parameter = self.parameter
+        parameter.version[0] += 1
+        version = self.synced = parameter.version[0]
+        if self.block.copies:
+            self.fresh = dict.fromkeys(self.block.copies, version)
+            parameter.copies = {
+                d: (version, self.of(flat)) for d, flat in self.block.copies.items() if d != self.stored
+            }
+
+    def where(self, offset: int) -> str:
+        """For messages: the parameter's name and, of the element at `offset` in the block, the index."""
+        place = np.unravel_index(offset - self.start, self.parameter.array.shape)
+        return f"{self.title()} at {[int(i) for i in place]}"
+
+    def title(self) -> str:
+        """For messages: the parameter's name, or its number, and its shape."""
+        name = self.parameter.name
+        what = repr(name) if name else f"parameter {self.number}"
+        return f"{what} {list(self.parameter.array.shape)}"
+
+
+class Block:
+    """Flat memory for parameters that share a group, a device and a master dtype.
+
+    master, gradient: flat, in the master dtype. moments: by name, like the master. copies: by 16-bit dtype. steps: per
+    slot, the real steps it has taken, int64 on the device.
+    """
+
+    def __init__(self, owner: Any, backend: Backend, dtype: DType, parameters: Sequence[tuple[int, Parameter]]):
+        self.owner, self.backend, self.dtype = weakref.ref(owner), backend, dtype
+        starts = _starts([p.array.size for _, p in parameters], ALIGN // dtype.itemsize)
+        self.size = starts.pop()
+        self.master, self.gradient = self._flat(dtype), self._flat(dtype)
+        self.moments: dict[str, Array] = {}
+        self.copies: dict[DType, Array] = {}
+        self.steps = backend.zeros((len(parameters),), dtypes.int64)
+        self._history = [0] * len(parameters)  # equal marks: present at the same steps, so equal in `steps`
+        self._scratch: list[Array] = []
+        self._flags: Array = None
+        self.slots = [Slot(self, i, n, p, at) for i, ((n, p), at) in enumerate(zip(parameters, starts, strict=True))]
+        for slot in self.slots:
+            self._move_in(slot)
+
+    def _flat(self, dtype: DType) -> Array:
+        spare = ALIGN // dtype.itemsize
+        raw = self.backend.zeros((self.size + spare,), dtype)
+        address = getattr(raw, "__array_interface__", {"data": (0,)})["data"][0]
+        start = -address % ALIGN // dtype.itemsize
+        return raw[start : start + self.size]
+
+    def _move_in(self, slot: Slot) -> None:
+        parameter, gradient = slot.parameter, slot.parameter._grad
+        before = parameter.slot
+        slot.of(self.master)[...] = parameter.array if before is None or not before.held() else before.master()
+        home = self.copy(slot.stored) if slot.stored in LOW else self.master
+        slot.array = slot.of(home)
+        slot.array[...] = parameter.array
+        if gradient is not None:
+            slot.gradient[...] = gradient.array
+            gradient.array = slot.gradient
+        parameter.array, parameter.slot, parameter.copies = slot.array, slot, None
+
+    def copy(self, dtype: DType) -> Array:
+        """The flat 16-bit copy in `dtype`; made, unfilled, when it is first asked for."""
+        if dtype not in self.copies:
+            self.copies[dtype] = self._flat(dtype)
+        return self.copies[dtype]
+
+    def moment(self, name: str) -> Array:
+        """The flat moment `name`; zeros when it is first asked for."""
+        if name not in self.moments:
+            self.moments[name] = self._flat(self.dtype)
+        return self.moments[name]
+
+    def scratch(self, count: int) -> list[Array]:
+        """`count` flat arrays of CHUNK elements (fewer for a small block) to work in."""
+        while len(self._scratch) < count:
+            self._scratch.append(self.backend.empty((min(CHUNK, self.size),), self.dtype))
+        return self._scratch[:count]
+
+    def flags(self) -> Array:
+        """A flat array of CHUNK booleans to work in."""
+        if self._flags is None:
+            self._flags = self.backend.empty((min(CHUNK, self.size),), dtypes.bool_)
+        return self._flags
+
+    def runs(self, present: list[Slot]) -> list[Run]:
+        """Runs of the `present` slots that have taken the same steps; call once per step, it keeps the record."""
+        for slot in present:
+            slot.master()
+        if len(present) != len(self.slots) or len(set(self._history)) > 1:
+            self._refine(present)
+        return spans(present, lambda slot: self._history[slot.index])
+
+    def _refine(self, present: list[Slot]) -> None:
+        # Slots of one mark that are no longer all present part ways: those present get a new mark.
+        everywhere = Counter(self._history)
+        here = Counter(self._history[s.index] for s in present)
+        parted = [mark for mark, number in here.items() if number != everywhere[mark]]
+        marks = dict(zip(parted, range(max(self._history) + 1, max(self._history) + 1 + len(parted)), strict=True))
+        for slot in present:
+            self._history[slot.index] = marks.get(self._history[slot.index], self._history[slot.index])
+
+    def slot_at(self, offset: int) -> Slot:
+        """The slot that holds the element at `offset`."""
+        return self.slots[bisect_right([s.start for s in self.slots], offset) - 1]
+
+    def load_steps(self, counts: list[int]) -> None:
+        """Set the number of steps of every slot."""
+        self.steps[...] = self.backend.asarray(counts, dtypes.int64)
+        self._history = list(counts)
+
+
+class Run:
+    """Slots `first` to `last` (exclusive) of a block, which lie side by side, gaps included."""
+
+    __slots__ = ("block", "first", "last", "start", "stop")
+
+    def __init__(self, block: Block, first: int, last: int):
+        self.block, self.first, self.last = block, first, last
+        self.start, self.stop = block.slots[first].start, block.slots[last - 1].stop
+
+    def __len__(self) -> int:
+        return int(self.stop - self.start)
+
+    @property
+    def master(self) -> Array:
+        """The master values, flat."""
+        return self.block.master[self.start : self.stop]
+
+    @property
+    def gradient(self) -> Array:
+        """The gradients, flat."""
+        return self.block.gradient[self.start : self.stop]
+
+    @property
+    def copies(self) -> list[Array]:
+        """The 16-bit copies that exist, flat; an update rewrites them."""
+        return [flat[self.start : self.stop] for flat in self.block.copies.values()]
+
+    @property
+    def steps(self) -> Array:
+        """How many real steps these slots have taken: 0-d int64, on the device."""
+        return self.block.steps[self.first : self.first + 1].reshape(())
+
+    def moment(self, name: str) -> Array:
+        """The moment `name`, flat; zeros before the first step."""
+        return self.block.moment(name)[self.start : self.stop]
+
+    def written(self, go: Array | None) -> None:
+        """Count the step (where `go`), and note that masters and copies were rewritten."""
+        steps = self.block.steps[self.first : self.last]
+        np.add(steps, 1 if go is None else go, out=steps)
+        for slot in self.block.slots[self.first : self.last]:
+            slot.written()
+
+
+def _starts(sizes: list[int], grain: int) -> list[int]:
+    # Where each slot starts, and the size of all.
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + -(-size // grain) * grain)
+    return starts
+
+
+def spans(slots: list[Slot], mark: Callable[[Slot], Any] = lambda slot: 0) -> list[Run]:
+    """Runs of the neighbours with equal marks among `slots`, which come in the order of their blocks."""
+    runs: list[Run] = []
+    last: Slot | None = None
+    begun = 0
+    for slot in slots:
+        if last is not None and (
+            slot.block is not last.block or slot.index != last.index + 1 or mark(slot) != mark(last)
+        ):
+            runs.append(Run(last.block, begun, last.index + 1))
+            last = None
+        if last is None:
+            begun = slot.index
+        last = slot
+    if last is not None:
+        runs.append(Run(last.block, begun, last.index + 1))
+    return runs
+
+
+def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0) -> list[Block]:
+    """Move `parameters` into fresh blocks of `owner`; values, versions and gradients stay what they are.
+
+    A parameter that lived in another optimizer's arena leaves it; that optimizer raises when it is used. first: the
+    number that the optimizer gives to the first of them.
+    """
+    kinds: dict[tuple[str, DType], list[tuple[int, Parameter]]] = {}
+    for number, parameter in enumerate(parameters, first):
+        kinds.setdefault((str(parameter.device), accumulator(parameter.array.dtype)), []).append((number, parameter))
+    return [Block(owner, backends.of(members[0][1].array), dtype, members) for (_, dtype), members in kinds.items()]
+
+
+def bound(parameter: Any) -> bool:
+    """Whether `parameter` lives in the arena of an optimizer that still exists; then its array must not be replaced."""
+    slot = getattr(parameter, "slot", None)
+    return slot is not None and slot.block.owner() is not None
+
+
+def refuse_bound(where: str, parameters: Sequence[Parameter]) -> None:
+    """Raise StateError if an optimizer holds one of `parameters`: what moves or retypes them must come first."""
+    for parameter in parameters:
+        if bound(parameter):
+            cure = "move the model first, then make the optimizer"
+            raise StateError(
+                where,
+                "parameters that no optimizer holds",
+                f"{parameter.slot.title()}, which one holds",
+                cure,
+            )
+
+
+def release(parameter: Parameter) -> None:
+    """Give `parameter` memory of its own again."""
+    parameter.array, parameter.slot, parameter.copies = parameter.array.copy(), None, None
+    if parameter._grad is not None:
+        parameter._grad.array = parameter._grad.array.copy()

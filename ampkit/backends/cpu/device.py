@@ -1,0 +1,53 @@
+"""The CPU as a machine: NumPy arrays in the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes
+from ...core.dtypes import DType
+from . import float16
+
+_SMALL = 512  # elements; below, one call of NumPy's costs less than a dozen
+HostArray = np.ndarray[Any, Any]
+
+
+class CPU:
+    """The `Backend` of NumPy arrays."""
+
+    name = "cpu"
+
+    def device_of(self, array: HostArray) -> str:
+        return "cpu"
+
+    def asarray(self, values: Any, dtype: DType | None = None) -> HostArray:
+        return np.asarray(values, dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
+        return np.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
+        return np.zeros(shape, dtype)
+
+    def cast(self, array: HostArray, dtype: DType) -> HostArray:
+        """`array` rounded to the nearest value of `dtype`, ties to even."""
+        if dtype == dtypes.float16 and array.dtype == dtypes.float32 and array.size > _SMALL:
+            return float16.from_float32(array)
+        return array.astype(dtype)
+
+    def to_numpy(self, array: HostArray) -> HostArray:
+        return array
+
+    def peek(self, array: HostArray) -> Any:
+        """The one value of `array` as a Python number; the CPU never has to wait for it."""
+        return np.ndarray.item(array.view(np.ndarray))
+
+    def inspect(self, values: HostArray, bad: HostArray, fail: Callable[[Any, Any], None]) -> None:
+        """Call `fail(value, position)` for the first of `values` that `bad` marks, at once."""
+        marks = bad.view(np.ndarray)
+        if np.any(marks):
+            at = tuple(int(i) for i in np.unravel_index(int(np.argmax(marks)), marks.shape))
+            fail(values.view(np.ndarray)[at].item(), at[0] if len(at) == 1 else at)

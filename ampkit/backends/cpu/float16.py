@@ -1,0 +1,51 @@
+"""float32 to float16 by integer arithmetic, a block in the cache at a time.
+
+NumPy converts element by element and takes the slow path of the processor for every value that float16 holds as a
+subnormal (below 6.1e-5, where gradients live): 20 times slower there. Rounds to the nearest, ties to even, as IEEE 754.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_BLOCK = 1 << 14  # 64 KiB of float32: a block and its scratch stay in the second-level cache
+_SMALLEST_NORMAL = np.uint32(0x38800000)  # the bits of 2^-14
+_OVERFLOW = np.uint32(0x47800000)  # the bits of 2^16, which rounds to infinity
+_INFINITY = np.uint32(0x7F800000)
+_SHIFT = np.uint32(13 << 23)  # 23 - 10 bits of mantissa, as an exponent
+_BIAS = np.uint32(126 << 10)  # (127 - 15 + 13 + 1) in the exponent field of float16
+
+
+def from_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """`array` float32 -> float16, the same shape and the nearest values; NaN stays NaN."""
+    source = np.ascontiguousarray(array)
+    out = np.empty(source.shape, np.float16)
+    bits, halves = source.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint16)
+    size = min(_BLOCK, bits.size)
+    absolute, magic = np.empty(size, np.uint32), np.empty(size, np.uint32)
+    for start in range(0, bits.size, _BLOCK):
+        block = bits[start : start + _BLOCK]
+        _round(block, halves[start : start + _BLOCK], absolute[: block.size], magic[: block.size])
+    return out
+
+
+def _round(block: Any, out: Any, absolute: Any, magic: Any) -> None:
+    np.bitwise_and(block, 0x7FFFFFFF, out=absolute)
+    if absolute.max() > _INFINITY:  # a NaN
+        out[...] = block.view(np.float32).astype(np.float16).view(np.uint16)
+        return
+    np.minimum(absolute, _OVERFLOW, out=absolute)
+    # |x| + 2^(e + 13) leaves x, rounded to float16's last place, in the low bits of the sum's mantissa
+    np.maximum(absolute, _SMALLEST_NORMAL, out=magic)
+    np.bitwise_and(magic, _INFINITY, out=magic)
+    np.add(magic, _SHIFT, out=magic)
+    np.add(absolute.view(np.float32), magic.view(np.float32), out=absolute.view(np.float32))
+    np.subtract(absolute, magic, out=absolute)
+    np.right_shift(magic, 13, out=magic)
+    np.add(absolute, magic, out=absolute)
+    np.subtract(absolute, _BIAS, out=absolute)
+    np.right_shift(block, 16, out=magic)
+    np.bitwise_and(magic, 0x8000, out=magic)
+    np.bitwise_or(absolute, magic, out=out, casting="same_kind")

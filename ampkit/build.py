@@ -1,0 +1,232 @@
+"""From a recipe to what a run is made of: model, data, optimizer, schedule, scaler, precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from . import backends, models, nn, optim
+from .config import Recipe, sections
+from .core import random
+from .core.errors import ArgumentError, ConfigError
+from .core.policy import Policy, autocast
+from .core.tensor import Tensor
+from .data import digits, synthetic, text
+from .data.loader import DataLoader, TensorDataset
+from .optim import lr_scheduler
+from .scaler import GradScaler
+
+Batch = tuple[Tensor, Tensor]  # inputs, and the integer targets [N] or [N, T]
+Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The data of a run.
+
+    batches: what to train on, without end. held_out: makes one pass over what to evaluate on. per_batch: how many
+    `unit` (samples, tokens) a batch holds. per_epoch: batches in a pass over the training data, None if it has no end.
+    """
+
+    batches: Iterator[Batch]
+    held_out: Callable[[], Iterator[Batch]]
+    per_batch: int
+    unit: str
+    per_epoch: int | None
+
+
+def model(recipe: Recipe) -> nn.Module:
+    """The recipe's model, on its device, drawn from the default random stream."""
+    made = _MODELS[type(recipe.model)](recipe.model, recipe.data)
+    return made if recipe.train.device == "cpu" else made.to(recipe.train.device)
+
+
+def _mlp(spec: sections.MLP, data: Any) -> nn.Module:
+    return models.mlp(int(np.prod(data.shape)), out_features=data.classes, **_arguments(spec))
+
+
+def _cnn(spec: sections.CNN, data: Any) -> nn.Module:
+    return models.cnn(data.shape[0], data.classes, **_arguments(spec))
+
+
+def _resnet(spec: sections.ResNet, data: Any) -> nn.Module:
+    sizes = {"resnet18": models.resnet18, "resnet34": models.resnet34, "resnet50": models.resnet50}
+    return sizes[spec.name](data.classes, in_channels=data.shape[0], **_arguments(spec))
+
+
+def _gpt(spec: sections.GPT, data: Any) -> nn.Module:
+    return models.GPT(**_arguments(spec))
+
+
+def _arguments(section: sections.Section) -> dict[str, Any]:
+    return section.model_dump(exclude={"name"})
+
+
+_MODELS: dict[type, Callable[..., nn.Module]] = {
+    sections.MLP: _mlp,
+    sections.CNN: _cnn,
+    sections.ResNet: _resnet,
+    sections.GPT: _gpt,
+}
+
+
+def feed(recipe: Recipe) -> Feed:
+    """The recipe's data. Raises ConfigError or ArgumentError for data that is missing, too short or not finite."""
+    return _FEEDS[type(recipe.data)](recipe, recipe.data)
+
+
+def _digits(recipe: Recipe, data: sections.Digits) -> Feed:
+    return _sampled(recipe, digits.load("train"), digits.load("test"), "samples")
+
+
+def _images(recipe: Recipe, data: sections.SyntheticImages) -> Feed:
+    values = synthetic.images(data.count, tuple(data.shape), data.classes, data.seed)
+    return _sampled(recipe, *_parted(values, data.validation), "samples")
+
+
+def _tokens(recipe: Recipe, data: sections.SyntheticTokens) -> Feed:
+    assert isinstance(recipe.model, sections.GPT)
+    values = synthetic.tokens(data.count, recipe.model.block_size, recipe.model.vocab_size, data.seed)
+    return _sampled(recipe, *_parted(values, data.validation), "tokens")
+
+
+def _parted(values: Arrays, share: float) -> tuple[Arrays, Arrays]:
+    cut = len(values[0]) - max(1, round(len(values[0]) * share))
+    return (values[0][:cut], values[1][:cut]), (values[0][cut:], values[1][cut:])
+
+
+def _sampled(recipe: Recipe, train: Arrays, test: Arrays, unit: str) -> Feed:
+    """A feed of arrays that are shuffled anew in each epoch."""
+    _need_finite("training", train[0])
+    _need_finite("held-out", test[0])
+    size, device = recipe.data.batch_size, recipe.train.device
+    loader = DataLoader(_dataset(train, device), size, shuffle=True, generator=random.Stream(recipe.train.seed))
+    kept = _spread(len(test[0]), size, recipe.train.eval_batches)
+    held_out = DataLoader(_dataset((test[0][kept], test[1][kept]), device), size)
+    per_sample = test[1][0].size
+    return Feed(_forever(loader), lambda: map(_pair, held_out), size * per_sample, unit, len(loader))
+
+
+def _dataset(arrays: Arrays, device: str) -> TensorDataset:
+    return TensorDataset(*(_tensor(array, device) for array in arrays))
+
+
+def _forever(loader: DataLoader) -> Iterator[Batch]:
+    while True:
+        yield from map(_pair, loader)
+
+
+def _pair(batch: Any) -> Batch:
+    return batch[0], batch[1]
+
+
+def _spread(length: int, size: int, batches: int | None) -> np.ndarray[Any, Any]:
+    """The rows to evaluate on: all, or enough for `batches`, evenly spaced."""
+    wanted = length if batches is None else min(length, batches * size)
+    return np.linspace(0, length - 1, wanted).astype(np.int64)
+
+
+def _need_finite(part: str, values: np.ndarray[Any, Any]) -> None:
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
+        got = f"NaN or infinity in {len(rows)} of {len(values)} samples, first in number {rows[0]}"
+        raise ArgumentError(f"the {part} data", "finite values", got, "leave these samples out, or fill the gaps")
+
+
+def _text(recipe: Recipe, data: sections.Text) -> Feed:
+    assert isinstance(recipe.model, sections.GPT)
+    train, held_out = text.split(text.corpus(data.path, data.limit), data.validation)
+    context, size, device = recipe.model.block_size, data.batch_size, recipe.train.device
+    text.even_starts(train, context, 1)
+    wanted = None if recipe.train.eval_batches is None else recipe.train.eval_batches * size
+    starts = text.even_starts(held_out, context, wanted)
+
+    def windows(source: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Batch:
+        inputs, targets = text.windows(source, at, context)
+        return _tensor(inputs, device), _tensor(targets, device)
+
+    def draws() -> Iterator[Batch]:
+        for number in count():
+            # Philox has a key of two words: the second sets these draws apart from the weights' and dropout's.
+            draw = random.generator(recipe.train.seed | 1 << 64, number)
+            yield windows(train, text.random_starts(train, context, size, draw))
+
+    def side_by_side() -> Iterator[Batch]:
+        return (windows(held_out, starts[i : i + size]) for i in range(0, len(starts), size))
+
+    return Feed(draws(), side_by_side, size * context, "tokens", None)
+
+
+_FEEDS: dict[type, Callable[..., Feed]] = {
+    sections.Digits: _digits,
+    sections.SyntheticImages: _images,
+    sections.SyntheticTokens: _tokens,
+    sections.Text: _text,
+}
+
+
+def _tensor(array: np.ndarray[Any, Any], device: str) -> Tensor:
+    return Tensor(backends.get(device).asarray(array))
+
+
+def steps(recipe: Recipe, feed: Feed) -> int:
+    """How many updates the recipe asks for."""
+    if recipe.train.steps is not None:
+        return recipe.train.steps
+    assert recipe.train.epochs is not None
+    assert feed.per_epoch is not None
+    return max(1, recipe.train.epochs * feed.per_epoch // recipe.train.accumulate)
+
+
+def optimizer(recipe: Recipe, model: nn.Module) -> Any:
+    """The recipe's optimizer over all parameters of `model`."""
+    kinds = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW}
+    return kinds[recipe.optimizer.name](model.parameters(), **_arguments(recipe.optimizer))
+
+
+def schedule(recipe: Recipe, optimizer: Any, steps: int) -> Any:
+    """The recipe's learning rate schedule over `steps` updates; warmup steps come first and are among them."""
+    spec = recipe.schedule
+    if isinstance(spec, sections.OneCycle):
+        peak = recipe.optimizer.lr
+        return lr_scheduler.OneCycleLR(optimizer, peak, steps, cycle_momentum=False, **_arguments(spec))
+    if spec.warmup >= steps:
+        raise ConfigError("schedule.warmup", f"less than the {steps} steps of the run", str(spec.warmup))
+    after = _after_warmup(spec, optimizer, steps - spec.warmup)
+    if not spec.warmup:
+        return after
+    rise = lr_scheduler.LinearLR(optimizer, 1 / (spec.warmup + 1), 1.0, spec.warmup)
+    return lr_scheduler.SequentialLR(optimizer, [rise, after], [spec.warmup])
+
+
+def _after_warmup(spec: Any, optimizer: Any, steps: int) -> Any:
+    if isinstance(spec, sections.Cosine):
+        return lr_scheduler.CosineAnnealingLR(optimizer, steps, spec.eta_min)
+    if isinstance(spec, sections.Step):
+        return lr_scheduler.StepLR(optimizer, spec.step_size, spec.gamma)
+    if isinstance(spec, sections.Linear):
+        return lr_scheduler.LinearLR(optimizer, 1.0, spec.end_factor, steps)
+    return lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+
+
+def scaler(recipe: Recipe) -> GradScaler:
+    """The recipe's GradScaler: at work for float16, whose gradients would vanish unscaled; disabled for the others."""
+    settings = recipe.amp.model_dump(include=_SCALER)
+    return GradScaler(enabled=recipe.amp.dtype == "float16", **settings)
+
+
+_SCALER = {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale", "hysteresis"}
+
+
+def region(recipe: Recipe) -> AbstractContextManager[Any]:
+    """What the recipe's forward runs in: autocast under its policy, or nothing for float32."""
+    amp = recipe.amp
+    if amp.dtype == "float32":
+        return nullcontext()
+    make = Policy.fast if amp.policy == "fast" else Policy
+    return autocast(policy=make(amp.dtype, **amp.overrides))

@@ -1,0 +1,179 @@
+"""The command line: train, bench, ops, doctor. Exit status 0 done, 1 the run failed, 2 the user's input is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.markup import escape
+
+from . import __version__, config, display, doctor
+from .bench import Result, Started, bench
+from .core.errors import AmpkitError, ConfigError, FileError, NonFiniteError
+from .core.op import ops
+from .core.policy import Policy
+from .journal import Journal, default_directory
+from .train import Row, fit
+
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells have it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    try:
+        options = _parse(arguments)
+        return int(options.run(options, _console()))
+    except NonFiniteError as error:
+        return _say(f"failed: {error}", FAILED)
+    except AmpkitError as error:
+        return _say(str(error), WRONG)
+    except MemoryError as error:
+        return _say(f"failed: out of memory{f' ({error})' if str(error) else ''}\nhelp: lower data.batch_size", FAILED)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # `ampkit train ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        return _say(f"failed: {error}", FAILED)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120  # a file has no width: room for tables
+    return console
+
+
+def _say(line: str, status: int) -> int:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"ampkit: {escape(line)}")
+    return status
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, like the rest of ampkit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message, help=f"`{self.prog} --help` shows what there is")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes no positional arguments after an option: key=value may stand anywhere.
+    unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "overrides")]
+    if unknown:
+        parser.error(f"unknown argument {unknown[0]!r}")
+    if rest:
+        options.overrides += rest
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser("ampkit", description="Automatic mixed-precision training on NumPy.")
+    parser.add_argument("--version", action="version", version=f"ampkit {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    train = _command(commands, "train", _train, "train a recipe")
+    _recipe(train)
+    train.add_argument("--device", help="where to train: cpu (default), or another device of this machine")
+    train.add_argument("--run-dir", help="where config.toml and metrics.jsonl go: a new or empty directory")
+    compare = _command(commands, "bench", _bench, "train a recipe in float32, bfloat16 and float16, side by side")
+    _recipe(compare)
+    compare.add_argument("--json", metavar="FILE", help="write the results there as well")
+    table = _command(commands, "ops", _ops, "every op: its category, its dtype, the body that runs it here")
+    table.add_argument("--policy", default="float16", help="float16 (default) or bfloat16")
+    table.add_argument("--fast", action="store_true", help="the preset that stores norms and softmax in 16 bits")
+    _command(commands, "doctor", _doctor, "what this machine has and what is missing")
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[..., int], what: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
+    command.set_defaults(run=run)
+    return command
+
+
+def _recipe(command: argparse.ArgumentParser) -> None:
+    command.add_argument("recipe", metavar="RECIPE.toml", help="the recipe")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="write over the recipe: amp.dtype=float16")
+
+
+def _train(options: argparse.Namespace, console: Console) -> int:
+    overrides = [*options.overrides, *([f'train.device="{options.device}"'] if options.device else [])]
+    recipe = config.load(options.recipe, overrides)
+    directory = options.run_dir or default_directory(options.recipe, recipe.amp.dtype, datetime.now())
+    with ExitStack() as stack:
+        run = fit(recipe)
+        journal = stack.enter_context(Journal(directory, recipe))
+        meter = stack.enter_context(display.Meter(console, recipe.amp.dtype, run.steps, run.per_step, run.unit))
+        rows: list[Row] = []
+        try:
+            for row in run:
+                rows.append(row)
+                journal.write(row)
+                meter.show(row)
+        except KeyboardInterrupt:
+            stack.close()
+            return _say(f"interrupted in step {run.done} of {run.steps}; metrics are in {journal.metrics}", INTERRUPTED)
+        except NonFiniteError as error:
+            stack.close()
+            return _say(f"failed: {error}\nmetrics are in {journal.metrics}", FAILED)
+    console.print(display.summary(recipe, rows, run.per_step, run.unit, str(journal.directory)))
+    return DONE
+
+
+def _bench(options: argparse.Namespace, console: Console) -> int:
+    recipe = config.load(options.recipe, options.overrides)
+    if options.json:
+        _need_writable(Path(options.json))
+    results: list[Result] = []
+    with ExitStack() as stack:
+        for event in bench(recipe):
+            if isinstance(event, Started):
+                what = (event.dtype, event.steps, event.per_step, event.unit)
+                meter = stack.enter_context(display.Meter(console, *what, every=max(1, event.steps // 10)))
+            elif isinstance(event, Result):
+                stack.close()
+                results.append(event)
+            else:
+                meter.show(event)
+    _write_results(options, results)
+    console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", results))
+    for result in (result for result in results if result.error):
+        _say(f"{result.dtype} failed: {result.error}", FAILED)
+    console.print(f"whole time: {sum(result.wall_seconds or 0 for result in results):.1f} s")
+    return FAILED if any(result.error for result in results) else DONE
+
+
+def _need_writable(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise FileError("--json", "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
+
+
+def _write_results(options: argparse.Namespace, results: list[Result]) -> None:
+    if options.json:
+        content = {"recipe": options.recipe, "overrides": options.overrides, "results": [asdict(r) for r in results]}
+        Path(options.json).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+
+
+def _ops(options: argparse.Namespace, console: Console) -> int:
+    policy = (Policy.fast if options.fast else Policy)(options.policy)
+    console.print(display.policy_table(policy, ops.values(), "cpu"))
+    return DONE
+
+
+def _doctor(options: argparse.Namespace, console: Console) -> int:
+    console.print(display.findings(doctor.examine()))
+    return DONE

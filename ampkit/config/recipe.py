@@ -1,0 +1,108 @@
+"""A recipe as a whole: its sections, and whether they fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+from pydantic import model_validator
+
+from .sections import (
+    GPT,
+    SGD,
+    AdamW,
+    Amp,
+    Constant,
+    Data,
+    Digits,
+    Model,
+    Optimizer,
+    Schedule,
+    Section,
+    SyntheticImages,
+    SyntheticTokens,
+    Text,
+    Train,
+)
+
+
+class Fault(NamedTuple):
+    """One mistake: the dotted key, what it needs, what came, and the cure or None."""
+
+    key: str
+    needs: str
+    got: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.key}: needs {self.needs}, got {self.got}" + (f"; {self.hint}" if self.hint else "")
+
+
+class Recipe(Section):
+    """A training run. Made by hand, it raises pydantic's ValidationError; `load` raises ConfigError."""
+
+    model: Model
+    data: Data
+    optimizer: Optimizer = AdamW()
+    schedule: Schedule = Constant()
+    amp: Amp = Amp()
+    train: Train
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> Self:
+        faults = list(misfits(dict(self)))
+        if faults:
+            raise ValueError("; ".join(map(str, faults)))
+        return self
+
+
+def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """What does not fit between keys that are right by themselves; sections may be absent."""
+    model, data, train = sections.get("model"), sections.get("data"), sections.get("train")
+    yield from _data_misfits(model, data)
+    yield from _model_misfits(model, data)
+    yield from _train_misfits(train, data, sections.get("schedule"))
+    yield from _amp_misfits(sections.get("amp"))
+    optimizer = sections.get("optimizer")
+    if isinstance(optimizer, SGD) and optimizer.nesterov and not optimizer.momentum:
+        yield Fault("optimizer.momentum", "a momentum above 0 for nesterov", "0.0")
+
+
+def _data_misfits(model: Any, data: Any) -> Iterator[Fault]:
+    if model is None or data is None:
+        return
+    if isinstance(model, GPT) and not isinstance(data, Text | SyntheticTokens):
+        yield Fault("data.name", "'text' or 'synthetic_tokens' for gpt", repr(data.name))
+    if not isinstance(model, GPT) and not isinstance(data, Digits | SyntheticImages):
+        yield Fault("data.name", f"'digits' or 'synthetic_images' for {model.name}", repr(data.name))
+
+
+def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
+    if not isinstance(model, GPT):
+        return
+    if model.n_embd % model.n_head:
+        yield Fault("model.n_head", f"a divisor of n_embd, {model.n_embd}", str(model.n_head))
+    if isinstance(data, Text | SyntheticTokens) and model.vocab_size < data.least_vocab:
+        yield Fault("model.vocab_size", f"at least {data.least_vocab} for {data.name}", str(model.vocab_size))
+
+
+def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
+    if train is None:
+        return
+    if (train.steps is None) == (train.epochs is None):
+        got = "neither" if train.steps is None else "both"
+        yield Fault("train", "either steps or epochs", got, "`train.epochs=` unsets a key")
+    if train.epochs is not None and isinstance(data, Text):
+        yield Fault("train.epochs", "steps instead: windows of text are drawn without end", str(train.epochs))
+    warmup = getattr(schedule, "warmup", 0)
+    if train.steps is not None and warmup >= train.steps:
+        yield Fault("schedule.warmup", f"less than train.steps, {train.steps}", str(warmup))
+
+
+def _amp_misfits(amp: Any) -> Iterator[Fault]:
+    if amp is None:
+        return
+    if amp.min_scale is not None and amp.min_scale > amp.init_scale:
+        yield Fault("amp.min_scale", f"at most init_scale, {amp.init_scale}", str(amp.min_scale))
+    if amp.max_scale is not None and amp.max_scale < amp.init_scale:
+        yield Fault("amp.max_scale", f"at least init_scale, {amp.init_scale}", str(amp.max_scale))

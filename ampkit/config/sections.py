@@ -1,0 +1,223 @@
+"""What a recipe can say: its sections as frozen pydantic models. Defaults stand here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..data import digits, synthetic, text
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]  # a probability, or a decay of a moment
+Part = Annotated[float, Field(gt=0, lt=1)]
+# TOML has lists and no tuples.
+Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
+Betas = Annotated[tuple[Share, Share], Field(strict=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:<index>")]
+
+
+class Section(BaseModel):
+    """A table of a recipe: frozen, of exact types, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+# A model's keys are the arguments of the function that builds it; what depends on the data comes from there.
+
+
+class MLP(Section):
+    """`models.mlp`: linear layers of `hidden` units over the flattened image."""
+
+    name: Literal["mlp"]
+    hidden: Sizes = (256, 256)
+    activation: Literal["relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
+    dropout: Share = 0.0
+
+
+class CNN(Section):
+    """`models.cnn`: `stages` of 3 x 3 convolutions with batch norm, the first of `width` channels."""
+
+    name: Literal["cnn"]
+    width: Count = 32
+    stages: Count = 2
+    dropout: Share = 0.0
+
+
+class ResNet(Section):
+    """`models.resnet18` and its kin; the CIFAR stem keeps the size of the image."""
+
+    name: Literal["resnet18", "resnet34", "resnet50"]
+    stem: Literal["cifar", "imagenet"] = "cifar"
+
+
+class GPT(Section):
+    """`models.gpt`; `block_size` tokens at once, out of `vocab_size`."""
+
+    name: Literal["gpt"]
+    vocab_size: Count = 256
+    block_size: Count = 128
+    n_layer: Count = 4
+    n_head: Count = 4
+    n_embd: Count = 128
+    dropout: Share = 0.0
+    bias: bool = True
+    tie_weights: bool = True
+
+
+class Digits(Section):
+    """The handwritten digits of `ampkit.data.digits`."""
+
+    name: Literal["digits"]
+    batch_size: Count = 64
+    shape: ClassVar[tuple[int, ...]] = digits.SHAPE
+    classes: ClassVar[int] = digits.CLASSES
+
+
+class Text(Section):
+    """The bytes of a file or a folder (`ampkit.data.text`); the last share `validation` is held out."""
+
+    name: Literal["text"]
+    path: str | None = None
+    limit: Count = text.LIMIT
+    validation: Part = 0.1
+    batch_size: Count = 12
+    least_vocab: ClassVar[int] = text.VOCABULARY
+
+
+class SyntheticImages(Section):
+    """`count` images of `ampkit.data.synthetic`; a share `validation` of them is held out."""
+
+    name: Literal["synthetic_images"]
+    shape: Annotated[tuple[Count, Count, Count], Field(strict=False)] = (3, 32, 32)
+    classes: Annotated[int, Field(ge=2)] = 10
+    count: Annotated[int, Field(ge=2)] = 2048
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 32
+
+
+class SyntheticTokens(Section):
+    """`count` sequences of `ampkit.data.synthetic`, of the model's block_size and vocab_size."""
+
+    name: Literal["synthetic_tokens"]
+    count: Annotated[int, Field(ge=2)] = 2048
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 12
+    least_vocab: ClassVar[int] = synthetic.LEAST_VOCABULARY
+
+
+class SGD(Section):
+    """`optim.SGD`."""
+
+    name: Literal["sgd"]
+    lr: Positive = 1e-3
+    momentum: Share = 0.0
+    nesterov: bool = False
+    weight_decay: NotNegative = 0.0
+
+
+class Adam(Section):
+    """`optim.Adam`: weight_decay joins the gradient."""
+
+    name: Literal["adam"]
+    lr: Positive = 1e-3
+    betas: Betas = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+
+
+class AdamW(Section):
+    """`optim.AdamW`: weight_decay shrinks the weight."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: Positive = 1e-3
+    betas: Betas = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.01
+
+
+class Constant(Section):
+    """The learning rate as it is, after `warmup` steps of linear rise."""
+
+    name: Literal["constant"] = "constant"
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class Cosine(Section):
+    """Down to `eta_min` along half a cosine, after `warmup` steps of linear rise."""
+
+    name: Literal["cosine"]
+    warmup: Annotated[int, Field(ge=0)] = 0
+    eta_min: NotNegative = 0.0
+
+
+class Step(Section):
+    """Times `gamma` every `step_size` steps, after `warmup` steps of linear rise."""
+
+    name: Literal["step"]
+    warmup: Annotated[int, Field(ge=0)] = 0
+    step_size: Count
+    gamma: Positive = 0.1
+
+
+class Linear(Section):
+    """Straight down to `end_factor` of the learning rate, after `warmup` steps of linear rise."""
+
+    name: Literal["linear"]
+    warmup: Annotated[int, Field(ge=0)] = 0
+    end_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class OneCycle(Section):
+    """`OneCycleLR`: up from lr / div_factor over a share `pct_start` of the run, then down along a cosine."""
+
+    name: Literal["onecycle"]
+    pct_start: Part = 0.3
+    div_factor: Positive = 25.0
+    final_div_factor: Positive = 1e4
+
+
+class Amp(Section):
+    """autocast, its policy and the loss scale. dtype = "float32" turns autocast off."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    policy: Literal["default", "fast"] = "default"
+    overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = {}
+    init_scale: Positive = 65536.0
+    growth_factor: Annotated[float, Field(gt=1)] = 2.0
+    backoff_factor: Part = 0.5
+    growth_interval: Count = 2000
+    min_scale: Positive | None = None
+    max_scale: Positive | None = None
+    hysteresis: Count = 1
+
+
+class Train(Section):
+    """How long, from which seed, where.
+
+    eval_every None: once, at the end. eval_batches None: all that is held out. grad_clip: the largest norm.
+    """
+
+    steps: Count | None = None
+    epochs: Count | None = None
+    seed: Seed = 0
+    device: Device = "cpu"
+    grad_clip: Positive | None = None
+    accumulate: Count = 1
+    log_every: Count = 10
+    eval_every: Count | None = None
+    eval_batches: Count | None = None
+    threads: Count | None = None
+    compile: bool = False
+
+
+_named = Field(discriminator="name")
+Model = Annotated[MLP | CNN | ResNet | GPT, _named]
+Data = Annotated[Digits | Text | SyntheticImages | SyntheticTokens, _named]
+Optimizer = Annotated[SGD | Adam | AdamW, _named]
+Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

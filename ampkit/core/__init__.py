@@ -1,0 +1,1 @@
+"""The one call: words (dtypes, errors, observers), policy, primitives, tensors, the tape and ops."""

@@ -1,0 +1,92 @@
+"""DLPack in and out: the same memory in another library, without a copy (dmlc/dlpack, dlpack.h, version 0.8).
+
+NumPy speaks DLPack for its own formats. It knows no bfloat16, so a bfloat16 array travels as 16-bit integers whose
+type code is rewritten in the capsule.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from . import dtypes
+from .errors import DTypeError, StateError
+from .tensor import Tensor
+
+_UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat
+
+
+class _Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Managed(ctypes.Structure):  # the head of DLManagedTensor: its DLTensor, as far as the type
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _Type),
+    ]
+
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+class _Capsule:
+    """A producer that hands on a capsule it was given."""
+
+    def __init__(self, capsule: Any, device: tuple[int, int]):
+        self._capsule, self._device = capsule, device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+def _type_of(capsule: Any) -> _Type:
+    return _Managed.from_address(_pointer(capsule, b"dltensor")).dtype  # type: ignore[no-any-return]
+
+
+def export(tensor: Tensor, **options: Any) -> Any:
+    """The DLPack capsule of `tensor`'s memory. Raises StateError for a tensor that requires grad."""
+    if tensor.requires_grad:
+        raise StateError("__dlpack__", "a tensor that requires no grad", "one that does", "use .detach()")
+    options.pop("max_version", None)  # the classic, unversioned capsule, whose type code may be rewritten
+    if tensor.dtype != dtypes.bfloat16:
+        return tensor.array.__dlpack__(**options)
+    capsule = tensor.array.view(np.uint16).__dlpack__(**options)
+    _type_of(capsule).code = _BFLOAT
+    return capsule
+
+
+def from_dlpack(source: Any) -> Tensor:
+    """A tensor over the memory of any object with `__dlpack__` (an array of PyTorch, JAX, CuPy ...), without a copy.
+
+    The memory is for reading: `.clone()` it before a change in place.
+
+    Raises DTypeError for an object without it, or for a format that ampkit does not have.
+    """
+    if not hasattr(source, "__dlpack__"):
+        raise DTypeError("from_dlpack", "an object with __dlpack__", type(source).__name__)
+    capsule, device = source.__dlpack__(), source.__dlpack_device__()
+    low = _type_of(capsule).code == _BFLOAT
+    if low:
+        _type_of(capsule).code = _UINT
+    array = np.from_dlpack(_Capsule(capsule, device))
+    made = array.view(dtypes.bfloat16) if low else array
+    dtypes.parse(made.dtype)
+    return Tensor(made)
+
+
+def _device(tensor: Tensor) -> tuple[int, int]:
+    return tensor.array.__dlpack_device__()  # type: ignore[no-any-return]
+
+
+Tensor.__dlpack__ = export  # type: ignore[attr-defined]
+Tensor.__dlpack_device__ = _device  # type: ignore[attr-defined]

@@ -1,0 +1,86 @@
+"""Formats: the dtypes of ampkit, how they promote, what they accumulate in, and their limits.
+
+An ampkit dtype is a NumPy dtype; bfloat16 is the one of `ml_dtypes`. ampkit never relies on the promotion of NumPy
+or CuPy, which differ from each other where bfloat16 is involved.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .errors import DTypeError
+
+DType = np.dtype[Any]
+
+float64: DType = np.dtype(np.float64)
+float32: DType = np.dtype(np.float32)
+float16: DType = np.dtype(np.float16)
+bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
+int64: DType = np.dtype(np.int64)
+int32: DType = np.dtype(np.int32)
+int16: DType = np.dtype(np.int16)
+int8: DType = np.dtype(np.int8)
+uint8: DType = np.dtype(np.uint8)
+bool_: DType = np.dtype(np.bool_)
+
+FLOATS = frozenset({float64, float32, float16, bfloat16})
+LOW = frozenset({float16, bfloat16})  # the 16-bit formats that a policy can ask for
+NAMES = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)}
+_ACCUMULATOR = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
+
+
+def parse(dtype: Any) -> DType:
+    """The dtype that `dtype` names: an ampkit or NumPy dtype, a Python type (`float` is float32) or a name.
+
+    Raises DTypeError for anything else, and for formats ampkit has no arithmetic for (complex, strings, objects).
+    """
+    if isinstance(dtype, np.dtype) and dtype in NAMES.values():
+        return dtype
+    if dtype is float:
+        return float32
+    try:
+        found = NAMES[dtype] if isinstance(dtype, str) else np.dtype(dtype).newbyteorder("=")
+        return NAMES[found.name]
+    except (KeyError, TypeError, ValueError):
+        raise DTypeError("dtype", f"one of {', '.join(NAMES)}", repr(dtype)) from None
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether `dtype` is one of the four floating-point formats."""
+    return dtype in FLOATS
+
+
+def accumulator(dtype: DType) -> DType:
+    """The format that sums over `dtype` are carried in: float32 for 16-bit formats, int64 for integers and bool."""
+    return _ACCUMULATOR.get(dtype, int64)
+
+
+@cache
+def promote(*dtypes: DType) -> DType:
+    """The narrowest dtype that holds values of all `dtypes`; bool < integers < floats.
+
+    float16 with bfloat16 gives float32, and an integer never widens a float.
+    """
+    floats = {d for d in dtypes if d in FLOATS}
+    if not floats:
+        return np.result_type(*dtypes)
+    if len(floats) == 1:
+        return next(iter(floats))
+    return float64 if float64 in floats else float32
+
+
+class finfo:
+    """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, dtype."""
+
+    def __init__(self, dtype: Any = float32):
+        info: Any = ml_dtypes.finfo(parse(dtype))  # type: ignore[no-untyped-call]
+        self.dtype, self.bits = parse(dtype).name, int(info.bits)
+        self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
+        self.tiny = self.smallest_normal = float(info.smallest_normal)
+
+    def __repr__(self) -> str:
+        return f"finfo({self.dtype}, eps={self.eps:g}, max={self.max:g}, smallest_normal={self.tiny:g})"

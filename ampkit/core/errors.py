@@ -1,0 +1,65 @@
+"""Errors: one line that names what was needed and what came, and a second line with the cure where it is known.
+
+Every error is an `AmpkitError` and also the built-in that a caller would expect (`ShapeError` is a `ValueError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class AmpkitError(Exception):
+    """An error of ampkit: `where: needs X, got Y`, then `help: ...`."""
+
+    def __init__(self, where: str, needs: str | None = None, got: str | None = None, help: str | None = None):
+        line = where if needs is None else f"{where}: needs {needs}" + ("" if got is None else f", got {got}")
+        super().__init__(line if help is None else f"{line}\nhelp: {help}")
+
+    def __reduce__(self) -> tuple[Callable[..., AmpkitError], tuple[type[AmpkitError], str]]:
+        return _rebuild, (type(self), str(self))
+
+
+def _rebuild(kind: type[AmpkitError], text: str) -> AmpkitError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, text)
+    return error
+
+
+class ShapeError(AmpkitError, ValueError):
+    """Shapes that do not fit together."""
+
+
+class DTypeError(AmpkitError, TypeError):
+    """A dtype, or a type, that an operation does not take."""
+
+
+class DeviceError(AmpkitError, RuntimeError):
+    """A device that is missing, or tensors on different devices."""
+
+
+class RangeError(AmpkitError, IndexError):
+    """A label, an index or an axis outside its range."""
+
+
+class ArgumentError(AmpkitError, ValueError):
+    """A value that an argument does not take."""
+
+
+class ConfigError(AmpkitError, ValueError):
+    """A recipe, a policy or a command line that says something unknown."""
+
+
+class StateError(AmpkitError, RuntimeError):
+    """A call in the wrong order: a graph used twice, a weight changed before its backward, a step without gradients."""
+
+
+class NonFiniteError(AmpkitError, ArithmeticError):
+    """A value that had to be finite was not."""
+
+
+class ScaleCollapseError(NonFiniteError):
+    """The loss scale fell so far that training cannot go on; names the parameter, the scale's history and the cure."""
+
+
+class FileError(AmpkitError, OSError):
+    """A file that is missing, cannot be written, or does not hold what it should."""

@@ -1,0 +1,31 @@
+"""Observers: callbacks around every body that runs. While nobody watches they cost one look at an empty list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Observer = Callable[[str, tuple[Any, ...], Any], None]
+
+active: list[Observer] = []
+
+
+@contextmanager
+def watch(callback: Observer) -> Iterator[None]:
+    """Within the block, call `callback(name, inputs, output)` after every body, with the arrays it read and wrote.
+
+    `name` is the op's name, `<op>_backward` for a backward, and `cast` for a cast that a policy asked for.
+    The arrays are the ones in use: look, don't write.
+    """
+    active.append(callback)
+    try:
+        yield
+    finally:
+        active.remove(callback)
+
+
+def report(name: str, inputs: tuple[Any, ...], output: Any) -> None:
+    """Tell every observer that the body `name` read `inputs` and wrote `output`."""
+    for callback in tuple(active):
+        callback(name, inputs, output)

@@ -1,0 +1,89 @@
+"""Primitive: a piece of arithmetic with one reference, plain array code that is its truth, and faster bodies.
+
+The pick rule lives here and nowhere else: the bodies of the array's backend in the order written, the first whose
+`when` holds, the reference last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from .. import backends
+
+Function = Callable[..., Any]
+
+_reference_only: ContextVar[bool] = ContextVar("ampkit.reference_only", default=False)
+
+
+@contextmanager
+def reference_only() -> Iterator[None]:
+    """Within the block every primitive runs its reference: faster bodies are switched off."""
+    token = _reference_only.set(True)
+    try:
+        yield
+    finally:
+        _reference_only.reset(token)
+
+
+class Body:
+    """One implementation for one backend: `run`, the condition `when` (None: always), and a backward of its own or None."""
+
+    __slots__ = ("name", "own_backward", "run", "when")
+
+    def __init__(self, run: Function, when: Function | None):
+        self.name = getattr(run, "__name__", "body")
+        self.run, self.when = run, when
+        self.own_backward: Function | None = None
+
+    def backward(self, function: Function) -> Function:
+        """Decorate the backward that belongs to this body; the tape remembers it when the body ran."""
+        self.own_backward = function
+        return function
+
+
+class Primitive:
+    """`reference` and the faster bodies that backends registered for it with `on`.
+
+    name: as errors, observers and profiles show it. stem: the file of `ops/` it belongs to, which names the file of a
+    backend's bodies; they are loaded the first time one is picked.
+    """
+
+    def __init__(self, name: str, stem: str, reference: Function):
+        self.name, self.stem, self.reference = name, stem, Body(reference, None)
+        self.bodies: dict[str, list[Body]] = {}
+        self._loaded: set[str] = set()
+
+    def on(self, backend: str, when: Function | None = None) -> Callable[[Function], Body]:
+        """Register a faster body for `backend`; it is picked where `when`, called like the body, is true.
+
+        A body receives arrays in the dtype they are stored in and, as `dtype=`, the dtype to answer in.
+        """
+
+        def register(run: Function) -> Body:
+            body = Body(run, when)
+            self.bodies.setdefault(backend, []).append(body)
+            return body
+
+        return register
+
+    def load(self, backend: str) -> None:
+        """Have the backend's bodies of this stem registered."""
+        if backend not in self._loaded:
+            self._loaded.add(backend)
+            backends.bodies(backend, self.stem)
+
+    def pick(self, backend: str, *args: Any, **params: Any) -> Body:
+        """The body that runs these arguments on `backend`."""
+        self.load(backend)
+        if backend in self.bodies and not _reference_only.get():
+            for body in self.bodies[backend]:
+                if body.when is None or body.when(*args, **params):
+                    return body
+        return self.reference
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Run the primitive on arrays; the first argument's backend picks the body."""
+        return self.pick(backends.of(args[0]).name, *args, **params).run(*args, **params)

@@ -1,0 +1,81 @@
+"""Random numbers: one counter-based stream, Philox4x64-10 (Salmon et al. 2011, SC'11), that can be sought.
+
+A draw takes the next call number of the stream; (seed, call) alone fixes its values, on any device and in any order of
+execution. So a stream is two integers, and to resume or to recompute is to set them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .errors import ArgumentError
+
+
+class Stream:
+    """A seed and the number of the next call."""
+
+    __slots__ = ("call", "seed")
+
+    def __init__(self, seed: int = 0):
+        self.seed, self.call = _seed(seed), 0
+
+    def take(self) -> tuple[int, int]:
+        """The (seed, call) of the next draw."""
+        self.call += 1
+        return self.seed, self.call - 1
+
+    def state(self) -> tuple[int, int]:
+        """What `restore` needs to draw the same numbers again."""
+        return self.seed, self.call
+
+    def restore(self, state: tuple[int, int]) -> None:
+        """Go back, or on, to a state."""
+        self.seed, self.call = _seed(state[0]), int(state[1])
+
+
+def philox(seed: int, call: int) -> np.random.Philox:
+    """The Philox4x64-10 counter of draw `call` under `seed`: 2^192 blocks of four 64-bit words, none shared with another call."""
+    return np.random.Philox(key=seed, counter=call << 192)
+
+
+def generator(seed: int, call: int) -> np.random.Generator:
+    """NumPy's distributions over draw `call` under `seed`."""
+    return np.random.Generator(philox(seed, call))
+
+
+def keep_mask(seed: int, call: int, p: float, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """True for the elements of `shape` that dropout with probability `p` keeps in draw `call`; a 16-bit word decides.
+
+    An element is kept where its word, in the order of the stream, is at least round(p * 65536).
+    """
+    size = math.prod(shape)
+    words = philox(seed, call).random_raw(-(-size // 4)).astype("<u8", copy=False).view("<u2")
+    return np.asarray(words[:size] >= round(p * 65536)).reshape(shape)
+
+
+def _seed(seed: Any) -> int:
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ArgumentError("manual_seed", "an integer from 0 to 2**64 - 1", repr(seed))
+    return seed
+
+
+default = Stream()
+
+
+def manual_seed(seed: int) -> Stream:
+    """Start the default stream anew from `seed`: the same seed gives the same numbers. Raises ArgumentError out of [0, 2^64)."""
+    default.restore((seed, 0))
+    return default
+
+
+def get_rng_state() -> tuple[int, int]:
+    """The state of the default stream: (seed, next call)."""
+    return default.state()
+
+
+def set_rng_state(state: tuple[int, int]) -> None:
+    """Set the default stream to a state that `get_rng_state` gave."""
+    default.restore(state)

@@ -1,0 +1,341 @@
+"""The tape: nodes that operations leave behind, and the sweep that carries gradients back over them.
+
+The tape alone sums broadcast axes, re-types and adds gradients; an op's backward does none of it. Gradients are keyed
+by (node, output). Autocast is off during a sweep: the dtypes were decided in the forward.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array
+from . import policy, quiet, random
+from .dtypes import DType, accumulator, is_float
+from .errors import ArgumentError, DTypeError, ShapeError, StateError
+from .tensor import Edge, Tensor, mixed_scales
+
+_recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
+_serial = count().__next__
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are recorded here."""
+    return _recording.get()
+
+
+@contextmanager
+def set_grad_enabled(mode: bool) -> Iterator[None]:
+    """Within the block, or the decorated function, record operations or don't."""
+    token = _recording.set(bool(mode))
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Within the block, or the decorated function, nothing is recorded."""
+    with set_grad_enabled(False):
+        yield
+
+
+@contextmanager
+def enable_grad() -> Iterator[None]:
+    """Within the block, or the decorated function, operations are recorded, also inside `no_grad`."""
+    with set_grad_enabled(True):
+        yield
+
+
+_ONE = (None,)
+
+
+class Node:
+    """One recorded call of an op.
+
+    op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
+    what backward needs; None once used. params: the arguments that are no tensors. plan: the dtypes it ran in. body: the
+    implementation that ran. outputs: (shape, dtype) of each of several outputs. seen: the versions of the leaves among
+    the inputs, when they were read. tag: the scaler, if this node multiplies by its loss scale.
+    """
+
+    __slots__ = ("body", "edges", "op", "outputs", "params", "plan", "saved", "seen", "serial", "tag")
+
+    def __init__(self, op: Any, edges: Sequence[Edge | None], saved: Any, params: Any = (), plan: Any = None, body: Any = None):
+        self.op, self.edges, self.saved, self.params, self.plan, self.body = op, edges, saved, params, plan, body
+        self.outputs: tuple[Any, ...] = _ONE
+        self.seen: list[Any] | None = None
+        self.tag: object = None
+        self.serial = _serial()
+
+    def __repr__(self) -> str:
+        return f"<Node {self.op.name}>"
+
+
+def attach(array: Array, node: Node, index: int = 0) -> Tensor:
+    """A tensor that output `index` of `node` made."""
+    out = Tensor(array)
+    out.edge = (node, index, array.shape, array.dtype)
+    return out
+
+
+class _Alias:
+    """The op of a node that only links an array to where its gradient goes."""
+
+    name = "alias"
+
+    def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
+        return (dys[0],)
+
+    replay = vjp
+
+    def needs(self, node: Node) -> tuple[DType | None, ...]:
+        return (None,)
+
+
+_ALIAS = _Alias()
+
+
+def alias(array: Array, edge: Edge) -> Tensor:
+    """A taped tensor with the values of `array` whose gradient flows along `edge`."""
+    return attach(array, Node(_ALIAS, (edge,), ()))
+
+
+def fit(gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
+    """`gradient` summed over the axes that broadcasting from `shape` added, in its accumulator, then cast to each dtype in turn."""
+    if isinstance(gradient, np.generic):  # NumPy's arithmetic turns a 0-d array into a scalar
+        gradient = np.asarray(gradient)
+    if gradient.shape != shape:
+        lead = gradient.ndim - len(shape)
+        axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
+        gradient = _as(gradient, accumulator(gradient.dtype)).sum(axes, keepdims=True).reshape(shape)
+    for dtype in dtypes:
+        if dtype is not None:
+            gradient = _as(gradient, dtype)
+    return gradient
+
+
+def _sum(held: Any, gradient: Any) -> Any:
+    total = held + gradient
+    return np.asarray(total) if isinstance(total, np.generic) else total
+
+
+def _as(gradient: Any, dtype: DType) -> Any:
+    if gradient.dtype == dtype:
+        return gradient
+    return gradient.astype(dtype) if _is_taped(gradient) else backends.of(gradient).cast(gradient, dtype)
+
+
+def _is_taped(gradient: Any) -> bool:
+    return hasattr(gradient, "tensor")
+
+
+class Sweep:
+    """One walk back over the tape, from the newest node to the oldest.
+
+    wanted: the tensors whose gradients `grad` returns; None writes into the leaves instead. taped: record the walk
+    itself, for second derivatives; gradients are then taped arrays (`replay.Taped`). retain: keep what nodes saved.
+    """
+
+    def __init__(self, wanted: Sequence[Tensor] | None, taped: bool, retain: bool):
+        self.taped, self.retain = taped, retain
+        self.wanted = None if wanted is None else {_key(t.edge): i for i, t in enumerate(wanted)}
+        self.found: dict[int, Any] = {}
+        self._held: dict[Node, list[Any]] = {}
+        self._tags: dict[Node, object] = {}
+        self._heap: list[tuple[int, Node]] = []
+        self.tag: object = None  # the scale of the gradients that the node in hand received
+
+    def add(self, source: Any, index: int, gradient: Any, tag: object) -> None:
+        """Add `gradient` to what output `index` of a node, or a leaf, has received so far."""
+        if isinstance(source, Node):
+            self._add_to_node(source, index, gradient, tag)
+        elif self.wanted is None:
+            source.accumulate(gradient, tag)
+        elif (place := self.wanted.get((id(source), 0))) is not None:
+            held = self.found.get(place)
+            self.found[place] = gradient if held is None else _sum(held, gradient)
+
+    def _add_to_node(self, node: Node, index: int, gradient: Any, tag: object) -> None:
+        held = self._held.get(node)
+        if held is None:
+            held = self._held[node] = [None] * len(node.outputs)
+            self._tags[node] = tag
+            heapq.heappush(self._heap, (-node.serial, node))
+        elif self._tags[node] is not tag:
+            raise mixed_scales("backward")
+        held[index] = gradient if held[index] is None else _sum(held[index], gradient)
+
+    def run(self) -> None:
+        """Walk until no gradient is on its way."""
+        while self._heap:
+            node = heapq.heappop(self._heap)[1]
+            dys, self.tag = self._held.pop(node), self._tags.pop(node)
+            if self.wanted is not None:
+                for index, dy in enumerate(dys):
+                    if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
+                        self.found[place] = dy
+            self._visit(node, dys)
+
+    def _visit(self, node: Node, dys: list[Any]) -> None:
+        if node.saved is None:
+            cure = "call the first backward with retain_graph=True"
+            raise StateError("backward", "a graph that was not used before", f"one whose {node.op.name} is already freed", cure)
+        gradients = node.op.replay(node, dys, self) if self.taped else node.op.vjp(node, dys, self)
+        if not self.retain:
+            node.saved = None
+        for edge, gradient, need in zip(node.edges, gradients, node.op.needs(node), strict=False):
+            if edge is not None and gradient is not None:
+                source, index, shape, dtype = edge
+                self.add(source, index, fit(gradient, shape, need, dtype), node.tag or self.tag)
+
+
+def _key(edge: Edge | None) -> tuple[int, int]:
+    return (0, 0) if edge is None else (id(edge[0]), edge[1])
+
+
+def backward(tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+    """Add d(tensor)/d(leaf) to `.grad` of every leaf that requires grad, times `gradient` (1 for a single element).
+
+    retain_graph=True keeps what the nodes saved, so that a second backward can follow.
+    Raises StateError if `tensor` is not on the tape or its graph was used, ShapeError for a missing or misfit
+    `gradient`, ArgumentError for create_graph=True: second derivatives come from `ampkit.grad`.
+    """
+    if create_graph:
+        raise ArgumentError("backward", "create_graph=False", "True", "use ampkit.grad(..., create_graph=True)")
+    _sweep((tensor,), (gradient,), None, taped=False, retain=retain_graph)
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Gradients of `outputs` (times `grad_outputs`) with respect to `inputs`, in their order; leaves stay untouched.
+
+    create_graph=True records the gradients, so that they can be differentiated again. An input that no output depends
+    on raises StateError, or gives None with allow_unused=True. The gradients carry no scale tag.
+    """
+    outs, ins = _several(outputs), _several(inputs)
+    seeds = (None,) * len(outs) if grad_outputs is None else _several(grad_outputs)
+    if len(seeds) != len(outs):
+        raise ArgumentError("grad", f"{len(outs)} grad_outputs", f"{len(seeds)}")
+    for position, item in enumerate(ins):
+        if not item.requires_grad:
+            raise StateError("grad", "inputs that require grad", f"input {position} that does not")
+    retain = create_graph if retain_graph is None else retain_graph
+    sweep = _sweep(outs, seeds, ins, create_graph, retain)
+    found = [sweep.found.get((sweep.wanted or {})[_key(item.edge)]) for item in ins]
+    if not allow_unused and any(f is None for f in found):
+        cure = "pass allow_unused=True for None there"
+        raise StateError("grad", "outputs that depend on every input", "an input that none depends on", cure)
+    return tuple(None if f is None else f.tensor if create_graph else Tensor(f) for f in found)
+
+
+def _several(items: Any) -> tuple[Any, ...]:
+    return (items,) if isinstance(items, Tensor) else tuple(items)
+
+
+def _sweep(outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, taped: bool, retain: bool) -> Sweep:
+    from .replay import Taped
+
+    sweep = Sweep(wanted, taped, retain)
+    region, token = policy.enter(None), quiet.hush()
+    try:
+        with set_grad_enabled(taped):
+            for out, seed in zip(outs, seeds, strict=True):
+                start = _seed(out, seed)
+                sweep.add(*_target(out), Taped(start) if taped else start.array, start.tag)
+            sweep.run()
+    finally:
+        quiet.speak(token)
+        policy.leave(region)
+    return sweep
+
+
+def _target(out: Tensor) -> tuple[Any, int]:
+    assert out.edge is not None
+    return out.edge[:2]
+
+
+def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
+    if not isinstance(out, Tensor) or out.edge is None:
+        cure = "is every input detached, or does the forward run in no_grad?"
+        raise StateError("backward", "a tensor on the tape", "one that requires no grad", cure)
+    if seed is None:
+        if out.array.size != 1:
+            cure = "reduce it, or pass the gradient: y.backward(dy)"
+            raise ShapeError("backward", "a tensor of one element", f"shape {tuple(out.shape)}", cure)
+        return Tensor(backends.of(out.array).asarray(np.ones(out.array.shape), out.array.dtype))
+    if not isinstance(seed, Tensor) or seed.shape != out.shape:
+        got = f"shape {tuple(seed.shape)}" if isinstance(seed, Tensor) else type(seed).__name__
+        raise ShapeError("backward", f"a gradient Tensor of shape {tuple(out.shape)}", got)
+    if not is_float(seed.dtype):
+        raise DTypeError("backward", "a floating-point gradient", seed.dtype.name)
+    return seed
+
+
+class _Recompute:
+    """The op of `recompute`: its backward runs the function again and hands the gradients on to the fresh nodes."""
+
+    name = "recompute"
+
+    def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
+        function, args, region, state = node.saved
+        after, token = random.get_rng_state(), policy.enter(region)
+        try:
+            random.set_rng_state(state)
+            with enable_grad():
+                outs = _several(function(*(_again(arg) for arg in args)))
+        finally:
+            policy.leave(token)
+            random.set_rng_state(after)
+        for out, dy in zip(outs, dys, strict=True):
+            if dy is not None and out.edge is not None:
+                sweep.add(*_target(out), dy, sweep.tag)
+        return ()
+
+    replay = vjp
+
+    def needs(self, node: Node) -> tuple[DType | None, ...]:
+        return ()
+
+
+def _again(arg: Any) -> Any:
+    return alias(*arg[1:]) if isinstance(arg, tuple) and arg and arg[0] is _ALIAS else arg
+
+
+_RECOMPUTE = _Recompute()
+
+
+def recompute(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)` without keeping what its operations save: backward runs it again.
+
+    It runs the second time in the same autocast region and with the same random numbers. Parameters that `function`
+    reaches by itself get their gradients too. Trades one more forward for memory (Chen et al. 2016, arXiv:1604.06174).
+    """
+    state, region = random.get_rng_state(), policy.region()
+    if not is_grad_enabled():
+        return function(*args)
+    with no_grad():
+        outs = function(*args)
+    kept = tuple((_ALIAS, arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None else arg for arg in args)
+    several = _several(outs)
+    node = Node(_RECOMPUTE, (), (function, kept, region, state))
+    node.outputs = tuple((o.array.shape, o.array.dtype) for o in several)
+    taped = tuple(attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(several))
+    return taped[0] if isinstance(outs, Tensor) else taped
+
+
+Tensor.backward = backward  # type: ignore[attr-defined]

@@ -1,0 +1,389 @@
+"""Tensor: an array with a place on the tape. Parameter: a leaf that an optimizer trains.
+
+Arithmetic and most methods are ops; `ops/__init__.py` binds them here from one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, Device
+from . import dtypes, observe
+from .dtypes import DType
+from .errors import ArgumentError, DTypeError, ShapeError, StateError
+
+if TYPE_CHECKING:
+    from .tape import Node
+
+# Where the gradient of a tensor goes, and what it must look like: (node or leaf, output index, shape, dtype).
+Edge = tuple[Any, int, tuple[int, ...], DType]
+
+
+class Shape(tuple[int, ...]):
+    """A tensor's shape: a tuple with PyTorch's `numel()`."""
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self, dtype=np.int64))
+
+
+class Tensor:
+    """An array on a device and, where a gradient is wanted, its place on the tape.
+
+    array: the NumPy or CuPy array itself. edge: where a gradient of it goes, (node or leaf, output index, shape, dtype);
+    None where operations on it are not recorded. version: a counter shared with its views, counted up by every change in
+    place. copies: its values in other dtypes. tag: for a gradient, the scaler whose loss scale it carries.
+    `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
+    """
+
+    __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "tag", "version")
+    __array_ufunc__ = None  # `ndarray * tensor` is left to the tensor, which refuses it in one line
+
+    def __init__(self, array: Array, requires_grad: bool = False):
+        self.array = array
+        self.edge: Edge | None = None
+        self.version = [0]
+        self.copies: dict[DType, tuple[int, Array]] | None = None
+        self._grad: Tensor | None = None
+        self.tag: object = None
+        if requires_grad:
+            self.requires_grad = True
+
+    # what it is
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self.array.dtype  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> Device:
+        return Device(backends.of(self.array).device_of(self.array))
+
+    @property
+    def ndim(self) -> int:
+        return self.array.ndim  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes  # type: ignore[no-any-return]
+
+    @property
+    def itemsize(self) -> int:
+        return self.array.itemsize  # type: ignore[no-any-return]
+
+    def dim(self) -> int:
+        """The number of axes."""
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the length of one axis."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.array.size  # type: ignore[no-any-return]
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.itemsize
+
+    def stride(self) -> tuple[int, ...]:
+        """Steps between neighbours along each axis, in elements."""
+        return tuple(s // self.itemsize for s in self.array.strides)
+
+    def is_floating_point(self) -> bool:
+        return dtypes.is_float(self.dtype)
+
+    def is_contiguous(self) -> bool:
+        return bool(self.array.flags.c_contiguous)
+
+    # the tape
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.edge is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if wanted and not self.is_floating_point():
+            raise DTypeError("requires_grad", "a floating-point tensor", self.dtype.name, "cast it: x.float()")
+        if not wanted and self.node is not None:
+            raise StateError("requires_grad", "a leaf", "the result of an operation", "use .detach()")
+        self.edge = (self, 0, self.array.shape, self._gradient_dtype()) if wanted else None
+
+    def _gradient_dtype(self) -> DType:
+        return self.array.dtype  # type: ignore[no-any-return]
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Ask for a gradient (or no longer), in place."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def node(self) -> Node | None:
+        """The node that made it; None for a leaf."""
+        return None if self.edge is None or isinstance(self.edge[0], Tensor) else self.edge[0]
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.node is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        return self.node
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward left here, or None."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is None:
+            self._grad = None
+            return
+        if not isinstance(value, Tensor) or value.shape != self.shape:
+            got = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+            raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", got)
+        self._grad = None
+        self.accumulate(value.array, value.tag)
+
+    def accumulate(self, gradient: Array, tag: object = None) -> None:
+        """Add `gradient` [like self] to `grad`: the first write is a copy, later ones add.
+
+        Raises StateError if one of them is scaled by a GradScaler and the other is not.
+        """
+        if self._grad is None:
+            home = self._gradient_home()
+            home[...] = gradient
+            self._grad = Tensor(home)
+            self._grad.tag = tag
+            return
+        if self._grad.tag is not tag:
+            if self._grad.tag is not ZEROED:
+                raise mixed_scales("backward")
+            self._grad.tag = tag
+        held = self._grad.array
+        held += gradient.astype(held.dtype, copy=False)
+
+    def _gradient_home(self) -> Array:
+        return backends.of(self.array).empty(self.array.shape, self._gradient_dtype())
+
+    def rebind(self, array: Array) -> None:
+        """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
+        self.array = array
+        self.changed()
+        if self.edge is not None:
+            self.edge = (self, 0, array.shape, self._gradient_dtype())
+
+    def detach(self) -> Tensor:
+        """The same memory, off the tape."""
+        out = Tensor(self.array)
+        out.version = self.version
+        return out
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory, off the tape; assigning writes the values and counts as a change."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        new = value.array if isinstance(value, Tensor) else backends.of(self.array).asarray(value)
+        if new.shape != self.array.shape:
+            raise ShapeError("data", f"shape {tuple(self.shape)}", f"{tuple(new.shape)}")
+        self.array[...] = new
+        self.changed()
+
+    def need_writable(self) -> None:
+        """Raise StateError for a tensor that the tape needs, as `write_` does."""
+        from .tape import is_grad_enabled
+
+        if self.node is not None or (self.requires_grad and is_grad_enabled()):
+            what = "the result of a recorded operation" if self.node is not None else "a leaf that requires grad"
+            raise StateError("in-place change", "a tensor that the tape does not need", what, "write it out of place, or use `with ampkit.no_grad():` on a leaf")
+
+    def write_(self, values: Array) -> Self:
+        """Overwrite the values in place (what `add_`, `zero_` and the like do); counts as a change.
+
+        Raises StateError for a tensor that the tape needs: only leaves may change, and a leaf that requires grad only
+        within `no_grad`.
+        """
+        self.need_writable()
+        self.array[...] = values
+        self.changed()
+        return self
+
+    def changed(self) -> None:
+        """Count a change of the values: copies in other dtypes are stale, and a backward through the old values raises."""
+        self.version[0] += 1
+
+    def copy_in(self, dtype: DType, keep: bool) -> Array:
+        """The values rounded to `dtype`: kept per (dtype, version) if `keep`, so an unchanged tensor is cast once."""
+        if keep and self.copies is not None:
+            version, held = self.copies.get(dtype, (-1, None))
+            if version == self.version[0]:
+                return held
+        made = self._cast(dtype)
+        if observe.active:
+            observe.report("cast", (self.array,), made)
+        if keep:
+            self.copies = {**(self.copies or {}), dtype: (self.version[0], made)}
+        return made
+
+    def _cast(self, dtype: DType) -> Array:
+        return backends.of(self.array).cast(self.array, dtype)
+
+    # out of the library
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array: on the CPU the same memory. bfloat16 comes as `ml_dtypes.bfloat16`."""
+        if self.requires_grad:
+            raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
+        return backends.of(self.array).to_numpy(self.array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def item(self) -> Any:
+        """The value of a tensor of one element, as a Python number; waits for the device."""
+        if self.array.size != 1:
+            raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
+        return backends.of(self.array).to_numpy(self.array).item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return backends.of(self.array).to_numpy(self.array).tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __index__(self) -> int:
+        if dtypes.is_float(self.dtype):
+            raise DTypeError("index", "an integer tensor", self.dtype.name)
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise ShapeError("len()", "a tensor with an axis", "one of shape ()")
+        return int(self.array.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))  # type: ignore[index]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.node is not None:
+            raise StateError("pickle", "a leaf", "the result of a recorded operation", "use .detach()")
+        values = backends.of(self.array).to_numpy(self.array)
+        return _unpickle, (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self.node is not None:
+            raise StateError("deepcopy", "a leaf", "the result of a recorded operation", "use .detach()")
+        twin = type(self)(self.array.copy(), requires_grad=self.requires_grad)
+        memo[id(self)] = twin
+        if self._grad is not None:
+            twin.accumulate(self._grad.array, self._grad.tag)
+        return twin
+
+    def __repr__(self) -> str:
+        values = backends.of(self.array).to_numpy(self.array)
+        shown = values.astype(np.float32) if self.is_floating_point() and self.dtype.itemsize == 2 else values
+        text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
+        plain = self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_)
+        kind = "" if plain else f", dtype={self.dtype.name}"
+        grad = f", grad_fn=<{self.node.op.name}>" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        return f"tensor({text}{kind}{grad})"
+
+
+class Parameter(Tensor):
+    """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).
+
+    name: the dotted name a Module knows it by, for messages. slot: its place in an optimizer's arena, or None.
+    """
+
+    __slots__ = ("name", "slot")
+
+    def __init__(self, data: Any, requires_grad: bool = True):
+        self.name = ""
+        self.slot: Any = None
+        super().__init__(data.array if isinstance(data, Tensor) else np.asarray(data), requires_grad)
+
+    def _gradient_home(self) -> Array:
+        return super()._gradient_home() if self.slot is None else self.slot.gradient
+
+    def _gradient_dtype(self) -> DType:
+        return dtypes.accumulator(self.array.dtype)
+
+    def _cast(self, dtype: DType) -> Array:
+        return super()._cast(dtype) if self.slot is None else self.slot.cast(dtype)
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"
+
+
+def _unpickle(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, tracked: bool) -> Tensor:
+    values = np.frombuffer(data, dtypes.parse(dtype)).reshape(shape).copy()
+    return kind(values, requires_grad=tracked)
+
+
+# The tag of a gradient that was set to zero: zero is right at any scale, so the next gradient's tag takes its place.
+ZEROED = object()
+
+
+def mixed_scales(where: str) -> StateError:
+    """The error for a gradient that is scaled meeting one that is not, or that is scaled by another GradScaler."""
+    cure = (
+        "scale every loss of a step with the same scaler, call backward before scaler.unscale_, and "
+        "optimizer.zero_grad() after every step"
+    )
+    return StateError(where, "gradients that are all scaled by one GradScaler, or none", "a mixture", cure)
+
+
+def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """A new tensor with a copy of `data`: numbers, nested lists, an array, a Tensor.
+
+    Python floats become float32, integers int64; arrays keep their dtype unless `dtype` is given.
+    Raises DTypeError for values that are no numbers, ShapeError for ragged lists, DeviceError for an unknown device.
+    """
+    values = data.array if isinstance(data, Tensor) else data
+    wanted = None if dtype is None else dtypes.parse(dtype)
+    made = backends.get(device).asarray(_array(values, wanted))
+    return Tensor(made, requires_grad)
+
+
+def _array(values: Any, wanted: DType | None) -> Array:
+    if hasattr(values, "dtype") and hasattr(values, "shape"):
+        return np.array(values, wanted or dtypes.parse(values.dtype))
+    try:
+        made = np.array(_plain(values))
+    except ValueError as error:
+        raise ShapeError("tensor", "nested lists of equal lengths", str(error).partition(".")[0]) from None
+    except OverflowError as error:
+        raise ArgumentError("tensor", "numbers in range", str(error)) from None
+    if made.dtype.kind not in "bif" and made.size:
+        raise DTypeError("tensor", "numbers", f"values of type {made.dtype}")
+    return made.astype(wanted or (made.dtype if made.dtype.kind in "bi" else dtypes.float32))
+
+
+def _plain(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return values.tolist()
+    return [_plain(v) for v in values] if isinstance(values, (list, tuple)) else values

@@ -1,0 +1,148 @@
+"""Text as bytes: a corpus, its split, and windows of it to predict the next byte in.
+
+data = text.corpus()
+train, validation = text.split(data)
+starts = text.random_starts(train, context=128, count=12, draw=random.generator(seed, step))
+inputs, targets = text.windows(train, starts, context=128)
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import ArgumentError, ConfigError
+
+VOCABULARY = 256
+LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second
+
+# Not written by people, or not on every machine that has this Python: a distribution packs it apart, or a build
+# generates it.
+_NOT_STANDARD = frozenset(
+    {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
+    | {"distutils", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo"}
+)
+_GENERATED = ("_sysconfig", "config-")
+
+
+def corpus(path: str | Path | None = None, limit: int = LIMIT) -> NDArray[np.uint8]:
+    """The bytes of a file, or of the text files under a folder in the order of their names; at most `limit`.
+
+    -> [n] uint8. Without a path: the sources of Python's standard library on this machine, less tests,
+    generated tables and what distributions pack apart; the same bytes for the same release of Python. A text
+    file is one without a zero byte in its first 8 KiB; hidden files and folders are left out.
+    Raises ConfigError for a path that is missing or holds no text, ArgumentError for a limit below 1.
+    """
+    if limit < 1:
+        raise ArgumentError("text.corpus", "limit of at least 1 byte", str(limit))
+    read = b"".join(_take(_contents(path), limit))
+    if not read:
+        raise ConfigError("text", "a file or a folder with text", f"{str(path)!r}, which holds none")
+    return np.frombuffer(read, np.uint8)
+
+
+def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The first part to train on, and the last `fraction` of the bytes to validate with.
+
+    [n] -> ([n - m], [m]), m = round(n * fraction), at least 1. Raises ArgumentError unless 0 < fraction < 1.
+    """
+    if not 0 < fraction < 1:
+        raise ArgumentError("text.split", "a fraction between 0 and 1", str(fraction))
+    cut = len(data) - max(1, round(len(data) * fraction))
+    return data[:cut], data[cut:]
+
+
+def random_starts(
+    data: NDArray[np.uint8], context: int, count: int, draw: np.random.Generator
+) -> NDArray[np.int64]:
+    """`count` random places where a window of `context` bytes and its targets fit. -> [count] int64.
+
+    Raises ConfigError if the data is too short.
+    """
+    return draw.integers(_room(data, context), size=count)
+
+
+def even_starts(data: NDArray[np.uint8], context: int, count: int | None = None) -> NDArray[np.int64]:
+    """Fixed, evenly spaced places for validation, the first at 0 and the last at the end. -> [count] int64.
+
+    Windows never overlap by more than their count forces; without a count, as many as fit side by side.
+    Raises ConfigError if the data is too short.
+    """
+    room = _room(data, context)
+    windows = 1 + (room - 1) // context if count is None else count
+    return np.linspace(0, room - 1, windows).astype(np.int64)
+
+
+def windows(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], context: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The windows at `starts` and the byte after each. [b] -> (inputs, targets), both [b, context] int64."""
+    taken = data[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+    return taken[:, :-1], taken[:, 1:]
+
+
+def _room(data: NDArray[np.uint8], context: int) -> int:
+    """How many windows of context + 1 bytes there are."""
+    if context < 1:
+        raise ArgumentError("text", "a context of at least 1 byte", str(context))
+    if len(data) <= context:
+        cure = "give more text, a shorter context or another share for validation"
+        needs = f"more than {context} bytes, a window and its next byte"
+        raise ConfigError("text", needs, f"{len(data)} bytes", cure)
+    return len(data) - context
+
+
+def _contents(path: str | Path | None) -> Iterator[bytes]:
+    files = _standard_library() if path is None else _text_files(Path(path))
+    return (_read(file) for file in files)
+
+
+def _standard_library() -> list[Path]:
+    root = Path(sysconfig.get_path("stdlib"))
+    return [file for file in _under(root, "*.py") if _is_standard(file.relative_to(root))]
+
+
+def _is_standard(file: Path) -> bool:
+    return not _NOT_STANDARD.intersection(file.parts) and not file.parts[0].startswith(_GENERATED)
+
+
+def _text_files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise ConfigError("text", "a file or a folder that exists", repr(str(path)))
+    if not path.is_dir():
+        return [path]
+    return [file for file in _under(path, "*") if _is_visible(file.relative_to(path)) and _is_text(file)]
+
+
+def _under(root: Path, pattern: str) -> list[Path]:
+    files = (file for file in root.rglob(pattern) if file.is_file())
+    return sorted(files, key=lambda file: file.relative_to(root).parts)
+
+
+def _is_visible(file: Path) -> bool:
+    return not any(part.startswith(".") or part == "__pycache__" for part in file.parts)
+
+
+def _is_text(file: Path) -> bool:
+    return b"\0" not in _read(file, 8192)
+
+
+def _read(file: Path, size: int = -1) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(size)
+    except OSError as error:
+        raise ConfigError("text", "a file that can be read", f"{str(file)!r}: {error.strerror}") from None
+
+
+def _take(parts: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    """The parts up to `limit` bytes in all; what lies behind is never read."""
+    for part in parts:
+        yield part[:limit]
+        limit -= len(part)
+        if limit <= 0:
+            return

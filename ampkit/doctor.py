@@ -1,0 +1,129 @@
+"""What this machine has for mixed precision and what is missing. Looks, changes nothing, never fails."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib.util
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from .backends.cpu import threads
+
+# Instructions that compute in 16 bits, as Linux spells them in /proc/cpuinfo (x86: `flags`, Arm: `Features`).
+BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "avx_ne_convert": "AVX", "bf16": "Arm", "svebf16": "SVE"}
+FLOAT16 = {"amx_fp16": "AMX", "avx512_fp16": "AVX-512", "asimdhp": "Arm", "sme_f16f32": "SME"}
+_NEEDED = ("numpy", "ml_dtypes", "safetensors", "pydantic", "rich")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: its state, what was found, and what to do about it or None."""
+
+    topic: str
+    state: Literal["ok", "note", "missing"]
+    found: str
+    cure: str | None = None
+
+
+def examine() -> list[Finding]:
+    """All findings, one line each."""
+    return [finding for look in _LOOKS for finding in _safely(look)]
+
+
+def _safely(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    try:
+        return list(look())
+    except Exception as error:  # a doctor that fails helps nobody
+        return [Finding(look.__name__.strip("_"), "note", f"could not be examined: {error}")]
+
+
+def _python() -> Iterator[Finding]:
+    supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    cure = None if supported else "use Python 3.11, 3.12 or 3.13"
+    yield Finding("Python", "ok" if supported else "missing", f"{platform.python_version()} at {sys.executable}", cure)
+    system = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    tried = platform.system() == "Linux"
+    cure = None if tried else "untried here: ampkit is tested on Linux"
+    yield Finding("system", "ok" if tried else "note", system, cure)
+
+
+def _packages() -> Iterator[Finding]:
+    for name in _NEEDED:
+        try:
+            yield Finding(name, "ok", metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "missing", "not installed", f"pip install {name}")
+
+
+def _blas() -> Iterator[Finding]:
+    kernels = threads.blas_kernels()
+    name = f"{threads.blas_name()}{f', kernels for {kernels}' if kernels else ''}"
+    cure = None if kernels else "its threads cannot be set while Python runs; those of OpenBLAS can"
+    yield Finding("BLAS", "ok" if kernels else "note", name, cure)
+    used, usable = threads.get_num_threads(), threads.usable_cpus()
+    cure = None if used == usable else "ampkit.set_num_threads(n), or train.threads=n in a recipe"
+    yield Finding("threads", "ok" if used == usable else "note", f"{used} for products, on {usable} usable CPUs", cure)
+
+
+def _cpu() -> Iterator[Finding]:
+    if platform.system() != "Linux":
+        cure = "its 16-bit instructions are untried outside Linux"
+        yield Finding("CPU", "note", platform.processor() or "unknown", cure)
+        return
+    info = Path("/proc/cpuinfo").read_text()
+    flags = set((_entry(info, "flags") or _entry(info, "Features")).split())
+    yield Finding("CPU", "ok", _entry(info, "model name") or platform.machine())
+    for dtype, units in (("bfloat16", BFLOAT16), ("float16", FLOAT16)):
+        found = ", ".join(f"{flag} ({name})" for flag, name in units.items() if flag in flags)
+        used = bool(found) and _has("backends.cpu.onednn")
+        cure = None if used else "tensors take half the memory; arithmetic is float32, so no faster than float32"
+        yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or "no instructions for it", cure)
+
+
+def _entry(info: str, name: str) -> str:
+    """The first value of `name` in /proc/cpuinfo, or nothing."""
+    lines = (line.partition(":") for line in info.splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+
+
+def _cuda() -> Iterator[Finding]:
+    part = _has("backends.cuda")
+    if not part:
+        yield Finding("CUDA", "note", "no part of this version of ampkit", "train on the CPU")
+    driver, cupy = _driver(), _cupy()
+    cure = "install NVIDIA's driver, where there is a GPU" if part and not driver else None
+    yield Finding("NVIDIA driver", "ok" if driver else "missing", f"for CUDA {driver}" if driver else "none", cure)
+    cure = f"pip install cupy-cuda{(driver or '12').partition('.')[0]}x" if part and not cupy else None
+    yield Finding("CuPy", "ok" if cupy else "missing", cupy or "not installed", cure)
+
+
+def _has(part: str) -> bool:
+    return importlib.util.find_spec(f"{__package__}.{part}") is not None
+
+
+def _driver() -> str | None:
+    """The newest CUDA version that the installed driver knows, as `12.8`, or None without a driver."""
+    library = ctypes.util.find_library("nvcuda" if platform.system() == "Windows" else "cuda")
+    if library is None:
+        return None
+    version = ctypes.c_int(0)
+    ctypes.CDLL(library).cuDriverGetVersion(ctypes.byref(version))
+    return f"{version.value // 1000}.{version.value % 1000 // 10}" if version.value else None
+
+
+def _cupy() -> str | None:
+    for name in ("cupy", "cupy-cuda12x", "cupy-cuda13x"):
+        try:
+            return f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+_LOOKS = (_python, _packages, _blas, _cpu, _cuda)

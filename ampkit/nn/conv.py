@@ -1,0 +1,99 @@
+"""Conv1d and Conv2d."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import ops
+from ..core.errors import ArgumentError
+from ..core.tensor import Tensor
+from .linear import reset
+from .making import new, pair, sizes
+from .module import Module
+
+
+class _Conv(Module):
+    axes = 0
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        where = type(self).__name__
+        sizes(where, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            got = f"in_channels={in_channels}, out_channels={out_channels}, groups={groups}"
+            raise ArgumentError(where, "channels that groups divides", got)
+        if padding_mode != "zeros":
+            raise ArgumentError(where, "padding_mode 'zeros'", repr(padding_mode))
+        self.in_channels, self.out_channels, self.groups, self.padding_mode = (
+            in_channels,
+            out_channels,
+            groups,
+            padding_mode,
+        )
+        self.kernel_size = pair(where, "kernel_size", kernel_size, self.axes)
+        self.stride = pair(where, "stride", stride, self.axes)
+        self.dilation = pair(where, "dilation", dilation, self.axes)
+        self.padding = _padding(where, padding, self.stride)
+        self.weight = new((out_channels, in_channels // groups, *self.kernel_size), device, dtype)
+        self.register_parameter("bias", new((out_channels,), device, dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew."""
+        reset(self)
+
+    def extra_repr(self) -> str:
+        plain = {"padding": (0,) * self.axes, "dilation": (1,) * self.axes, "groups": 1}
+        rest = "".join(f", {k}={getattr(self, k)}" for k, v in plain.items() if getattr(self, k) != v)
+        head = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}{rest}"
+        return head if self.bias is not None else f"{head}, bias=False"
+
+
+class Conv1d(_Conv):
+    """Cross-correlation over one axis: input [N, in_channels, L] -> [N, out_channels, L'].
+
+    weight [out_channels, in_channels/groups, kernel_size], bias [out_channels]; see Conv2d.
+    """
+
+    axes = 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv2d(_Conv):
+    """Cross-correlation over two axes: input [N, in_channels, H, W] -> [N, out_channels, H', W'].
+
+    weight [out_channels, in_channels/groups, *kernel_size], bias [out_channels]; both start uniform in
+    +-1/sqrt(in_channels/groups * kernel area). padding: zeros on each side, "same" or "valid".
+    Raises ArgumentError for sizes that do not fit together.
+    """
+
+    axes = 2
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+def _padding(where: str, padding: Any, stride: tuple[int, ...]) -> Any:
+    if padding == "same" and any(s != 1 for s in stride):
+        raise ArgumentError(where, "stride 1 with padding='same'", f"stride {stride}")
+    if padding in ("same", "valid"):
+        return padding
+    found = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * len(stride)
+    if len(found) != len(stride) or not all(isinstance(p, int) and p >= 0 for p in found):
+        raise ArgumentError(where, f"padding as {len(stride)} integers >= 0, 'same' or 'valid'", repr(padding))
+    return found

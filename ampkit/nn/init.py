@@ -1,0 +1,184 @@
+"""Initialization: values drawn into a tensor in place, from ampkit's random stream.
+
+Each function fills and returns the tensor, whatever it records; the draw is made in float64 and rounded once to the
+tensor's dtype. generator: a `core.random.Stream` to draw from in place of the default one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..core import random
+from ..core.errors import ArgumentError, ShapeError
+from ..core.tensor import Tensor
+
+# What keeps the variance of a signal through each nonlinearity (He et al. 2015, arXiv:1502.01852; for tanh and selu
+# PyTorch's customary values).
+_GAINS = {
+    "linear": 1.0,
+    "conv1d": 1.0,
+    "conv2d": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5 / 3,
+    "relu": math.sqrt(2),
+    "selu": 0.75,
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor by which a nonlinearity's weights are scaled; param: the slope of leaky_relu, 0.01 by default.
+
+    Raises ArgumentError for an unknown nonlinearity.
+    """
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in _GAINS:
+        raise ArgumentError("calculate_gain", f"one of {', '.join([*_GAINS, 'leaky_relu'])}", repr(nonlinearity))
+    return _GAINS[nonlinearity]
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.Stream | None = None) -> Tensor:
+    """Values from the uniform distribution on [a, b)."""
+    if b < a:
+        raise ArgumentError("uniform_", "a <= b", f"a={a}, b={b}")
+    return _fill(tensor, _draw(generator).uniform(a, b, tensor.shape))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: random.Stream | None = None) -> Tensor:
+    """Values from the normal distribution N(mean, std^2)."""
+    if std < 0:
+        raise ArgumentError("normal_", "std >= 0", f"{std}")
+    return _fill(tensor, _draw(generator).normal(mean, std, tensor.shape))
+
+
+def trunc_normal_(
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: random.Stream | None = None,
+) -> Tensor:
+    """Values from N(mean, std^2) given that they lie in [a, b]: those outside are drawn again.
+
+    Raises ArgumentError if [a, b] holds less than a thousandth of the distribution.
+    """
+    if std <= 0 or _mass((a - mean) / std, (b - mean) / std) < 1e-3:
+        raise ArgumentError(
+            "trunc_normal_", "std > 0 and [a, b] near the mean", f"mean={mean}, std={std}, a={a}, b={b}"
+        )
+    draw = _draw(generator)
+    values = draw.normal(mean, std, tensor.shape)
+    while (out := (values < a) | (values > b)).any():
+        values[out] = draw.normal(mean, std, int(out.sum()))
+    return _fill(tensor, values)
+
+
+def _mass(low: float, high: float) -> float:
+    return (math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2))) / 2
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """`val` everywhere."""
+    return _fill(tensor, np.full(tensor.shape, val))
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """1 everywhere."""
+    return constant_(tensor, 1.0)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """0 everywhere."""
+    return constant_(tensor, 0.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """The identity matrix. Raises ShapeError unless the tensor has two axes."""
+    if tensor.ndim != 2:
+        raise ShapeError("eye_", "a tensor of two axes", f"shape {tuple(tensor.shape)}")
+    return _fill(tensor, np.eye(*tensor.shape))
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: random.Stream | None = None) -> Tensor:
+    """U(-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio 2010, AISTATS, eq. 16."""
+    a = gain * math.sqrt(6 / sum(_fans("xavier_uniform_", tensor)))
+    return uniform_(tensor, -a, a, generator)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: random.Stream | None = None) -> Tensor:
+    """N(0, std^2) with std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio 2010, AISTATS, eq. 12."""
+    return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_fans("xavier_normal_", tensor))), generator)
+
+
+def kaiming_uniform_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: random.Stream | None = None,
+) -> Tensor:
+    """U(-b, b) with b = gain sqrt(3 / fan). He et al. 2015, arXiv:1502.01852, eq. 10 and 15.
+
+    a: the negative slope, for leaky_relu. mode: "fan_in" keeps the variance of the forward, "fan_out" of the backward.
+    """
+    bound = calculate_gain(nonlinearity, a) * math.sqrt(3 / _fan("kaiming_uniform_", tensor, mode))
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def kaiming_normal_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: random.Stream | None = None,
+) -> Tensor:
+    """N(0, std^2) with std = gain / sqrt(fan), as kaiming_uniform_. He et al. 2015, arXiv:1502.01852, eq. 10 and 15."""
+    std = calculate_gain(nonlinearity, a) / math.sqrt(_fan("kaiming_normal_", tensor, mode))
+    return normal_(tensor, 0.0, std, generator)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: random.Stream | None = None) -> Tensor:
+    """A (semi-)orthogonal matrix times `gain`, uniform over them; axes after the first are taken as one.
+
+    Saxe, McClelland, Ganguli 2013, arXiv:1312.6120; the signs as in Mezzadri 2006, arXiv:math-ph/0609050.
+    Raises ShapeError for fewer than two axes.
+    """
+    if tensor.ndim < 2:
+        raise ShapeError("orthogonal_", "a tensor of two axes or more", f"shape {tuple(tensor.shape)}")
+    rows = tensor.shape[0]
+    columns = tensor.numel() // max(rows, 1)
+    flat = _draw(generator).normal(size=(max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(flat)
+    q = q * np.sign(np.diagonal(r))
+    return _fill(tensor, gain * (q if rows >= columns else q.T).reshape(tensor.shape))
+
+
+def fan_in(tensor: Tensor) -> int:
+    """The number of inputs that one output of this weight sees."""
+    return _fans("fan_in", tensor)[0]
+
+
+def _fan(where: str, tensor: Tensor, mode: str) -> int:
+    if mode not in ("fan_in", "fan_out"):
+        raise ArgumentError(where, "mode 'fan_in' or 'fan_out'", repr(mode))
+    return _fans(where, tensor)[mode == "fan_out"]
+
+
+def _fans(where: str, tensor: Tensor) -> tuple[int, int]:
+    if tensor.ndim < 2 or not tensor.numel():
+        raise ShapeError(where, "a tensor of two axes or more, none empty", f"shape {tuple(tensor.shape)}")
+    field = math.prod(tensor.shape[2:])
+    return tensor.shape[1] * field, tensor.shape[0] * field
+
+
+def _draw(generator: random.Stream | None) -> np.random.Generator:
+    return random.generator(*(generator or random.default).take())
+
+
+def _fill(tensor: Tensor, values: Any) -> Tensor:
+    tensor.data = values
+    return tensor

@@ -1,0 +1,258 @@
+"""Module: what owns parameters, buffers and other modules, and calls `forward`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from .. import backends
+from ..core import dtypes
+from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.tensor import Parameter, Tensor
+from . import hooks, state
+from .moving import destination, move
+from .tree import Tree
+
+
+class Module(Tree):
+    """The base of every layer and model.
+
+    Assigning a Parameter, a buffer (`register_buffer`) or a Module to an attribute registers it under that name; a
+    subclass calls `super().__init__()` first and defines `forward`. `state_dict` has PyTorch's names and layouts.
+    """
+
+    training: bool
+
+    def __init__(self) -> None:
+        self.__dict__.update(
+            training=True,
+            _parameters={},
+            _buffers={},
+            _modules={},
+            _unsaved=set(),
+            _forward_pre_hooks={},
+            _forward_hooks={},
+        )
+
+    # calling it
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks:
+            return hooks.call(self, args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the output; subclasses define it."""
+        raise StateError(type(self).__name__, "a method `forward`", "a class without one")
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> hooks.Handle:
+        """Call `hook(module, args)` before `forward`; what it returns, if anything, replaces the arguments.
+
+        with_kwargs=True calls `hook(module, args, kwargs)`, which returns both or None.
+        """
+        return hooks.register(self._forward_pre_hooks, hook, with_kwargs, prepend)
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> hooks.Handle:
+        """Call `hook(module, args, output)` after `forward`; what it returns, if anything, replaces the output.
+
+        with_kwargs=True calls `hook(module, args, kwargs, output)`.
+        """
+        return hooks.register(self._forward_hooks, hook, with_kwargs, prepend)
+
+    # attributes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        table = self._table(name, value)
+        if table is None:
+            object.__setattr__(self, name, value)
+            return
+        for other in (self.__dict__, self._parameters, self._buffers, self._modules):
+            if other is not table:
+                other.pop(name, None)
+        table[name] = value
+
+    def _table(self, name: str, value: Any) -> dict[str, Any] | None:
+        tables = self.__dict__
+        if "_modules" not in tables:
+            if isinstance(value, (Parameter, Module)):
+                cure = "call super().__init__() first in __init__"
+                raise StateError(f"{type(self).__name__}.{name}", "an initialized Module", "one that is not", cure)
+            return None
+        if isinstance(value, Parameter):
+            return self._parameters
+        if isinstance(value, Module):
+            return self._modules
+        for kind, table in (
+            ("a Parameter", self._parameters),
+            ("a Module", self._modules),
+            ("a Tensor", self._buffers),
+        ):
+            if name in table:
+                if value is None or (table is self._buffers and isinstance(value, Tensor)):
+                    return table
+                got = f"a {type(value).__name__}"
+                cure = f"to set its values: {name}.data = ..." if table is self._parameters else f"`del` {name} first"
+                raise DTypeError(f"{type(self).__name__}.{name}", f"{kind} or None", got, cure)
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        own = self.__dict__
+        if "_modules" in own:
+            for table in (own["_parameters"], own["_modules"], own["_buffers"]):
+                if name in table:
+                    return table[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        for table in (self._parameters, self._buffers, self._modules):
+            if name in table:
+                del table[name]
+                self._unsaved.discard(name)
+                return
+        object.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Register a Parameter, or None for one that this module does without."""
+        self._free(name, param, Parameter, self._parameters)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Register a tensor that is part of the module but not trained; out of `state_dict` unless `persistent`."""
+        self._free(name, tensor, Tensor, self._buffers)
+        (self._unsaved.discard if persistent else self._unsaved.add)(name)
+
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Register a module, or None; the same as `add_module`."""
+        self._free(name, module, Module, self._modules)
+
+    add_module = register_module
+
+    def _free(self, name: str, value: Any, kind: type, table: dict[str, Any]) -> None:
+        where = f"{type(self).__name__}: registering"
+        if "_modules" not in self.__dict__:
+            raise StateError(
+                where, "an initialized Module", "one that is not", "call super().__init__() first in __init__"
+            )
+        if not isinstance(name, str) or not name or "." in name:
+            raise ArgumentError(where, "a name without a dot", repr(name))
+        if value is not None and not isinstance(value, kind):
+            raise DTypeError(where, f"a {kind.__name__} or None as {name!r}", f"a {type(value).__name__}")
+        if name not in table and hasattr(self, name):
+            raise ArgumentError(where, "a name that is free", repr(name))
+        table[name] = value
+
+    # changing all of it
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` on every module below, then on this one; returns self."""
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Put this module and all below it into training mode (dropout drops, batch norm uses the batch)."""
+        if not isinstance(mode, bool):
+            raise DTypeError("train", "mode as True or False", repr(mode))
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """`train(False)`."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Ask for gradients of every Parameter, or freeze them all."""
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of every Parameter, or fill them with zeros."""
+        for parameter in self.parameters():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad = Tensor(backends.of(parameter.array).zeros(parameter.array.shape, parameter.grad.dtype))
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move parameters and buffers to a device, cast the floating-point ones to a dtype, or both; in place.
+
+        `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)`, or by keyword. Tied parameters stay tied.
+        Raises StateError, before anything is changed, if an optimizer holds parameters that would have to move.
+        """
+        device, dtype = destination("to", args, kwargs)
+        move(self, device, dtype)
+        return self
+
+    def half(self) -> Self:
+        """`to(float16)`."""
+        return self.to(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """`to(bfloat16)`."""
+        return self.to(dtypes.bfloat16)
+
+    def float(self) -> Self:
+        """`to(float32)`."""
+        return self.to(dtypes.float32)
+
+    def double(self) -> Self:
+        """`to(float64)`."""
+        return self.to(dtypes.float64)
+
+    def cpu(self) -> Self:
+        """`to("cpu")`."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | None = None) -> Self:
+        """`to("cuda")`, or to the GPU with that index."""
+        return self.to("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
+
+    # its state
+
+    def state_dict(
+        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> OrderedDict[str, Tensor]:
+        """Every Parameter and persistent buffer by its dotted name; the tensors share the module's memory.
+
+        keep_vars=True gives the Parameters themselves, otherwise tensors off the tape.
+        """
+        found = OrderedDict() if destination is None else destination
+        for name, tensor in state.named(self, prefix):
+            found[name] = tensor if keep_vars else tensor.detach()
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> state.Keys:
+        """Copy the values of `state_dict` in, cast to this module's dtypes; returns (missing_keys, unexpected_keys).
+
+        A name that is missing is no loss if its tensor is tied to one that is there.
+        Raises StateError, with nothing changed, that lists every missing and unexpected key (unless strict=False) and
+        every misshapen one; DTypeError for values that are no arrays of numbers.
+        """
+        return state.load(self, state_dict, strict)
+
+    # its face
+
+    def extra_repr(self) -> str:
+        """What stands between the brackets of the repr; subclasses define it."""
+        return ""
+
+    def __repr__(self) -> str:
+        rows = [f"({name}): {_indented(repr(module))}" for name, module in self._modules.items()]
+        extra = self.extra_repr()
+        if not rows:
+            return f"{type(self).__name__}({_indented(extra)})"
+        return "\n  ".join([f"{type(self).__name__}(", *extra.splitlines(), *rows]) + "\n)"
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")

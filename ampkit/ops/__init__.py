@@ -1,0 +1,37 @@
+"""Operations: the names of `torch.nn.functional` and of `torch` that ampkit has, and Tensor's operators and methods.
+
+One file per kind of operation, its public names in its `__all__`. `methods.py` holds the table of operators and
+methods, `taped.py` what NumPy's functions mean when a gradient is differentiated again.
+"""
+
+from types import ModuleType as _ModuleType
+
+from . import methods, taped
+from .activation import *
+from .angles import *
+from .arithmetic import *
+from .attention import *
+from .compare import *
+from .conv import *
+from .convert import *
+from .create import *
+from .dropout import *
+from .elementwise import *
+from .embedding import *
+from .index import *
+from .join import *
+from .layout import *
+from .loss import *
+from .normalize import *
+from .order import *
+from .pool import *
+from .products import *
+from .reduce import *
+from .running import *
+from .select import *
+from .shape import *
+from .softmax import *
+
+__all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
+
+methods.bind(globals())

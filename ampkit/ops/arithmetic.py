@@ -1,0 +1,217 @@
+"""Arithmetic of two and more operands: sums, products, quotients, powers.
+
+Operands broadcast; where their dtypes differ they agree on the widest. A Python number takes the tensors' dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ArgumentError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import plain
+from ..core.tensor import Tensor
+
+__all__ = [
+    "add", "addcdiv", "addcmul", "atan2", "div", "divide", "floor_divide", "lerp", "mul", "multiply", "pow",
+    "remainder", "sub", "subtract", "true_divide",
+]  # fmt: skip
+
+_FEW = (int, float)
+
+
+@op(cast=Cast.WIDEST, numpy=np.add)
+def add(input: Array, other: Array, *, alpha=1):
+    """input + alpha * other, broadcast; bool with bool is `or`. Raises ShapeError if the shapes do not broadcast."""
+    return input + (other if alpha == 1 else alpha * other), Saved()
+
+
+@add.backward
+def add_backward(dy, saved, needs, alpha):
+    return dy, dy if alpha == 1 else alpha * dy
+
+
+@op(cast=Cast.WIDEST, numpy=np.subtract)
+def sub(input: Array, other: Array, *, alpha=1):
+    """input - alpha * other, broadcast. Raises ShapeError if the shapes do not broadcast."""
+    return input - (other if alpha == 1 else alpha * other), Saved()
+
+
+@sub.backward
+def sub_backward(dy, saved, needs, alpha):
+    return dy, (-alpha * dy if alpha != 1 else -dy) if needs[1] else None
+
+
+@op(cast=Cast.WIDEST, numpy=np.multiply)
+def mul(input: Array, other: Array):
+    """input * other, broadcast. Raises ShapeError if the shapes do not broadcast."""
+    return input * other, Saved(input=input, other=other)
+
+
+@mul.backward(input="other", other="input")
+def mul_backward(dy, saved, needs):
+    return dy * saved.other if needs[0] else None, dy * saved.input if needs[1] else None
+
+
+@op(cast=Cast.WIDEST, integers="float", numpy=np.true_divide)
+def div_(input: Array, other: Array):
+    """input / other, broadcast; integers give float32. Raises ShapeError if the shapes do not broadcast."""
+    return input / other, Saved(input=input, other=other)
+
+
+@div_.backward(input="other")
+def div_backward(dy, saved, needs):
+    share = dy / saved.other
+    return share, -share * (saved.input / saved.other) if needs[1] else None
+
+
+@op(cast=Cast.FP32, integers="float")
+def rdiv(input: Array, other):
+    """other / input for a number `other`, what `2 / x` runs: float32 in autocast, like `reciprocal`."""
+    return other / input, Saved(input=input)
+
+
+@rdiv.backward
+def rdiv_backward(dy, saved, needs, other):
+    return dy * -other / (saved.input * saved.input)
+
+
+@op(cast=Cast.WIDEST, numpy=np.floor_divide)
+def floor_divide(input: Array, other: Array):
+    """The quotient rounded down, broadcast; its gradient is zero."""
+    return np.floor_divide(input, other), Saved()
+
+
+@op(cast=Cast.WIDEST)
+def trunc_divide(input: Array, other: Array):
+    """The quotient rounded towards zero, broadcast (`div(rounding_mode="trunc")`); its gradient is zero."""
+    down = np.floor_divide(input, other)
+    inexact = (down * other != input) & (down < 0)
+    return down + inexact, Saved()
+
+
+def _flat(dy, saved, needs):
+    return np.zeros_like(dy), np.zeros_like(dy)
+
+
+floor_divide.backward(_flat)
+trunc_divide.backward(_flat)
+
+
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """input / other, broadcast: true division, or rounded (rounding_mode "floor" or "trunc").
+
+    True division of integers gives float32; a rounded one keeps the dtype.
+    Raises ShapeError if the shapes do not broadcast, ArgumentError for another rounding_mode.
+    """
+    if rounding_mode is None:
+        return div_(input, other)
+    if rounding_mode not in ("floor", "trunc"):
+        raise ArgumentError("div", "rounding_mode None, 'floor' or 'trunc'", repr(rounding_mode))
+    return floor_divide(input, other) if rounding_mode == "floor" else trunc_divide(input, other)
+
+
+@op(cast=Cast.WIDEST, numpy=np.remainder)
+def remainder(input: Array, other: Array):
+    """input - other * floor(input / other), broadcast: the sign is other's."""
+    return np.remainder(input, other), Saved(input=input, other=other)
+
+
+@remainder.backward(input="other", other="other")
+def remainder_backward(dy, saved, needs):
+    return dy, -dy * np.floor_divide(saved.input, saved.other) if needs[1] else None
+
+
+@op(cast=Cast.FP32, numpy=np.power)
+def pow(input: Array, exponent: Array):
+    """input to the power exponent, broadcast. In float32; integers stay integers.
+
+    Raises ArgumentError for integers to a negative integer power.
+    """
+    out = input**exponent
+    return out, Saved(input=input, exponent=exponent, out=out)
+
+
+@pow.check
+def pow_check(input, exponent):
+    if type(exponent) is int and exponent < 0 and input.dtype.kind in "iu":
+        raise ArgumentError("pow", "a non-negative exponent for integers", f"{exponent}", "cast first: x.float()")
+
+
+@pow.backward(exponent="input exponent", out="exponent")
+def pow_backward(dy, saved, needs):
+    x, k = saved.input, saved.exponent
+    return _pow_base(dy, x, k) if needs[0] else None, _pow_exponent(dy, saved) if needs[1] else None
+
+
+def _pow_base(dy: Any, x: Any, k: Any) -> Any:
+    if type(k) in _FEW:
+        return np.zeros_like(dy) if k == 0 else dy * (x if k == 2 else x ** (k - 1)) * k
+    return np.where(plain(k) == 0, 0, dy * k * x ** (k - 1))
+
+
+def _pow_exponent(dy: Any, saved: Any) -> Any:
+    zero = plain(saved.input) == 0  # 0 to a positive power stays 0 as the power moves
+    slope = dy * saved.out * np.log(saved.input)
+    return np.where(zero & (plain(saved.exponent) >= 0), 0, slope)
+
+
+@op(cast=Cast.WIDEST, numpy=np.arctan2)
+def atan2(input: Array, other: Array):
+    """The angle of the point (other, input), in radians from -pi to pi, broadcast; integers are not taken."""
+    return np.arctan2(input, other), Saved(input=input, other=other)
+
+
+@atan2.backward
+def atan2_backward(dy, saved, needs):
+    y, x = saved.input, saved.other
+    share = dy / (x * x + y * y)
+    return share * x if needs[0] else None, -share * y if needs[1] else None
+
+
+@op(cast=Cast.WIDEST)
+def lerp(input: Array, end: Array, weight: Array):
+    """input + weight * (end - input), broadcast."""
+    return input + weight * (end - input), Saved(input=input, end=end, weight=weight)
+
+
+@lerp.backward(input="weight", end="weight", weight="input end")
+def lerp_backward(dy, saved, needs):
+    return (
+        dy * (1 - saved.weight) if needs[0] else None,
+        dy * saved.weight if needs[1] else None,
+        dy * (saved.end - saved.input) if needs[2] else None,
+    )
+
+
+@op(cast=Cast.WIDEST)
+def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value=1):
+    """input + value * tensor1 * tensor2, broadcast, rounded once."""
+    return input + value * (tensor1 * tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
+
+
+@addcmul.backward(tensor1="tensor2", tensor2="tensor1")
+def addcmul_backward(dy, saved, needs, value):
+    return (
+        dy,
+        value * dy * saved.tensor2 if needs[1] else None,
+        value * dy * saved.tensor1 if needs[2] else None,
+    )
+
+
+@op(cast=Cast.WIDEST)
+def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value=1):
+    """input + value * tensor1 / tensor2, broadcast, rounded once."""
+    return input + value * (tensor1 / tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
+
+
+@addcdiv.backward(tensor1="tensor2", tensor2="tensor1 tensor2")
+def addcdiv_backward(dy, saved, needs, value):
+    share = value * dy / saved.tensor2 if needs[1] or needs[2] else None
+    return dy, share, -share * (saved.tensor1 / saved.tensor2) if needs[2] else None
+
+
+multiply, divide, true_divide, subtract = mul, div, div, sub

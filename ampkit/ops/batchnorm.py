@@ -1,0 +1,141 @@
+"""Batch normalization: each channel by the statistics of the batch, or by running ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ArgumentError, ShapeError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.primitive import Primitive
+from ..core.tensor import Tensor
+from .sums import channels, dot_channels, sum_channels
+
+__all__ = ["batch_norm"]
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalize each channel to mean 0 and variance 1 over the batch and positions, then scale and shift it.
+
+    input [N, C, ...], the others [C] -> [N, C, ...], in the dtype of the input; statistics in float32 (float64 for
+    float64 input). In training the batch's own statistics serve, the running ones move towards them by `momentum` in
+    place (unbiased variance), unless the batch's are not finite; otherwise the running ones serve.
+    Raises ShapeError for misfit shapes and for one value per channel in training, ArgumentError without running
+    statistics outside of it.
+    Ioffe, Szegedy 2015, arXiv:1502.03167, algorithm 1.
+    """
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
+        return batch_norm_(input, weight, bias, running_mean, running_var, eps)  # type: ignore[no-any-return]
+    y, mean, var = batch_norm_(input, weight, bias, None, None, eps)
+    if running_mean is not None and running_var is not None:
+        count = input.array.size // mean.array.size
+        update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, count, momentum)
+        running_mean.changed()
+        running_var.changed()
+    return y  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.KEEP, integers="float")
+def batch_norm_(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    eps,
+):
+    """`batch_norm` with given statistics -> y; without, with the batch's own -> (y, mean [C], biased variance [C])."""
+    x = channels(input)
+    given = running_mean is not None
+    if given:
+        y = x - running_mean.reshape(-1, 1)
+        mean, slip, var = running_mean, 0, running_var.reshape(-1, 1)
+    else:
+        y, mean, slip, var = _centre(x)
+    rstd = 1 / np.sqrt(var + eps)
+    scale = rstd if weight is None else rstd * weight.reshape(-1, 1)
+    y *= scale
+    y += -slip * scale if bias is None else bias.reshape(-1, 1) - slip * scale
+    y = y.reshape(input.shape)
+    saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
+    return (y, saved) if given else ((y, mean, var.reshape(-1)), saved)
+
+
+def _centre(x: Any) -> tuple[Any, Any, Any, Any]:
+    # The rounding of a mean that is large beside the deviation would shift all that follows: `slip`, the mean of what
+    # is left after the subtraction, corrects it (Chan, Golub, LeVeque 1983, The American Statistician 37, eq. 1.7).
+    count = x.shape[0] * x.shape[2]
+    rough = sum_channels(x) / count
+    y = x - rough
+    slip = sum_channels(y) / count
+    var = np.maximum(dot_channels(y, y) / count - slip * slip, 0)
+    return y, (rough + slip).reshape(-1), slip, var
+
+
+@batch_norm_.check
+def batch_norm_check(input, weight, bias, running_mean, running_var, eps):
+    if input.ndim < 2:
+        raise ShapeError("batch_norm", "input of shape [N, C, ...]", f"{tuple(input.shape)}")
+    shape = (input.shape[1],)
+    check_scales("batch_norm", shape, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    if running_mean is None and input.shape[0] * math.prod(input.shape[2:]) < 2:
+        cure = "use a larger batch, or eval mode"
+        raise ShapeError(
+            "batch_norm", "more than one value per channel in training", f"shape {tuple(input.shape)}", cure
+        )
+
+
+@batch_norm_.backward
+def batch_norm_backward(dy, saved, needs, eps):
+    given = saved.running_mean is not None
+    dy, dmean, dvar = (dy, None, None) if given else dy
+    slope, centred = channels(dy), channels(saved.input) - saved.mean.reshape(-1, 1)
+    count, rstd = slope.shape[0] * slope.shape[2], saved.rstd
+    scale = rstd if saved.weight is None else rstd * saved.weight.reshape(-1, 1)
+    total = sum_channels(slope)
+    along = dot_channels(slope, centred)
+    if given:
+        dx = slope * scale if needs[0] is not None else None
+    else:
+        slip = sum_channels(centred) / count
+        along -= slip * total
+        bend = (2 * dvar.reshape(-1, 1) - scale * rstd * rstd * along) / count
+        centred *= bend
+        centred += (dmean.reshape(-1, 1) - scale * total) / count - slip * bend
+        centred += slope * scale
+        dx = centred
+    dweight, dbias = (along * rstd).reshape(-1), total.reshape(-1)
+    drunning = (-total * scale).reshape(-1), (-0.5 * along * scale * rstd * rstd).reshape(-1)
+    return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning
+
+
+def _update(running_mean: Any, running_var: Any, mean: Any, var: Any, count: int, momentum: float) -> None:
+    finite = np.isfinite(mean).all() & np.isfinite(var).all()
+    for running, batch in ((running_mean, mean), (running_var, var * (count / (count - 1)))):
+        running[...] = np.where(finite, (1 - momentum) * running + momentum * batch, running)
+
+
+# (running_mean, running_var, mean, var, count, momentum): moves the first two in place, or leaves them alone if the
+# statistics of the batch are not all finite: nothing reads a value on the host.
+update_running_statistics = Primitive("update_running_statistics", "batchnorm", _update)
+
+
+def check_scales(where: str, shape: tuple[int, ...], **scales: Any) -> None:
+    """Raise ShapeError unless each of `scales` has `shape`, or is missing."""
+    for name, scale in scales.items():
+        if scale is not None and tuple(np.shape(scale)) != shape:
+            raise ShapeError(where, f"{name} of shape {shape}", f"{tuple(np.shape(scale))}")

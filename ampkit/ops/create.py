@@ -1,0 +1,294 @@
+"""Creation: tensors from values, constants, ranges and random numbers.
+
+Everywhere: dtype (float32 by default, int64 for whole numbers), device (the CPU), requires_grad. Random numbers come
+from the stream that `manual_seed` starts, or from `generator`, a `core.random.Stream`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..core import dtypes, random
+from ..core.dtypes import DType, bool_, float32, int64
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.tensor import Tensor, tensor
+from .axes import sizes
+
+__all__ = [
+    "arange", "as_tensor", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
+    "multinomial", "normal", "one_hot", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
+    "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+]  # fmt: skip
+
+Stream = random.Stream
+Generator = np.random.Generator
+
+
+def _made(values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType = float32) -> Tensor:
+    wanted = default if dtype is None else dtypes.parse(dtype)
+    return Tensor(backends.get(device).asarray(np.asarray(values).astype(wanted, copy=False)), requires_grad)
+
+
+def _shape(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+    shape = sizes(where, size)
+    if any(n < 0 for n in shape):
+        raise ShapeError(where, "sizes from 0", f"{shape}")
+    return shape
+
+
+# from values
+
+
+def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+    """`data` as a tensor, without a copy where it is a tensor or an array of this dtype and device already."""
+    if isinstance(data, Tensor):
+        return data.to(dtype=dtype, device=device)  # type: ignore[attr-defined, no-any-return]
+    if (
+        isinstance(data, np.ndarray)
+        and (dtype is None or data.dtype == dtypes.parse(dtype))
+        and device in (None, "cpu")
+    ):
+        return from_numpy(data)
+    return tensor(data, dtype, device)
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor over the memory of a NumPy array: a change of one shows in the other.
+
+    Raises DTypeError for values that are no numbers.
+    """
+    if not isinstance(array, np.ndarray):
+        raise DTypeError("from_numpy", "a NumPy array", type(array).__name__, "use ampkit.tensor(...)")
+    if dtypes.parse(array.dtype) != array.dtype:
+        raise DTypeError("from_numpy", "the machine's byte order", str(array.dtype), "use ampkit.tensor(...)")
+    return Tensor(array)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Rows of zeros with a one at the class: [...] integers -> [..., num_classes] int64.
+
+    num_classes=-1 counts them: the largest class + 1. Raises RangeError for a class outside [0, num_classes).
+    """
+    labels = tensor.array
+    if labels.dtype.kind not in "iu":
+        raise DTypeError("one_hot", "integers", labels.dtype.name)
+    count = int(labels.max(initial=-1)) + 1 if num_classes == -1 else num_classes
+
+    def fail(value: int, position: Any) -> None:
+        raise RangeError("one_hot", f"classes from 0 to {count - 1}", f"{value} at position {position}")
+
+    backends.of(labels).inspect(labels, (labels < 0) | (labels >= count), fail)
+    return Tensor((labels[..., None] == np.arange(count, like=labels)).astype(np.int64))
+
+
+# constants and ranges
+
+
+def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of `size`, every element `fill_value`: bool, int64 or float32 as its type."""
+    kind = {bool: bool_, int: int64}.get(type(fill_value), float32)
+    return _made(
+        np.full(_shape("full", (size,) if isinstance(size, int) else size), fill_value),
+        dtype,
+        device,
+        requires_grad,
+        kind,
+    )
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of zeros."""
+    wanted = float32 if dtype is None else dtypes.parse(dtype)
+    return Tensor(backends.get(device).zeros(_shape("zeros", size), wanted), requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of ones."""
+    return _made(np.ones(_shape("ones", size), np.int8), dtype, device, requires_grad)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor whose values are whatever the memory held."""
+    wanted = float32 if dtype is None else dtypes.parse(dtype)
+    return Tensor(backends.get(device).empty(_shape("empty", size), wanted), requires_grad)
+
+
+def arange(
+    start: float,
+    end: float | None = None,
+    step: float = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """start, start + step, ... up to, not including, end; with one argument from 0.
+
+    int64, or float32 if one of them is a float.
+
+    Raises ArgumentError for a step of 0 or away from end.
+    """
+    first, last = (0, start) if end is None else (start, end)
+    if step == 0 or (last - first) * step < 0:
+        raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
+    kind = float32 if float in (type(first), type(last), type(step)) else int64
+    return _made(np.arange(first, last, step), dtype, device, requires_grad, kind)
+
+
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`steps` values at equal distances from start to end, both included."""
+    return _made(np.linspace(start, end, steps), dtype, device, requires_grad)
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """The identity matrix [n, m], m being n by default."""
+    return _made(np.eye(n, m), dtype, device, requires_grad)
+
+
+# random numbers
+
+
+def _random(
+    draw: Callable[[Generator], Any],
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,
+    generator: Stream | None,
+    default: DType = float32,
+) -> Tensor:
+    return _made(draw(random.generator(*(generator or random.default).take())), dtype, device, requires_grad, default)
+
+
+def _float(dtype: Any) -> Any:
+    # The format NumPy draws in: float64 only where asked for.
+    return np.float64 if dtype is not None and dtypes.parse(dtype) == dtypes.float64 else np.float32
+
+
+def rand(
+    *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Uniform numbers from [0, 1)."""
+    shape = _shape("rand", size)
+    return _random(lambda g: g.random(shape, _float(dtype)), dtype, device, requires_grad, generator)
+
+
+def randn(
+    *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Normal numbers of mean 0 and variance 1."""
+    shape = _shape("randn", size)
+    return _random(lambda g: g.standard_normal(shape, _float(dtype)), dtype, device, requires_grad, generator)
+
+
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Stream | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Whole numbers from [low, high), int64; `randint(high, size)` starts at 0.
+
+    Raises ArgumentError for an empty range.
+    """
+    if size is None:
+        low, high, size = 0, low, high
+    if not low < high:
+        raise ArgumentError("randint", "low below high", f"{low} and {high}")
+    shape = _shape("randint", (size,) if isinstance(size, int) else size)
+    return _random(lambda g: g.integers(low, high, shape), dtype, device, requires_grad, generator, int64)
+
+
+def randperm(
+    n: int, *, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """The numbers from 0 to n - 1 in random order, int64."""
+    return _random(lambda g: g.permutation(n), dtype, device, requires_grad, generator, int64)
+
+
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Stream | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Normal numbers of the given mean and deviation: numbers with a size, or tensors, whose shape it then is."""
+    given = [v.array if isinstance(v, Tensor) else v for v in (mean, std)]
+    shape = np.broadcast_shapes(*[np.shape(v) for v in given]) if size is None else _shape("normal", (size,))
+    if np.min(given[1], initial=0) < 0:
+        raise ArgumentError("normal", "std from 0", f"{np.min(given[1])}")
+    return _random(
+        lambda g: given[0] + given[1] * g.standard_normal(shape, _float(dtype)), dtype, device, requires_grad, generator
+    )
+
+
+def bernoulli(input: Tensor, *, generator: Stream | None = None) -> Tensor:
+    """1 with the probability that each element of input is, else 0, in input's dtype."""
+    p = input.array.astype(np.float64)
+    if not np.all((p >= 0) & (p <= 1)):
+        raise ArgumentError("bernoulli", "probabilities from 0 to 1", "others")
+    return _random(lambda g: g.random(p.shape) < p, input.dtype, None, False, generator)
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Stream | None = None
+) -> Tensor:
+    """Positions drawn with probabilities proportional to the rows of input: [..., n] -> [..., num_samples] int64.
+
+    Raises ArgumentError for weights that are negative, not finite or all 0, and for more samples than a row can give.
+    """
+    weights = input.array.astype(np.float64)
+    if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
+        raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")
+    if not replacement and num_samples > (weights > 0).sum(-1).min():
+        raise ArgumentError("multinomial", "num_samples at most the positive weights of a row", f"{num_samples}")
+
+    def draw(g: Generator) -> Any:
+        if replacement:
+            ends = np.cumsum(weights, -1)[..., None, :]
+            return (g.random((*weights.shape[:-1], num_samples, 1)) * ends[..., -1:] >= ends).sum(-1)
+        # The largest u^(1/w) sample without replacement (Efraimidis & Spirakis 2006, Inf. Proc. Lett. 97, 181).
+        keys = np.where(weights > 0, g.exponential(size=weights.shape) / np.where(weights > 0, weights, 1), np.inf)
+        return np.argsort(keys, -1)[..., :num_samples]
+
+    return _random(draw, None, None, False, generator, int64)
+
+
+# like another tensor
+
+
+def _like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+    def like(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        device = input.device if device is None else device
+        return make(input.shape, *args, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+
+    like.__name__ = like.__qualname__ = f"{make.__name__}_like"
+    like.__doc__ = f"{what}, with the shape, dtype and device of input."
+    return like
+
+
+zeros_like = _like(zeros, "Zeros")
+ones_like = _like(ones, "Ones")
+empty_like = _like(empty, "Whatever the memory held")
+full_like = _like(full, "`fill_value` throughout")
+rand_like = _like(rand, "Uniform numbers from [0, 1)")
+randn_like = _like(randn, "Normal numbers of mean 0 and variance 1")
+
+
+def randint_like(input: Tensor, low: int, high: Any = None, *, dtype: Any = None) -> Tensor:
+    """Whole numbers from [low, high), or [0, low), with the shape, dtype and device of input."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, tuple(input.shape), dtype=dtype or input.dtype, device=input.device)

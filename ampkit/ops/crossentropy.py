@@ -1,0 +1,289 @@
+"""Cross entropy: over labels in one pass, over probabilities, and the negative log-likelihood of labels.
+
+Classes are axis 1, or the only axis.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..core.dtypes import is_float
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.op import Array, Index, Saved, op
+from ..core.policy import Cast
+from ..core.replay import Taped, plain
+from ..core.tensor import Tensor
+from .softmax import peak
+from .sums import check_reduction
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Minus the log-probability that softmax of `input` gives to the target.
+
+    input [C], [N, C] or [N, C, ...] logits; target without the axis of classes: labels from 0 to C - 1, or
+    `ignore_index` for no loss and no gradient; or of the input's shape: probabilities; weight [C], of each class ->
+    the shape of labels, or []. The mean over labels is weighted by `weight`; of a batch without a label that counts it
+    is NaN. label_smoothing mixes the target with the uniform distribution (Szegedy et al. 2015, arXiv:1512.00567,
+    sec. 7). Computed in float32 (float64 for float64 input).
+    Raises ShapeError for shapes that do not fit and for a mean over nothing, RangeError for a label out of range, named
+    with its position, DTypeError for labels that are no integers, ArgumentError for another reduction or a
+    label_smoothing outside [0, 1].
+    """
+    if isinstance(target, Tensor) and is_float(target.array.dtype):
+        return cross_entropy_probabilities(input, target, weight, reduction, label_smoothing)  # type: ignore[no-any-return]
+    return cross_entropy_(input, target, weight, ignore_index, reduction, label_smoothing)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.FP32)
+def cross_entropy_(
+    input: Array, target: Index, weight: Array | None = None, ignore_index=-100, reduction="mean", label_smoothing=0.0
+):
+    """`cross_entropy` for labels. What stays for backward is the logits and one number per label, not probabilities."""
+    axis, classes = class_axis(input)
+    labels, counts = _labels("cross_entropy", target, classes, ignore_index, axis)
+    shift = peak(input, axis)
+    shifted = input - shift
+    log = np.log(np.exp(shifted).sum(axis, keepdims=True))
+    loss = (1 - label_smoothing) * (log - _pick(shifted, labels, axis))
+    share = _shares(weight, labels, counts, input, axis)
+    loss *= share
+    if label_smoothing:
+        spread = log - shifted
+        spread *= 1 if weight is None else _along(weight, input, axis)
+        loss += counts * spread.sum(axis, keepdims=True) * (label_smoothing / classes)
+    loss = np.where(counts, loss, 0)
+    out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.squeeze(axis)
+    saved = Saved(input=input, target=target, weight=weight, lse=log + shift)
+    if reduction == "mean" and weight is not None:
+        saved.out = out
+    return out, saved
+
+
+@cross_entropy_.check
+def cross_entropy_check(input, target, weight, ignore_index, reduction, label_smoothing):
+    _check_classes("cross_entropy", input, target, weight, reduction)
+    _check_smoothing(label_smoothing)
+
+
+@cross_entropy_.backward
+def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoothing):
+    x, weight = saved.input, saved.weight
+    axis, classes = class_axis(x)
+    labels, counts = _sorted_out(saved.target, ignore_index, axis)
+    share = _shares(weight, labels, counts, x, axis)
+    slope = _spread(dy, reduction, share, axis) * counts
+    dx = dw = None
+    if needs[0] is not None:
+        hit = (1 - label_smoothing) * share * slope
+        total = classes if weight is None else weight.sum()
+        dx = x - saved.lse
+        np.exp(dx, out=dx)
+        dx *= hit + slope * (label_smoothing / classes * total)
+        np.put_along_axis(dx, labels, np.take_along_axis(dx, labels, axis) - hit, axis)
+        if label_smoothing:
+            dx -= slope * (label_smoothing / classes) * (1 if weight is None else _along(weight, x, axis))
+    if needs[2] is not None:
+        loss = (1 - label_smoothing) * (saved.lse - np.take_along_axis(x, labels, axis))
+        loss = slope * (loss - saved.out if reduction == "mean" else loss)
+        dw = np.where(_hot(labels, classes, axis), loss, 0)
+        if label_smoothing:
+            dw = dw + slope * (saved.lse - x) * (label_smoothing / classes)
+        dw = dw.sum(tuple(i for i in range(x.ndim) if i != axis))
+    return dx, None, dw
+
+
+@op(cast=Cast.FP32)
+def cross_entropy_probabilities(
+    input: Array, target: Array, weight: Array | None = None, reduction="mean", label_smoothing=0.0
+):
+    """`cross_entropy` for class probabilities; the mean divides by the number of distributions."""
+    axis, classes = class_axis(input)
+    log = _log_softmax(input, axis)
+    mixed = _mixed(target, weight, label_smoothing, classes, axis)
+    loss = -(mixed * log).sum(axis)
+    out = loss / 1 if reduction == "none" else loss.sum() / (_others(input, axis) if reduction == "mean" else 1)
+    return out, Saved(input=input, target=target, weight=weight)
+
+
+@cross_entropy_probabilities.check
+def cross_entropy_probabilities_check(input, target, weight, reduction, label_smoothing):
+    where = "cross_entropy"
+    check_reduction(where, reduction)
+    if input.ndim < 1 or np.shape(target) != input.shape:
+        raise ShapeError(
+            where, f"probabilities of the input's shape {tuple(input.shape)}", f"{tuple(np.shape(target))}", _LABELS
+        )
+    _check_weight(where, input, weight)
+    check_mean(where, input, reduction)
+    _check_smoothing(label_smoothing)
+
+
+_LABELS = "labels are integers: cast them with .long()"
+
+
+@cross_entropy_probabilities.backward
+def cross_entropy_probabilities_backward(dy, saved, needs, reduction, label_smoothing):
+    x, target, weight = saved.input, saved.target, saved.weight
+    axis, classes = class_axis(x)
+    log = _log_softmax(x, axis)
+    mixed = _mixed(target, weight, label_smoothing, classes, axis)
+    slope = dy / (_others(x, axis) if reduction == "mean" else 1)
+    slope = slope.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :]) if reduction == "none" else slope
+    dx = slope * (np.exp(log) * mixed.sum(axis, keepdims=True) - mixed) if needs[0] is not None else None
+    scale = 1 if weight is None else _along(weight, x, axis)
+    dt = -slope * (1 - label_smoothing) * scale * log if needs[1] is not None else None
+    if needs[2] is None:
+        return dx, dt, None
+    dw = -slope * _mixed(target, None, label_smoothing, classes, axis) * log
+    return dx, dt, dw.sum(tuple(i for i in range(x.ndim) if i != axis))
+
+
+def _log_softmax(input: Any, axis: int) -> Any:
+    shifted = input - peak(input, axis)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+
+
+def _mixed(target: Any, weight: Any, smoothing: float, classes: int, axis: int) -> Any:
+    mixed = target * (1 - smoothing) + smoothing / classes if smoothing else target
+    return mixed if weight is None else mixed * _along(weight, target, axis)
+
+
+def _others(input: Any, axis: int) -> int:
+    return math.prod(n for i, n in enumerate(input.shape) if i != axis)
+
+
+@op(cast=Cast.FP32)
+def nll_loss(input: Array, target: Index, weight: Array | None = None, ignore_index=-100, reduction="mean"):
+    """Minus the log-probability that `input` holds at each label.
+
+    input [C], [N, C] or [N, C, ...] log-probabilities; target without the axis of classes: labels from 0 to C - 1, or
+    `ignore_index`; weight [C] -> the shape of labels, or []; the mean is weighted by `weight`. In float32 (float64 for
+    float64 input). Raises as `cross_entropy` does.
+    """
+    axis, classes = class_axis(input)
+    labels, counts = _labels("nll_loss", target, classes, ignore_index, axis)
+    share = _shares(weight, labels, counts, input, axis)
+    loss = np.where(counts, -share * _pick(input, labels, axis), 0)
+    out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.squeeze(axis)
+    return out, Saved(input=input, target=target, weight=weight, share=share)
+
+
+@nll_loss.check
+def nll_loss_check(input, target, weight, ignore_index, reduction):
+    _check_classes("nll_loss", input, target, weight, reduction)
+
+
+@nll_loss.backward
+def nll_loss_backward(dy, saved, needs, ignore_index, reduction):
+    axis, classes = class_axis(saved.input)
+    labels, counts = _sorted_out(saved.target, ignore_index, axis)
+    slope = _spread(dy, reduction, saved.share, axis) * counts
+    hot = _hot(labels, classes, axis)
+    dx = np.where(hot, -slope * saved.share, 0) if needs[0] is not None else None
+    if needs[2] is None:
+        return dx, None, None
+    loss = -np.take_along_axis(saved.input, labels, axis)
+    mean = np.where(counts, saved.share * loss, 0).sum() / saved.share.sum() if reduction == "mean" else 0
+    others = tuple(i for i in range(saved.input.ndim) if i != axis)
+    return dx, None, np.where(hot, slope * (loss - mean), 0).sum(others)
+
+
+# labels and classes
+
+
+def class_axis(input: Any) -> tuple[int, int]:
+    """The axis of classes, and how many there are."""
+    axis = 1 if input.ndim > 1 else 0
+    return axis, input.shape[axis]
+
+
+def _labels(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
+    def fail(value: int, position: Any) -> None:
+        needs = f"labels from 0 to {classes - 1} ({classes} classes) or ignore_index={ignore}"
+        raise RangeError(where, needs, f"{value} at position {position}")
+
+    labels, counts = _sorted_out(target, ignore, axis)
+    if not isinstance(target, Taped):
+        bad = (labels < 0) | (labels >= classes)
+        backends.of(target).inspect(target, bad.reshape(target.shape), fail)
+    return labels, counts
+
+
+def _sorted_out(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:
+    # Labels with an axis of length 1 for the classes, 0 in place of ignored ones; and which are not ignored.
+    labels = np.expand_dims(plain(target), axis)
+    counts = labels != ignore
+    return np.where(counts, labels, 0), counts
+
+
+def _hot(labels: Any, classes: int, axis: int) -> Any:
+    row = np.arange(classes, like=labels)
+    return labels == row.reshape(-1, *(1,) * (labels.ndim - axis - 1))
+
+
+def _pick(values: Any, labels: Any, axis: int) -> Any:
+    # The value at each label; `values` may have length 1 on other axes.
+    if isinstance(values, Taped):
+        return np.where(_hot(labels, values.shape[axis], axis), values, 0).sum(axis, keepdims=True)
+    return np.take_along_axis(values, labels, axis)
+
+
+def _along(weight: Any, input: Any, axis: int) -> Any:
+    return weight.reshape(*(1,) * axis, -1, *(1,) * (input.ndim - axis - 1))
+
+
+def _shares(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
+    # The weight of each label: 0 for an ignored one.
+    if weight is None:
+        return counts.astype(input.dtype)
+    return np.where(counts, _pick(_along(weight, input, axis), labels, axis), 0)
+
+
+def _spread(dy: Any, reduction: str, share: Any, axis: int) -> Any:
+    # What reaches the loss of each label.
+    if reduction == "none":
+        return dy.reshape(share.shape)
+    return dy / share.sum() if reduction == "mean" else dy
+
+
+def _check_classes(where: str, input: Any, target: Any, weight: Any, reduction: Any) -> None:
+    check_reduction(where, reduction)
+    if target.dtype.kind not in "iu":
+        raise DTypeError(where, "integer labels", target.dtype.name, _LABELS)
+    if input.ndim < 1 or target.shape != input.shape[:1][: input.ndim - 1] + input.shape[2:]:
+        needs = "input [N, C, ...] with labels [N, ...], or [C] with one label"
+        cure = "classes are axis 1: merge the others, input.reshape(-1, classes) and target.reshape(-1)"
+        raise ShapeError(where, needs, f"{tuple(input.shape)} and {tuple(target.shape)}", cure)
+    if not class_axis(input)[1]:
+        raise ShapeError(where, "at least one class", f"input of shape {tuple(input.shape)}")
+    _check_weight(where, input, weight)
+    check_mean(where, target, reduction)
+
+
+def _check_weight(where: str, input: Any, weight: Any) -> None:
+    classes = class_axis(input)[1]
+    if weight is not None and tuple(np.shape(weight)) != (classes,):
+        raise ShapeError(where, f"a weight for each of {classes} classes", f"shape {tuple(np.shape(weight))}")
+
+
+def check_mean(where: str, over: Any, reduction: str) -> None:
+    """Raise ShapeError for a mean over nothing."""
+    if reduction != "sum" and reduction != "none" and not over.size:
+        cure = 'skip empty batches, or use reduction="sum"'
+        raise ShapeError(where, "at least one element for a mean", f"shape {tuple(over.shape)}", cure)
+
+
+def _check_smoothing(smoothing: Any) -> None:
+    if not 0 <= smoothing <= 1:
+        raise ArgumentError("cross_entropy", "label_smoothing from 0 to 1", f"{smoothing}")

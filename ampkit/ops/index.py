@@ -1,0 +1,293 @@
+"""Indexing: elements picked by slices, positions and masks, and the sums that put them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..core.dtypes import accumulator
+from ..core.errors import AmpkitError, DTypeError, RangeError, ShapeError
+from ..core.op import Array, Index, Saved, op
+from ..core.policy import Cast
+from ..core.replay import apply, plain
+from ..core.tensor import Tensor
+from .axes import axis
+from .masks import kept
+from .shape import broadcast_to, flatten
+
+__all__ = [
+    "gather", "index_add", "index_select", "masked_select", "narrow", "scatter", "scatter_add", "select",
+    "take_along_dim",
+]  # fmt: skip
+
+
+def wide(dy: Any) -> Any:
+    """`dy` in the format that its sums are carried in."""
+    dtype = accumulator(dy.dtype)
+    return dy if dy.dtype == dtype else dy.astype(dtype)
+
+
+# getitem and what undoes it
+
+
+def getitem(input: Tensor, index: Any) -> Tensor:
+    """input[index]: integers, slices, None, ..., and tensors of integers or bool, as in NumPy.
+
+    Slices share memory. The gradient is added up in float32 where an element was picked more than once.
+    Raises RangeError outside an axis, DTypeError for an index of another kind.
+    """
+    parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
+    try:
+        if _is_basic(parts):
+            return view_item(input, parts)  # type: ignore[no-any-return]
+        return pick_item(input, parts if type(parts) is tuple else (parts,))  # type: ignore[no-any-return]
+    except IndexError as error:
+        if isinstance(error, AmpkitError):
+            raise
+        raise _index_error(input, error) from None
+
+
+_PLAIN = (int, slice, type(None), type(...))
+
+
+def part_of(part: Any) -> Any:
+    """One part of an index as NumPy takes it. Raises DTypeError for what is no index."""
+    if type(part) in _PLAIN:
+        return part
+    if isinstance(part, Tensor):
+        part = part.array
+    elif isinstance(part, (list, range)):
+        part = np.asarray(part, None if len(part) else np.int64)
+    elif hasattr(part, "__index__"):
+        return part.__index__()
+    kind = getattr(getattr(part, "dtype", None), "kind", None)
+    if kind not in ("i", "u", "b"):
+        got = part.dtype.name if hasattr(part, "dtype") else type(part).__name__
+        raise DTypeError("index", "integers, slices, None, ... or tensors of integers or bool", got)
+    return part
+
+
+def _is_basic(parts: Any) -> bool:
+    return all(type(p) in _PLAIN for p in parts) if type(parts) is tuple else type(parts) in _PLAIN
+
+
+def _index_error(input: Tensor, error: IndexError) -> RangeError:
+    return RangeError("index", f"indices within shape {tuple(input.shape)}", str(error))
+
+
+@op(cast=Cast.KEEP, moves=True, view=True)
+def view_item(input: Array, index):
+    """input[index] for slices and numbers."""
+    out = input[index]
+    if isinstance(out, np.generic):  # one element: an ellipsis makes it a view
+        out = input[(*index, ...) if type(index) is tuple else (index, ...)]
+    return out, Saved(shape=input.shape)
+
+
+@view_item.backward
+def view_item_backward(dy, saved, needs, index):
+    return apply(put_item, dy, index, saved.shape)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def pick_item(input: Array, index):
+    """input[index] where arrays are among the indices."""
+    return input[index], Saved(shape=input.shape)
+
+
+@pick_item.backward
+def pick_item_backward(dy, saved, needs, index):
+    return apply(put_item, wide(dy), index, saved.shape)
+
+
+@op(cast=Cast.KEEP)
+def put_item(input: Array, index, shape):
+    """Zeros of `shape` with `input` added at [index]: what undoes getitem."""
+    out = np.zeros(shape, input.dtype, like=input)
+    if _is_basic(index):
+        out[index] = input
+    else:
+        np.add.at(out, index, input)
+    return out, Saved()
+
+
+@put_item.backward
+def put_item_backward(dy, saved, needs, index, shape):
+    return apply(view_item if _is_basic(index) else pick_item, dy, index)
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """`length` elements of `dim` from `start` on; shares memory. Raises RangeError if they are not there."""
+    at = axis("narrow", dim, input.ndim)
+    size = input.shape[at]
+    first = start + size if start < 0 else start
+    if not 0 <= first <= first + length <= size:
+        raise RangeError("narrow", f"a range within the {size} elements of dim {dim}", f"{start} to {start + length}")
+    return view_item(input, (slice(None),) * at + (slice(first, first + length),))  # type: ignore[no-any-return]
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """The slice of input at `index` of `dim`; shares memory."""
+    return getitem(input, (slice(None),) * axis("select", dim, input.ndim) + (index,))
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements of input where mask (bool, broadcast with input) is true: [n], in row-major order."""
+    if mask.dtype != np.bool_:
+        raise DTypeError("masked_select", "a mask of dtype bool", mask.dtype.name)
+    shape = np.broadcast_shapes(input.shape, mask.shape)
+    return getitem(broadcast_to(input, shape), broadcast_to(mask, shape))
+
+
+# whole slices along an axis
+
+
+def _in_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
+    def fail(value: int, position: Any) -> None:
+        raise RangeError(name, f"indices from {lowest} to {length - 1}", f"{value} at position {position}")
+
+    backends.of(index).inspect(index, (index < lowest) | (index >= length), fail)
+
+
+def _need_integers(name: str, index: Any) -> None:
+    if plain(index).dtype.kind not in "iu":
+        raise DTypeError(name, "an index of integers", plain(index).dtype.name)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def index_select(input: Array, dim, index: Index):
+    """The slices of input along `dim` that index [n] names. Raises RangeError for an index outside the axis."""
+    _in_range("index_select", plain(index), input.shape[dim])
+    return np.take(input, plain(index), dim), Saved(index=index, shape=input.shape)
+
+
+@index_select.check
+def index_select_check(input, dim, index):
+    axis("index_select", dim, input.ndim)
+    _need_integers("index_select", index)
+    if index.ndim > 1:
+        raise ShapeError("index_select", "an index of at most one axis", f"shape {tuple(index.shape)}")
+
+
+@index_select.backward
+def index_select_backward(dy, saved, needs, dim):
+    before = (slice(None),) * (dim % len(saved.shape))
+    return apply(put_item, wide(dy), (*before, plain(saved.index)), saved.shape), None
+
+
+@op(cast=Cast.WIDEST)
+def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
+    """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
+    place = (slice(None),) * (dim % input.ndim) + (plain(index),)
+    _in_range("index_add", plain(index), input.shape[dim])
+    return input + alpha * apply(put_item, source, place, input.shape), Saved(index=index)
+
+
+@index_add.check
+def index_add_check(input, dim, index, source, alpha):
+    at = axis("index_add", dim, input.ndim)
+    _need_integers("index_add", index)
+    needed = (*input.shape[:at], index.size, *input.shape[at + 1 :])
+    if source.shape != needed:
+        raise ShapeError("index_add", f"source of shape {needed}", f"{tuple(source.shape)}")
+
+
+@index_add.backward
+def index_add_backward(dy, saved, needs, dim, alpha):
+    place = (slice(None),) * (dim % dy.ndim) + (plain(saved.index),)
+    return dy, None, alpha * apply(pick_item, dy, place) if needs[2] else None
+
+
+# single elements along an axis
+
+
+@op(cast=Cast.KEEP, moves=True)
+def gather(input: Array, dim, index: Index):
+    """out[i][j] = input[index[i][j]][j] for dim 0, and so on: index [...] no longer than input on other axes -> [...].
+
+    Raises RangeError for an index outside the axis, ShapeError if index does not fit input.
+    """
+    _in_range("gather", plain(index), input.shape[dim])
+    return input[places(plain(index), dim)], Saved(index=index, shape=input.shape)
+
+
+def places(index: Any, dim: int) -> tuple[Any, ...]:
+    """Where the elements that `index` names along `dim` lie: one index array per axis."""
+    shape, at = index.shape, dim % index.ndim
+    grid = [np.arange(n, like=index).reshape((-1,) + (1,) * (len(shape) - 1 - i)) for i, n in enumerate(shape)]
+    return (*grid[:at], index, *grid[at + 1 :])
+
+
+def _check_along(name: str) -> Callable[..., None]:
+    def check(input: Any, dim: int, index: Any, *rest: Any, **params: Any) -> None:
+        at = axis(name, dim, input.ndim)
+        _need_integers(name, index)
+        longer = any(n > m for i, (n, m) in enumerate(zip(index.shape, input.shape, strict=False)) if i != at)
+        if index.ndim != input.ndim or longer or not input.ndim:
+            needs = f"an index of {input.ndim} axes, no longer than {tuple(input.shape)} outside dim {dim}"
+            raise ShapeError(name, needs, f"{tuple(index.shape)}")
+        if rest and getattr(rest[0], "ndim", 0) and rest[0].shape != index.shape:
+            raise ShapeError(name, f"src of index's shape {tuple(index.shape)}", f"{tuple(rest[0].shape)}")
+
+    return check
+
+
+gather.check(_check_along("gather"))
+
+
+@gather.backward
+def gather_backward(dy, saved, needs, dim):
+    return apply(put_item, wide(dy), places(plain(saved.index), dim), saved.shape), None
+
+
+@op(cast=Cast.WIDEST)
+def scatter_add(input: Array, dim, index: Index, src: Array):
+    """input with src added at the places that `gather` with this index would read; sums in float32, rounded once."""
+    _in_range("scatter_add", plain(index), input.shape[dim])
+    return input + apply(put_item, src, places(plain(index), dim), input.shape), Saved(index=index)
+
+
+scatter_add.check(_check_along("scatter_add"))
+
+
+@scatter_add.backward
+def scatter_add_backward(dy, saved, needs, dim):
+    return dy, None, apply(pick_item, dy, places(plain(saved.index), dim)) if needs[2] else None
+
+
+@op(cast=Cast.WIDEST, moves=True)
+def scatter(input: Array, dim, index: Index, src: Array):
+    """input with src (a tensor of index's shape, or a number) written where `gather` with this index would read.
+
+    Where several are written to one place, the last stays.
+    """
+    _in_range("scatter", plain(index), input.shape[dim])
+    out = input.copy()
+    out[places(plain(index), dim)] = src
+    return out, Saved(index=index)
+
+
+scatter.check(_check_along("scatter"))
+
+
+@scatter.backward
+def scatter_backward(dy, saved, needs, dim):
+    where = places(plain(saved.index), dim)
+    free = np.ones(dy.shape, np.bool_, like=plain(dy))
+    free[where] = False
+    return kept(dy, free), None, apply(pick_item, dy, where) if needs[2] else None
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """The elements that `indices` name along `dim`, the other axes broadcast; without dim, of the flat input."""
+    if dim is None:
+        return getitem(flatten(input), flatten(indices))
+    at = axis("take_along_dim", dim, input.ndim)
+    shape = list(
+        np.broadcast_shapes(*[tuple(1 if i == at else n for i, n in enumerate(t.shape)) for t in (input, indices)])
+    )
+    lengths = [(*shape[:at], t.shape[at], *shape[at + 1 :]) for t in (input, indices)]
+    return gather(broadcast_to(input, lengths[0]), at, broadcast_to(indices, lengths[1]))  # type: ignore[no-any-return]

@@ -1,0 +1,178 @@
+"""Layout: elements repeated, shifted, turned round, masked or padded. Values move; every dtype passes through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import is_float
+from ..core.errors import ArgumentError, ShapeError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import plain
+from ..core.tensor import Tensor
+from .axes import axes, axis, sizes
+from .index import getitem, wide
+from .masks import kept, reach
+from .shape import flatten
+
+__all__ = ["flip", "pad", "repeat", "repeat_interleave", "roll", "tile", "tril", "triu"]
+
+
+@op(cast=Cast.KEEP, moves=True)
+def repeat_(input: Array, sizes):
+    """input laid out `sizes` times along each axis."""
+    return np.tile(input, sizes), Saved(shape=input.shape)
+
+
+@repeat_.check
+def repeat_check(input, sizes):
+    if len(sizes) < input.ndim or any(n < 0 for n in sizes):
+        raise ShapeError("repeat", f"at least {input.ndim} sizes from 0", f"{tuple(sizes)}")
+
+
+@repeat_.backward
+def repeat_backward(dy, saved, needs, sizes):
+    shape = (1,) * (len(sizes) - len(saved.shape)) + saved.shape
+    pairs = [n for pair in zip(sizes, shape, strict=True) for n in pair]
+    return wide(dy).reshape(tuple(pairs)).sum(tuple(range(0, len(pairs), 2))).reshape(saved.shape)
+
+
+def repeat(input: Tensor, *sizes_: Any) -> Tensor:
+    """input laid out `sizes` times along each axis, missing leading axes added. Copies."""
+    return repeat_(input, sizes("repeat", sizes_))  # type: ignore[no-any-return]
+
+
+def tile(input: Tensor, *dims: Any) -> Tensor:
+    """`repeat`, where sizes may be fewer than the axes: the leading ones are 1."""
+    given = sizes("tile", dims)
+    return repeat_(input, (1,) * (input.ndim - len(given)) + given)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.KEEP, moves=True)
+def repeat_interleave_(input: Array, repeats, dim):
+    """Each element along `dim` `repeats` times in a row."""
+    return np.repeat(input, repeats, dim), Saved(shape=input.shape)
+
+
+@repeat_interleave_.backward
+def repeat_interleave_backward(dy, saved, needs, repeats, dim):
+    at = dim % len(saved.shape) + 1
+    split = (*saved.shape[:at], repeats, *saved.shape[at:])
+    return wide(dy).reshape(split).sum(at)
+
+
+def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+    """Each element along `dim` `repeats` times in a row; without dim, of the flattened input."""
+    if not isinstance(repeats, int) or repeats < 0:
+        raise ArgumentError("repeat_interleave", "repeats as a number from 0", repr(repeats))
+    if dim is None:
+        return repeat_interleave_(flatten(input), repeats, 0)  # type: ignore[no-any-return]
+    return repeat_interleave_(input, repeats, axis("repeat_interleave", dim, input.ndim))  # type: ignore[no-any-return]
+
+
+# shifts and masks
+
+
+@op(cast=Cast.KEEP, moves=True)
+def flip_(input: Array, dims):
+    """input with the order along `dims` reversed."""
+    return np.flip(input, dims), Saved()
+
+
+@flip_.backward
+def flip_backward(dy, saved, needs, dims):
+    return np.flip(dy, dims)
+
+
+def flip(input: Tensor, *dims: Any) -> Tensor:
+    """input with the order along `dims` reversed."""
+    return flip_(input, axes("flip", sizes("flip", dims), input.ndim))  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.KEEP, moves=True)
+def roll_(input: Array, shifts, dims):
+    """input shifted along `dims`, what leaves at one end entering at the other."""
+    return np.roll(input, shifts, dims), Saved()
+
+
+@roll_.backward
+def roll_backward(dy, saved, needs, shifts, dims):
+    return np.roll(dy, tuple([-s for s in shifts]) if type(shifts) is tuple else -shifts, dims)
+
+
+def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    """input shifted along `dims`, what leaves at one end entering at the other; without dims, the flattened input."""
+    if dims is None:
+        return roll_(input, shifts, None)  # type: ignore[no-any-return]
+    over = axes("roll", dims, input.ndim)
+    by = tuple(shifts) if isinstance(shifts, (tuple, list)) else (shifts,)
+    if len(by) != len(over):
+        raise ArgumentError("roll", "as many shifts as dims", f"{len(by)} and {len(over)}")
+    return roll_(input, by, over)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.KEEP, moves=True)
+def tril(input: Array, diagonal=0):
+    """The lower triangles of the matrices [..., rows, columns]: zero above the diagonal numbered `diagonal`."""
+    return _masked(input, reach(input, *input.shape[-2:], diagonal)), Saved()
+
+
+@op(cast=Cast.KEEP, moves=True)
+def triu(input: Array, diagonal=0):
+    """The upper triangles of the matrices [..., rows, columns]: zero below the diagonal numbered `diagonal`."""
+    return _masked(input, np.logical_not(reach(input, *input.shape[-2:], diagonal - 1))), Saved()
+
+
+def _masked(x: Any, mask: Any) -> Any:
+    return kept(x, mask) if is_float(x.dtype) else x * mask.astype(x.dtype)
+
+
+@tril.backward
+def tril_backward(dy, saved, needs, diagonal):
+    return kept(dy, reach(plain(dy), *dy.shape[-2:], diagonal))
+
+
+@triu.backward
+def triu_backward(dy, saved, needs, diagonal):
+    return kept(dy, np.logical_not(reach(plain(dy), *dy.shape[-2:], diagonal - 1)))
+
+
+def tril_check(input, diagonal):
+    if input.ndim < 2:
+        raise ShapeError("tril and triu", "at least 2 axes", f"shape {tuple(input.shape)}")
+
+
+tril.check(tril_check)
+triu.check(tril_check)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def pad_(input: Array, widths, value):
+    """input with `widths` (before, after) more elements of `value` along each axis."""
+    return np.pad(input, widths, constant_values=np.asarray(value, input.dtype, like=input)), Saved()
+
+
+@pad_.backward
+def pad_backward(dy, saved, needs, widths, value):
+    return dy[tuple([slice(before, n - after) for (before, after), n in zip(widths, dy.shape, strict=True)])]
+
+
+def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+    """input with more elements of `value` (0) around it; pad: (before, after) of the last axis, then the one before it.
+
+    A negative number cuts away. Raises ShapeError for an odd number of widths or too many, ArgumentError for a mode
+    other than "constant".
+    """
+    if mode != "constant":
+        raise ArgumentError("pad", "mode 'constant'", repr(mode))
+    if len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
+    pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]
+    for (before, after), n in zip(pairs, input.shape, strict=True):
+        if n + min(before, 0) + min(after, 0) < 0:
+            raise ShapeError("pad", f"to cut at most {n} elements of an axis of {n}", f"{(before, after)}")
+    cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, input.shape, strict=True)])
+    inner = getitem(input, cut) if any(n < 0 for n in pad) else input
+    return pad_(inner, tuple([(max(a, 0), max(b, 0)) for a, b in pairs]), value or 0)  # type: ignore[no-any-return]

@@ -1,0 +1,147 @@
+"""Tensor's operators and methods: one table of what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..core import dtypes
+from ..core.tensor import Tensor
+from . import inplace
+from .arithmetic import div_, rdiv
+from .index import getitem
+
+__all__: list[str] = []
+
+# Methods that call the function of their name with self first.
+METHODS = [
+    "abs", "acos", "add", "addcdiv", "addcmul", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
+    "argsort", "asin", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
+    "ceil", "chunk", "clamp", "clip", "clone", "contiguous", "cos", "cosh", "count_nonzero", "cumprod",
+    "cumsum", "div", "dot", "eq", "equal", "erf", "exp", "exp2", "expand", "expm1", "flatten", "flip",
+    "floor", "floor_divide", "gather", "ge", "gt", "index_add", "index_select", "isclose", "isfinite",
+    "isinf", "isnan", "le", "lerp", "log", "log10", "log1p", "log2", "log_softmax", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "masked_fill", "masked_select", "matmul",
+    "max", "maximum", "mean", "min", "minimum", "mm", "movedim", "mul", "mv", "narrow", "ne", "neg", "norm",
+    "permute", "pow", "prod", "reciprocal", "relu", "remainder", "repeat", "repeat_interleave", "reshape",
+    "roll", "round", "rsqrt", "scatter", "scatter_add", "select", "sigmoid", "sign", "sin", "sinh", "softmax",
+    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "t", "tan", "tanh", "tile",
+    "to", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unflatten", "unsqueeze", "var",
+]  # fmt: skip
+
+# Operators: the function, then whether its operands come the other way round.
+OPERATORS = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+    "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+IN_PLACE = ("abs", "add", "clamp", "div", "exp", "lerp", "masked_fill", "mul", "neg", "pow", "relu", "round", "sqrt",
+            "sub", "addcmul", "addcdiv", "scatter_add", "index_add")  # fmt: skip
+CASTS = {
+    "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
+    "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "bool": dtypes.bool_,
+}  # fmt: skip
+
+
+def bind(functions: dict[str, Any]) -> None:
+    """Give Tensor the operators and methods of the tables; functions: those of `ops`, by name."""
+    f = SimpleNamespace(**functions)
+    for name in METHODS:
+        _set(name, _method(functions[name]), functions[name].__doc__)
+    for name, target in OPERATORS.items():
+        function = div_ if target == "div" else functions[target]
+        _set(f"__{name}__", _binary(function))
+        _set(f"__r{name}__", _swapped(function))
+        if target != "matmul":
+            _set(f"__i{name}__", inplace.augments(function))
+    for name in COMPARISONS:
+        _set(f"__{name}__", _compared(functions[name]))
+    for name in IN_PLACE:
+        _set(f"{name}_", inplace.changes(functions[name]))
+    for name, dtype in CASTS.items():
+        _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
+    for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
+        _set(name, function)
+    Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
+    Tensor.mT = property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed.")  # type: ignore[attr-defined]
+
+
+def _set(name: str, function: Any, doc: str | None = None) -> None:
+    function.__name__, function.__qualname__ = name, f"Tensor.{name}"
+    function.__doc__ = doc or function.__doc__
+    setattr(Tensor, name, function)
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+
+
+def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: function(self, other)
+
+
+def _swapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: function(other, self)
+
+
+_COMPARABLE = (Tensor, int, float, np.ndarray, np.generic)
+
+
+def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: function(self, other) if isinstance(other, _COMPARABLE) else NotImplemented
+
+
+def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
+    return lambda self: to(self, dtype=dtype)
+
+
+def _single(f: Any) -> dict[str, Callable[..., Any]]:
+    return {
+        "__neg__": lambda self: f.neg(self),
+        "__pos__": lambda self: self,
+        "__abs__": lambda self: f.abs(self),
+        "__invert__": lambda self: f.bitwise_not(self),
+        "__getitem__": lambda self, index: getitem(self, index),
+        "__setitem__": lambda self, index, value: inplace.setitem(self, index, value),
+        "__rtruediv__": lambda self, other: div_(other, self) if isinstance(other, Tensor) else rdiv(self, other),
+        "cpu": lambda self: f.to(self, device="cpu"),
+        "cuda": lambda self, device=None: f.to(self, device=_cuda(device)),
+    }
+
+
+def _cuda(device: Any) -> str:
+    return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device)
+
+
+def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
+    return {
+        "view": lambda self, *shape: f.reshape(self, *shape),
+        "view_as": lambda self, other: f.reshape(self, other.shape),
+        "reshape_as": lambda self, other: f.reshape(self, other.shape),
+        "expand_as": lambda self, other: f.expand(self, other.shape),
+        "type_as": lambda self, other: f.to(self, dtype=other.dtype),
+        "ravel": lambda self: f.flatten(self),
+    }
+
+
+def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
+    # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
+    def new(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+            return make(*args, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+
+        return made
+
+    return {f"new_{name}": new(getattr(f, name)) for name in ("zeros", "ones", "empty", "full", "tensor")}
+
+
+def _written() -> dict[str, Callable[..., Any]]:
+    names = ("copy_", "fill_", "zero_", "normal_", "uniform_")
+    return {name: getattr(inplace, name) for name in names}
+
+
+def _reversed(f: Any) -> Callable[..., Any]:
+    return lambda self: f.permute(self, tuple(range(self.ndim))[::-1])

@@ -1,0 +1,245 @@
+"""Reductions: sums, extremes, variances, norms and questions over axes.
+
+`dim` is one axis, several, or all (None); `keepdim=True` keeps the reduced axes with length 1. 16-bit tensors are
+reduced in float32 and rounded once; integers are summed in int64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import accumulator
+from ..core.errors import ShapeError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import plain
+from .axes import axes
+
+__all__ = [
+    "all", "amax", "amin", "any", "count_nonzero", "linalg_vector_norm", "mean", "norm", "std", "sum", "var",
+]  # fmt: skip
+
+
+def _check_dim(name: str) -> Any:
+    def check(input: Any, dim: Any = None, *args: Any, **params: Any) -> None:
+        if dim is not None:
+            axes(name, dim, input.ndim)
+
+    return check
+
+
+def over(dim: Any, ndim: int) -> Any:
+    """`dim` as NumPy's axis: None, or a tuple."""
+    return None if dim is None else axes("", dim, ndim)
+
+
+def spread(dy: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
+    """The gradient of a reduction over `dim`, one number per result, at every element of the input's `shape`."""
+    if not keepdim:
+        gone = axes("", dim, len(shape))
+        dy = dy.reshape(tuple([1 if i in gone else n for i, n in enumerate(shape)]))
+    return np.broadcast_to(dy, shape)
+
+
+def _count(shape: tuple[int, ...], dim: Any) -> int:
+    return math.prod([shape[i] for i in axes("", dim, len(shape))])
+
+
+@op(cast=Cast.FP32)
+def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
+    """The sum over `dim`. In float32; integers and bool in int64; an explicit dtype= casts the input first.
+
+    Raises RangeError for an axis that input does not have.
+    """
+    return input.sum(over(dim, input.ndim), accumulator(input.dtype), keepdims=keepdim), Saved(shape=input.shape)
+
+
+@sum.backward
+def sum_backward(dy, saved, needs, dim, keepdim, dtype):
+    return spread(dy, saved.shape, dim, keepdim)
+
+
+@op(cast=Cast.KEEP, integers="float")
+def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
+    """The mean over `dim`; integers give float32.
+
+    Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing.
+    """
+    return input.mean(over(dim, input.ndim), keepdims=keepdim), Saved(shape=input.shape)
+
+
+@mean.check
+def mean_check(input, dim, keepdim, dtype):
+    if not input.size and not _count(input.shape, dim):
+        raise ShapeError("mean", "at least one element", f"shape {tuple(input.shape)}")
+
+
+@mean.backward
+def mean_backward(dy, saved, needs, dim, keepdim, dtype):
+    return spread(dy / _count(saved.shape, dim), saved.shape, dim, keepdim)
+
+
+# extremes
+
+
+def _extreme(name: str, function: Any, meaning: str) -> Any:
+    def reference(input: Array, dim=None, keepdim=False):
+        out = function(input, over(dim, input.ndim), keepdims=keepdim)
+        return out, Saved(input=input, out=out)
+
+    reference.__name__ = reference.__qualname__ = name
+    reference.__doc__ = f"The {meaning} over `dim`; equal ones share the gradient evenly. NaN wins."
+    made = op(cast=Cast.KEEP)(reference)
+    made.check(_check_extreme(name))
+    made.backward(_extreme_backward)
+    return made
+
+
+def _check_extreme(name: str) -> Any:
+    def check(input: Any, dim: Any, keepdim: bool) -> None:
+        if not _count(input.shape, dim):
+            raise ShapeError(name, "at least one element", f"shape {tuple(input.shape)}")
+
+    return check
+
+
+def _extreme_backward(dy, saved, needs, dim, keepdim):
+    x, out = plain(saved.input), plain(saved.out)
+    hit = x == spread(out, x.shape, dim, keepdim)
+    count = hit.sum(over(dim, x.ndim), dy.dtype, keepdims=keepdim)
+    return spread(dy / count, x.shape, dim, keepdim) * hit.astype(dy.dtype)
+
+
+amax = _extreme("amax", np.max, "largest value")
+amin = _extreme("amin", np.min, "smallest value")
+
+
+# variance
+
+
+@op(cast=Cast.KEEP)
+def var(input: Array, dim=None, unbiased=None, keepdim=False, *, correction=1):
+    """The variance over `dim`: the sum of squared distances to the mean, over n - correction.
+
+    unbiased=False is correction=0. In two passes, so a large mean costs no accuracy. NaN for n <= correction.
+    """
+    return _variance(input, dim, keepdim, _correction(unbiased, correction)), Saved(input=input)
+
+
+@var.backward
+def var_backward(dy, saved, needs, dim, unbiased, keepdim, correction):
+    return _variance_slope(dy, saved.input, dim, keepdim, _correction(unbiased, correction))
+
+
+@op(cast=Cast.KEEP)
+def std(input: Array, dim=None, unbiased=None, keepdim=False, *, correction=1):
+    """The standard deviation over `dim`, the square root of `var`; where it is 0 the gradient is 0."""
+    out = np.sqrt(_variance(input, dim, keepdim, _correction(unbiased, correction)))
+    return out, Saved(input=input, out=out)
+
+
+@std.backward
+def std_backward(dy, saved, needs, dim, unbiased, keepdim, correction):
+    flat = plain(saved.out) == 0
+    slope = np.where(flat, 0, dy / np.where(flat, 1, 2 * saved.out))
+    return _variance_slope(slope, saved.input, dim, keepdim, _correction(unbiased, correction))
+
+
+def _correction(unbiased: bool | None, correction: float) -> float:
+    return correction if unbiased is None else int(unbiased)
+
+
+def _centred(x: Any, dim: Any) -> Any:
+    return x - x.mean(over(dim, x.ndim), keepdims=True)
+
+
+def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
+    off, free = _centred(x, dim), _count(x.shape, dim) - correction
+    total = (off * off).sum(over(dim, x.ndim), keepdims=keepdim)
+    return total / free if free > 0 else total * math.nan
+
+
+def _variance_slope(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
+    free = _count(x.shape, dim) - correction
+    return spread(dy * (2 / free if free > 0 else math.nan), x.shape, dim, keepdim) * _centred(x, dim)
+
+
+# norms
+
+
+@op(cast=Cast.FP32)
+def norm(input: Array, p=2, dim=None, keepdim=False, dtype=None):
+    """The vector norm over `dim`: (sum |x|^p)^(1/p); p = inf or -inf the extreme |x|, p = 0 the count of non-zeros.
+
+    "fro" is 2. In float32. Where the norm is 0 its gradient is 0.
+    Raises RangeError for an axis that input does not have.
+    """
+    out = _norm(np.abs(input), _order(p), over(dim, input.ndim), keepdim)
+    return out, Saved(input=input, out=out)
+
+
+def _order(p: Any) -> float:
+    return 2.0 if p == "fro" or p is None else float(p)
+
+
+def _norm(size: Any, p: float, axis: Any, keepdim: bool) -> Any:
+    if math.isinf(p):
+        return (np.max if p > 0 else np.min)(size, axis, keepdims=keepdim)
+    if p == 0:
+        return (size != 0).sum(axis, size.dtype, keepdims=keepdim)
+    powers = size if p == 1 else size * size if p == 2 else size**p
+    total = powers.sum(axis, keepdims=keepdim)
+    return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
+
+
+@norm.backward
+def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
+    x, p = saved.input, _order(p)
+    out, each = spread(saved.out, x.shape, dim, keepdim), spread(dy, x.shape, dim, keepdim)
+    sign = np.sign(plain(x))
+    if p == 0:
+        return np.zeros_like(x)
+    if p == 1:
+        return each * sign
+    if math.isinf(p):
+        hit = np.abs(plain(x)) == plain(out)
+        count = spread(hit.sum(over(dim, x.ndim), sign.dtype, keepdims=keepdim), x.shape, dim, keepdim)
+        return each * (sign * hit / count)
+    zero = plain(out) == 0
+    safe = np.where(zero, 1, out)
+    slope = x / safe if p == 2 else sign * (np.abs(x) / safe) ** (p - 1)
+    return each * np.where(zero, 0, slope)
+
+
+def linalg_vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The vector norm of order `ord` over `dim`: `norm` with the argument names of torch.linalg."""
+    return norm(x, ord, dim, keepdim, dtype)
+
+
+# questions
+
+
+@op(cast=Cast.KEEP, moves=True)
+def any(input: Array, dim=None, keepdim=False):
+    """Whether any element over `dim` is true (not 0), as bool."""
+    return np.any(input != 0, over(dim, input.ndim), keepdims=keepdim)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def all(input: Array, dim=None, keepdim=False):
+    """Whether all elements over `dim` are true (not 0), as bool."""
+    return np.all(input != 0, over(dim, input.ndim), keepdims=keepdim)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def count_nonzero(input: Array, dim=None):
+    """How many elements over `dim` are not 0, as int64."""
+    return (input != 0).sum(over(dim, input.ndim))
+
+
+for _op in (sum, var, std, any, all, count_nonzero):
+    _op.check(_check_dim(_op.name))
+norm.check(lambda input, p, dim, keepdim, dtype: axes("norm", dim, input.ndim))

@@ -1,0 +1,89 @@
+"""Products over an axis, and running sums and products along one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import accumulator
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import plain
+from .axes import axis
+from .reduce import over, spread
+
+__all__ = ["cumprod", "cumsum", "prod"]
+
+
+@op(cast=Cast.FP32)
+def prod(input: Array, dim=None, keepdim=False, *, dtype=None):
+    """The product over one `dim`, or of all elements. In float32; integers in int64.
+
+    Zeros are differentiated exactly. Raises RangeError for an axis that input does not have.
+    """
+    return np.prod(input, over(dim, input.ndim), accumulator(input.dtype), keepdims=keepdim), Saved(input=input)
+
+
+@prod.check
+def prod_check(input, dim, keepdim, dtype):
+    if dim is not None:
+        axis("prod", dim, input.ndim)
+
+
+@prod.backward
+def prod_backward(dy, saved, needs, dim, keepdim, dtype):
+    x = saved.input
+    flat = x.reshape(-1) if dim is None else x
+    at = 0 if dim is None else axis("prod", dim, flat.ndim)
+    if not x.ndim:
+        return dy
+    others = _before(flat, at) * np.flip(_before(np.flip(flat, at), at), at)
+    return spread(dy, x.shape, dim, keepdim) * others.reshape(x.shape)
+
+
+def _before(x: Any, axis: int) -> Any:
+    # The product of the elements before each one: 1, a, ab, ...
+    index = (slice(None),) * axis
+    one = np.ones_like(plain(x)[(*index, slice(0, 1))])
+    return np.concatenate([one, np.cumprod(x[(*index, slice(0, -1))], axis)], axis)
+
+
+# running sums and products
+
+
+@op(cast=Cast.FP32)
+def cumsum(input: Array, dim, dtype=None):
+    """The running sum along `dim`. In float32; integers in int64."""
+    return np.cumsum(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved()
+
+
+@cumsum.backward
+def cumsum_backward(dy, saved, needs, dim, dtype):
+    return np.flip(np.cumsum(np.flip(dy, dim), dim), dim) if dy.ndim else dy
+
+
+@op(cast=Cast.FP32)
+def cumprod(input: Array, dim, dtype=None):
+    """The running product along `dim`. In float32; integers in int64. Zeros are differentiated exactly."""
+    return np.cumprod(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved(
+        input=input
+    )
+
+
+@cumprod.backward
+def cumprod_backward(dy, saved, needs, dim, dtype):
+    x = saved.input
+    if not x.size or not x.ndim:
+        return dy
+    x, dy = np.moveaxis(x, dim, 0), np.moveaxis(dy, dim, 0)
+    tail = [
+        dy[-1]
+    ]  # tail_i = dy_i + x_{i+1} tail_{i+1}: what output i and those after it pass on, less what came before
+    for i in range(len(x) - 2, -1, -1):
+        tail.append(dy[i] + x[i + 1] * tail[-1])
+    return np.moveaxis(_before(x, 0) * np.stack(tail[::-1]), 0, dim)
+
+
+for _op in (cumsum, cumprod):
+    _op.check(lambda input, dim, dtype, name=_op.name: axis(name, dim, input.ndim))

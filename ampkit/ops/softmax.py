@@ -1,0 +1,105 @@
+"""Softmax and its kin: exponentials normalized along an axis, shifted by the maximum so that none overflows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import plain
+from ..core.tensor import Tensor
+from .axes import axes, axis
+from .sums import dot_along
+
+__all__ = ["log_softmax", "logsumexp", "softmax", "softmin"]
+
+
+def peak(input: Any, dim: Any) -> Any:
+    """The maximum along `dim`, as a constant: a shift by it cancels, and no derivative flows through it."""
+    return plain(input).max(dim, keepdims=True, initial=-np.inf)
+
+
+@op(cast=Cast.FP32, integers="float")
+def softmax(input: Array, dim, dtype=None):
+    """exp(x) along `dim`, divided by its sum there.
+
+    input [...] -> [...]. Computed in float32 (float64 for float64 input), shifted by the maximum; `dtype` casts first
+    and is the dtype of the answer. A slice that holds NaN, +inf or only -inf gives NaN.
+    Raises RangeError for a `dim` out of range.
+    """
+    out = np.exp(input - peak(input, dim))
+    out /= out.sum(dim, keepdims=True)
+    return out, Saved(out=out)
+
+
+@softmax.check
+def softmax_check(input, dim, dtype):
+    axis("softmax", dim, input.ndim)
+
+
+@softmax.backward
+def softmax_backward(dy, saved, needs, dim, dtype):
+    slope = dy - dot_along(dy, saved.out, dim)
+    slope *= saved.out
+    return slope
+
+
+@op(cast=Cast.FP32, integers="float")
+def log_softmax(input: Array, dim, dtype=None):
+    """x minus the logarithm of the sum of exp(x) along `dim`: the logarithm of softmax, without its underflow.
+
+    input [...] -> [...]. Computed in float32 (float64 for float64 input); `dtype` casts first and is the dtype of the
+    answer. Raises RangeError for a `dim` out of range.
+    """
+    out = input - peak(input, dim)
+    out -= np.log(np.exp(out).sum(dim, keepdims=True))
+    return out, Saved(out=out)
+
+
+@log_softmax.check
+def log_softmax_check(input, dim, dtype):
+    axis("log_softmax", dim, input.ndim)
+
+
+@log_softmax.backward
+def log_softmax_backward(dy, saved, needs, dim, dtype):
+    slope = np.exp(saved.out)
+    slope *= -dy.sum(dim, keepdims=True)
+    slope += dy
+    return slope
+
+
+def softmin(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """softmax of -input. input [...] -> [...]. Raises RangeError for a `dim` out of range."""
+    return softmax(-input, dim, dtype)  # type: ignore[operator, no-any-return]
+
+
+@op(cast=Cast.FP32, integers="float")
+def logsumexp(input: Array, dim, keepdim=False):
+    """The logarithm of the sum of exp(x) over `dim`, an axis or several.
+
+    input [...] -> [...] without `dim`, or with length 1 there if `keepdim`. Computed in float32 (float64 for float64
+    input). Slices of -inf, and empty ones, give -inf; one with +inf gives inf. Raises RangeError for a `dim` out of
+    range.
+    """
+    over = axes("logsumexp", dim, input.ndim)
+    shift = peak(input, over)
+    shift = np.where(np.isinf(shift), 0, shift)
+    out = np.log(np.exp(input - shift).sum(over, keepdims=True)) + shift
+    return (out if keepdim else out.squeeze(over)), Saved(input=input, out=out)
+
+
+@logsumexp.check
+def logsumexp_check(input, dim, keepdim):
+    axes("logsumexp", dim, input.ndim)
+
+
+@logsumexp.backward
+def logsumexp_backward(dy, saved, needs, dim, keepdim):
+    shape = saved.input.shape
+    over = axes("logsumexp", dim, len(shape))
+    kept = tuple([1 if i in over else n for i, n in enumerate(shape)])
+    shift = np.where(plain(saved.out) == -np.inf, 0, saved.out)
+    return np.exp(saved.input - shift.reshape(kept)) * dy.reshape(kept)

@@ -1,0 +1,144 @@
+"""Gradient clipping, over the flat memory of the arena where the parameters live in one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..arena import Slot, spans
+from ..backends import Array
+from ..core import dtypes, quiet
+from ..core.errors import ArgumentError, DTypeError, NonFiniteError
+from ..core.primitive import Primitive
+from ..core.tensor import Tensor
+from ..flat import CHUNK, chunks, keep, look, mask
+from .group import plain
+from .optimizer import refuse_scaled
+
+_CURE = "call scaler.unscale_(optimizer) first"
+
+
+def _power_sum(values: Array, order: float, scratch: Array) -> Array:
+    # In float64: the square of a float32 cannot overflow there.
+    total = backends.of(values).zeros((), dtypes.float64)
+    for part in chunks(values.size):
+        wide = scratch[: part.stop - part.start]
+        np.copyto(wide, values[part])
+        if order == math.inf:
+            np.maximum(total, np.abs(wide, out=wide).max(), out=total)
+        elif order == 2:
+            np.add(total, np.dot(wide, wide), out=total)
+        else:
+            np.add(total, np.power(np.abs(wide, out=wide), order, out=wide).sum(), out=total)
+    return total
+
+
+def _shrink(values: Array, factor: Array, go: Array) -> None:
+    bits, by = mask(go, values.dtype), factor.astype(values.dtype)
+    for part in chunks(values.size):
+        np.multiply(keep(values[part], bits, values[part]), by, out=values[part])
+
+
+power_sum = Primitive(
+    "power_sum", "optim", _power_sum
+)  # (flat values, p, scratch) -> sum of |v|^p, largest |v| for inf; float64
+shrink = Primitive(
+    "shrink", "optim", _shrink
+)  # (flat values, factor, go): times factor, or where not go zeros; in place
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scale the gradients so that the norm of all of them together is at most max_norm; returns the norm before, 0-d.
+
+    The norm is summed in float64. If it is not finite every gradient becomes zero, so that no parameter can become nan;
+    error_if_nonfinite=True raises NonFiniteError instead, and waits for the device.
+    Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm or norm_type <= 0.
+    Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
+    """
+    limit, order = (
+        _need("clip_grad_norm_", "max_norm", max_norm),
+        _need("clip_grad_norm_", "norm_type", norm_type),
+    )
+    if order == 0:
+        raise ArgumentError("clip_grad_norm_", "norm_type > 0", "0")
+    owners = _with_gradients("clip_grad_norm_", parameters)
+    if not owners:
+        return Tensor(backends.get(None).zeros((), dtypes.float32))
+    token = quiet.hush()
+    try:
+        pieces = _flat(owners)
+        norm = _norm(pieces, order)
+        if error_if_nonfinite and not math.isfinite(look(norm)):
+            cure = "error_if_nonfinite=False returns the norm and sets the gradients to zero"
+            raise NonFiniteError("clip_grad_norm_", "a finite norm of the gradients", "inf or nan", cure)
+        factor, finite = np.minimum(limit / (norm + 1e-6), 1.0), np.isfinite(norm)
+        factor = np.where(finite, factor, 0.0)
+        for piece in pieces:
+            shrink(piece, factor, finite)
+    finally:
+        quiet.speak(token)
+    _changed(owners)
+    wide = dtypes.promote(dtypes.float32, *(p.dtype for p in pieces))
+    return Tensor(backends.of(pieces[0]).asarray(norm, wide))
+
+
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+    """Limit every element of the gradients to [-clip_value, clip_value].
+
+    Raises StateError for gradients that are still scaled, ArgumentError for a negative clip_value.
+    """
+    limit = _need("clip_grad_value_", "clip_value", clip_value)
+    owners = _with_gradients("clip_grad_value_", parameters)
+    for piece in _flat(owners):
+        bound = np.asarray(limit).astype(piece.dtype)
+        np.maximum(np.minimum(piece, bound, out=piece), -bound, out=piece)
+    _changed(owners)
+
+
+def _norm(pieces: list[Array], order: float) -> Array:
+    scratch = backends.of(pieces[0]).empty((min(max(p.size for p in pieces), CHUNK),), dtypes.float64)
+    total = backends.of(pieces[0]).zeros((), dtypes.float64)
+    for piece in pieces:
+        add = np.maximum if order == math.inf else np.add
+        add(total, power_sum(piece, order, scratch), out=total)
+    return total if order == math.inf else np.sqrt(total) if order == 2 else np.power(total, 1 / order)
+
+
+def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    found = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    for item in found:
+        if not isinstance(item, Tensor):
+            raise DTypeError(where, "Tensors", type(item).__name__, "pass model.parameters()")
+    owners = list({id(p): p for p in found if p._grad is not None}.values())
+    refuse_scaled(where, owners, _CURE)
+    return owners
+
+
+def _flat(owners: list[Tensor]) -> list[Array]:
+    # Runs of the arena where gradients lie side by side, single gradients elsewhere.
+    slots: list[Slot] = [p.slot for p in owners if getattr(p, "slot", None) is not None]
+    slots.sort(key=lambda s: (id(s.block), s.index))
+    loose = [p._grad.array.reshape(-1) for p in owners if getattr(p, "slot", None) is None and p._grad is not None]
+    return [run.gradient for run in spans(slots)] + loose
+
+
+def _changed(owners: list[Tensor]) -> None:
+    for owner in owners:
+        if owner._grad is not None:
+            owner._grad.changed()
+
+
+def _need(where: str, name: str, value: Any) -> float:
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise ArgumentError(where, f"{name} >= 0", repr(value))
+    return float(value)

@@ -1,0 +1,86 @@
+"""Group: the options of a parameter group, those that schedules move on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..arena import Block
+from ..backends import Array, Backend
+from ..core import dtypes
+from ..core.errors import ArgumentError
+from ..flat import look
+
+
+class Group(MutableMapping[str, Any]):
+    """A parameter group: PyTorch's dict. `group["lr"]` reads a float, and assigning to it writes to the device.
+
+    blocks: where its parameters live. device: the hyperparameters that live on the device, as float64 arrays.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        blocks: list[Block],
+        device_keys: tuple[str, ...],
+        check: Callable[..., None],
+    ):
+        self.blocks, self._options, self._check = blocks, dict(options), check
+        backend = blocks[0].backend if blocks else backends.get(None)
+        self.device = {key: _scalar(backend, options[key]) for key in device_keys}
+        self.scheduled: set[str] = set()  # those whose value only the device knows
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.scheduled:
+            return self._options[key]
+        array = self.device[key]
+        return look(array) if not array.ndim else tuple(backends.of(array).to_numpy(array).tolist())
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self.device:
+            value = plain(value)
+            self._check({key: value})
+            home = self.device[key]
+            home[...] = backends.of(home).asarray(value, dtypes.float64)
+            self.scheduled.discard(key)
+        self._options[key] = value
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __delitem__(self, key: str) -> None:
+        del self._options[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"    {key}: {self[key]}" for key in sorted(self) if key != "params")
+
+
+def plain(value: Any) -> Any:
+    """A hyperparameter as Python numbers, if it came as a Tensor or an array of one element."""
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(v) for v in value)
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
+
+
+def need(where: str, options: dict[str, Any], key: str, low: float = 0.0, below: float = math.inf) -> None:
+    """Raise ArgumentError unless `options[key]`, if it is there, is a number in [low, below)."""
+    value = options.get(key, low)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < below:
+        range_ = f"{key} >= {low:g}" if below == math.inf else f"{key} in [{low:g}, {below:g})"
+        raise ArgumentError(where, range_, repr(value))
+
+
+def _scalar(backend: Backend, value: Any) -> Array:
+    array = backend.zeros(np.shape(value), dtypes.float64)
+    array[...] = backend.asarray(value, dtypes.float64)
+    return array

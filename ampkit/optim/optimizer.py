@@ -1,0 +1,287 @@
+"""Optimizer: what SGD, Adam and optimizers of your own share.
+
+Parameters live in an arena, hyperparameters that schedules move live on the device, and a step never reads the device
+from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..arena import Run, Slot, adopt
+from ..backends import Array, Backend
+from ..core import dtypes, observe, quiet
+from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.tape import enable_grad
+from ..core.tensor import ZEROED, Parameter, Tensor
+from .group import Group, need, plain
+
+
+class Optimizer:
+    """The base of optimizers; PyTorch's interface, with `step` written once.
+
+    A subclass names its `moments`, the hyperparameters that schedules may move (`device_keys`), and implements
+    `update(group, run, go)`: one pass over `run.master`, `run.gradient` and `run.moment(name)`, flat memory, that also
+    rewrites `run.copies`. `go`, a 0-d boolean on the device or None for always, says whether the step is real; where it
+    is false, nothing may change.
+
+    params: Parameters, (name, Parameter) pairs, or dicts with "params" and options of their own. A parameter given
+    twice counts once. A parameter has one optimizer, the newest one made for it; an older one raises when it is used.
+    Raises DTypeError for anything but floating-point Parameters, ArgumentError for none, for a parameter in two groups,
+    and for options out of range.
+    """
+
+    moments: tuple[str, ...] = ()
+    device_keys: tuple[str, ...] = ("lr",)
+    counts_steps = True  # whether the state of a parameter has a "step"
+
+    def __init__(self, params: Any, defaults: dict[str, Any]):
+        self.defaults = {key: plain(value) for key, value in defaults.items()}
+        self.check_options(self.defaults)
+        self.param_groups: list[Group] = []
+        self.schedule: Any = None  # the scheduler that drives it
+        groups: list[tuple[list[Parameter], dict[str, Any]]] = []
+        for options in _group_options(params, type(self).__name__):
+            groups.append(self._need_group(options, [p for parameters, _ in groups for p in parameters]))
+        for parameters, options in groups:  # only now, when all of them are good, does a parameter move
+            self._append(parameters, options)
+        self.steps = self._backend().zeros((), dtypes.int64)  # real steps, on the device
+
+    def _backend(self) -> Backend:
+        return next((b.backend for g in self.param_groups for b in g.blocks), backends.get(None))
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raise ArgumentError for hyperparameters out of range; `options` may hold some of them."""
+        for key in ("lr", "eps", "weight_decay"):
+            need(type(self).__name__, options, key)
+
+    # groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group: a dict with "params" and options. What is there already stays where it is."""
+        self._append(*self._need_group(param_group, [p for group in self.param_groups for p in group["params"]]))
+
+    def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:
+        where = f"{type(self).__name__}, parameter group"
+        if not isinstance(group, dict) or "params" not in group:
+            raise DTypeError(where, "a dict with 'params'", repr(group)[:80])
+        parameters, others = _parameters(group["params"], where), {id(p) for p in taken}
+        for number, parameter in enumerate(parameters):
+            if id(parameter) in others:
+                raise ArgumentError(where, "each parameter in one group", f"parameter {number} in two")
+        options = {**self.defaults, **{key: plain(value) for key, value in group.items() if key != "params"}}
+        self.check_options(options)
+        return parameters, options
+
+    def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
+        first = sum(len(group["params"]) for group in self.param_groups)
+        blocks = adopt(self, parameters, first)
+        self.param_groups.append(Group({"params": parameters, **options}, blocks, self.device_keys, self.check_options))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients. set_to_none=False fills them with zeros: such a parameter still takes part in steps."""
+        for slot in self._slots():
+            if set_to_none:
+                slot.parameter._grad = None
+            elif (gradient := slot.parameter._grad) is not None:
+                gradient.array[...] = 0
+                gradient.tag = ZEROED
+                gradient.changed()
+
+    # steps
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient; returns what `closure`, which recomputes the loss, returned.
+
+        Raises StateError for gradients that are still scaled by a GradScaler, and for a parameter that a newer
+        optimizer holds.
+        """
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        present = self.present()
+        refuse_scaled(
+            f"{type(self).__name__}.step",
+            [s.parameter for s in present],
+            "call scaler.step(optimizer) instead",
+        )
+        self.advance(present, None)
+        return loss
+
+    def present(self) -> list[Slot]:
+        """The slots whose parameter has a gradient, block by block. Raises StateError if one is not ours any more."""
+        found = []
+        for slot in self._slots():
+            if not slot.held():
+                raise self._lost(slot)
+            if slot.parameter._grad is not None:
+                found.append(slot)
+        return found
+
+    def advance(self, present: list[Slot], go: Array | None) -> None:
+        """One step of the `present` slots, where `go`; a step that is not real changes and counts nothing."""
+        token = quiet.hush()
+        try:
+            for group in self.param_groups:
+                for block in group.blocks:
+                    for run in block.runs([s for s in present if s.block is block]):
+                        self.update(group, run, go)
+                        run.written(go)
+                        if observe.active:
+                            observe.report(f"{type(self).__name__.lower()}_update", (run.gradient,), run.master)
+            np.add(self.steps, 1 if go is None else go, out=self.steps)
+        finally:
+            quiet.speak(token)
+
+    def update(self, group: Group, run: Run, go: Array | None) -> None:
+        """Update one run of flat memory; see the class."""
+        raise NotImplementedError(f"{type(self).__name__}.update")
+
+    def _slots(self) -> Iterator[Slot]:
+        return (slot for group in self.param_groups for block in group.blocks for slot in block.slots)
+
+    def _lost(self, slot: Slot) -> StateError:
+        where, needs = f"{type(self).__name__}", "parameters that this optimizer holds"
+        if slot.parameter.slot is slot:
+            cure = "make the optimizer after the model has its device and dtype"
+            return StateError(where, needs, f"{slot.title()}, whose memory was replaced", cure)
+        cure = "use the newest optimizer, or make this one anew"
+        return StateError(where, needs, f"{slot.title()}, which a newer optimizer holds", cure)
+
+    # state
+
+    @property
+    def state(self) -> dict[Parameter, dict[str, Tensor]]:
+        """Per parameter that has stepped, its moments, as views, and step count."""
+        return {slot.parameter: found for slot, taken in self._taken() if (found := self._state_of(slot, taken))}
+
+    def _taken(self) -> Iterator[tuple[Slot, int]]:
+        for group in self.param_groups:
+            for block in group.blocks:
+                yield from zip(block.slots, backends.of(block.steps).to_numpy(block.steps).tolist(), strict=True)
+
+    def _state_of(self, slot: Slot, taken: int) -> dict[str, Tensor]:
+        moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
+        if not taken or not self.counts_steps:
+            return moments
+        return {"step": Tensor(slot.block.backend.asarray(taken, dtypes.float32)), **moments}
+
+    def state_dict(self) -> dict[str, Any]:
+        """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
+        state = {
+            slot.number: {name: Tensor(item.array.copy()) for name, item in found.items()}
+            for slot, taken in self._taken()
+            if (found := self._state_of(slot, taken))
+        }
+        groups, first = [], 0
+        for group in self.param_groups:
+            count = len(group["params"])
+            groups.append(
+                {
+                    **{k: v for k, v in group.items() if k != "params"},
+                    "params": list(range(first, first + count)),
+                }
+            )
+            first += count
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
+        where = f"{type(self).__name__}.load_state_dict"
+        groups, state = _need_groups(where, state_dict, self.param_groups)
+        saved_ids = [number for group in groups for number in group["params"]]
+        options = [{k: plain(v) for k, v in g.items() if k not in _NOT_OURS} for g in groups]
+        for found in options:
+            self.check_options(found)
+        entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
+        loads = [self._need_state(where, slot, entries[slot.number]) for slot in self._slots()]
+        for group, found in zip(self.param_groups, options, strict=True):
+            group.update(found)
+        self._load(dict(zip(self._slots(), loads, strict=True)))
+
+    def _need_state(self, where: str, slot: Slot, entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        moments = {}
+        for name, value in entry.items():
+            if name != "step" and value is not None:
+                array = np.asarray(value)
+                if name not in self.moments or array.shape != slot.parameter.array.shape:
+                    needs = f"state {', '.join(self.moments)} in the shape of {slot.title()}"
+                    raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
+                moments[name] = array
+        return int(entry.get("step", 1 if moments else 0)), moments
+
+    def _load(self, loads: dict[Slot, tuple[int, dict[str, Any]]]) -> None:
+        for group in self.param_groups:
+            for block in group.blocks:
+                block.load_steps([loads[slot][0] for slot in block.slots])
+                for slot in block.slots:
+                    moments = loads[slot][1]
+                    for name in {*block.moments, *moments}:
+                        view = slot.of(block.moment(name))
+                        view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
+
+    def __repr__(self) -> str:
+        groups = "\n".join(f"Parameter Group {i}\n{group!r}" for i, group in enumerate(self.param_groups))
+        return f"{type(self).__name__} (\n{groups}\n)"
+
+
+# options of PyTorch's optimizers that choose among its implementations, and what a group keeps for itself
+_NOT_OURS = {"params", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
+
+
+def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
+    """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler."""
+    gradients = [p._grad for p in parameters if p._grad is not None]
+    scaled = sum(1 for g in gradients if g.tag is not None and g.tag is not ZEROED)
+    if scaled:
+        raise StateError(
+            where, "unscaled gradients", f"{scaled} of {len(gradients)} still scaled by a GradScaler", cure
+        )
+
+
+def _group_options(params: Any, where: str) -> list[dict[str, Any]]:
+    if isinstance(params, (Tensor, dict, str)) or not isinstance(params, Iterable):
+        got = f"a {type(params).__name__}"
+        raise DTypeError(
+            where,
+            "an iterable of Parameters, (name, Parameter) pairs or dicts",
+            got,
+            "pass model.parameters()",
+        )
+    found = list(params)
+    if not found:
+        raise ArgumentError(where, "parameters", "an empty list", "is model.parameters() a generator that was used up?")
+    return found if isinstance(found[0], dict) else [{"params": found}]
+
+
+def _parameters(params: Any, where: str) -> list[Parameter]:
+    found: dict[int, Parameter] = {}
+    for item in [params] if isinstance(params, Tensor) else params:
+        name, parameter = item if isinstance(item, tuple) and len(item) == 2 else ("", item)
+        if not isinstance(parameter, Parameter):
+            got = (
+                f"a Tensor of shape {tuple(parameter.shape)}"
+                if isinstance(parameter, Tensor)
+                else type(parameter).__name__
+            )
+            raise DTypeError(where, "Parameters", got, "wrap leaves: ampkit.nn.Parameter(tensor)")
+        if not parameter.is_floating_point():
+            raise DTypeError(where, "floating-point parameters", parameter.dtype.name)
+        parameter.name = parameter.name or name
+        found[id(parameter)] = parameter
+    return list(found.values())
+
+
+def _need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
+    if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
+        raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
+    groups = state_dict["param_groups"]
+    want, got = [len(g["params"]) for g in ours], [len(g["params"]) for g in groups]
+    if want != got:
+        raise ArgumentError(where, f"groups of {want} parameters", f"{got}")
+    return groups, state_dict["state"]

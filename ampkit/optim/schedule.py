@@ -1,0 +1,159 @@
+"""Schedules that follow real steps.
+
+A schedule is a closed form f(n) of the number n of real optimizer steps. `scheduler.step()` moves on only if its
+optimizer really stepped since the last call, and the device decides that: it holds a table of f(0), f(1), ..., which
+the host extends by one row per call, an upper bound of n. A step that a GradScaler skipped advances nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array
+from ..core import dtypes
+from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.primitive import Primitive
+from ..flat import look
+from .group import Group
+from .optimizer import Optimizer
+
+
+def _follow(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
+    np.add(count, np.greater(steps, seen), out=count)
+    seen[...] = steps
+    np.take(table, count, axis=0, out=row, mode="clip")
+
+
+# (count, seen, real steps, table, row): move count on if there were steps, and read the table's row there; in place
+follow = Primitive("follow", "optim", _follow)
+
+
+class LRScheduler:
+    """The base of schedules: a subclass implements `rates(n)`, the learning rate of each group after n real steps.
+
+    base_lrs: the learning rates that the optimizer had. last_epoch: the number of real steps followed; -1 starts anew,
+    another value resumes there. An optimizer has one schedule, the newest one made for it; an older one raises when it
+    is stepped. What a schedule sets it sets again at every step, so assigning group["lr"] by hand lasts until then.
+    """
+
+    constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
+        where = type(self).__name__
+        if not isinstance(optimizer, Optimizer):
+            raise DTypeError(where, "an Optimizer", type(optimizer).__name__)
+        self.optimizer, self._groups = optimizer, list(optimizer.param_groups)
+        for number, group in enumerate(self._groups):
+            if last_epoch != -1 and "initial_lr" not in group:
+                cure = "load the optimizer's state first, or resume with scheduler.load_state_dict"
+                raise StateError(
+                    f"{where} with last_epoch={last_epoch}",
+                    "'initial_lr' in the parameter groups",
+                    "none",
+                    cure,
+                )
+            self._prepare(number, group)
+        self.base_lrs: list[float] = [group["initial_lr"] for group in self._groups]
+        self._calls = 0
+        self._rows: list[list[float]] = []
+        self._start(last_epoch + 1)
+        self._apply()
+
+    def _prepare(self, number: int, group: Group) -> None:
+        group.setdefault("initial_lr", group["lr"])
+
+    def rates(self, n: int) -> list[float]:
+        """The learning rate of each group after `n` real steps."""
+        raise NotImplementedError(f"{type(self).__name__}.rates")
+
+    def values(self, n: int) -> list[dict[str, Any]]:
+        """Per group, the hyperparameters after `n` real steps."""
+        return [{"lr": rate} for rate in self.rates(n)]
+
+    # on the device
+
+    def _start(self, count: int) -> None:
+        steps = self.optimizer.steps
+        backend = backends.of(steps)
+        self._calls = count
+        self._count, self._seen = backend.zeros((), dtypes.int64), steps.copy()
+        self._count[...] = count
+        self._filled = 0
+        self._places = [(i, key, np.size(value)) for i, row in enumerate(self.values(0)) for key, value in row.items()]
+        width = sum(size for *_, size in self._places)
+        self._table = backend.zeros((max(64, count + 1), width), dtypes.float64)
+        self._row = backend.zeros((width,), dtypes.float64)
+
+    def _extend(self) -> None:
+        # The table up to f(calls): no more calls than that can have counted.
+        held = self._table.shape[0]
+        if self._calls >= held:
+            wider = backends.of(self._table).zeros((2 * self._calls, self._table.shape[1]), dtypes.float64)
+            wider[:held] = self._table
+            self._table = wider
+        for n in range(self._filled, self._calls + 1):
+            numbers = [np.ravel(value) for row in self.values(n) for value in row.values()]
+            self._table[n] = backends.of(self._table).asarray(np.concatenate(numbers), dtypes.float64)
+        self._filled = self._calls + 1
+
+    def _apply(self) -> None:
+        self._extend()
+        follow(self._count, self._seen, self.optimizer.steps, self._table, self._row)
+        start = 0
+        for number, key, size in self._places:
+            group = self._groups[number]
+            home = group.device[key]
+            home[...] = self._row[start : start + size].reshape(home.shape)
+            group.scheduled.add(key)
+            start += size
+        self.optimizer.schedule = self
+
+    def step(self) -> None:
+        """Move on if the optimizer really stepped since the last call. StateError if a newer schedule drives it."""
+        if self.optimizer.schedule is not self:
+            cure = "join them: SequentialLR(optimizer, [first, second], milestones=[n]), or multiply them in a LambdaLR"
+            raise StateError(
+                type(self).__name__, "an optimizer that it alone drives", "one with a newer schedule", cure
+            )
+        self._calls += 1
+        self._apply()
+
+    # looked at from the host
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of real steps followed; waits for the device."""
+        return int(look(self._count))
+
+    def get_last_lr(self) -> list[float]:
+        """The learning rates that this schedule set last; waits for the device."""
+        row = backends.of(self._row).to_numpy(self._row).tolist()
+        starts = np.cumsum([0, *(size for *_, size in self._places)])
+        return [row[at] for at, (_, key, _) in zip(starts, self._places, strict=False) if key == "lr"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position and the constants; functions are not part of it."""
+        stepped = look(np.greater(self.optimizer.steps, self._seen))
+        constants = {name: getattr(self, name) for name in self.constants}
+        position = {"last_epoch": self.last_epoch, "_pending": bool(stepped), "_last_lr": self.get_last_lr()}
+        return {"base_lrs": list(self.base_lrs), **position, **constants}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over position and constants. ArgumentError, before anything changes, if some is missing."""
+        missing = [name for name in ("base_lrs", "last_epoch", *self.constants) if name not in state_dict]
+        if missing or len(state_dict["base_lrs"]) != len(self.base_lrs):
+            got = (
+                f"no {', '.join(missing)}"
+                if missing
+                else f"{len(state_dict['base_lrs'])} base_lrs for {len(self.base_lrs)} groups"
+            )
+            raise ArgumentError(f"{type(self).__name__}.load_state_dict", "the state of a schedule like this one", got)
+        self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]
+        for name in self.constants:
+            setattr(self, name, state_dict[name])
+        self._start(int(state_dict["last_epoch"]))
+        if state_dict.get("_pending"):
+            np.subtract(self._seen, 1, out=self._seen)

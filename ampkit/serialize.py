@@ -1,0 +1,176 @@
+"""save and load: tensors in a safetensors file (huggingface/safetensors, format 0.4), which PyTorch and others read.
+
+A dict of tensors is stored under its own names. Whatever else the object holds (nested dicts and lists, numbers,
+strings) is described in JSON in the header's `__metadata__`, so that `load` gives it back as it was; no code is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from . import backends
+from .core import dtypes
+from .core.errors import DTypeError, FileError
+from .core.tensor import Tensor
+
+_KEY = "ampkit"  # the entry of __metadata__ that holds the description
+_FORMATS = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "BOOL": np.bool_,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8,
+}  # fmt: skip
+
+
+def save(obj: Any, f: str | os.PathLike[str]) -> None:
+    """Write `obj` to the file `f`: a `state_dict`, or dicts, lists and tuples of tensors, numbers, strings and None.
+
+    The file appears whole or not at all: it is written beside `f` and moved into place. Tensors that share their
+    memory, such as tied weights, are stored once and still share it after `load`.
+    Raises DTypeError for a value of another type, naming where it stands; FileError if the file cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    description = _describe(obj, "", tensors, {})
+    arrays = {name: np.asarray(backends.of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()}
+    metadata = {_KEY: json.dumps(description, separators=(",", ":"))}
+    try:
+        _write(Path(f), safetensors.numpy.save(arrays, metadata))
+    except OSError as error:
+        raise FileError("save", "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
+
+
+def load(f: str | os.PathLike[str], map_location: str | None = None, *, weights_only: bool = True) -> Any:
+    """What `save` wrote to `f`, or the dict of tensors of any other safetensors file.
+
+    map_location: the device to put tensors on, the CPU by default. weights_only is PyTorch's: no code is ever loaded.
+    Raises FileError for a file that is missing, cut short or no safetensors file.
+    """
+    try:
+        data = Path(f).read_bytes()
+    except OSError as error:
+        raise FileError("load", "a file that can be read", f"{os.fspath(f)}: {error.strerror or error}") from error
+    tensors = {name: _tensor(f, name, item, map_location) for name, item in _items(f, data)}
+    description = _metadata(data).get(_KEY)
+    if description is None:
+        return tensors
+    try:
+        return _rebuild(json.loads(description), tensors)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise _foreign(f, f"a description that does not fit its tensors ({error})") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).chmod(0o666 & ~_umask())
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# Describing: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or the value itself.
+
+
+def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
+    if isinstance(value, Tensor):
+        if id(value.array) not in names:
+            names[id(value.array)] = _free(path or "tensor", tensors)
+            tensors[names[id(value.array)]] = value
+        return {"tensor": names[id(value.array)]}
+    if isinstance(value, Mapping):
+        return {
+            "dict": [
+                [_key(k, path), _describe(v, f"{path}.{k}" if path else str(k), tensors, names)]
+                for k, v in value.items()
+            ]
+        }
+    if isinstance(value, (list, tuple)):
+        entries = [_describe(v, f"{path}.{i}" if path else str(i), tensors, names) for i, v in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": entries}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    cure = "wrap arrays with ampkit.tensor(...)" if hasattr(value, "__array__") else None
+    raise DTypeError(
+        "save",
+        "tensors, dicts, lists, numbers, strings and None",
+        f"a {type(value).__name__} at {path or 'the top'!r}",
+        cure,
+    )
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken and name != "__metadata__" else _free(f"{name}_", taken)
+
+
+def _key(key: Any, path: str) -> str | int:
+    if type(key) not in (str, int):
+        raise DTypeError(
+            "save", "strings or integers as the keys of dicts", f"a {type(key).__name__} in {path or 'the top'!r}"
+        )
+    return key  # type: ignore[no-any-return]
+
+
+def _rebuild(described: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(described, dict):
+        return described
+    ((kind, content),) = described.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _rebuild(value, tensors) for key, value in content}
+    entries = [_rebuild(value, tensors) for value in content]
+    return tuple(entries) if kind == "tuple" else entries
+
+
+# Reading
+
+
+def _items(f: Any, data: bytes) -> Any:
+    try:
+        return safetensors.deserialize(data)
+    except safetensors.SafetensorError as error:
+        raise _foreign(
+            f, f"{len(data)} bytes that are cut short or of another format ({str(error).rpartition(': ')[2]})"
+        ) from error
+
+
+def _foreign(f: Any, got: str) -> FileError:
+    return FileError(
+        "load",
+        "a whole safetensors file",
+        f"{got}: {os.fspath(f)}",
+        "ampkit.save writes such files; torch.save does not",
+    )
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header.get("__metadata__") or {}
+
+
+def _tensor(f: Any, name: str, item: dict[str, Any], device: str | None) -> Tensor:
+    if item["dtype"] not in _FORMATS:
+        raise DTypeError(
+            "load", f"tensors of {', '.join(dtypes.NAMES)}", f"{name!r} of {item['dtype']}: {os.fspath(f)}"
+        )
+    values = np.frombuffer(item["data"], _FORMATS[item["dtype"]]).reshape(item["shape"])
+    return Tensor(backends.get(device).asarray(values if values.flags.writeable else values.copy()))

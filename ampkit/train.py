@@ -1,0 +1,184 @@
+"""Training: one step, and a whole run from a recipe. Both give back what happened and print nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from . import backends, build, nn, ops, optim
+from .backends.cpu.threads import set_num_threads
+from .build import Batch
+from .config import Recipe
+from .core import random
+from .core.errors import ConfigError, NonFiniteError
+from .core.tape import no_grad
+from .core.tensor import Tensor
+from .scaler import GradScaler
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A logged step.
+
+    step: its number, from 1. loss: the mean over its batches. lr: the learning rate it used. scale: the loss scale
+    after it, 1 where none is at work. skipped: steps skipped so far. grad_norm: before clipping. seconds: of training
+    so far, evaluations left out.
+    """
+
+    step: int
+    loss: float
+    lr: float
+    scale: float
+    skipped: int
+    grad_norm: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EvalRow:
+    """An evaluation after `step` steps: mean loss in nats, and the fraction of targets guessed right."""
+
+    step: int
+    val_loss: float
+    accuracy: float
+
+
+Row = StepRow | EvalRow
+
+
+class Outcome(NamedTuple):
+    """What a step did: the mean loss of its batches, the norm of the gradients if asked, and whether it was skipped."""
+
+    loss: Tensor
+    grad_norm: Tensor | None
+    skipped: bool
+
+
+def step(
+    loss_of: Callable[..., Tensor],
+    batches: Sequence[Batch],
+    optimizer: Any,
+    scaler: GradScaler,
+    region: AbstractContextManager[Any],
+    grad_clip: float | None = None,
+    measure: bool = False,
+) -> Outcome:
+    """One update from the mean gradient of `batches`.
+
+    loss_of(inputs, targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
+    grad_clip: the largest norm of the gradients, unscaled. measure: give their norm also where nothing is clipped.
+    Raises ScaleCollapseError if the loss scale has fallen too far.
+    """
+    losses = []
+    for batch in batches:
+        with region:
+            loss = loss_of(*batch)
+            share = loss / len(batches) if len(batches) > 1 else loss
+        scaler.scale(share).backward()
+        losses.append(loss.detach())
+    norm = None
+    if grad_clip is not None or measure:
+        scaler.unscale_(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = optim.clip_grad_norm_(parameters, math.inf if grad_clip is None else grad_clip)
+    result = scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return Outcome(sum(losses[1:], losses[0]) / len(losses), norm, bool(getattr(result, "skipped", False)))
+
+
+def evaluate(model: nn.Module, batches: Iterator[Batch], region: AbstractContextManager[Any]) -> tuple[float, float]:
+    """(mean loss, fraction of targets guessed right) over `batches`, in eval mode, nothing recorded."""
+    total = right = seen = 0.0
+    model.eval()
+    with no_grad():
+        for inputs, targets in batches:
+            with region:
+                logits = _flat(model(inputs))
+                wanted = targets.reshape(-1)
+                loss = ops.cross_entropy(logits, wanted)
+            total += float(loss) * wanted.numel()
+            right += float((logits.argmax(-1) == wanted).sum())
+            seen += wanted.numel()
+    model.train()
+    return total / seen, right / seen
+
+
+def _flat(logits: Tensor) -> Tensor:
+    return logits.reshape(-1, logits.shape[-1])
+
+
+class Run:
+    """A recipe made ready to train: everything is built and checked, nothing has been learned.
+
+    Iterating trains, and yields rows as they come to be; it goes on from where it was left.
+    steps: how many updates it will make; done: how many it has made. per_step, unit: what an update sees, samples or
+    tokens. model, optimizer, schedule, scaler: its parts.
+    """
+
+    def __init__(self, recipe: Recipe):
+        backends.get(recipe.train.device)
+        if recipe.train.compile:
+            raise ConfigError("train.compile", "false: this version does not compile steps", "true")
+        if recipe.train.threads is not None:
+            set_num_threads(recipe.train.threads)
+        random.manual_seed(recipe.train.seed)
+        self.recipe, self._feed, self._region = recipe, build.feed(recipe), build.region(recipe)
+        self.steps = build.steps(recipe, self._feed)
+        self.per_step, self.unit = self._feed.per_batch * recipe.train.accumulate, self._feed.unit
+        self.model = build.model(recipe)
+        self.optimizer = build.optimizer(recipe, self.model)
+        self.schedule = build.schedule(recipe, self.optimizer, self.steps)
+        self.scaler = build.scaler(recipe)
+        self.done, self.skipped, self.seconds = 0, 0, 0.0
+
+    def __iter__(self) -> Iterator[Row]:
+        plan = self.recipe.train
+        while self.done < self.steps:
+            self.done = number = self.done + 1
+            logged = number % plan.log_every == 0 or number in (1, self.steps)
+            row = self._step(number, logged)
+            if row is not None:
+                yield row
+            if number == self.steps or (plan.eval_every is not None and number % plan.eval_every == 0):
+                yield EvalRow(number, *evaluate(self.model, self._feed.held_out(), self._region))
+
+    def _step(self, number: int, logged: bool) -> StepRow | None:
+        plan, start = self.recipe.train, time.perf_counter()
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        batches = [next(self._feed.batches) for _ in range(plan.accumulate)]
+        outcome = step(self._loss, batches, self.optimizer, self.scaler, self._region, plan.grad_clip, logged)
+        self.schedule.step()
+        self.skipped += outcome.skipped
+        loss = float(outcome.loss)
+        self.seconds += time.perf_counter() - start
+        if not math.isfinite(loss) and not self.scaler.is_enabled():
+            raise self._not_finite(number, loss, lr)
+        if not logged:
+            return None
+        norm = float(outcome.grad_norm) if outcome.grad_norm is not None else math.nan
+        return StepRow(number, loss, lr, float(self.scaler.get_scale()), self.skipped, norm, self.seconds)
+
+    def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return ops.cross_entropy(_flat(self.model(inputs)), targets.reshape(-1))
+
+    def _not_finite(self, number: int, loss: float, lr: float) -> NonFiniteError:
+        cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"
+        if self.recipe.amp.dtype != "float32":
+            cure += ", or see whether amp.dtype=float32 is finite"
+        return NonFiniteError(f"step {number}, {self.recipe.amp.dtype}", "a finite loss", f"{loss}", cure)
+
+
+def fit(recipe: Recipe) -> Run:
+    """A run of `recipe`, built and checked; iterate over it to train: `for row in ampkit.train.fit(recipe)`.
+
+    The same recipe gives the same numbers on the same machine. amp.dtype float32 runs without autocast, bfloat16 with
+    autocast, float16 with autocast and loss scaling. Evaluations run in the recipe's precision.
+    Raises ConfigError, ArgumentError or DeviceError at once for a recipe that cannot run here; while it trains,
+    NonFiniteError if the loss is not finite in float32 or bfloat16, ScaleCollapseError if float16 finds no scale.
+    """
+    return Run(recipe)

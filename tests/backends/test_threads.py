@@ -1,0 +1,38 @@
+"""The threads of NumPy's matrix products."""
+
+from __future__ import annotations
+
+import pytest
+
+from ampkit.backends.cpu import threads
+from ampkit.core.errors import ArgumentError, StateError
+
+openblas = pytest.mark.skipif(threads.blas_kernels() is None, reason="NumPy here is not built on OpenBLAS")
+
+
+@pytest.fixture
+def restored():
+    before = threads.get_num_threads()
+    yield
+    threads.set_num_threads(before)
+
+
+@openblas
+def test_the_number_that_was_set_is_the_number_in_use(restored):
+    for wanted in (1, 2):
+        threads.set_num_threads(wanted)
+        assert threads.get_num_threads() == wanted
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.0, True, "2"])
+def test_a_number_that_is_no_positive_integer_is_refused(wrong):
+    with pytest.raises(ArgumentError, match="needs an integer of at least 1"):
+        threads.set_num_threads(wrong)
+
+
+def test_another_blas_is_named_and_the_cure_with_it(monkeypatch):
+    monkeypatch.setattr(threads, "_function", lambda name: None)
+    with pytest.raises(StateError, match="OpenBLAS.*\nhelp: set this BLAS's own environment variable"):
+        threads.set_num_threads(2)
+    assert threads.get_num_threads() == threads.usable_cpus()
+    assert threads.blas_kernels() is None

@@ -1,0 +1,98 @@
+"""The first losses of ampkit beside PyTorch's, from the same initial weights and batches, on the CPU.
+
+    pip install torch && python tests/bench/first_losses.py [--steps 20] [--models mlp cnn resnet18 gpt]
+
+Both train with SGD (momentum 0.9), PyTorch in float32, ampkit in float32, bfloat16 and float16 (with a GradScaler). The
+table shows, per model and precision, the greatest relative difference of a loss from PyTorch's float32 one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import twins
+
+import ampkit
+from ampkit import models, ops, optim
+
+BOUND = {"float32": 1e-4, "bfloat16": 0.03, "float16": 0.03}
+LR = {"mlp": 0.05, "cnn": 0.05, "resnet18": 0.01, "gpt": 0.02}
+
+
+def make(name: str):
+    """An ampkit model, its PyTorch twin, and a function that draws a batch."""
+    rng = np.random.default_rng(0)
+    if name == "gpt":
+        sizes = {"vocab_size": 256, "block_size": 64, "n_layer": 2, "n_head": 4, "n_embd": 64}
+        ours, twin = models.gpt(**sizes), twins.GPT(**sizes)
+        return ours, twin, lambda: tuple(rng.integers(0, 256, (8, 65))[:, s] for s in (slice(64), slice(1, 65)))
+    shape, classes = {"mlp": ((64,), 10), "cnn": ((1, 8, 8), 10), "resnet18": ((3, 32, 32), 10)}[name]
+    options = {"num_classes": classes, "stem": "cifar"} if name == "resnet18" else {}
+    ours = getattr(models, name)(**options)
+    twin = twins.CNN() if name == "cnn" else getattr(twins, name)(**options)
+    batch = 8 if name == "resnet18" else 64
+
+    def draw():
+        return rng.standard_normal((batch, *shape)).astype(np.float32), rng.integers(0, classes, batch)
+
+    return ours, twin, draw
+
+
+def torch_losses(twin, batches, lr: float) -> list[float]:
+    optimizer, losses = torch.optim.SGD(twin.parameters(), lr=lr, momentum=0.9), []
+    for x, y in batches:
+        out = twin(torch.from_numpy(x))
+        out = out[0] if isinstance(out, tuple) else out
+        loss = torch.nn.functional.cross_entropy(out.flatten(0, -2), torch.from_numpy(y).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def our_losses(model, batches, lr: float, dtype: str) -> list[float]:
+    optimizer, losses = optim.SGD(model.parameters(), lr=lr, momentum=0.9), []
+    scaler = ampkit.GradScaler(init_scale=1024.0, enabled=dtype == "float16")
+    for x, y in batches:
+        with nullcontext() if dtype == "float32" else ampkit.autocast(dtype=dtype):
+            out = model(ampkit.tensor(x))
+            out = out[0] if isinstance(out, tuple) else out
+            loss = ops.cross_entropy(out.flatten(0, -2), ampkit.tensor(y).flatten())
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--models", nargs="+", default=list(LR))
+    args = parser.parse_args()
+    print(f"torch {torch.__version__}, numpy {np.__version__}, {args.steps} steps: greatest relative difference of a loss")
+    failed = False
+    for name in args.models:
+        ampkit.manual_seed(0)
+        ours, twin, draw = make(name)
+        twins.load(twin, ours)
+        start = {k: v.detach().clone() for k, v in ours.state_dict().items()}
+        batches = [draw() for _ in range(args.steps)]
+        truth = np.array(torch_losses(twin, batches, LR[name]))
+        for dtype, bound in BOUND.items():
+            ours.load_state_dict(start)
+            found = np.array(our_losses(ours, batches, LR[name], dtype))
+            worst = np.max(np.abs(found - truth) / np.abs(truth))
+            failed |= not worst <= bound
+            verdict = "ok" if worst <= bound else "TOO FAR"
+            print(f"{name:<10}{dtype:<10}{worst:10.2e}  bound {bound:g}  {verdict}   last loss {found[-1]:.4f} ({truth[-1]:.4f})")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

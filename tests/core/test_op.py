@@ -1,0 +1,228 @@
+"""One op, defined by a user: bound, checked, cast, rounded once, recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import autocast, nn, observe, ops
+from ampkit.core import op as op_module
+from ampkit.core import policy, replay
+from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.op import Array, Arrays, Cast, Index, Op, Saved, op
+from ampkit.core.primitive import reference_only
+
+
+@pytest.fixture(autouse=True)
+def registry():
+    """Ops defined in a test are forgotten after it."""
+    before = dict(op_module.ops), dict(policy.categories), dict(replay.stands_for)
+    yield
+    for table, held in zip((op_module.ops, policy.categories, replay.stands_for), before, strict=True):
+        table.clear()
+        table.update(held)
+
+
+def scaled(cast: Cast = Cast.KEEP) -> Op:
+    @op(cast=cast)
+    def scaled_tanh(input: Array, weight: Array | None = None, *, gain=1.0):
+        """gain tanh(input) weight."""
+        out = np.tanh(input) * gain
+        return (out if weight is None else out * weight), Saved(input=input, weight=weight)
+
+    @scaled_tanh.check
+    def scaled_tanh_check(input, weight, gain):
+        if weight is not None and weight.shape != input.shape[-1:]:
+            raise ShapeError("scaled_tanh", f"weight {input.shape[-1:]}", f"{weight.shape}")
+
+    @scaled_tanh.backward(weight="input")
+    def scaled_tanh_backward(dy, saved, needs, gain):
+        t = np.tanh(saved.input)
+        dx = dy * gain * (1 - t * t) * (1 if saved.weight is None else saved.weight) if needs[0] else None
+        return dx, (dy * gain * t if needs[1] else None)
+
+    return scaled_tanh
+
+
+def tensor(values, dtype=ampkit.float64, grad=True):
+    return ampkit.tensor(values, dtype=dtype, requires_grad=grad)
+
+
+def test_a_user_s_op_gets_values_gradients_and_second_derivatives():
+    f = scaled()
+    x, w = tensor([[0.3, -0.7]]), tensor([2.0, 3.0])
+    y = f(x, w, gain=2.0)
+    np.testing.assert_allclose(y.array, 2 * np.tanh(x.array) * w.array)
+    gx, gw = ampkit.grad(y.sum(), (x, w), create_graph=True)
+    t = np.tanh(x.array)
+    np.testing.assert_allclose(gx.array, 2 * (1 - t * t) * w.array)
+    np.testing.assert_allclose(gw.array, 2 * t[0])
+    (h,) = ampkit.grad(gx.sum(), x)
+    np.testing.assert_allclose(h.array, -4 * t * (1 - t * t) * w.array)
+
+
+def test_arguments_bind_like_the_function_s_own():
+    f = scaled()
+    x = tensor([[0.3, -0.7]], grad=False)
+    assert np.array_equal(f(x).array, f(input=x, weight=None).array)
+    with pytest.raises(TypeError, match="scaled_tanh"):
+        f()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gian'"):
+        f(x, gian=2.0)
+
+
+def test_the_check_runs_before_any_arithmetic():
+    f, ran = scaled(), []
+    with observe.watch(lambda *event: ran.append(event)), pytest.raises(ShapeError, match="scaled_tanh: needs weight"):
+        f(tensor([[0.3, -0.7]]), tensor([1.0, 2.0, 3.0]))
+    assert not ran
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float16, ampkit.bfloat16])
+def test_a_reference_computes_in_float32_and_is_rounded_once(dtype):
+    f, seen = scaled(), []
+    reference = f.forward.reference.run
+    f.forward.reference.run = lambda *args, **more: seen.append(args[0].dtype) or reference(*args, **more)
+    x = tensor(np.linspace(-2, 2, 50), dtype)
+    y = f(x, gain=0.3)
+    assert seen == [ampkit.float32] and y.dtype == dtype
+    exact = (np.tanh(x.array.astype(np.float32)) * 0.3).astype(dtype)
+    np.testing.assert_array_equal(y.array.astype(np.float32), exact.astype(np.float32))
+    assert y.node.saved.input.dtype == dtype  # the wide copy is not kept
+
+
+def test_categories_decide_the_dtype_and_overrides_the_category():
+    low = scaled(Cast.LOW)
+    x = tensor([[0.5, 0.25]], ampkit.float32)
+    assert low(x).dtype == ampkit.float32
+    with autocast(dtype=ampkit.float16):
+        assert low(x).dtype == ampkit.float16
+    with autocast(policy=ampkit.Policy("float16", scaled_tanh="float32")):
+        assert low(x).dtype == ampkit.float32
+
+
+def test_an_op_without_a_marked_tensor_or_with_a_taken_name_is_refused():
+    with pytest.raises(DTypeError, match="a parameter marked Array"):
+
+        @op(cast=Cast.KEEP)
+        def nothing(x, y):
+            return x
+
+    with pytest.raises(ArgumentError, match="a name that no op has yet"):
+
+        @op(cast=Cast.KEEP)
+        def relu(input: Array):
+            return input
+
+
+def test_arrays_and_numbers_in_the_wrong_place_are_refused_in_one_line():
+    with pytest.raises(DTypeError, match=r"ampkit\.tensor"):
+        ops.add(tensor([1.0]), np.ones(1))
+    with pytest.raises(DTypeError, match=r"ampkit\.tensor"):
+        ops.add(1.0, 2.0)
+    with pytest.raises((DTypeError, TypeError)):
+        np.ones(1) * tensor([1.0])
+
+
+def test_python_numbers_and_0d_tensors_do_not_widen():
+    half = tensor([1.0, 2.0], ampkit.float16, grad=False)
+    for other in (3, 2.5, True, np.float64(2.5), tensor(2.5, ampkit.float32)):
+        assert (half * other).dtype == ampkit.float16
+        assert (other * half).dtype == ampkit.float16 if not isinstance(other, np.generic) else True
+    whole = tensor([1, 2], ampkit.int64, grad=False)
+    assert (whole * 2).dtype == ampkit.int64
+    assert (whole * 2.5).dtype == ampkit.float32
+    assert (whole * tensor(2.5, ampkit.float16)).dtype == ampkit.float16
+    assert (half * whole).dtype == ampkit.float16
+
+
+def test_index_inputs_take_no_part_in_the_choice_of_dtype():
+    @op(cast=Cast.KEEP)
+    def pick_rows(input: Array, rows: Index):
+        return input[rows]
+
+    x = tensor([[1.0], [2.0]], ampkit.float16, grad=False)
+    assert pick_rows(x, tensor([1, 1], ampkit.int64, grad=False)).dtype == ampkit.float16
+
+
+def test_a_list_of_tensors_is_one_input():
+    @op(cast=Cast.WIDEST)
+    def total(tensors: Arrays, power=1):
+        return sum(t**power for t in tensors), Saved()
+
+    @total.backward
+    def total_backward(dy, saved, needs, power):
+        return tuple(dy if need else None for need in needs)
+
+    a, b = tensor([1.0], ampkit.float16), tensor([2.0], ampkit.float32)
+    y = total([a, b])
+    y.backward(ampkit.tensor([3.0]))
+    assert y.dtype == ampkit.float32
+    assert (a.grad.item(), a.grad.dtype, b.grad.item()) == (3.0, ampkit.float16, 3.0)
+
+
+# bodies
+
+
+def test_the_first_body_whose_condition_holds_runs_and_brings_its_own_backward():
+    f, ran = scaled(), []
+
+    @f.on("cpu", when=lambda input, weight, gain: input.ndim == 1)
+    def flat(input, weight, *, gain, dtype):
+        ran.append(("flat", input.dtype, dtype))
+        return input, Saved(mine=input)
+
+    @flat.backward
+    def flat_backward(dy, saved, needs, gain):
+        ran.append("flat_backward")
+        return dy * 7, None
+
+    x = tensor([1.0, 2.0], ampkit.float16)
+    y = f(x)
+    y.backward(tensor([1.0, 1.0], ampkit.float16, grad=False))
+    assert ran == [("flat", ampkit.float16, ampkit.float16), "flat_backward"]
+    np.testing.assert_array_equal(x.grad.array, [7, 7])
+    f(tensor([[1.0]]))
+    with reference_only():
+        f(x)
+    assert len(ran) == 2
+
+
+def test_a_faster_backward_gets_the_dtypes_that_gradients_are_wanted_in():
+    f, seen = scaled(Cast.LOW), []
+
+    @f.backward_primitive.on("cpu")
+    def fast(dy, saved, needs, gain):
+        seen.append(needs)
+        return np.ones(dy.shape, needs[0]), np.ones(saved.weight.shape, needs[1])
+
+    x, w = tensor([[0.5, 0.25]], ampkit.float32), nn.Parameter(np.ones(2, np.float32))
+    with autocast(dtype=ampkit.float16):
+        y = f(x, w)
+    y.backward(ampkit.tensor([[1.0, 1.0]], dtype=ampkit.float16))
+    assert seen == [(ampkit.float16, ampkit.float32)]
+    assert x.grad.dtype == w.grad.dtype == ampkit.float32
+
+
+# observers
+
+
+def test_observers_see_bodies_casts_and_backwards_and_nothing_after():
+    seen = []
+    x = tensor([[1.0, 2.0]], ampkit.float32)
+    with observe.watch(lambda name, inputs, output: seen.append(name)), autocast(dtype=ampkit.float16):
+        y = ops.linear(x, tensor([[1.0, 2.0]], ampkit.float32))
+        y.sum().backward()
+    assert seen == ["cast", "cast", "linear", "sum", "sum_backward", "linear_backward"]
+    ops.exp(x)
+    assert len(seen) == 6
+
+
+def test_numpy_s_warnings_stay_off_inside_and_on_outside():
+    with np.errstate(all="raise"):
+        assert np.isinf(ops.exp(tensor([1000.0])).array[0])
+        assert np.isnan(ops.log(tensor([-1.0])).array[0])
+        assert np.isinf(tensor([1e6], ampkit.float32).half().array[0])
+        with pytest.raises(FloatingPointError):
+            np.exp(np.float64(1000.0))

@@ -1,0 +1,261 @@
+"""The tape: gradients to the right places, once, and an error where a wrong number would come out."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import autocast, nn, ops
+from ampkit.core.errors import ArgumentError, DTypeError, ShapeError, StateError
+
+
+def leaf(*values, dtype=ampkit.float64):
+    return ampkit.tensor(list(values), dtype=dtype, requires_grad=True)
+
+
+def test_gradients_add_up_over_uses_and_over_backwards():
+    x = leaf(2.0, 3.0)
+    (x * x + x).sum().backward()
+    np.testing.assert_array_equal(x.grad.array, [5, 7])
+    (x * 1.0).sum().backward()
+    np.testing.assert_array_equal(x.grad.array, [6, 8])
+
+
+def test_the_order_of_nodes_does_not_visit_one_before_all_its_gradients_came():
+    x = leaf(2.0)
+    a = x * x
+    b = a * a
+    c = a * 3.0
+    (b + c + a).sum().backward()
+    assert x.grad.item() == 4 * 8 + 3 * 4 + 4
+
+
+def test_broadcast_axes_are_summed_in_the_accumulator():
+    bias = ampkit.tensor([0.0], dtype=ampkit.float16, requires_grad=True)
+    x = ampkit.tensor(np.ones((4096, 1)), dtype=ampkit.float16)
+    (x + bias).backward(ampkit.tensor(np.full((4096, 1), 1.0), dtype=ampkit.float16))
+    assert bias.grad.item() == 4096 and bias.grad.dtype == ampkit.float16
+
+
+def test_a_leaf_used_in_two_dtypes_gets_one_gradient_in_its_own():
+    x = leaf(1.0, 2.0, dtype=ampkit.float32)
+    (x.half().float() * x).sum().backward()
+    assert x.grad.dtype == ampkit.float32
+    np.testing.assert_array_equal(x.grad.array, [2, 4])
+
+
+def test_backward_twice_raises_unless_the_graph_is_retained():
+    x = leaf(3.0)
+    y = (x * x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    assert x.grad.item() == 12
+    with pytest.raises(StateError, match="retain_graph=True"):
+        y.backward()
+
+
+def test_backward_frees_what_the_nodes_saved():
+    x = leaf(3.0)
+    held = x * 2.0
+    y = (held * held).sum()
+    gone = weakref.ref(held)
+    del held
+    y.backward()
+    gc.collect()
+    assert gone() is None
+
+
+def test_backward_of_a_vector_wants_a_gradient_of_its_shape():
+    x = leaf(1.0, 2.0)
+    with pytest.raises(ShapeError, match="a tensor of one element"):
+        (x * x).backward()
+    with pytest.raises(ShapeError, match=r"shape \(2,\)"):
+        (x * x).backward(ampkit.tensor([1.0]))
+    with pytest.raises(DTypeError, match="floating-point"):
+        (x * x).backward(ampkit.tensor([1, 1]))
+    (x * x).backward(ampkit.tensor([1.0, 10.0], dtype=ampkit.float64))
+    np.testing.assert_array_equal(x.grad.array, [2, 40])
+
+
+def test_backward_off_the_tape_says_why():
+    with pytest.raises(StateError, match="no_grad"):
+        ampkit.tensor([1.0]).sum().backward()
+    with pytest.raises(ArgumentError, match="ampkit.grad"):
+        leaf(1.0).sum().backward(create_graph=True)
+
+
+def test_no_grad_records_nothing_and_enable_grad_inside_does():
+    x = leaf(1.0)
+    with ampkit.no_grad():
+        assert not (x * x).requires_grad
+        with ampkit.enable_grad():
+            assert (x * x).requires_grad
+    assert (x * x).requires_grad
+
+    @ampkit.no_grad()
+    def quiet():
+        return x * x
+
+    assert not quiet().requires_grad and not quiet().requires_grad
+
+
+def test_a_weight_changed_between_forward_and_backward_raises():
+    w, x = nn.Parameter(np.ones((2, 2), np.float32)), leaf(1.0, 2.0, dtype=ampkit.float32)
+    y = ops.linear(x, w).sum()
+    with ampkit.no_grad():
+        w.mul_(3.0)
+    with pytest.raises(StateError, match="`weight` of linear changed in place"):
+        y.backward()
+
+
+def test_a_change_of_values_that_backward_does_not_read_is_harmless():
+    b = nn.Parameter(np.ones(2, np.float32))
+    y = (leaf(1.0, 2.0, dtype=ampkit.float32) + b).sum()
+    with ampkit.no_grad():
+        b.mul_(3.0)
+    y.backward()
+    np.testing.assert_array_equal(b.grad.array, [1, 1])
+
+
+def test_what_a_frozen_input_would_need_is_not_saved():
+    w, x = nn.Parameter(np.ones((2, 3), np.float32)), leaf(1.0, 2.0, 3.0, dtype=ampkit.float32)
+    frozen = nn.Parameter(np.ones((2, 3), np.float32), requires_grad=False)
+    assert set(vars(ops.linear(x, w).node.saved)) == {"input", "weight"}
+    assert set(vars(ops.linear(x, frozen).node.saved)) == {"weight"}
+    assert set(vars(ops.linear(x.detach(), w).node.saved)) == {"input"}
+
+
+def test_in_place_changes_of_what_the_tape_needs_are_refused():
+    x = leaf(1.0)
+    with pytest.raises(StateError, match="a leaf that requires grad"):
+        x.add_(1.0)
+    y = x * 2.0
+    with pytest.raises(StateError, match="the result of a recorded operation"), ampkit.no_grad():
+        y.add_(1.0)
+
+
+def test_integers_never_require_grad():
+    with pytest.raises(DTypeError, match="floating-point"):
+        ampkit.tensor([1, 2], requires_grad=True)
+    x = leaf(3.0, 1.0)
+    values, indices = ops.max(x, 0)
+    assert values.requires_grad and not indices.requires_grad
+
+
+# ampkit.grad
+
+
+def test_grad_returns_gradients_and_leaves_the_leaves_alone():
+    x, w = leaf(2.0), leaf(5.0)
+    y = x * x * w
+    gx, gw = ampkit.grad(y.sum(), (x, w))
+    assert (gx.item(), gw.item()) == (20, 4)
+    assert x.grad is None and w.grad is None and not gx.requires_grad
+
+
+def test_grad_of_an_intermediate():
+    x = leaf(2.0)
+    h = x * 3.0
+    y = (h * h).sum()
+    (gh,) = ampkit.grad(y, h)
+    assert gh.item() == 12
+
+
+def test_an_input_that_nothing_depends_on_raises_or_gives_none():
+    x, w = leaf(2.0), leaf(1.0)
+    with pytest.raises(StateError, match="allow_unused"):
+        ampkit.grad((x * x).sum(), (x, w))
+    assert ampkit.grad((x * x).sum(), (x, w), allow_unused=True)[1] is None
+
+
+def test_derivatives_of_any_order():
+    x = leaf(2.0)
+    y = (x * x * x * x).sum()
+    for expected in (32, 48, 48, 24):
+        (y,) = ampkit.grad(y, x, create_graph=True)
+        assert y.item() == expected
+
+
+def test_a_gradient_penalty_through_a_network_matches_finite_differences():
+    rng = np.random.default_rng(0)
+    x = ampkit.tensor(rng.standard_normal((4, 3)), requires_grad=True)
+    w = ampkit.tensor(rng.standard_normal((5, 3)), requires_grad=True)
+    g = ampkit.tensor(rng.standard_normal(5), requires_grad=True)
+
+    def penalty(weight):
+        out = ops.layer_norm(ops.tanh(ops.linear(x, weight)), (5,), g).pow(2).sum()
+        (gx,) = ampkit.grad(out, x, create_graph=True)
+        return gx.pow(2).sum()
+
+    (gw,) = ampkit.grad(penalty(w), w)
+    direction, h = rng.standard_normal((5, 3)), 1e-6
+    up, down = (penalty(ampkit.tensor(w.array + s * h * direction, requires_grad=True)).item() for s in (1, -1))
+    assert (gw.array * direction).sum() == pytest.approx((up - down) / (2 * h), rel=1e-6)
+
+
+# recompute
+
+
+def test_recompute_gives_the_same_gradients_for_arguments_and_parameters():
+    layer = nn.Linear(3, 3)
+    x = leaf(1.0, 2.0, 3.0, dtype=ampkit.float32)
+
+    def run(call):
+        x.grad = layer.weight.grad = None
+        call(lambda t: ops.tanh(layer(t)).pow(2), x).sum().backward()
+        return x.grad.array.copy(), layer.weight.grad.array.copy()
+
+    for direct, again in zip(run(lambda f, t: f(t)), run(ampkit.recompute), strict=True):
+        np.testing.assert_array_equal(direct, again)
+
+
+def test_recompute_enters_the_forward_s_region_and_random_state_again():
+    w, seen = nn.Parameter(np.ones((8, 8), np.float32)), []
+    x = ampkit.tensor(np.ones((4, 8)), dtype=ampkit.float32, requires_grad=True)
+
+    def block(t):
+        y = ops.dropout(ops.linear(t, w), 0.5)
+        seen.append((y.dtype, y.detach().float().numpy().copy()))
+        return y
+
+    ampkit.manual_seed(3)
+    with autocast(dtype=ampkit.float16):
+        y = ampkit.recompute(block, x)
+    after = ampkit.get_rng_state()
+    y.float().sum().backward()
+    (first, a), (second, b) = seen
+    assert first == second == ampkit.float16
+    np.testing.assert_array_equal(a, b)
+    assert ampkit.get_rng_state() == after
+
+
+def test_recompute_keeps_nothing_but_its_arguments():
+    x = leaf(1.0, 2.0)
+    y = ampkit.recompute(lambda t: ops.exp(ops.exp(t)), x)
+    assert y.node.op.name == "recompute"
+    (g,) = ampkit.grad(y.sum(), x)
+    np.testing.assert_allclose(g.array, np.exp(np.exp(x.array)) * np.exp(x.array))
+
+
+# scale tags
+
+
+def test_mixing_gradients_of_different_scales_raises():
+    x = leaf(1.0, dtype=ampkit.float32)
+    scaler = ampkit.GradScaler()
+    scaler.scale((x * x).sum()).backward()
+    with pytest.raises(StateError, match="mixture"):
+        (x * x).sum().backward()
+
+
+def test_the_tag_of_a_scaled_loss_survives_arithmetic():
+    x = leaf(1.0, dtype=ampkit.float32)
+    scaler = ampkit.GradScaler()
+    (scaler.scale((x * x).sum()) / 4).backward()
+    assert x.grad.tag is scaler
+    (g,) = ampkit.grad(scaler.scale((x * x).sum()), x)
+    assert g.tag is None

@@ -1,0 +1,175 @@
+"""Tensors: made, read, changed in place, copied, and handed to other libraries."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import nn
+from ampkit.core.errors import AmpkitError, ArgumentError, DeviceError, DTypeError, ShapeError, StateError
+
+
+@pytest.mark.parametrize(
+    "values, dtype",
+    [
+        (1.5, "float32"),
+        ([1, 2], "int64"),
+        ([[1.0], [2.0]], "float32"),
+        ([True, False], "bool"),
+        (np.ones(2), "float64"),
+        (np.ones(2, ">f4"), "float32"),
+        ([], "float32"),
+        (np.ones(2, np.int8), "int8"),
+    ],
+)
+def test_values_become_tensors_of_pytorch_s_dtypes(values, dtype):
+    made = ampkit.tensor(values)
+    assert made.dtype.name == dtype and made.dtype.isnative
+
+
+def test_a_tensor_does_not_share_the_memory_of_its_values():
+    values = np.ones(3, np.float32)
+    made = ampkit.tensor(values)
+    values[0] = 5
+    assert made.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "values, dtype, error",
+    [
+        ([[1.0], [2.0, 3.0]], None, ShapeError),
+        (["a"], None, DTypeError),
+        ([1 + 2j], None, DTypeError),
+        (np.array([object()]), None, DTypeError),
+        ([1.0], "float8", DTypeError),
+        ([1.0], "complex64", DTypeError),
+    ],
+)
+def test_what_is_no_tensor_is_refused_in_one_line(values, dtype, error):
+    with pytest.raises(error) as caught:
+        ampkit.tensor(values, dtype=dtype)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_an_unknown_or_missing_device_is_refused():
+    with pytest.raises(DeviceError, match="'gpu'"):
+        ampkit.tensor([1.0], device="gpu")
+    with pytest.raises(DeviceError, match="cpu:3"):
+        ampkit.tensor([1.0], device="cpu:3")
+
+
+def test_shape_and_kind_answer_in_pytorch_s_words():
+    x = ampkit.zeros(2, 3, dtype=ampkit.bfloat16)
+    assert x.shape == (2, 3) and x.shape.numel() == 6 and x.size(1) == 3 and x.dim() == 2
+    assert x.numel() == 6 and x.nbytes == 12 and x.stride() == (3, 1) and len(x) == 2
+    assert x.device == "cpu" and x.device.type == "cpu" and x.device.index is None
+    assert x.is_leaf and x.grad_fn is None and x.is_floating_point() and x.is_contiguous()
+
+
+def test_one_element_reads_as_a_number_and_more_do_not():
+    assert ampkit.tensor([2.5]).item() == 2.5 and float(ampkit.tensor(2.5)) == 2.5
+    assert int(ampkit.tensor(3)) == 3 and bool(ampkit.tensor([0.0])) is False
+    assert [10, 20, 30][ampkit.tensor(1)] == 20
+    with pytest.raises(ShapeError, match="one element"):
+        ampkit.tensor([1.0, 2.0]).item()
+    with pytest.raises(DTypeError, match="an integer tensor"):
+        [1, 2][ampkit.tensor(1.0)]
+
+
+def test_numpy_shares_memory_and_refuses_a_tensor_on_the_tape():
+    x = ampkit.tensor([1.0, 2.0])
+    x.numpy()[0] = 7
+    assert x.tolist() == [7, 2]
+    with pytest.raises(StateError, match=r"detach\(\)\.numpy"):
+        x.requires_grad_().numpy()
+
+
+def test_data_reads_off_the_tape_and_writes_count_as_changes():
+    p = nn.Parameter(np.ones(2, np.float32))
+    before = p.version[0]
+    p.data = ampkit.tensor([3.0, 4.0])
+    assert p.tolist() == [3, 4] and p.version[0] == before + 1 and not p.data.requires_grad
+    with pytest.raises(ShapeError, match=r"shape \(2,\)"):
+        p.data = ampkit.tensor([1.0])
+
+
+def test_a_gradient_can_be_set_and_must_fit():
+    p = nn.Parameter(np.ones(2, np.float32))
+    p.grad = ampkit.tensor([1.0, 2.0])
+    assert p.grad is p.grad and p.grad.tolist() == [1, 2]
+    p.grad = None
+    assert p.grad is None
+    with pytest.raises(ShapeError):
+        p.grad = ampkit.tensor([1.0])
+
+
+def test_a_16_bit_parameter_s_gradient_is_float32():
+    p = nn.Parameter(ampkit.ones(2, dtype=ampkit.bfloat16))
+    (p * 3.0).sum().backward()
+    assert p.grad.dtype == ampkit.float32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool"])
+def test_pickle_and_deepcopy_keep_values_and_kind(dtype):
+    x = ampkit.tensor([1.0, 0.0], dtype=dtype)
+    for twin in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x)):
+        assert twin.dtype == x.dtype and twin.tolist() == x.tolist() and twin.array is not x.array
+    p = nn.Parameter(np.ones(2, np.float32))
+    twin = pickle.loads(pickle.dumps(p))
+    assert type(twin) is nn.Parameter and twin.requires_grad
+
+
+def test_repr_shows_values_dtype_and_place_on_the_tape():
+    x = ampkit.tensor([1.0, 2.0], requires_grad=True)
+    assert repr(x) == "tensor([1., 2.], requires_grad=True)"
+    assert repr(x * 2.0) == "tensor([2., 4.], grad_fn=<mul>)"
+    assert "dtype=bfloat16" in repr(ampkit.tensor([1.0], dtype="bfloat16"))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "int8", "uint8", "bool"])
+def test_dlpack_hands_over_the_same_memory(dtype):
+    x = ampkit.tensor([1.0, 0.0, 1.0], dtype=dtype)
+    twin = ampkit.from_dlpack(x)
+    assert twin.dtype == x.dtype and twin.tolist() == x.tolist()
+    assert np.shares_memory(twin.array, x.array)
+
+
+def test_dlpack_speaks_with_numpy_and_refuses_the_rest():
+    values = np.arange(6.0).reshape(2, 3)
+    assert np.shares_memory(ampkit.from_dlpack(values).array, values)
+    assert np.from_dlpack(ampkit.tensor([1.0])).tolist() == [1.0]
+    with pytest.raises(DTypeError, match="__dlpack__"):
+        ampkit.from_dlpack([1.0])
+    with pytest.raises(StateError, match="detach"):
+        np.from_dlpack(ampkit.tensor([1.0], requires_grad=True))
+
+
+# randomness
+
+
+def test_the_same_seed_gives_the_same_numbers_and_a_state_brings_them_back():
+    ampkit.manual_seed(5)
+    first = ampkit.randn(4).tolist()
+    state = ampkit.get_rng_state()
+    second = ampkit.randn(4).tolist()
+    ampkit.set_rng_state(state)
+    assert ampkit.randn(4).tolist() == second != first
+    ampkit.manual_seed(5)
+    assert ampkit.randn(4).tolist() == first
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "x"])
+def test_a_seed_out_of_range_is_refused(seed):
+    with pytest.raises(ArgumentError, match="manual_seed"):
+        ampkit.manual_seed(seed)
+
+
+def test_errors_survive_pickle_with_their_text():
+    error = ShapeError("linear", "input [..., 3]", "input [2, 5]", "transpose the weight")
+    assert str(error) == "linear: needs input [..., 3], got input [2, 5]\nhelp: transpose the weight"
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is ShapeError and str(twin) == str(error) and isinstance(twin, (AmpkitError, ValueError))

@@ -1,0 +1,101 @@
+"""Sequential, ModuleList, ModuleDict, ParameterList."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from ampkit.core.errors import ArgumentError, DTypeError, RangeError
+from ampkit.core.tensor import Parameter
+from ampkit.nn import Identity, Linear, Module, ModuleDict, ModuleList, ParameterList, Sequential
+
+
+class Add(Module):
+    def __init__(self, text):
+        super().__init__()
+        self.text = text
+
+    def forward(self, x):
+        return x + self.text
+
+
+def test_sequential_applies_its_modules_in_order():
+    assert Sequential(Add("a"), Add("b"))("") == "ab"
+    assert Sequential()("x") == "x"
+    named = Sequential(OrderedDict(first=Add("a"), second=Add("b")))
+    assert named("") == "ab"
+    assert named.second.text == "b"
+    assert [n for n, _ in named.named_children()] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda *a: Sequential(*a), lambda *a: ModuleList(a)], ids=["Sequential", "ModuleList"]
+)
+def test_lists_of_modules_behave_like_lists(kind):
+    a, b, c = Add("a"), Add("b"), Add("c")
+    modules = kind(a, b)
+    assert len(modules) == 2
+    assert modules[0] is a
+    assert modules[-1] is b
+    assert list(modules) == [a, b]
+    modules.append(c)
+    assert list(modules[1:]) == [b, c]
+    assert type(modules[1:]) is type(modules)
+    modules.insert(0, c)
+    assert [m.text for m in modules] == ["c", "a", "b", "c"]
+    assert [n for n, _ in modules.named_children()] == ["0", "1", "2"]
+    assert modules.pop() is c
+    del modules[0]
+    modules[0] = c
+    assert list(modules) == [c, b]
+    assert list(modules._modules) == ["0", "1"]
+    modules.extend([a])
+    assert list(modules) == [c, b, a]
+
+
+def test_slices_of_a_named_sequential_keep_the_names():
+    named = Sequential(OrderedDict(first=Add("a"), second=Add("b")))
+    assert list(named[1:]._modules) == ["second"]
+
+
+def test_wrong_entries_and_indices_are_refused():
+    with pytest.raises(DTypeError, match="Sequential: needs entries of type Module, got a int"):
+        Sequential(1)
+    with pytest.raises(RangeError, match="ModuleList: needs an index below 1, got 1"):
+        ModuleList([Identity()])[1]
+    with pytest.raises(ArgumentError, match="ModuleDict: needs one of a, got 'b'"):
+        ModuleDict({"a": Identity()})["b"]
+
+
+def test_module_dict_registers_by_name():
+    layers = ModuleDict({"a": Linear(1, 2)})
+    layers["b"] = Identity()
+    assert list(layers) == ["a", "b"]
+    assert "a" in layers
+    assert len(layers) == 2
+    assert layers.a is layers["a"]
+    assert list(layers.state_dict()) == ["a.weight", "a.bias"]
+    layers.pop("a")
+    assert list(layers.keys()) == ["b"]
+    assert list(layers.items()) == [("b", layers["b"])]
+    layers.clear()
+    assert not list(layers.values())
+
+
+def test_parameter_list_registers_by_number():
+    class Model(Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = ParameterList([Parameter(np.ones(2)), Parameter(np.ones(3))])
+
+    model = Model()
+    model.weights.append(Parameter(np.ones(4)))
+    assert [name for name, _ in model.named_parameters()] == ["weights.0", "weights.1", "weights.2"]
+    assert model.weights[-1].shape == (4,)
+    assert "2: Parameter [4] float64" in repr(model).replace("(2)", "2")
+
+
+def test_lists_join():
+    assert len(ModuleList([Identity()]) + [Identity()]) == 2  # noqa: RUF005

@@ -1,0 +1,234 @@
+"""Module: registration, traversal, modes, moving, hooks, repr."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+
+import numpy as np
+import pytest
+
+from ampkit.core import dtypes
+from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, StateError
+from ampkit.core.tensor import Parameter, Tensor, tensor
+from ampkit.nn import Identity, Linear, Module, ModuleList, Sequential
+from ampkit.optim import SGD
+
+
+class Pair(Module):
+    def __init__(self, tied=False):
+        super().__init__()
+        self.first, self.second = Linear(2, 3), Linear(2, 3)
+        self.scale = Parameter(np.ones(1, np.float32))
+        self.register_buffer("count", tensor(0))
+        self.register_buffer("scratch", tensor([1.0]), persistent=False)
+        if tied:
+            self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return x
+
+
+NAMES = ["scale", "first.weight", "first.bias", "second.weight", "second.bias"]
+
+
+def test_assignment_registers_parameters_and_modules():
+    pair = Pair()
+    assert [name for name, _ in pair.named_parameters()] == NAMES
+    assert [name for name, _ in pair.named_buffers()] == ["count", "scratch"]
+    assert [name for name, _ in pair.named_children()] == ["first", "second"]
+    assert [name for name, _ in pair.named_modules()] == ["", "first", "second"]
+    assert len(list(pair.parameters(recurse=False))) == 1
+
+
+def test_a_name_lives_in_one_table_only():
+    pair = Pair()
+    pair.scale = Linear(1, 1)
+    assert "scale.weight" in dict(pair.named_parameters())
+    assert "scale" not in dict(pair.named_parameters())
+    pair.first = None
+    assert "first" in pair._modules
+    assert pair.first is None
+    assert "first" not in dict(pair.named_children())
+    del pair.second
+    assert not hasattr(pair, "second")
+
+
+def test_a_tensor_in_the_place_of_a_parameter_is_refused():
+    with pytest.raises(
+        DTypeError, match=r"Pair\.scale: needs a Parameter or None, got a Tensor\nhelp: to set its values"
+    ):
+        Pair().scale = tensor([1.0])
+
+
+def test_a_buffer_can_be_replaced_by_a_tensor():
+    pair = Pair()
+    pair.count = tensor(3)
+    assert dict(pair.named_buffers())["count"].item() == 3
+
+
+def test_assignment_before_init_says_what_to_call():
+    class Hasty(Module):
+        def __init__(self):
+            self.part = Identity()
+
+    with pytest.raises(StateError, match=r"help: call super\(\).__init__\(\) first"):
+        Hasty()
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "training", "forward"])
+def test_names_that_cannot_be_registered_are_refused(name):
+    with pytest.raises(ArgumentError, match="registering"):
+        Pair().register_buffer(name, tensor(1.0))
+
+
+def test_tied_parameters_are_listed_once_but_saved_under_both_names():
+    pair = Pair(tied=True)
+    assert "second.weight" not in dict(pair.named_parameters())
+    assert "second.weight" in dict(pair.named_parameters(remove_duplicate=False))
+    assert {"first.weight", "second.weight"} <= set(pair.state_dict())
+
+
+def test_listing_gives_parameters_their_longest_name():
+    pair = Pair()
+    outer = ModuleList([pair])
+    list(pair.first.parameters())
+    assert pair.first.weight.name == "weight"
+    list(outer.parameters())
+    list(pair.parameters())
+    assert pair.first.weight.name == "0.first.weight"
+
+
+def test_parts_are_found_by_dotted_name():
+    pair = Pair()
+    assert pair.get_submodule("first") is pair.first
+    assert pair.get_submodule("") is pair
+    assert pair.get_parameter("second.bias") is pair.second.bias
+    assert pair.get_buffer("count") is pair.count
+    with pytest.raises(ArgumentError, match=r"'first.wieght'\nhelp: did you mean 'first.weight'"):
+        pair.get_parameter("first.wieght")
+
+
+def test_train_and_eval_reach_every_module():
+    pair = Pair()
+    assert pair.eval() is pair
+    assert not any(m.training for m in pair.modules())
+    assert all(m.training for m in pair.train().modules())
+    with pytest.raises(DTypeError, match="mode"):
+        pair.train("yes")
+
+
+def test_apply_visits_the_parts_before_the_whole():
+    seen = []
+    pair = Pair()
+    pair.apply(seen.append)
+    assert seen == [pair.first, pair.second, pair]
+
+
+def test_freezing_and_zero_grad_reach_every_parameter():
+    pair = Pair()
+    for parameter in pair.parameters():
+        parameter.grad = Tensor(np.ones(parameter.shape, np.float32))
+    pair.zero_grad(set_to_none=False)
+    assert all(not p.grad.array.any() for p in pair.parameters())
+    pair.zero_grad()
+    assert all(p.grad is None for p in pair.parameters())
+    assert not any(p.requires_grad for p in pair.requires_grad_(False).parameters())
+
+
+def test_to_casts_floats_alone_and_keeps_objects_ties_and_gradients():
+    pair = Pair(tied=True)
+    weight = pair.first.weight
+    weight.grad = Tensor(np.full(weight.shape, 2.0, np.float32))
+    version = weight.version[0]
+    assert pair.to(dtypes.bfloat16) is pair
+    assert weight.version[0] > version
+    assert pair.first.weight is weight is pair.second.weight
+    assert weight.dtype == dtypes.bfloat16
+    assert pair.count.dtype == dtypes.int64
+    assert pair.scratch.dtype == dtypes.bfloat16
+    assert weight.grad.dtype == dtypes.float32
+    assert weight.grad.array[0, 0] == 2
+    assert pair.double().scale.dtype == dtypes.float64
+    assert weight.grad.dtype == dtypes.float64
+    assert pair.half().scale.dtype == dtypes.float16
+    assert pair.float().scale.dtype == dtypes.float32
+
+
+def test_to_takes_pytorchs_forms():
+    for args, kwargs in [
+        (("cpu", dtypes.float64), {}),
+        ((tensor([1.0], dtype=dtypes.float64),), {}),
+        ((), {"dtype": "float64"}),
+    ]:
+        assert Pair().to(*args, **kwargs).scale.dtype == dtypes.float64
+    assert Pair().cpu().scale.dtype == dtypes.float32
+    with pytest.raises(DTypeError, match="floating-point"):
+        Pair().to(dtypes.int64)
+    with pytest.raises(ArgumentError, match="divice"):
+        Pair().to(divice="cpu")
+    with pytest.raises(DeviceError, match="'tpu'"):
+        Pair().to("tpu")
+
+
+def test_a_model_that_an_optimizer_holds_does_not_move():
+    pair = Pair()
+    optimizer = SGD([pair.second.weight], lr=0.1)
+    with pytest.raises(StateError, match=r"'second.weight', which one holds\nhelp: move the model first"):
+        pair.half()
+    assert pair.scale.dtype == dtypes.float32
+    assert pair.float() is pair
+    del optimizer
+    gc.collect()
+    assert pair.half().second.weight.dtype == dtypes.float16
+
+
+def test_hooks_see_and_replace_arguments_and_output_until_removed():
+    layer, seen = Identity(), []
+    before = layer.register_forward_pre_hook(lambda m, args: (args[0] + 1,))
+    after = layer.register_forward_hook(lambda m, args, out: seen.append((args, out)))
+    assert layer(1) == 2
+    assert seen == [((2,), 2)]
+    before.remove()
+    after.remove()
+    after.remove()
+    assert layer(1) == 1
+    assert len(seen) == 1
+
+
+def test_hooks_run_in_order_and_take_keywords_if_asked():
+    layer = Identity()
+    layer.register_forward_hook(lambda m, args, out: out + "b")
+    layer.register_forward_hook(lambda m, args, out: out + "a", prepend=True)
+    layer.register_forward_pre_hook(lambda m, args, kwargs: (args, {"input": kwargs["input"] + "!"}), with_kwargs=True)
+    assert layer(input="x") == "x!ab"
+    with pytest.raises(DTypeError, match="hook: needs a callable"):
+        layer.register_forward_hook(None)
+
+
+def test_the_repr_is_a_tree():
+    model = Sequential(Linear(2, 3), Sequential(Identity()))
+    assert repr(model) == (
+        "Sequential(\n"
+        "  (0): Linear(in_features=2, out_features=3, bias=True)\n"
+        "  (1): Sequential(\n"
+        "    (0): Identity()\n"
+        "  )\n"
+        ")"
+    )
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
+def test_copies_are_equal_independent_and_tied_alike(again):
+    pair = Pair(tied=True)
+    twin = again(pair)
+    assert twin.first.weight is twin.second.weight
+    assert all(np.array_equal(a.array, b.array) for a, b in zip(pair.parameters(), twin.parameters(), strict=True))
+    twin.first.weight.data = twin.first.weight.array + 1
+    assert not np.array_equal(pair.first.weight.array, twin.first.weight.array)
+
+
+def test_a_module_without_forward_says_so():
+    with pytest.raises(StateError, match="Module: needs a method `forward`"):
+        Module()(1)

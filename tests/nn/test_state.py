@@ -1,0 +1,124 @@
+"""state_dict and load_state_dict."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit.core import dtypes
+from ampkit.core.errors import DTypeError, StateError
+from ampkit.core.tensor import Parameter, Tensor, tensor
+from ampkit.nn import BatchNorm1d, Linear, Module, Sequential
+
+
+class Tied(Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = Linear(2, 3, bias=False), Linear(2, 3, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def test_state_dict_shares_memory_and_is_off_the_tape():
+    layer = Linear(2, 3)
+    state = layer.state_dict()
+    assert list(state) == ["weight", "bias"]
+    assert state["weight"].array is layer.weight.array
+    assert not state["weight"].requires_grad
+    assert layer.state_dict(keep_vars=True)["weight"] is layer.weight
+    assert list(layer.state_dict(prefix="a.")) == ["a.weight", "a.bias"]
+
+
+def test_state_dict_keeps_buffers_unless_they_are_not_persistent():
+    norm = BatchNorm1d(2)
+    norm.register_buffer("scratch", tensor([1.0]), persistent=False)
+    assert list(norm.state_dict()) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+
+
+def test_loading_copies_values_into_the_same_parameters_and_counts_as_a_change():
+    source, target = Linear(2, 3), Linear(2, 3)
+    weight, version = target.weight, target.weight.version[0]
+    keys = target.load_state_dict(source.state_dict())
+    assert keys.missing_keys == []
+    assert keys.unexpected_keys == []
+    assert target.weight is weight
+    assert weight.version[0] > version
+    assert np.array_equal(weight.array, source.weight.array)
+    assert weight.array is not source.weight.array
+
+
+def test_loading_casts_to_the_dtype_of_the_module_and_takes_arrays():
+    layer = Linear(2, 1).bfloat16()
+    layer.load_state_dict({"weight": np.array([[1.0, 2.0]]), "bias": tensor([3])})
+    assert layer.weight.dtype == dtypes.bfloat16
+    assert layer.weight.tolist() == [[1.0, 2.0]]
+    assert layer.bias.tolist() == [3.0]
+
+
+def test_loading_takes_arrays_of_other_libraries_also_bfloat16():
+    class Foreign:
+        def __init__(self, held):
+            self.held = held
+
+        def __dlpack__(self, **options):
+            return self.held.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.held.__dlpack_device__()
+
+    layer = Linear(2, 1, bias=False)
+    layer.load_state_dict({"weight": Foreign(tensor([[1.0, -2.0]], dtype=dtypes.bfloat16))})
+    assert layer.weight.tolist() == [[1.0, -2.0]]
+
+
+def test_a_misfit_lists_every_key_and_changes_nothing():
+    model = Sequential(Linear(2, 3), Linear(3, 4), Linear(5, 1))
+    before = {name: value.array.copy() for name, value in model.state_dict().items()}
+    state = {name: Tensor(value + 1) for name, value in before.items()}
+    state["0.wieght"] = state.pop("0.weight")
+    state["extra"] = tensor([1.0])
+    state["1.weight"] = Tensor(before["1.weight"].T)
+    state["2.bias"] = tensor([1.0, 2.0])
+    with pytest.raises(StateError) as caught:
+        model.load_state_dict(state)
+    assert str(caught.value) == (
+        "Sequential.load_state_dict: "
+        "needs the names and shapes of the module, got 1 missing, 2 unexpected, 2 misshapen\n"
+        "  missing: 0.weight\n"
+        "  unexpected: 0.wieght (did you mean '0.weight'?)\n"
+        "  unexpected: extra\n"
+        "  misshapen: 1.weight needs [4, 3], got [3, 4] (transposed)\n"
+        "  misshapen: 2.bias needs [1], got [2]\n"
+        "help: strict=False leaves out what has no counterpart"
+    )
+    assert all(np.array_equal(value.array, before[name]) for name, value in model.state_dict().items())
+
+
+def test_strict_false_loads_what_fits_and_reports_the_rest():
+    layer = Linear(1, 1)
+    keys = layer.load_state_dict({"weight": [[5.0]], "other": [1.0]}, strict=False)
+    assert layer.weight.item() == 5.0
+    assert keys.missing_keys == ["bias"]
+    assert keys.unexpected_keys == ["other"]
+    with pytest.raises(StateError, match="got 1 misshapen"):
+        layer.load_state_dict({"weight": [5.0]}, strict=False)
+
+
+def test_a_common_prefix_is_pointed_out():
+    state = {f"module.{name}": value for name, value in Linear(1, 1).state_dict().items()}
+    with pytest.raises(StateError, match=r"every name begins with 'module\.': take that off"):
+        Linear(1, 1).load_state_dict(state)
+
+
+def test_a_tied_tensor_may_come_under_one_of_its_names():
+    model = Tied()
+    keys = model.load_state_dict({"embed.weight": np.full((3, 2), 7.0)})
+    assert keys.missing_keys == []
+    assert model.head.weight is model.embed.weight
+    assert model.head.weight.array[0, 0] == 7
+
+
+def test_values_that_are_no_tensors_are_refused_by_name():
+    with pytest.raises(DTypeError, match="numbers as 'weight', got a str"):
+        Linear(1, 1).load_state_dict({"weight": "x", "bias": [1.0]})
+    with pytest.raises(DTypeError, match="a dict of tensors by name, got a Parameter"):
+        Linear(1, 1).load_state_dict(Parameter(np.ones(1)))

@@ -1,0 +1,57 @@
+"""Every case of every operation: gradients, precision, strides, dtypes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from ampkit import testing
+from ampkit.core import observe
+from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.op import ops as registry
+from ampkit.core.tape import no_grad
+
+
+def _load(path: Path) -> list[testing.Case]:
+    spec = importlib.util.spec_from_file_location(f"cases_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CASES
+
+
+FILES = sorted(Path(__file__).parents[1].joinpath("cases").glob("*.py"))
+CASES = [pytest.param(case, id=f"{path.stem}-{case!r}") for path in FILES for case in _load(path)]
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+@every_case
+def test_gradients_agree_with_finite_differences(case):
+    testing.check_gradients(case)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=lambda d: d.name)
+def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
+    testing.check_precision(case, dtype)
+
+
+@every_case
+def test_strided_inputs_give_the_same_values(case):
+    testing.check_strides(case)
+
+
+@every_case
+def test_the_dtype_of_the_answer_follows_the_category(case):
+    testing.check_dtypes(case)
+
+
+def test_every_op_has_a_case():
+    ran = set()
+    with observe.watch(lambda name, inputs, output: ran.add(name)), no_grad():
+        for param in CASES:
+            case = param.values[0]
+            case(*case.tensors(float32))
+    ours = {name for name, op in registry.items() if op.forward.reference.run.__module__.startswith("ampkit.")}
+    assert not ours - ran, f"no case for {sorted(ours - ran)}"

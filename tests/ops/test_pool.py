@@ -1,0 +1,119 @@
+"""Pooling: ties, NaN, padding that never wins, sums that do not overflow, clear errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit import ops
+from ampkit.core.dtypes import float16, float32
+from ampkit.core.errors import ArgumentError, ShapeError
+from ampkit.core.tape import grad
+from ampkit.core.tensor import Tensor, tensor
+
+
+def image(values, dtype=float32, **options):
+    return tensor(np.array(values, np.float64)[None, None], dtype=dtype, **options)
+
+
+def test_the_gradient_of_equal_values_goes_to_the_first():
+    x = image([[3, 3], [3, 1]], requires_grad=True)
+    (dx,) = grad(ops.max_pool2d(x, 2), [x])
+    assert dx.tolist() == [[[[1, 0], [0, 0]]]]
+
+
+def test_the_gradients_of_overlapping_windows_add_up():
+    x = image([[1, 9, 2]], requires_grad=True)
+    (dx,) = grad(ops.max_pool2d(x, (1, 2), stride=1).sum(), [x])
+    assert dx.tolist() == [[[[0, 2, 0]]]]
+
+
+def test_nan_wins_wherever_it_stands_and_takes_the_index():
+    for place in range(4):
+        values = np.arange(4.0)
+        values[place] = np.nan
+        out, index = ops.max_pool2d(image(values.reshape(2, 2)), 2, return_indices=True)
+        assert np.isnan(out.item())
+        assert index.item() == place
+
+
+def test_padding_never_wins_a_maximum():
+    out, index = ops.max_pool2d(image([[-5, -6], [-7, -8]]), 2, padding=1, return_indices=True)
+    assert out.tolist() == [[[[-5, -6], [-7, -8]]]]
+    assert index.tolist() == [[[[0, 1], [2, 3]]]]
+
+
+def test_indices_point_at_the_values_they_name():
+    x = tensor(np.random.default_rng(0).normal(size=(2, 3, 7, 6)))
+    out, index = ops.max_pool2d(x, (3, 2), stride=2, padding=1, dilation=(2, 1), ceil_mode=True, return_indices=True)
+    flat = np.take_along_axis(x.array.reshape(2, 3, 42), index.array.reshape(2, 3, -1), -1)
+    assert np.array_equal(flat.reshape(out.shape), out.array)
+
+
+def test_integers_are_pooled_as_integers():
+    assert ops.max_pool2d(tensor([[[-3, -2], [-9, -4]]]), 2, padding=1).tolist() == [[[-3, -2], [-9, -4]]]
+
+
+def test_a_mean_is_right_where_its_sum_overflows_float16():
+    x = image(np.full((2, 2), 60000.0), float16)
+    assert ops.avg_pool2d(x, 2).item() == ops.adaptive_avg_pool2d(x, 1).item() == 60000
+
+
+def test_padding_counts_as_zeros_unless_told_otherwise():
+    x = image([[4, 4], [4, 4]])
+    assert ops.avg_pool2d(x, 2, padding=1).tolist() == [[[[1, 1], [1, 1]]]]
+    assert ops.avg_pool2d(x, 2, padding=1, count_include_pad=False).tolist() == [[[[4, 4], [4, 4]]]]
+
+
+def test_what_ceil_mode_adds_beyond_the_edge_never_counts():
+    x = image([[6, 6, 6]])
+    assert ops.avg_pool2d(x, (1, 2), ceil_mode=True).tolist() == [[[[6, 6]]]]
+    assert ops.max_pool2d(x, (1, 2), ceil_mode=True).shape == (1, 1, 1, 2)
+    assert ops.max_pool2d(x, (1, 2)).shape == (1, 1, 1, 1)
+
+
+def test_adaptive_windows_overlap_where_sizes_do_not_divide():
+    assert ops.adaptive_avg_pool2d(image([[0, 3, 6, 9, 12]]), (1, 3)).tolist() == [[[[1.5, 6, 10.5]]]]
+
+
+def test_max_pool_keeps_a_byte_per_window_and_not_its_input():
+    saved = ops.max_pool2d(Tensor(np.ones((2, 3, 4, 4), np.float32), True), 2).node.saved
+    assert saved.place.dtype == np.uint8
+    assert saved.place.shape == (2, 3, 2, 2)
+    assert not hasattr(saved, "input")
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda: ops.max_pool2d(tensor(np.ones((4, 4))), 2),
+            ShapeError,
+            "max_pool2d: needs input [N, C, H, W] or [C, H, W], got input [4, 4]",
+        ),
+        (
+            lambda: ops.max_pool2d(image([[1, 2]]), 2),
+            ShapeError,
+            "max_pool2d: needs images of at least 2 x 2 for this kernel and padding, got 1 x 2",
+        ),
+        (
+            lambda: ops.avg_pool2d(image(np.ones((4, 4))), 2, padding=2),
+            ArgumentError,
+            "avg_pool2d: needs padding of at most half the kernel (2, 2), got (2, 2)",
+        ),
+        (
+            lambda: ops.avg_pool2d(image(np.ones((4, 4))), 2, divisor_override=0),
+            ArgumentError,
+            "avg_pool2d: needs a divisor_override other than 0, got 0",
+        ),
+        (
+            lambda: ops.adaptive_avg_pool2d(image(np.ones((4, 4))), 0),
+            ArgumentError,
+            "adaptive_avg_pool2d: needs output_size as an integer or a pair of them, at least 1, got (0, 0)",
+        ),
+    ],
+)
+def test_wrong_input_is_named(call, kind, message):
+    with pytest.raises(kind) as error:
+        call()
+    assert str(error.value) == message

@@ -1,0 +1,173 @@
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from ampkit import optim
+from ampkit.core.errors import ArgumentError, DTypeError, StateError
+from ampkit.core.tensor import Parameter, Tensor
+from ampkit.optim import lr_scheduler
+from ampkit.scaler import GradScaler
+
+
+def make(lr=0.5, kind=optim.SGD, **options):
+    p = Parameter(np.zeros(3, np.float32))
+    return p, kind([p], lr=lr, **options)
+
+
+def follow(optimizer, scheduler, count):
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(count):
+        optimizer.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        assert scheduler.get_last_lr() == [rates[-1]]
+    return rates
+
+
+def cosine(low, high, n, length):
+    return low + (high - low) * (1 + math.cos(math.pi * n / length)) / 2
+
+
+FORMS = {
+    "step": (lambda o: lr_scheduler.StepLR(o, 3, 0.5), lambda n: 0.5 * 0.5 ** (n // 3)),
+    "lambda": (lambda o: lr_scheduler.LambdaLR(o, lambda n: 0.9**n), lambda n: 0.5 * 0.9**n),
+    "constant": (lambda o: lr_scheduler.ConstantLR(o, 0.2, 4), lambda n: 0.1 if n < 4 else 0.5),
+    "linear": (lambda o: lr_scheduler.LinearLR(o, 0.1, 0.9, 5), lambda n: 0.5 * (0.1 + 0.8 * min(n, 5) / 5)),
+    "cosine": (lambda o: lr_scheduler.CosineAnnealingLR(o, 6, 0.01), lambda n: cosine(0.01, 0.5, n, 6)),
+    "one cycle": (
+        lambda o: lr_scheduler.OneCycleLR(o, 1.0, 11, pct_start=0.5, cycle_momentum=False),
+        lambda n: cosine(1.0, 0.04, n, 4.5) if n <= 4.5 else cosine(4e-6, 1.0, min(n, 10) - 4.5, 5.5),
+    ),
+    "sequence": (
+        lambda o: lr_scheduler.SequentialLR(
+            o, [lr_scheduler.LinearLR(o, 0.1, 1.0, 4), lr_scheduler.StepLR(o, 2, 0.1)], milestones=[4]
+        ),
+        lambda n: 0.5 * (0.1 + 0.9 * n / 4) if n < 4 else 0.5 * 0.1 ** ((n - 4) // 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_schedule_follows_its_closed_form(name):
+    build, form = FORMS[name]
+    _, optimizer = make()
+    rates = follow(optimizer, build(optimizer), 13)
+    assert np.allclose(rates, [form(n) for n in range(14)], rtol=1e-12)
+
+
+def test_a_long_schedule_outgrows_its_table():
+    _, optimizer = make(1.0)
+    rates = follow(optimizer, lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n)), 300)
+    assert np.allclose(rates, [1 / (1 + n) for n in range(301)])
+
+
+def test_a_function_is_never_asked_beyond_the_calls():
+    asked = []
+    _, optimizer = make()
+    scheduler = lr_scheduler.LambdaLR(optimizer, lambda n: asked.append(n) or 1.0)
+    follow(optimizer, scheduler, 5)
+    assert max(asked) == 5
+
+
+def test_one_cycle_moves_momentum_and_betas_the_opposite_way():
+    for kind, options, key in ((optim.SGD, {"momentum": 0.9}, "momentum"), (optim.Adam, {}, "betas")):
+        p, optimizer = make(kind=kind, **options)
+        scheduler = lr_scheduler.OneCycleLR(optimizer, 1.0, 11, pct_start=0.5, anneal_strategy="linear")
+        seen = []
+        for _ in range(11):
+            value = optimizer.param_groups[0][key]
+            seen.append(value if key == "momentum" else value[0])
+            p.grad = Tensor(np.ones(3, np.float32))
+            optimizer.step()
+            scheduler.step()
+        down = [0.95 - 0.1 * n / 4.5 for n in range(5)]
+        assert np.allclose(seen, [*down, *(0.85 + 0.1 * (n - 4.5) / 5.5 for n in range(5, 11))])
+        assert np.isfinite(p.array).all()
+
+
+def test_three_phases_come_back_to_the_start_before_the_end():
+    _, optimizer = make()
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 1.0, 10, pct_start=0.4, cycle_momentum=False, three_phase=True)
+    rates = follow(optimizer, scheduler, 9)
+    assert np.allclose([rates[0], rates[3], rates[6], rates[9]], [0.04, 1.0, 0.04, 4e-6])
+
+
+def test_only_real_steps_count():
+    p, optimizer = make()
+    scheduler, scaler = lr_scheduler.StepLR(optimizer, 1, 0.5), GradScaler(init_scale=4.0)
+    for gradient, rate in ((1.0, 0.25), (np.inf, 0.25), (1.0, 0.125), (np.nan, 0.125), (1.0, 0.0625)):
+        optimizer.zero_grad()
+        scaler.scale((p * Tensor(np.full(3, gradient, np.float32))).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == rate
+    assert scheduler.last_epoch == 3
+
+
+def test_a_scheduler_stepped_without_an_optimizer_step_counts_nothing_and_does_not_warn():
+    _, optimizer = make()
+    scheduler = lr_scheduler.StepLR(optimizer, 1, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler.step()
+        scheduler.step()
+    assert scheduler.last_epoch == 0
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    optimizer.step()
+    optimizer.step()
+    scheduler.step()
+    assert scheduler.last_epoch == 1
+
+
+def test_its_state_goes_back_and_continues():
+    _, a = make()
+    first = lr_scheduler.SequentialLR(a, [lr_scheduler.LinearLR(a), lr_scheduler.StepLR(a, 3)], [4])
+    follow(a, first, 5)
+    a.step()  # not followed yet
+    state = first.state_dict()
+    _, b = make()
+    second = lr_scheduler.SequentialLR(b, [lr_scheduler.LinearLR(b), lr_scheduler.StepLR(b, 3)], [4])
+    second.load_state_dict(state)
+    first.step()
+    second.step()
+    assert second.last_epoch == first.last_epoch == 6
+    assert follow(b, second, 5)[1:] == follow(a, first, 5)[1:]
+
+
+def test_last_epoch_resumes():
+    p = Parameter(np.zeros(3, np.float32))
+    optimizer = optim.SGD([{"params": [p], "lr": 0.1, "initial_lr": 0.4}])
+    scheduler = lr_scheduler.StepLR(optimizer, 1, 0.5, last_epoch=2)
+    assert scheduler.last_epoch == 3
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    with pytest.raises(StateError, match="initial_lr"):
+        lr_scheduler.StepLR(make()[1], 1, last_epoch=2)
+
+
+def test_an_optimizer_has_one_schedule():
+    _, optimizer = make()
+    older = lr_scheduler.StepLR(optimizer, 1)
+    lr_scheduler.CosineAnnealingLR(optimizer, 5)
+    with pytest.raises(StateError, match=r"newer schedule\nhelp: join them: SequentialLR"):
+        older.step()
+
+
+def test_what_cannot_be_a_schedule_is_refused():
+    _, optimizer = make()
+    for call in (
+        lambda: lr_scheduler.StepLR(optimizer, 0),
+        lambda: lr_scheduler.LinearLR(optimizer, 0.0),
+        lambda: lr_scheduler.LinearLR(optimizer, 2.0),
+        lambda: lr_scheduler.LambdaLR(optimizer, [len, len]),
+        lambda: lr_scheduler.OneCycleLR(optimizer, 1.0),
+        lambda: lr_scheduler.OneCycleLR(optimizer, 1.0, 10, anneal_strategy="no"),
+        lambda: lr_scheduler.SequentialLR(optimizer, [lr_scheduler.StepLR(optimizer, 1)], [3]),
+        lambda: lr_scheduler.StepLR(optimizer, 1).load_state_dict({"last_epoch": 3}),
+    ):
+        with pytest.raises(ArgumentError):
+            call()
+    with pytest.raises(DTypeError):
+        lr_scheduler.StepLR("optimizer", 1)

@@ -1,0 +1,205 @@
+"""The command line: what it prints, where it writes, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ampkit import cli
+from ampkit.backends.cpu import threads
+from ampkit.core.op import ops
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+MLP = str(RECIPES / "digits_mlp.toml")
+SHORT = ["train.epochs=", "train.steps=4", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]
+if threads.blas_kernels():  # one thread is the faster one where other processes want the other CPUs
+    SHORT.append("train.threads=1")
+
+
+@pytest.fixture
+def ampkit(capsys, monkeypatch, tmp_path):
+    """Runs a command in an empty directory -> (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str):
+        status = cli.main(arguments)
+        return status, *capsys.readouterr()
+
+    return run
+
+
+# train
+
+
+def test_train_leaves_a_run_directory_and_a_summary(ampkit, tmp_path):
+    status, out, err = ampkit("train", MLP, *SHORT, "amp.dtype=float16")
+    assert (status, err) == (0, "")
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert directory.name.startswith("digits_mlp-float16-")
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 4, 4]
+    assert "accuracy" in rows[-1]
+    assert "mlp on digits, float16" in out
+    assert "loss scale" in out
+
+
+def test_piped_there_is_one_plain_line_per_row(ampkit):
+    _, out, _ = ampkit("train", MLP, *SHORT, "train.log_every=2")
+    lines = [line for line in out.splitlines() if line.startswith("float32  step")]
+    assert [line.split()[2] for line in lines] == ["1/4", "2/4", "4/4", "4/4"]
+    assert "\x1b" not in out
+
+
+def test_the_config_of_a_run_runs_again_with_the_same_numbers(ampkit, tmp_path):
+    ampkit("train", MLP, *SHORT, "--run-dir", "first")
+    ampkit("train", "first/config.toml", "--run-dir", "second")
+    first, second = ((tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("first", "second"))
+    assert [json.loads(row)["loss"] for row in first[:-1]] == [json.loads(row)["loss"] for row in second[:-1]]
+    assert first[-1] == second[-1]
+
+
+def test_overrides_may_stand_behind_options(ampkit, tmp_path):
+    status, _, _ = ampkit("train", MLP, *SHORT, "--run-dir", "here", "train.steps=2")
+    assert status == 0
+    assert "steps = 2" in (tmp_path / "here" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "nowhere.toml"], "nowhere.toml"),
+        (["train", MLP, "amp.dtipe=float16"], "did you mean"),
+        (["train", MLP, "amp.dtype=float8"], "one of float32, bfloat16, float16"),
+        (["train", MLP, "--device", "cuda"], "a device of this machine (cpu)"),
+        (["train", MLP, "--device", "tpu"], "train.device"),
+        (["train", MLP, "--devise", "cpu"], "unknown argument '--devise'"),
+        (["train", MLP, "nonsense"], "key=value"),
+        (["train", str(RECIPES / "text_gpt.toml"), "data.path=nowhere"], "'nowhere'"),
+        (["train"], "RECIPE.toml"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "command"),
+        (["doctor", "x=1"], "unknown argument 'x=1'"),
+        (["ops", "--policy", "float8"], "float8"),
+        (["bench", MLP, "train.compile=true"], "train.compile"),
+        (["bench", MLP, "--json", "no/such/place.json"], "--json: needs a file that can be written"),
+    ],
+)
+def test_a_mistake_of_the_user_is_one_clear_line_and_status_2(ampkit, tmp_path, arguments, says):
+    status, out, err = ampkit(*arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    first, *more = err.splitlines()
+    assert first.startswith("ampkit: ")
+    assert len(more) <= 1
+    assert all(line.startswith("help: ") for line in more)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["full", "file/run"])
+def test_a_run_directory_that_cannot_be_used_stops_the_run_before_it_starts(ampkit, tmp_path, name):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    (tmp_path / "file").touch()
+    status, out, err = ampkit("train", MLP, *SHORT, "--run-dir", name)
+    assert (status, out) == (2, "")
+    assert err.startswith("ampkit: run directory: needs")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (['optimizer={name="sgd", lr=1e30}'], "needs a finite loss"),
+        (["amp.dtype=float16", f"amp.init_scale={2.0**97}", f"amp.min_scale={2.0**96}"], "scale"),
+    ],
+)
+def test_a_run_that_fails_ends_with_status_1_and_its_metrics_on_disk(ampkit, tmp_path, overrides, says):
+    status, _, err = ampkit("train", MLP, *SHORT, "train.steps=20", *overrides, "--run-dir", "run")
+    assert status == 1
+    assert err.startswith("ampkit: failed: ")
+    assert says in err
+    assert "metrics are in run/metrics.jsonl" in err
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
+    assert "Traceback" not in err
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ampkit", "train", MLP, *SHORT, *arguments]
+    return subprocess.Popen(command, cwd=RECIPES.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_ctrl_c_ends_a_run_with_its_metrics_on_disk_and_one_line(tmp_path):
+    process = started("train.steps=1000000", "--run-dir", str(tmp_path / "run"))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.count("\n") == 1
+    assert err.startswith("ampkit: interrupted in step ")
+    assert str(metrics) in err
+    assert all(json.loads(line)["step"] for line in metrics.read_text().splitlines())
+
+
+def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path):
+    process = started("train.steps=500", "--run-dir", str(tmp_path / "run"))
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 1
+
+
+# bench, ops, doctor
+
+
+def test_bench_sets_the_three_precisions_side_by_side(ampkit, tmp_path):
+    status, out, err = ampkit("bench", MLP, *SHORT, "--json", "results.json")
+    assert (status, err) == (0, "")
+    header = next(line for line in out.splitlines() if "bfloat16" in line and "float32" in line)
+    assert header.index("float32") < header.index("bfloat16") < header.rindex("float16")
+    for word in ("time per step", "peak memory", "accuracy", "validation loss", "loss scale", "skipped", "whole time"):
+        assert word in out
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [result["dtype"] for result in results] == ["float32", "bfloat16", "float16"]
+    assert {result["error"] for result in results} == {None}
+
+
+def test_bench_goes_on_when_one_precision_fails_and_ends_with_status_1(ampkit):
+    floor = [f"amp.init_scale={2.0**97}", f"amp.min_scale={2.0**96}"]
+    status, out, err = ampkit("bench", MLP, *SHORT, *floor, "train.steps=20")
+    assert status == 1
+    assert "float16 failed: " in err
+    assert "float32" in out
+
+
+def test_ops_lists_every_op_with_its_dtype_under_the_policy(ampkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, _ = ampkit("ops", "--policy", "bfloat16")
+    assert status == 0
+    listed = {line.split()[1] for line in out.splitlines() if line.startswith("│")}
+    assert set(ops) <= listed
+    assert 'Policy("bfloat16")' in out
+    row = next(line for line in out.splitlines() if line.startswith("│ linear "))
+    assert "low" in row
+    assert "bfloat16" in row
+
+
+def test_doctor_never_fails(ampkit):
+    status, out, err = ampkit("doctor")
+    assert (status, err) == (0, "")
+    assert "Python" in out
+    assert "CuPy" in out
+
+
+def test_version_and_help_end_with_status_0(ampkit):
+    for arguments in (["--version"], ["--help"], ["train", "--help"]):
+        with pytest.raises(SystemExit) as end:
+            ampkit(*arguments)
+        assert end.value.code == 0

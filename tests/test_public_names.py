@@ -1,0 +1,81 @@
+"""The public names: PyTorch's words where PyTorch has a word."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import ampkit
+
+TOP = """
+    tensor Tensor from_dlpack grad recompute no_grad enable_grad set_grad_enabled is_grad_enabled
+    autocast Policy GradScaler is_autocast_enabled get_autocast_dtype reference_only observe
+    manual_seed get_rng_state set_rng_state save load set_num_threads get_num_threads
+    float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool half float double int long finfo device
+    op Cast Saved Primitive nn optim ops models data utils amp
+""".split()
+PLACES = {
+    "ampkit.nn": """
+        Module Parameter Identity Linear Conv2d Embedding LayerNorm RMSNorm BatchNorm1d BatchNorm2d Dropout
+        MultiheadAttention ReLU GELU SiLU Tanh Sigmoid Softmax MaxPool2d AvgPool2d AdaptiveAvgPool2d Flatten
+        Sequential ModuleList CrossEntropyLoss MSELoss init functional
+    """,
+    "ampkit.optim": "SGD Adam AdamW clip_grad_norm_ clip_grad_value_ lr_scheduler",
+    "ampkit.optim.lr_scheduler": "StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR",
+    "ampkit.utils.data": "TensorDataset DataLoader",
+    "ampkit.models": "mlp cnn resnet18 resnet34 resnet50 gpt",
+    "ampkit.amp": "autocast GradScaler",
+}
+
+
+@pytest.mark.parametrize("name", TOP)
+def test_the_package_has_its_names(name):
+    assert hasattr(ampkit, name)
+
+
+@pytest.mark.parametrize(("place", "name"), [(p, name) for p, names in PLACES.items() for name in names.split()])
+def test_the_parts_have_theirs(place, name):
+    found = ampkit
+    for part in place.split(".")[1:]:
+        found = getattr(found, part)
+    assert hasattr(found, name)
+
+
+@pytest.mark.parametrize(
+    "place", ["nn", "nn.functional", "optim", "optim.lr_scheduler", "utils.data", "models", "data", "testing"]
+)
+def test_a_part_can_be_imported_by_pytorchs_path(place):
+    importlib.import_module(f"ampkit.{place}")
+
+
+def test_tensor_functions_are_the_same_objects_in_ops_and_at_the_top():
+    differ = [name for name in ampkit.ops.__all__ if getattr(ampkit, name) is not getattr(ampkit.ops, name)]
+    assert not differ
+
+
+def test_a_name_at_the_top_is_no_accident():
+    unlisted = {name for name in vars(ampkit) if not name.startswith("_") and name not in ampkit.__all__}
+    assert all(inspect.ismodule(vars(ampkit)[name]) for name in unlisted if not hasattr(builtins, name))
+
+
+def test_star_import_brings_no_builtin_of_another_meaning():
+    assert not {"bool", "float", "int", "sum", "abs", "all", "any", "round", "pow"} & set(ampkit.__all__)
+
+
+def test_errors_are_also_the_built_in_that_one_would_expect():
+    assert issubclass(ampkit.ShapeError, ValueError)
+    assert issubclass(ampkit.DTypeError, TypeError)
+    assert issubclass(ampkit.ScaleCollapseError, ampkit.NonFiniteError)
+    assert all(issubclass(getattr(ampkit, name), ampkit.AmpkitError) for name in dir(ampkit) if name.endswith("Error"))
+
+
+def test_importing_ampkit_loads_no_terminal_no_recipes_and_no_other_framework():
+    code = "import sys, ampkit; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"rich", "pydantic", "argparse", "torch", "cupy", "ampkit.cli", "ampkit.train", "ampkit.config"}

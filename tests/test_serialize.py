@@ -1,0 +1,122 @@
+"""save and load."""
+
+from __future__ import annotations
+
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from ampkit.core import dtypes
+from ampkit.core.errors import DTypeError, FileError
+from ampkit.core.tensor import Parameter, Tensor, tensor
+from ampkit.serialize import load, save
+
+
+@pytest.mark.parametrize("dtype", dtypes.NAMES.values(), ids=str)
+def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
+    values = tensor([[0, 1, 2], [3, 4, 5]], dtype=dtype)
+    save({"x": values}, tmp_path / "file")
+    found = load(tmp_path / "file")["x"]
+    assert found.dtype == dtype
+    assert found.array.tobytes() == values.array.tobytes()
+    assert found.shape == (2, 3)
+
+
+def test_strided_empty_and_zero_dimensional_tensors_come_back(tmp_path):
+    state = {"t": Tensor(np.arange(6.0).reshape(2, 3).T), "e": Tensor(np.zeros((0, 3))), "s": Tensor(np.array(3.0))}
+    save(state, tmp_path / "file")
+    found = load(tmp_path / "file")
+    assert list(found) == list(state)
+    for name, value in state.items():
+        assert found[name].shape == value.shape
+        assert np.array_equal(found[name].array, value.array)
+
+
+def test_loaded_tensors_can_be_written_to(tmp_path):
+    save({"x": tensor([1.0])}, tmp_path / "file")
+    found = load(tmp_path / "file")["x"]
+    found.data = np.array([2.0])
+    assert found.item() == 2.0
+
+
+def test_a_dict_of_tensors_is_what_other_readers_of_safetensors_see(tmp_path):
+    save({"a.weight": tensor([[1.0, 2.0]]), "a.bias": Parameter(np.ones(3, np.float32))}, tmp_path / "file")
+    found = safetensors.numpy.load_file(tmp_path / "file")
+    assert found["a.weight"].tolist() == [[1.0, 2.0]]
+    assert found["a.bias"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_files_of_others_load_as_a_dict_of_tensors(tmp_path):
+    safetensors.numpy.save_file(
+        {"w": np.eye(2, dtype=np.float32), "b": np.ones(2, ml_dtypes.bfloat16)}, tmp_path / "file", {"by": "x"}
+    )
+    found = load(tmp_path / "file")
+    assert found["w"].tolist() == [[1, 0], [0, 1]]
+    assert found["b"].dtype == dtypes.bfloat16
+
+
+def test_tied_tensors_are_stored_once_and_are_tied_again(tmp_path):
+    shared = tensor(np.zeros((100, 100), np.float32))
+    save({"a": shared, "b": shared.detach()}, tmp_path / "file")
+    found = load(tmp_path / "file")
+    assert found["a"] is found["b"]
+    assert (tmp_path / "file").stat().st_size < 1.5 * shared.nbytes
+
+
+def test_nested_objects_come_back_as_they_were(tmp_path):
+    rest = {"epoch": 3, "lr": [0.1, float("inf")], "note": ("x", None, True), "state": {0: {"step": 7}}}
+    save({"model": {"w": tensor([1.0])}, "model.w": tensor([2.0]), **rest}, tmp_path / "file")
+    found = load(tmp_path / "file")
+    assert found.pop("model")["w"].item() == 1.0
+    assert found.pop("model.w").item() == 2.0
+    assert found == rest
+
+
+def test_other_values_are_refused_by_place(tmp_path):
+    with pytest.raises(DTypeError, match=r"ndarray at 'a\.b'\nhelp: wrap"):
+        save({"a": {"b": np.ones(3)}}, tmp_path / "file")
+    with pytest.raises(DTypeError, match="a tuple in 'the top'"):
+        save({(1, 2): tensor([1.0])}, tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda d: b"", lambda d: d[:5], lambda d: d[:60], lambda d: d[:-1], lambda d: b"PK\3\4" + d]
+)
+def test_a_file_that_is_cut_short_or_foreign_gives_one_clear_error(tmp_path, spoil):
+    save({"x": tensor([1.0, 2.0])}, tmp_path / "file")
+    (tmp_path / "file").write_bytes(spoil((tmp_path / "file").read_bytes()))
+    with pytest.raises(FileError, match=r"load: needs a whole safetensors file, got .*file"):
+        load(tmp_path / "file")
+
+
+def test_a_description_that_does_not_fit_its_tensors_is_refused(tmp_path):
+    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": '{"tensor":"v"}'})
+    with pytest.raises(FileError, match="a description that does not fit"):
+        load(tmp_path / "file")
+
+
+def test_dtypes_without_arithmetic_are_refused_by_name(tmp_path):
+    safetensors.numpy.save_file({"w": np.ones(1, np.uint32)}, tmp_path / "file")
+    with pytest.raises(DTypeError, match="'w' of U32"):
+        load(tmp_path / "file")
+
+
+def test_missing_and_unwritable_files_are_named(tmp_path):
+    with pytest.raises(FileError, match=r"load: needs a file that can be read, got .*none: No such file"):
+        load(tmp_path / "none")
+    with pytest.raises(FileError, match=r"save: needs a file that can be written, got .*none/file: No such file"):
+        save({}, tmp_path / "none" / "file")
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    save({"x": tensor([1.0])}, tmp_path / "file")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(FileError, match="No space left"):
+        save({"x": tensor([2.0])}, tmp_path / "file")
+    monkeypatch.undo()
+    assert load(tmp_path / "file")["x"].item() == 1.0
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,121 @@
+"""The checks themselves: each finds the mistake it is there for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit import testing
+from ampkit.core import policy
+from ampkit.core.dtypes import float16, float32
+from ampkit.core.errors import ArgumentError
+from ampkit.core.op import Array, Saved, op, ops
+from ampkit.core.policy import Cast
+from ampkit.testing import Case, normal
+
+
+@pytest.fixture
+def define():
+    """Define a squaring op with a mistake, and take it out again."""
+    made = []
+
+    def make(reference=None, backward=None, cast=Cast.KEEP, **options):
+        def oops(input: Array):
+            return input * input, Saved(input=input)
+
+        found = op(cast=cast, **options)(reference or oops)
+        found.backward(backward or (lambda dy, saved, needs: dy * (2 * saved.input)))
+        made.append(found.name)
+        return found
+
+    yield make
+    for name in made:
+        del ops[name], policy.categories[name]
+
+
+CASE = Case("oops", normal(3, 4))
+
+
+def test_a_right_op_passes_every_check(define):
+    define()
+    testing.check(CASE)
+
+
+def test_a_wrong_slope_is_found(define):
+    define(backward=lambda dy, saved, needs: dy * (2.001 * saved.input))
+    with pytest.raises(AssertionError, match="input 0: slope"):
+        testing.check_gradients(CASE)
+
+
+def test_a_missing_slope_is_found(define):
+    define(backward=lambda dy, saved, needs: None)
+    with pytest.raises(AssertionError, match="input 0: slope"):
+        testing.check_gradients(CASE)
+
+
+def test_a_slope_that_a_second_derivative_would_take_for_a_constant_is_found(define):
+    from ampkit.core.replay import plain
+
+    define(backward=lambda dy, saved, needs: dy * (2 * plain(saved.input)))
+    with pytest.raises(AssertionError, match="input 0: slope"):
+        testing.check_gradients(CASE)
+
+
+def test_arithmetic_in_16_bits_is_found(define):
+    def oops(input: Array):
+        low = input.astype(np.float16 if input.dtype == float32 else input.dtype)
+        return (low * low).astype(input.dtype), Saved(input=input)
+
+    define(reference=oops)
+    with pytest.raises(AssertionError, match="expected"):
+        testing.check_precision(CASE, float32)
+
+
+def test_a_write_into_an_input_is_found(define):
+    def oops(input: Array):
+        input *= 1.0
+        return input * input, Saved(input=input)
+
+    define(reference=oops)
+    with pytest.raises(ValueError, match="read-only"):
+        testing.check_gradients(CASE)
+
+
+def test_a_body_that_reads_memory_and_not_the_array_is_found(define):
+    def oops(input: Array):
+        flat = np.ndarray(input.shape, input.dtype, input.base if input.base is not None else input)
+        return flat * flat, Saved(input=input)
+
+    define(reference=oops)
+    with pytest.raises(AssertionError, match="expected"):
+        testing.check_strides(CASE)
+
+
+def test_a_dtype_other_than_the_categorys_is_found(define):
+    def oops(input: Array):
+        return np.multiply(input, input, dtype=np.float64), Saved(input=input)
+
+    define(reference=oops, moves=True)
+    with pytest.raises(AssertionError, match="float64 out of float32"):
+        testing.check_dtypes(CASE)
+
+
+def test_a_difference_beyond_the_tolerance_and_only_that_is_refused():
+    testing.assert_close(np.float32([1.0, np.inf, np.nan]), np.array([1.000005, np.inf, np.nan]))
+    testing.assert_close(np.float16([1.0]), np.array([1.0004]))
+    for got, want in (([1.0], [1.001]), ([np.nan], [1.0]), ([1.0], [np.inf]), ([1.0, 2.0], [1.0])):
+        with pytest.raises(AssertionError):
+            testing.assert_close(np.float32(got), np.array(want))
+    with pytest.raises(AssertionError):
+        testing.assert_close(np.array([1]), np.array([2]))
+
+
+def test_a_case_draws_the_same_values_each_time_and_fills_lists():
+    case = Case("cat", [normal(2), testing.uniform(1, 2, 3)], 0)
+    first, second = case.tensors(float16), case.tensors(float16)
+    assert [t.tolist() for t in first] == [t.tolist() for t in second]
+    assert all(t.dtype == float16 and t.requires_grad for t in first)
+    assert case(*first)[0].shape == (5,)
+    assert repr(case) == "cat([2, 3], 0)"
+    with pytest.raises(ArgumentError, match="the name of an operation, got 'nothing'"):
+        Case("nothing", normal(2))(*first)

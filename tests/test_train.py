@@ -1,0 +1,297 @@
+"""One step, a whole run, and what they report."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ampkit import build, config, nn, ops, optim
+from ampkit.backends.cpu import threads
+from ampkit.core import observe
+from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.errors import ArgumentError, ConfigError, DeviceError, NonFiniteError, ScaleCollapseError
+from ampkit.core.random import manual_seed
+from ampkit.core.tensor import tensor
+from ampkit.data import digits
+from ampkit.scaler import GradScaler
+from ampkit.train import EvalRow, StepRow, evaluate, fit, step
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+SHORT = ["train.epochs=", "train.steps=6", "train.log_every=2", "train.eval_every=", 'schedule={name="constant"}']
+if threads.blas_kernels():  # one thread is the faster one where other processes want the other CPUs
+    SHORT.append("train.threads=1")
+
+
+def mlp(*overrides: str):
+    return config.load(RECIPES / "digits_mlp.toml", [*SHORT, "model.hidden=[16]", *overrides])
+
+
+def gpt(*overrides: str):
+    small = ["model.n_layer=1", "model.n_embd=16", "model.n_head=2", "model.block_size=8", "train.eval_batches=2"]
+    return config.load(RECIPES / "text_gpt.toml", [*small, *SHORT[1:], *overrides])
+
+
+def steps_of(rows):
+    return [row for row in rows if isinstance(row, StepRow)]
+
+
+def numbers(rows):
+    return [(row.loss, row.grad_norm, row.scale) if isinstance(row, StepRow) else row for row in rows]
+
+
+# a run
+
+
+def test_a_run_logs_its_first_step_every_so_many_and_the_last_and_evaluates_at_the_end():
+    rows = list(fit(mlp("train.steps=5", "train.log_every=2")))
+    assert [row.step for row in steps_of(rows)] == [1, 2, 4, 5]
+    assert [row.step for row in rows if isinstance(row, EvalRow)] == [5]
+    assert isinstance(rows[-1], EvalRow)
+
+
+def test_eval_every_evaluates_on_the_way_as_well():
+    rows = list(fit(mlp("train.eval_every=4")))
+    assert [row.step for row in rows if isinstance(row, EvalRow)] == [4, 6]
+
+
+def test_epochs_count_the_batches_of_the_training_data():
+    recipe = config.load(RECIPES / "digits_mlp.toml", ["train.epochs=2", "data.batch_size=100"])
+    assert fit(recipe).steps == 2 * 15  # 1,437 images
+    assert fit(mlp("train.steps=", "train.epochs=2", "data.batch_size=100", "train.accumulate=4")).steps == 7
+
+
+def test_the_same_recipe_gives_the_same_numbers_and_another_seed_others():
+    first, again, other = (numbers(fit(mlp(f"train.seed={seed}", "amp.dtype=float16"))) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_digits_are_learned():
+    rows = list(fit(mlp("train.steps=60", "model.hidden=[64]", "amp.dtype=float16")))
+    assert rows[-1].accuracy > 0.8
+    assert steps_of(rows)[-1].loss < steps_of(rows)[0].loss / 2
+
+
+def test_text_is_learned(tmp_path):
+    (tmp_path / "text.txt").write_text("abcdefgh" * 500)
+    rows = list(fit(gpt(f'data.path="{tmp_path}"', "train.steps=40", "optimizer.lr=0.03")))
+    assert rows[-1].val_loss < 1 < math.log(8) < steps_of(rows)[0].loss
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        ('{name="mlp", hidden=[8]}', '{name="synthetic_images", count=20, shape=[1, 8, 8], batch_size=4}'),
+        ('{name="cnn", width=4}', '{name="synthetic_images", count=20, shape=[1, 8, 8], batch_size=4}'),
+        ('{name="resnet18"}', '{name="synthetic_images", count=8, shape=[3, 8, 8], batch_size=2}'),
+        (
+            '{name="gpt", n_layer=1, n_embd=8, n_head=1, block_size=4}',
+            '{name="synthetic_tokens", count=20, batch_size=4}',
+        ),
+    ],
+)
+def test_synthetic_data_feeds_every_model(model, data):
+    recipe = config.load(RECIPES / "digits_mlp.toml", [*SHORT, f"model={model}", f"data={data}", "train.steps=1"])
+    (row, evaluation) = fit(recipe)
+    assert math.isfinite(row.loss)
+    assert math.isfinite(evaluation.val_loss)
+
+
+def test_iterating_again_goes_on_where_the_run_was_left():
+    whole, run = numbers(fit(mlp())), fit(mlp())
+    rows = iter(run)
+    parts = [next(rows), next(rows)]
+    parts += list(run)
+    assert numbers(parts) == whole
+
+
+def test_seconds_leave_evaluations_out_and_never_fall(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr("ampkit.train.time.perf_counter", lambda: float(next(clock)))
+    assert [row.seconds for row in steps_of(fit(mlp("train.eval_every=1")))] == [1, 2, 4, 6]
+
+
+# precision
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bfloat16", bfloat16), ("float16", float16), ("float32", float32)])
+def test_the_products_of_a_run_are_in_the_recipes_dtype_also_when_it_evaluates(name, dtype):
+    seen = {}
+    with observe.watch(lambda op, inputs, out: seen.setdefault(op, set()).add(getattr(out, "dtype", None))):
+        list(fit(mlp(f"amp.dtype={name}", "train.steps=1")))
+    assert seen["linear"] == {dtype}
+    assert ("cast" in seen) == (name != "float32")
+
+
+@pytest.mark.parametrize(("name", "scale"), [("bfloat16", 1), ("float16", 1024), ("float32", 1)])
+def test_only_float16_scales_its_loss(name, scale):
+    assert {row.scale for row in steps_of(fit(mlp(f"amp.dtype={name}", "amp.init_scale=1024.0")))} == {scale}
+
+
+def test_a_policy_of_the_recipe_is_the_one_in_force():
+    seen = set()
+    with observe.watch(lambda op, inputs, out: seen.add(out.dtype) if op == "linear" else None):
+        list(fit(mlp("amp.dtype=float16", 'amp.overrides={linear="float32"}', "train.steps=1")))
+    assert seen == {np.dtype("float32")}
+
+
+def test_skipped_steps_are_counted_and_back_the_scale_off():
+    rows = steps_of(fit(mlp("amp.dtype=float16", "amp.init_scale=1e12", "train.log_every=1")))
+    assert rows[0].skipped == 1
+    assert rows[-1].skipped >= 2
+    assert rows[-1].scale == pytest.approx(1e12 / 2 ** rows[-1].skipped)
+    assert not math.isfinite(rows[0].grad_norm)
+
+
+# bad numbers
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_the_step_and_the_cure():
+    with pytest.raises(NonFiniteError, match=r"step \d, float32: needs a finite loss, got (nan|inf)\nhelp: lower"):
+        list(fit(mlp('optimizer={name="sgd", lr=1e30}')))
+
+
+def test_a_scale_that_collapses_stops_the_run():
+    with pytest.raises(ScaleCollapseError):
+        list(fit(mlp("amp.dtype=float16", f"amp.init_scale={2.0**97}", f"amp.min_scale={2.0**96}")))
+
+
+def test_nan_in_the_data_is_named_before_anything_runs(monkeypatch):
+    load = digits.load
+
+    def spoilt(split):
+        images, labels = load(split)
+        images[[7, 9]] = np.nan
+        return images, labels
+
+    monkeypatch.setattr(digits, "load", spoilt)
+    with pytest.raises(ArgumentError, match="training data: needs finite values, .* 2 of 1437 .* number 7"):
+        fit(mlp())
+
+
+# what cannot run here
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("train.device=cuda", DeviceError, "a device of this machine"),
+        ("train.compile=true", ConfigError, "train.compile"),
+        ('schedule={name="constant", warmup=100}', ConfigError, "schedule.warmup: needs less than the 46 steps"),
+        ('amp={dtype="float16", overrides={no_such_op="low"}}', ConfigError, "the name of an op"),
+    ],
+)
+def test_a_recipe_that_cannot_run_here_is_refused_before_it_starts(override, error, message):
+    with pytest.raises(error, match=message):
+        fit(mlp("train.steps=", "train.epochs=2", override))
+
+
+def test_missing_text_is_refused_before_it_starts():
+    with pytest.raises(ConfigError, match="nowhere"):
+        fit(gpt('data.path="/nowhere"'))
+
+
+# schedules and threads
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first", "last"),
+    [
+        ('{name="constant"}', 1.0, 1.0),
+        ('{name="constant", warmup=3}', 0.25, 1.0),
+        ('{name="cosine"}', 1.0, 0.5 * (1 + math.cos(math.pi * 5 / 6))),
+        ('{name="cosine", warmup=2}', 1 / 3, 0.5 * (1 + math.cos(math.pi * 3 / 4))),
+        ('{name="step", step_size=3}', 1.0, 0.1),
+        ('{name="linear", end_factor=0.4}', 1.0, 0.5),
+        ('{name="onecycle", div_factor=10.0}', 0.1, 0.1 / 1e4),
+    ],
+)
+def test_the_learning_rate_follows_the_schedule(schedule, first, last):
+    rows = steps_of(fit(mlp('optimizer={name="sgd", lr=1.0}', f"schedule={schedule}")))
+    assert rows[0].lr == pytest.approx(first)
+    assert rows[-1].lr == pytest.approx(last)
+
+
+@pytest.mark.skipif(threads.blas_kernels() is None, reason="NumPy here is not built on OpenBLAS")
+def test_a_run_uses_the_threads_of_its_recipe():
+    before = threads.get_num_threads()
+    try:
+        fit(mlp("train.threads=1"))
+        assert threads.get_num_threads() == 1
+    finally:
+        threads.set_num_threads(before)
+
+
+# one step
+
+
+def toy():
+    manual_seed(0)
+    model = nn.Linear(3, 2)
+    inputs, targets = tensor(np.arange(12.0).reshape(4, 3) / 12, dtype="float32"), tensor([0, 1, 1, 0])
+    return model, optim.SGD(model.parameters(), lr=1.0), inputs, targets
+
+
+def weights_after(batches_of, **settings):
+    model, optimizer, inputs, targets = toy()
+    before = model.weight.detach().numpy().copy()
+
+    def loss_of(x, t):
+        return ops.cross_entropy(model(x), t)
+
+    batches, scaler = batches_of(inputs, targets), GradScaler(enabled=False)
+    outcome = step(loss_of, batches, optimizer, scaler, nullcontext(), **settings)
+    return outcome, model.weight.detach().numpy() - before
+
+
+def one(inputs, targets):
+    return [(inputs, targets)]
+
+
+def halves(inputs, targets):
+    return [(inputs[:2], targets[:2]), (inputs[2:], targets[2:])]
+
+
+def test_accumulated_halves_make_the_step_of_the_whole():
+    (whole, moved), (parts, moved_in_parts) = weights_after(one), weights_after(halves)
+    assert float(parts.loss) == pytest.approx(float(whole.loss))
+    np.testing.assert_allclose(moved_in_parts, moved, rtol=1e-5)
+
+
+def test_clipping_shortens_the_step_and_reports_the_norm_before_it():
+    outcome, moved = weights_after(one, grad_clip=1e-3)
+    assert np.linalg.norm(moved) <= 1e-3
+    free, _ = weights_after(one, measure=True)
+    assert float(outcome.grad_norm) == pytest.approx(float(free.grad_norm))
+    assert float(free.grad_norm) > 1e-3
+
+
+def test_measuring_the_norm_changes_nothing():
+    np.testing.assert_array_equal(weights_after(one, measure=True)[1], weights_after(one)[1])
+
+
+def test_an_evaluation_leaves_the_model_as_it_was():
+    manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    inputs, targets = tensor(np.eye(3), dtype="float32"), tensor([0, 1, 1])
+    before = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    first, second = (evaluate(model, iter([(inputs, targets)]), nullcontext()) for _ in range(2))
+    assert first == second
+    assert model.training
+    assert all(np.array_equal(before[name], value.numpy()) for name, value in model.state_dict().items())
+
+
+def test_an_evaluation_weighs_batches_by_their_size():
+    model, _, inputs, targets = toy()
+    whole = evaluate(model, iter([(inputs, targets)]), nullcontext())
+    parts = evaluate(model, iter([(inputs[:1], targets[:1]), (inputs[1:], targets[1:])]), nullcontext())
+    assert parts == pytest.approx(whole)
+
+
+def test_held_out_samples_are_spread_evenly_when_few_are_asked_for():
+    assert build._spread(360, 10, 2).tolist()[:2] == [0, 18]
+    assert build._spread(360, 10, None).tolist() == list(range(360))
