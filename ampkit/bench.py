@@ -19,7 +19,14 @@ from .core.errors import AmpkitError
 from .train import EvalRow, Row, StepRow, fit
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-_WORKER = "import sys; sys.path[:] = {path!r}; from ampkit.bench import worker; raise SystemExit(worker())"
+# Ctrl-C reaches the whole group of processes: this one leaves the answer to its parent, which ends it.
+_WORKER = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:] = {path!r}
+from ampkit.bench import worker
+raise SystemExit(worker())
+"""
 
 
 @dataclass(frozen=True)
@@ -137,8 +144,8 @@ def worker() -> int:
     except AmpkitError as error:
         _tell("Failed", {"kind": type(error).__name__, "error": str(error)})
         return 1
-    except (KeyboardInterrupt, BrokenPipeError):
-        return 130
+    except BrokenPipeError:  # nobody listens any more
+        return 1
     return 0
 
 

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -41,9 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"failed: out of memory{f' ({error})' if str(error) else ''}\nhelp: lower data.batch_size", FAILED)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # `ampkit train ... | head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
     except OSError as error:
         return _say(f"failed: {error}", FAILED)
 

@@ -24,7 +24,7 @@ class Meter:
     """A progress bar on a terminal; where there is none, a line per row. A context manager around a run.
 
     label: what is being trained. unit: what the rate counts, samples or tokens, `per_step` of them in a step. every: on
-    paper, leave out steps that this does not divide.
+    paper, leave out steps that this does not divide, but the first and the last.
     """
 
     def __init__(self, console: Console, label: str, steps: int, per_step: int, unit: str, every: int = 1):
@@ -61,7 +61,7 @@ class Meter:
         if self.console.is_terminal:
             said = f"{self._loss}\n{self._scale}{self._evaluation}"
             self._bar.update(self._task, completed=row.step, said=said)
-        elif isinstance(row, EvalRow) or row.step % self.every == 0 or row.step == self.steps:
+        elif isinstance(row, EvalRow) or row.step % self.every == 0 or row.step in (1, self.steps):
             said = self._evaluation if isinstance(row, EvalRow) else f"{self._loss}  {self._scale}"
             self.console.print(f"{self.label}  step {row.step}/{self.steps}  {said.rstrip()}", soft_wrap=True)
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from . import backends, build, nn, ops, optim
+from . import build, nn, ops, optim
 from .backends.cpu.threads import set_num_threads
 from .build import Batch
 from .config import Recipe
@@ -121,7 +121,6 @@ class Run:
     """
 
     def __init__(self, recipe: Recipe):
-        backends.get(recipe.train.device)
         if recipe.train.compile:
             raise ConfigError("train.compile", "false: this version does not compile steps", "true")
         if recipe.train.threads is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -128,9 +129,11 @@ def test_a_run_that_fails_ends_with_status_1_and_its_metrics_on_disk(ampkit, tmp
     assert "Traceback" not in err
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ampkit", "train", MLP, *SHORT, *arguments]
-    return subprocess.Popen(command, cwd=RECIPES.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def started(*arguments: str, command: str = "train") -> subprocess.Popen[str]:
+    """A command in a process, and a group of processes, of its own."""
+    line = [sys.executable, "-m", "ampkit", command, MLP, *SHORT, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(line, cwd=RECIPES.parent, start_new_session=True, **pipes)
 
 
 def test_ctrl_c_ends_a_run_with_its_metrics_on_disk_and_one_line(tmp_path):
@@ -145,6 +148,16 @@ def test_ctrl_c_ends_a_run_with_its_metrics_on_disk_and_one_line(tmp_path):
     assert err.startswith("ampkit: interrupted in step ")
     assert str(metrics) in err
     assert all(json.loads(line)["step"] for line in metrics.read_text().splitlines())
+
+
+def test_ctrl_c_ends_a_bench_and_the_process_it_started():
+    process = started("train.steps=1000000", command="bench")
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "ampkit: interrupted\n")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path):

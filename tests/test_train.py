@@ -70,6 +70,12 @@ def test_the_same_recipe_gives_the_same_numbers_and_another_seed_others():
     assert first != other
 
 
+def test_the_seed_draws_the_weights_too():
+    first, again, other = (fit(mlp(f"train.seed={seed}")).model[1].weight.detach().numpy() for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
 def test_digits_are_learned():
     rows = list(fit(mlp("train.steps=60", "model.hidden=[64]", "amp.dtype=float16")))
     assert rows[-1].accuracy > 0.8

@@ -76,7 +76,9 @@ def get(device: str | None = None) -> Backend:
     if kind in _BY_NAME and (device is None or device in ("cpu", "cpu:0") or kind != "cpu"):
         return _BY_NAME[kind]
     if kind in ("cpu", "cuda"):
-        raise DeviceError("device", "a device of this machine (cpu)", repr(device), "`ampkit doctor` shows what is missing")
+        raise DeviceError(
+            "device", "a device of this machine (cpu)", repr(device), "`ampkit doctor` shows what is missing"
+        )
     raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", repr(device))
 
 

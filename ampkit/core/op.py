@@ -1,4 +1,4 @@
-"""Op: one operation, defined once. A call binds its arguments, asks the policy, checks shapes, picks a body and records.
+"""Op: one operation, defined once. A call binds its arguments, asks the policy, checks, picks a body and records.
 
     @op(cast=Cast.FP32)
     def softplus(input: Array, beta=1.0):
@@ -9,11 +9,11 @@
     def softplus_backward(dy, saved, needs, beta):
         return dy / (1 + np.exp(-beta * saved.input))
 
-The function is the reference: plain array code over NumPy or CuPy arrays. `Array` marks the tensors among its parameters
-(`Array | None` may be missing, `Arrays` is a list of them), `Index` those that hold integers or booleans and take no
-gradient. Every `Array` arrives in one dtype, the accumulator of the dtypes in play (float32 for 16-bit tensors), and the
-result is rounded once, here: a reference never mentions a dtype. With `moves=True` values are only moved or compared, and
-arrive as they are stored.
+The function is the reference: plain array code over NumPy or CuPy arrays. `Array` marks the tensors among its
+parameters (`Array | None` may be missing, `Arrays` is a list of them), `Index` those that hold integers or booleans and
+take no gradient. Every `Array` arrives in one dtype, the accumulator of those in play (float32 for 16-bit tensors),
+and the result is rounded once, here: a reference never mentions a dtype. With `moves=True` values are only moved or
+compared, and arrive as they are stored.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateErr
 from .plan import Plan, make_plan
 from .policy import Cast, _stack
 from .primitive import Body, Primitive
+from .quiet import hush, speak
 from .saved import Saved, filled, widen, widen_saved
 from .signature import Signature
-from .quiet import hush, speak
 from .tape import Node, Sweep, _recording, attach
 from .tensor import Parameter, Tensor
 
@@ -63,7 +63,7 @@ class Op:
     # building one
 
     def check(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate the shape check: called like the reference before anything runs; it raises, and looks at no values."""
+        """Decorate the shape check: called like the reference, before it; raises, and looks at no values."""
         self._check = function
         return function
 
@@ -87,22 +87,29 @@ class Op:
     # calling it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Every recorded operation of every step passes here: what can be decided once is in the plan, and loops are
+        # written out where a comprehension would cost another frame.
         inputs, params = self.bind(*args, **kwargs)
         region = _stack.get()
         arrays: list[Any] = []
+        edges: list[Any] = []
         key: list[Any] = [None if region is None else region.rules]
-        tracked = False
+        asked = 0  # a bit per input, whether its gradient is wanted
         for item in inputs:
+            asked += asked
             if isinstance(item, Tensor):
                 array = item.array
                 arrays.append(array)
                 key.append(array.dtype if array.ndim else (array.dtype,))
                 key.append(type(array))
-                tracked = tracked or item.edge is not None
+                edges.append(item.edge)
+                if item.edge is not None:
+                    asked += 1
             else:
                 if isinstance(item, np.generic):  # a NumPy scalar would bring NumPy's promotion along
                     item = item.item()
                 arrays.append(item)
+                edges.append(None)
                 key.append(item if item is None else type(item))
         if self._typed:
             key.append(self.signature.dtype_of(params))
@@ -121,8 +128,11 @@ class Op:
             speak(token)
         if observe.active:
             observe.report(self.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
-        if tracked and _recording.get() and self.backward_primitive is not None:
-            return self._record(inputs, params, plan, body, out, saved)
+        if asked and self.backward_primitive is not None and _recording.get():
+            if self._keeps:
+                self._drop(saved, asked, edges)
+            seen = [_version(i) for i in inputs] if saved.__dict__ else ()
+            return self._record(inputs, out, Node(self, edges, saved, params, plan, body, seen))
         return self._plain(inputs, out)
 
     def _cast(self, inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...], keep: bool) -> None:
@@ -176,33 +186,25 @@ class Op:
             made.version = inputs[0].version
         return made
 
-    def _record(self, inputs: Any, params: Any, plan: Plan, body: Body, out: Any, saved: Saved) -> Any:
-        edges = [item.edge if isinstance(item, Tensor) else None for item in inputs]
-        node = Node(self, edges, saved, params, plan, body)
-        if saved.__dict__:
-            node.seen = [
-                (i, t.version, t.version[0])
-                for i, t in enumerate(inputs)
-                if isinstance(t, Tensor) and (t.edge is None or t.edge[0] is t)
-            ]
-            if self._keeps:
-                self._drop(saved, edges)
-        if type(out) is not tuple:
-            return attach(out, node) if out.dtype in FLOATS else Tensor(out)
-        node.outputs = tuple([(o.shape, o.dtype) for o in out])
-        return tuple([attach(o, node, i) if o.dtype in FLOATS else Tensor(o) for i, o in enumerate(out)])
+    def _record(self, inputs: Any, out: Any, node: Node) -> Any:
+        if type(out) is tuple:
+            node.outputs = tuple([(o.shape, o.dtype) for o in out])
+            return tuple([attach(o, node, i) if o.dtype in FLOATS else Tensor(o) for i, o in enumerate(out)])
+        made = attach(out, node) if out.dtype in FLOATS else Tensor(out)
+        if self.view:
+            made.version = inputs[0].version
+        return made
 
-    def _drop(self, saved: Saved, edges: list[Any]) -> None:
-        mask = tuple([edge is not None for edge in edges])
-        names = self._drops.get(mask)
+    def _drop(self, saved: Saved, asked: int, edges: list[Any]) -> None:
+        names = self._drops.get(asked)
         if names is None:
-            asked = {n for n, wanted in zip(self.signature.names, mask, strict=False) if wanted}
-            names = self._drops[mask] = tuple(k for k, users in self._keeps.items() if not asked & set(users))
+            wanted = {n for n, edge in zip(self.signature.names, edges, strict=False) if edge is not None}
+            names = self._drops[asked] = tuple(k for k, users in self._keeps.items() if not wanted & set(users))
         for name in names:
             saved.__dict__.pop(name, None)
 
     def needs(self, node: Node) -> tuple[DType | None, ...]:
-        """Per input, the dtype its gradient is wanted in: a Parameter's accumulator, else the dtype the op read; or None."""
+        """Per input, the dtype its gradient is wanted in, or None: a Parameter's accumulator, else what the op read."""
         return tuple(
             [
                 None if edge is None else edge[3] if isinstance(edge[0], Parameter) else stored
@@ -234,7 +236,7 @@ class Op:
         return gradients
 
     def _check_versions(self, node: Node) -> None:
-        for i, version, then in node.seen or ():
+        for i, (version, then) in enumerate(node.seen):
             if version[0] != then and self.signature.name_of(i) in node.saved.__dict__:
                 what = f"`{self.signature.name_of(i)}` of {self.name} changed in place since"
                 cure = "call backward before optimizer.step() and other changes in place"
@@ -313,6 +315,12 @@ def op(
 
 
 _NOTHING = Saved()
+_UNCHANGED = ([0], 0)
+
+
+def _version(item: Any) -> tuple[list[int], int]:
+    # Its version counter, and what it shows now.
+    return (item.version, item.version[0]) if isinstance(item, Tensor) else _UNCHANGED
 
 
 def _kind(item: Any) -> Any:
@@ -322,4 +330,6 @@ def _kind(item: Any) -> Any:
 def _arrays(out: Any) -> Any:
     if type(out) is tuple:
         return tuple([_arrays(o) for o in out])
-    return out if isinstance(out, np.ndarray) or not isinstance(out, (np.generic, bool, int, float)) else np.asarray(out)
+    return (
+        out if isinstance(out, np.ndarray) or not isinstance(out, (np.generic, bool, int, float)) else np.asarray(out)
+    )

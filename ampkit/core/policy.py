@@ -12,12 +12,11 @@ import inspect
 from collections.abc import Callable, Generator
 from contextvars import ContextVar, Token
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from .. import backends
 from .dtypes import LOW, DType, bfloat16, float16, parse
 from .errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError
-
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -53,7 +52,7 @@ class Policy:
     dtype: DType
     overrides: tuple[tuple[str, Cast], ...]
     preset: str
-    _known: dict[tuple[Any, ...], Policy] = {}
+    _known: ClassVar[dict[tuple[Any, ...], Policy]] = {}
 
     def __new__(cls, dtype: Any = "float16", /, **overrides: str) -> Policy:
         return cls._intern("", dtype, overrides)
@@ -97,7 +96,7 @@ def _restore(preset: str, dtype: str, overrides: dict[str, str]) -> Policy:
 
 
 def low(dtype: Any, where: str) -> DType:
-    """The 16-bit format that `dtype` names. Raises DTypeError for any other format, and says how to turn autocast off."""
+    """The 16-bit format that `dtype` names. Raises DTypeError for another, and says how to turn autocast off."""
     found = parse(dtype)
     if found not in LOW:
         raise DTypeError(where, "float16 or bfloat16", found.name, f"for {found.name}, use enabled=False")
@@ -213,7 +212,9 @@ class autocast:
             raise DTypeError("autocast()(function)", "a callable", f"an object of type {type(function).__name__}")
         if inspect.isasyncgenfunction(function):
             cure = "open the region with `with` inside the function"
-            raise DTypeError("autocast()(function)", "a function, a generator or a coroutine", "an async generator", cure)
+            raise DTypeError(
+                "autocast()(function)", "a function, a generator or a coroutine", "an async generator", cure
+            )
         if inspect.isgeneratorfunction(function):
             return cast(_F, self._generator(function))
         if inspect.iscoroutinefunction(function):

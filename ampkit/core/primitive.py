@@ -29,7 +29,7 @@ def reference_only() -> Iterator[None]:
 
 
 class Body:
-    """One implementation for one backend: `run`, the condition `when` (None: always), and a backward of its own or None."""
+    """One implementation for one backend: `run`, its condition `when` (None: always), a backward of its own or None."""
 
     __slots__ = ("name", "own_backward", "run", "when")
 

@@ -37,7 +37,7 @@ class Stream:
 
 
 def philox(seed: int, call: int) -> np.random.Philox:
-    """The Philox4x64-10 counter of draw `call` under `seed`: 2^192 blocks of four 64-bit words, none shared with another call."""
+    """Philox4x64-10 at draw `call` under `seed`: 2^192 blocks of four 64-bit words, shared with no other call."""
     return np.random.Philox(key=seed, counter=call << 192)
 
 
@@ -66,7 +66,7 @@ default = Stream()
 
 
 def manual_seed(seed: int) -> Stream:
-    """Start the default stream anew from `seed`: the same seed gives the same numbers. Raises ArgumentError out of [0, 2^64)."""
+    """Start the default stream anew: the same seed gives the same numbers. Raises ArgumentError out of [0, 2^64)."""
     default.restore((seed, 0))
     return default
 

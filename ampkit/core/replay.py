@@ -7,7 +7,7 @@ and runs the ops that stand for them, so every step is recorded. Ops say which N
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,10 @@ class Taped:
     def __init__(self, tensor: Tensor):
         self.tensor = tensor
 
+    if TYPE_CHECKING:  # the methods of arrays, bound below
+
+        def __getattr__(self, name: str) -> Any: ...
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.tensor.array.shape  # type: ignore[no-any-return]
@@ -43,7 +47,7 @@ class Taped:
         return self.tensor.array.size  # type: ignore[no-any-return]
 
     @property
-    def T(self) -> Taped:
+    def T(self) -> Any:
         return self.transpose()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Signature: which parameters of an op are tensors, and the two calls made from that, written out once as source.
 
-Binding by `inspect` would cost more than the op: like a named tuple's, the functions are generated when the op is defined.
+Binding by `inspect` would cost more than the op: like a named tuple's, the functions are generated at definition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Signature:
 
     bind(*args, **kwargs) -> (tensor inputs, other parameters); call(f, inputs, params) calls f like the reference, and
     call_in(f, inputs, params, dtype) likewise with `dtype=`, as faster bodies are called.
-    typed: whether the op takes an explicit dtype. names: the tensor parameters; param_names: the others, in order; variadic: one list of tensors is the input.
+    typed: whether the op takes an explicit dtype. names: the tensor parameters; param_names: the others, in order;
+    variadic: the name of the parameter that is a list of tensors, or None.
     Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`.
     """
 
@@ -72,7 +73,9 @@ class Signature:
         return _compile(source, name, defaults)
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
-        places = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {k: f"p[{i}]" for i, k in enumerate(self.param_names)}
+        places = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
+            k: f"p[{i}]" for i, k in enumerate(self.param_names)
+        }
         if self.variadic:
             places[self.variadic] = "list(a)"
         if last and "dtype" in parameters:

@@ -62,17 +62,26 @@ class Node:
     """One recorded call of an op.
 
     op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
-    what backward needs; None once used. params: the arguments that are no tensors. plan: the dtypes it ran in. body: the
-    implementation that ran. outputs: (shape, dtype) of each of several outputs. seen: the versions of the leaves among
-    the inputs, when they were read. tag: the scaler, if this node multiplies by its loss scale.
+    what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
+    implementation that ran. outputs: (shape, dtype) of each of several outputs. seen: per input, its version
+    counter and what it showed. tag: the scaler, if this node multiplies by its loss scale.
     """
 
     __slots__ = ("body", "edges", "op", "outputs", "params", "plan", "saved", "seen", "serial", "tag")
 
-    def __init__(self, op: Any, edges: Sequence[Edge | None], saved: Any, params: Any = (), plan: Any = None, body: Any = None):
+    def __init__(
+        self,
+        op: Any,
+        edges: Sequence[Edge | None],
+        saved: Any,
+        params: Any = (),
+        plan: Any = None,
+        body: Any = None,
+        seen: Any = (),
+    ):
         self.op, self.edges, self.saved, self.params, self.plan, self.body = op, edges, saved, params, plan, body
         self.outputs: tuple[Any, ...] = _ONE
-        self.seen: list[Any] | None = None
+        self.seen = seen
         self.tag: object = None
         self.serial = _serial()
 
@@ -110,7 +119,7 @@ def alias(array: Array, edge: Edge) -> Tensor:
 
 
 def fit(gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
-    """`gradient` summed over the axes that broadcasting from `shape` added, in its accumulator, then cast to each dtype in turn."""
+    """`gradient` summed, in its accumulator, over the axes that broadcasting from `shape` added; then cast in turn."""
     if isinstance(gradient, np.generic):  # NumPy's arithmetic turns a 0-d array into a scalar
         gradient = np.asarray(gradient)
     if gradient.shape != shape:
@@ -188,7 +197,9 @@ class Sweep:
     def _visit(self, node: Node, dys: list[Any]) -> None:
         if node.saved is None:
             cure = "call the first backward with retain_graph=True"
-            raise StateError("backward", "a graph that was not used before", f"one whose {node.op.name} is already freed", cure)
+            raise StateError(
+                "backward", "a graph that was not used before", f"one whose {node.op.name} is already freed", cure
+            )
         gradients = node.op.replay(node, dys, self) if self.taped else node.op.vjp(node, dys, self)
         if not self.retain:
             node.saved = None
@@ -202,7 +213,9 @@ def _key(edge: Edge | None) -> tuple[int, int]:
     return (0, 0) if edge is None else (id(edge[0]), edge[1])
 
 
-def backward(tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+def backward(
+    tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False
+) -> None:
     """Add d(tensor)/d(leaf) to `.grad` of every leaf that requires grad, times `gradient` (1 for a single element).
 
     retain_graph=True keeps what the nodes saved, so that a second backward can follow.
@@ -330,7 +343,9 @@ def recompute(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     with no_grad():
         outs = function(*args)
-    kept = tuple((_ALIAS, arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None else arg for arg in args)
+    kept = tuple(
+        (_ALIAS, arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None else arg for arg in args
+    )
     several = _several(outs)
     node = Node(_RECOMPUTE, (), (function, kept, region, state))
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in several)

@@ -34,9 +34,9 @@ class Shape(tuple[int, ...]):
 class Tensor:
     """An array on a device and, where a gradient is wanted, its place on the tape.
 
-    array: the NumPy or CuPy array itself. edge: where a gradient of it goes, (node or leaf, output index, shape, dtype);
-    None where operations on it are not recorded. version: a counter shared with its views, counted up by every change in
-    place. copies: its values in other dtypes. tag: for a gradient, the scaler whose loss scale it carries.
+    array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
+    are not recorded. version: a counter shared with its views, counted up by every change in place. copies: its values
+    in other dtypes. tag: for a gradient, the scaler whose loss scale it carries.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
 
@@ -209,7 +209,12 @@ class Tensor:
 
         if self.node is not None or (self.requires_grad and is_grad_enabled()):
             what = "the result of a recorded operation" if self.node is not None else "a leaf that requires grad"
-            raise StateError("in-place change", "a tensor that the tape does not need", what, "write it out of place, or use `with ampkit.no_grad():` on a leaf")
+            raise StateError(
+                "in-place change",
+                "a tensor that the tape does not need",
+                what,
+                "write it out of place, or use `with ampkit.no_grad():` on a leaf",
+            )
 
     def write_(self, values: Array) -> Self:
         """Overwrite the values in place (what `add_`, `zero_` and the like do); counts as a change.
@@ -223,7 +228,7 @@ class Tensor:
         return self
 
     def changed(self) -> None:
-        """Count a change of the values: copies in other dtypes are stale, and a backward through the old values raises."""
+        """Count a change of the values: copies in other dtypes are stale, a backward through the old values raises."""
         self.version[0] += 1
 
     def copy_in(self, dtype: DType, keep: bool) -> Array:

@@ -56,9 +56,7 @@ def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.ui
     return data[:cut], data[cut:]
 
 
-def random_starts(
-    data: NDArray[np.uint8], context: int, count: int, draw: np.random.Generator
-) -> NDArray[np.int64]:
+def random_starts(data: NDArray[np.uint8], context: int, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
     """`count` random places where a window of `context` bytes and its targets fit. -> [count] int64.
 
     Raises ConfigError if the data is too short.

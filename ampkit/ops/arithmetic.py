@@ -26,7 +26,7 @@ _FEW = (int, float)
 @op(cast=Cast.WIDEST, numpy=np.add)
 def add(input: Array, other: Array, *, alpha=1):
     """input + alpha * other, broadcast; bool with bool is `or`. Raises ShapeError if the shapes do not broadcast."""
-    return input + (other if alpha == 1 else alpha * other), Saved()
+    return input + (other if alpha == 1 else alpha * other)
 
 
 @add.backward
@@ -37,7 +37,7 @@ def add_backward(dy, saved, needs, alpha):
 @op(cast=Cast.WIDEST, numpy=np.subtract)
 def sub(input: Array, other: Array, *, alpha=1):
     """input - alpha * other, broadcast. Raises ShapeError if the shapes do not broadcast."""
-    return input - (other if alpha == 1 else alpha * other), Saved()
+    return input - (other if alpha == 1 else alpha * other)
 
 
 @sub.backward
@@ -82,7 +82,7 @@ def rdiv_backward(dy, saved, needs, other):
 @op(cast=Cast.WIDEST, numpy=np.floor_divide)
 def floor_divide(input: Array, other: Array):
     """The quotient rounded down, broadcast; its gradient is zero."""
-    return np.floor_divide(input, other), Saved()
+    return np.floor_divide(input, other)
 
 
 @op(cast=Cast.WIDEST)
@@ -90,7 +90,7 @@ def trunc_divide(input: Array, other: Array):
     """The quotient rounded towards zero, broadcast (`div(rounding_mode="trunc")`); its gradient is zero."""
     down = np.floor_divide(input, other)
     inexact = (down * other != input) & (down < 0)
-    return down + inexact, Saved()
+    return down + inexact
 
 
 def _flat(dy, saved, needs):

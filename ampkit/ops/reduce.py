@@ -23,17 +23,20 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _check_dim(name: str) -> Any:
+def _check_dim(name: str, some: bool = False) -> Any:
+    # A check that input has the axes `dim` and, with `some`, that there is something to reduce.
     def check(input: Any, dim: Any = None, *args: Any, **params: Any) -> None:
-        if dim is not None:
+        if dim is not None and not (type(dim) is int and -input.ndim <= dim < input.ndim):
             axes(name, dim, input.ndim)
+        if some and not input.size and not _count(input.shape, dim):
+            raise ShapeError(name, "at least one element", f"shape {tuple(input.shape)}")
 
     return check
 
 
 def over(dim: Any, ndim: int) -> Any:
-    """`dim` as NumPy's axis: None, or a tuple."""
-    return None if dim is None else axes("", dim, ndim)
+    """`dim`, already checked, as NumPy takes it: None, one axis, or a tuple."""
+    return dim if dim is None or (type(dim) is int and ndim) else axes("", dim, ndim)
 
 
 def spread(dy: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
@@ -71,12 +74,6 @@ def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
     return input.mean(over(dim, input.ndim), keepdims=keepdim), Saved(shape=input.shape)
 
 
-@mean.check
-def mean_check(input, dim, keepdim, dtype):
-    if not input.size and not _count(input.shape, dim):
-        raise ShapeError("mean", "at least one element", f"shape {tuple(input.shape)}")
-
-
 @mean.backward
 def mean_backward(dy, saved, needs, dim, keepdim, dtype):
     return spread(dy / _count(saved.shape, dim), saved.shape, dim, keepdim)
@@ -93,17 +90,9 @@ def _extreme(name: str, function: Any, meaning: str) -> Any:
     reference.__name__ = reference.__qualname__ = name
     reference.__doc__ = f"The {meaning} over `dim`; equal ones share the gradient evenly. NaN wins."
     made = op(cast=Cast.KEEP)(reference)
-    made.check(_check_extreme(name))
+    made.check(_check_dim(name, some=True))
     made.backward(_extreme_backward)
     return made
-
-
-def _check_extreme(name: str) -> Any:
-    def check(input: Any, dim: Any, keepdim: bool) -> None:
-        if not _count(input.shape, dim):
-            raise ShapeError(name, "at least one element", f"shape {tuple(input.shape)}")
-
-    return check
 
 
 def _extreme_backward(dy, saved, needs, dim, keepdim):
@@ -240,6 +229,7 @@ def count_nonzero(input: Array, dim=None):
     return (input != 0).sum(over(dim, input.ndim))
 
 
+mean.check(_check_dim("mean", some=True))
 for _op in (sum, var, std, any, all, count_nonzero):
     _op.check(_check_dim(_op.name))
 norm.check(lambda input, p, dim, keepdim, dtype: axes("norm", dim, input.ndim))

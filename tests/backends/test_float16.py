@@ -27,7 +27,9 @@ def expected(values):
         -MIDDLES,
         np.nextafter(MIDDLES, np.float32(0)),
         np.nextafter(MIDDLES, np.float32(np.inf)),
-        np.array([65504, 65519.996, 65520, 1e38, np.inf, -np.inf, 0.0, -0.0, 2**-25, np.nextafter(2**-25, 1)], np.float32),
+        np.array(
+            [65504, 65519.996, 65520, 1e38, np.inf, -np.inf, 0.0, -0.0, 2**-25, np.nextafter(2**-25, 1)], np.float32
+        ),
     ],
     ids=["exact", "negative", "ties", "negative ties", "below ties", "above ties", "edges"],
 )

@@ -75,7 +75,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--models", nargs="+", default=list(LR))
     args = parser.parse_args()
-    print(f"torch {torch.__version__}, numpy {np.__version__}, {args.steps} steps: greatest relative difference of a loss")
+    print(
+        f"torch {torch.__version__}, numpy {np.__version__}, {args.steps} steps: greatest relative difference of a loss"
+    )
     failed = False
     for name in args.models:
         ampkit.manual_seed(0)
@@ -90,7 +92,9 @@ def main() -> int:
             worst = np.max(np.abs(found - truth) / np.abs(truth))
             failed |= not worst <= bound
             verdict = "ok" if worst <= bound else "TOO FAR"
-            print(f"{name:<10}{dtype:<10}{worst:10.2e}  bound {bound:g}  {verdict}   last loss {found[-1]:.4f} ({truth[-1]:.4f})")
+            print(
+                f"{name:<10}{dtype:<10}{worst:10.2e} bound {bound:g}  {verdict}  last {found[-1]:.4f} ({truth[-1]:.4f})"
+            )
     return int(failed)
 
 

@@ -48,7 +48,7 @@ def test_a_policy_is_frozen_and_survives_pickle_and_copy():
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    ("words", "said"),
     [({"sofmax": "low"}, "did you mean 'softmax'"), ({"softmax": "fp32"}, "one of low, float32, widest, keep, banned")],
 )
 def test_an_unknown_op_or_word_is_refused_with_a_suggestion(words, said):
@@ -305,7 +305,7 @@ def test_a_region_on_one_device_type_leaves_an_outer_region_on_another_alone():
 
 
 @pytest.mark.parametrize(
-    "make, error, said",
+    ("make", "error", "said"),
     [
         (lambda: autocast(ampkit.float16), DTypeError, r"autocast\(dtype=...\)"),
         (lambda: autocast(policy="float16"), ArgumentError, "a Policy"),

@@ -14,7 +14,7 @@ from ampkit.core.errors import AmpkitError, ArgumentError, DeviceError, DTypeErr
 
 
 @pytest.mark.parametrize(
-    "values, dtype",
+    ("values", "dtype"),
     [
         (1.5, "float32"),
         ([1, 2], "int64"),
@@ -39,7 +39,7 @@ def test_a_tensor_does_not_share_the_memory_of_its_values():
 
 
 @pytest.mark.parametrize(
-    "values, dtype, error",
+    ("values", "dtype", "error"),
     [
         ([[1.0], [2.0, 3.0]], None, ShapeError),
         (["a"], None, DTypeError),

@@ -85,7 +85,7 @@ def test_products_are_differentiated_exactly_through_zeros(values):
 def test_axes_out_of_range_or_twice_raise():
     x = Tensor(np.ones((2, 3), np.float32))
     for call in (x.sum, x.mean, x.var, x.argmax, x.max, x.cumsum, x.any, x.sort, x.norm):
-        with pytest.raises(RangeError, match="dim from -2 to 1"):
+        with pytest.raises(RangeError, match=r"\w+: needs dim from -2 to 1"):
             call(dim=2)
     with pytest.raises(ShapeError, match="each dim once"):
         x.sum((0, -2))

@@ -1,0 +1,230 @@
+"""TensorDataset and DataLoader: batches, orders, resuming, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit.core import random
+from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.tensor import Tensor
+from ampkit.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+
+def numbers(count):
+    return TensorDataset(Tensor(np.arange(count, dtype=np.float32)[:, None] * 10), Tensor(np.arange(count)))
+
+
+def labels(loader):
+    return [batch[1].array.tolist() for batch in loader]
+
+
+def flat(batches):
+    return [item for batch in batches for item in batch]
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return np.full((2,), index, np.float32), index * index
+
+
+def test_the_public_path_is_pytorchs():
+    import ampkit.utils.data as public
+    from ampkit.data import loader
+
+    assert public.DataLoader is loader.DataLoader
+
+
+def test_items_of_a_tensor_dataset_are_rows():
+    x, y = numbers(4)[3]
+    assert (x.array.tolist(), y.array.tolist()) == ([30.0], 3)
+    assert isinstance(y.array, np.ndarray)
+    assert len(numbers(4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("tensors", "error"),
+    [
+        ([], ShapeError),
+        ([Tensor(np.zeros(3)), Tensor(np.zeros(4))], ShapeError),
+        ([Tensor(np.zeros(()))], ShapeError),
+        ([np.zeros(3)], DTypeError),
+    ],
+)
+def test_a_tensor_dataset_refuses_what_has_no_rows_in_common(tensors, error):
+    with pytest.raises(error, match="TensorDataset: needs"):
+        TensorDataset(*tensors)
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "expected"), [(False, [[0, 1, 2], [3, 4, 5], [6]]), (True, [[0, 1, 2], [3, 4, 5]])]
+)
+def test_batches_come_in_order_and_the_last_may_be_dropped(drop_last, expected):
+    loader = DataLoader(numbers(7), 3, drop_last=drop_last)
+    assert labels(loader) == expected
+    assert len(loader) == len(expected)
+
+
+def test_a_batch_is_a_list_of_tensors_that_belong_together():
+    for x, y in DataLoader(numbers(7), 3, shuffle=True):
+        assert isinstance(x, Tensor)
+        assert x.array[:, 0].tolist() == (y.array * 10).tolist()
+        assert (x.dtype, y.dtype) == (np.float32, np.int64)
+
+
+def test_a_batch_is_a_copy():
+    dataset = numbers(4)
+    for x, _ in DataLoader(dataset, 2):
+        x.array[...] = -1
+    assert dataset.tensors[0].array.min() == 0
+
+
+def test_each_epoch_has_an_order_of_its_own_with_every_item_once():
+    loader = DataLoader(numbers(50), 8, shuffle=True)
+    first, second = flat(labels(loader)), flat(labels(loader))
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert len({tuple(first), tuple(second), tuple(range(50))}) == 3
+
+
+def test_manual_seed_fixes_the_orders_even_after_the_loader_was_made():
+    orders = []
+    for _ in range(2):
+        loader = DataLoader(numbers(30), 30, shuffle=True)
+        random.manual_seed(7)
+        orders.append(labels(loader))
+    assert orders[0] == orders[1]
+    random.manual_seed(8)
+    assert labels(DataLoader(numbers(30), 30, shuffle=True)) != orders[0]
+
+
+def test_a_generator_fixes_the_orders_and_leaves_the_default_stream_alone():
+    before = random.get_rng_state()
+    one, two = (DataLoader(numbers(30), 30, shuffle=True, generator=random.Stream(5)) for _ in range(2))
+    assert labels(one) == labels(two)
+    assert random.get_rng_state() == before
+
+
+def test_loaders_of_one_generator_differ():
+    stream = random.Stream(5)
+    one, two = (labels(DataLoader(numbers(30), 30, shuffle=True, generator=stream)) for _ in range(2))
+    assert one != two
+
+
+def test_without_shuffling_no_random_number_is_drawn():
+    before = random.get_rng_state()
+    loader = DataLoader(numbers(5))
+    list(loader)
+    loader.state_dict()
+    assert random.get_rng_state() == before
+
+
+@pytest.mark.parametrize("taken", range(10))
+def test_a_run_goes_on_with_the_very_next_batch(taken):
+    def endless(loader):
+        while True:
+            yield from labels_of(loader)
+
+    def labels_of(loader):
+        for _, y in loader:
+            yield y.array.tolist()
+
+    def take(source, count):
+        return [next(source) for _ in range(count)]
+
+    whole = DataLoader(numbers(11), 4, shuffle=True, generator=random.Stream(1))
+    expected = take(endless(whole), 12)
+    cut = DataLoader(numbers(11), 4, shuffle=True, generator=random.Stream(1))
+    assert take(endless(cut), taken) == expected[:taken]
+    resumed = DataLoader(numbers(11), 4, shuffle=True, generator=random.Stream(99))
+    resumed.load_state_dict(cut.state_dict())
+    assert take(endless(resumed), 12 - taken) == expected[taken:]
+
+
+def test_an_epoch_left_early_is_not_taken_up_again():
+    loader = DataLoader(numbers(6), 2)
+    next(iter(loader))
+    assert labels(loader) == [[0, 1], [2, 3], [4, 5]]
+    assert loader.epoch == 2
+
+
+def test_a_state_of_other_batches_is_refused():
+    state = DataLoader(numbers(6), 2).state_dict()
+    with pytest.raises(ArgumentError, match="needs 2 batches per epoch, got a state of 3"):
+        DataLoader(numbers(6), 3).load_state_dict(state)
+    with pytest.raises(ArgumentError, match="position"):
+        DataLoader(numbers(6), 2).load_state_dict({"epoch": 1})
+
+
+def test_items_of_a_plain_dataset_are_stacked():
+    batches = list(DataLoader(Squares(), 2))
+    assert [y.array.tolist() for _, y in batches] == [[0, 1], [4, 9], [16]]
+    assert batches[0][0].array.tolist() == [[0, 0], [1, 1]]
+    assert batches[0][1].dtype == np.int64
+
+
+def test_a_list_is_a_dataset_too():
+    assert [batch.array.tolist() for batch in DataLoader([1.5, 2.5, 3.5], 2)] == [[1.5, 2.5], [3.5]]
+
+
+def test_collate_fn_has_the_last_word():
+    assert list(DataLoader(Squares(), 3, collate_fn=len)) == [3, 2]
+    assert list(DataLoader(numbers(3), 2, collate_fn=len)) == [2, 1]
+
+
+def test_collating_keeps_the_structure_and_the_dtypes():
+    items = [{"a": (1, 2.0), "b": np.float64(i), "c": "x", "d": True} for i in range(2)]
+    batch = default_collate(items)
+    assert [t.dtype.name for t in batch["a"]] == ["int64", "float32"]
+    assert batch["b"].dtype == np.float64
+    assert batch["c"] == ["x", "x"]
+    assert batch["d"].dtype == np.bool_
+
+
+def test_a_float_among_integers_makes_the_batch_float32():
+    assert default_collate([1, 2.5]).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("items", "error", "message"),
+    [
+        ([np.zeros(2), np.zeros(3)], ShapeError, r"items of one shape in a batch, got \[\(2,\), \(3,\)\]"),
+        ([np.zeros(2), np.zeros(2, np.float32)], DTypeError, "items of one dtype in a batch, got float32, float64"),
+        ([(1, 2), (1,)], ShapeError, r"items of one length in a batch, got \[1, 2\]"),
+        ([object()], DTypeError, "got object"),
+    ],
+)
+def test_items_that_do_not_stack_are_refused(items, error, message):
+    with pytest.raises(error, match=message):
+        default_collate(items)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size of at least 1, got 0"),
+        ({"batch_size": None}, "batch_size of at least 1, got None"),
+        ({"num_workers": 2}, "num_workers=0, got 2"),
+        ({"pin_memory": True}, "pin_memory=False, got True"),
+        ({"sampler": [1, 0]}, r"sampler=None, got \[1, 0\]"),
+        ({"generator": np.random.default_rng(0)}, "a random stream, got Generator"),
+        ({"batch_size": 9, "drop_last": True}, "one full batch when drop_last=True, got 4 items"),
+    ],
+)
+def test_what_the_loader_cannot_do_is_one_clear_line(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        DataLoader(numbers(4), **arguments)
+
+
+def test_pytorchs_defaults_are_taken_and_unknown_arguments_are_not():
+    assert len(DataLoader(numbers(4), num_workers=0, pin_memory=False, sampler=None, shuffle=None)) == 4
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_worker'"):
+        DataLoader(numbers(4), num_worker=0)
+
+
+@pytest.mark.parametrize("dataset", [[], iter([1])])
+def test_a_dataset_needs_items_and_a_length(dataset):
+    with pytest.raises(ArgumentError, match="DataLoader: needs a dataset with"):
+        DataLoader(dataset)

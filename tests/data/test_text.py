@@ -1,0 +1,116 @@
+"""Text as bytes: which files, which windows, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit.core.errors import ArgumentError, ConfigError
+from ampkit.data import text
+
+
+def test_the_default_corpus_is_python_and_always_the_same():
+    first, again = text.corpus(limit=300_000), text.corpus(limit=300_000)
+    assert first.dtype == np.uint8
+    assert len(first) == 300_000
+    assert np.array_equal(first, again)
+    assert b"import " in first.tobytes()
+
+
+def test_the_default_corpus_holds_no_tests_and_no_installed_packages():
+    files = {"/".join(file.parts[-2:]) for file in text._standard_library()}
+    assert any(name.endswith("/argparse.py") for name in files)
+    folders = {part for file in text._standard_library() for part in file.relative_to(file.anchor).parts[:-1]}
+    assert not folders & {"site-packages", "test", "tests", "idlelib"}
+
+
+def test_a_file_is_its_bytes(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"abc\xff")
+    assert text.corpus(tmp_path / "a.txt").tobytes() == b"abc\xff"
+
+
+def test_a_folder_is_its_text_files_in_the_order_of_their_names(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "__pycache__").mkdir()
+    files = {"c.txt": b"3", "a.md": b"1", "b/z.py": b"2", "binary": b"9\0", ".hidden": b"9", "__pycache__/x": b"9"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert text.corpus(tmp_path).tobytes() == b"123"
+
+
+def test_the_limit_cuts_across_files(tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode() * 4)
+    assert text.corpus(tmp_path, limit=6).tobytes() == b"aaaabb"
+    assert text.corpus(tmp_path, limit=4).tobytes() == b"aaaa"
+
+
+def test_a_missing_path_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="a file or a folder that exists, got .*missing"):
+        text.corpus(tmp_path / "missing")
+
+
+def test_an_empty_file_or_folder_is_refused(tmp_path):
+    (tmp_path / "empty").touch()
+    for path in (tmp_path, tmp_path / "empty"):
+        with pytest.raises(ConfigError, match="which holds none"):
+            text.corpus(path)
+
+
+def test_a_limit_below_one_byte_is_refused():
+    with pytest.raises(ArgumentError, match="limit of at least 1 byte"):
+        text.corpus(limit=0)
+
+
+def test_the_split_keeps_the_end_for_validation():
+    train, validation = text.split(np.arange(100, dtype=np.uint8), 0.25)
+    assert train.tolist() == list(range(75))
+    assert validation.tolist() == list(range(75, 100))
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
+def test_a_split_that_leaves_a_part_empty_is_refused(fraction):
+    with pytest.raises(ArgumentError, match="fraction between 0 and 1"):
+        text.split(np.arange(10, dtype=np.uint8), fraction)
+
+
+def test_targets_are_the_inputs_one_byte_ahead():
+    inputs, targets = text.windows(np.arange(50, dtype=np.uint8), np.array([0, 7]), context=4)
+    assert inputs.tolist() == [[0, 1, 2, 3], [7, 8, 9, 10]]
+    assert targets.tolist() == [[1, 2, 3, 4], [8, 9, 10, 11]]
+    assert inputs.dtype == targets.dtype == np.int64
+
+
+def test_random_starts_reach_every_window_and_no_further():
+    data = np.arange(10, dtype=np.uint8)
+    starts = text.random_starts(data, context=6, count=1000, draw=np.random.default_rng(0))
+    assert set(starts.tolist()) == {0, 1, 2, 3}
+    assert text.windows(data, starts, 6)[1].max() == 9
+
+
+def test_random_starts_are_the_same_for_the_same_draw():
+    data = np.zeros(1000, np.uint8)
+    one, two = (text.random_starts(data, 8, 5, np.random.default_rng(3)) for _ in range(2))
+    assert one.tolist() == two.tolist()
+
+
+def test_even_starts_span_the_data():
+    data = np.zeros(101, np.uint8)
+    assert text.even_starts(data, context=10, count=3).tolist() == [0, 45, 90]
+
+
+@pytest.mark.parametrize("length", [11, 20, 21, 101, 109])
+def test_without_a_count_the_windows_stand_side_by_side(length):
+    starts = text.even_starts(np.zeros(length, np.uint8), context=10)
+    assert len(starts) == (length - 1) // 10
+    assert starts[0] == 0
+    assert (np.diff(starts) >= 10).all()
+    assert starts[-1] + 11 <= length
+
+
+def test_text_as_short_as_the_context_is_refused():
+    data = np.zeros(8, np.uint8)
+    assert text.even_starts(data, context=7).tolist() == [0]
+    for starts in (lambda: text.even_starts(data, 8), lambda: text.random_starts(data, 8, 1, np.random.default_rng(0))):
+        with pytest.raises(ConfigError, match="more than 8 bytes, a window and its next byte, got 8 bytes"):
+            starts()

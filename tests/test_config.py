@@ -1,0 +1,232 @@
+"""Recipes: reading, overrides, mistakes and their cures, writing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from ampkit.config import Recipe, dump, load, sections
+from ampkit.core.errors import ConfigError
+from ampkit.core.policy import Cast
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+SMALL = '[model]\nname = "mlp"\n[data]\nname = "digits"\n[train]\nsteps = 3\n'
+
+
+@pytest.fixture
+def small(tmp_path):
+    return write(tmp_path, SMALL)
+
+
+def write(folder, text, name="recipe.toml"):
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def mistake(path, *overrides):
+    with pytest.raises(ConfigError) as caught:
+        load(path, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_shipped_recipe_loads_and_its_dump_loads_back_equal(path, tmp_path):
+    recipe = load(path)
+    assert load(write(tmp_path, dump(recipe))) == recipe
+
+
+def test_a_short_recipe_takes_the_defaults(small):
+    recipe = load(small)
+    assert recipe.optimizer == sections.AdamW()
+    assert recipe.schedule == sections.Constant()
+    assert (recipe.amp.dtype, recipe.amp.init_scale, recipe.amp.growth_interval) == ("float32", 65536.0, 2000)
+    assert (recipe.train.steps, recipe.train.epochs, recipe.train.grad_clip) == (3, None, None)
+
+
+def test_a_recipe_and_its_sections_are_frozen(small):
+    recipe = load(small)
+    with pytest.raises(ValidationError):
+        recipe.amp.dtype = "float16"
+
+
+def test_a_dump_spells_out_every_default(small):
+    text = dump(load(small))
+    for name in ("model", "data", "optimizer", "schedule", "amp", "train"):
+        assert f"[{name}]" in text
+        section = getattr(load(small), name)
+        for key, value in section:
+            assert (f"\n{key} = " in text) == (value is not None)
+
+
+def test_awkward_strings_and_keys_survive_a_dump(tmp_path):
+    path = 'a "quoted" \\ back\\slash, tab\t, newline\n, DEL\x7f, é and 😀'
+    recipe = Recipe(
+        model=sections.GPT(name="gpt"),
+        data=sections.Text(name="text", path=path),
+        optimizer=sections.SGD(name="sgd", lr=1e-12),
+        amp=sections.Amp(dtype="float16", overrides={"softmax": "low", "odd key": "keep"}, init_scale=1e22),
+        train=sections.Train(steps=1),
+    )
+    assert load(write(tmp_path, dump(recipe))) == recipe
+
+
+def test_every_key_that_may_be_none_is_none_by_default():
+    kinds = [kind for kind in vars(sections).values() if isinstance(kind, type) and issubclass(kind, sections.Section)]
+    fields = [field for kind in kinds for field in kind.model_fields.values()]
+    may_be_none = [field for field in fields if type(None) in get_args(field.annotation)]
+    assert len(may_be_none) >= 5
+    assert all(field.default is None for field in may_be_none)
+
+
+def test_the_words_for_overrides_are_those_of_the_policy():
+    words = get_args(get_args(sections.Amp.model_fields["overrides"].annotation)[1])
+    assert set(words) == {category.value for category in Cast}
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("amp.dtype=float16", lambda r: r.amp.dtype, "float16"),
+        (' amp.dtype = "float16" ', lambda r: r.amp.dtype, "float16"),
+        ("model.hidden=[8, 4]", lambda r: r.model.hidden, (8, 4)),
+        ("optimizer={name='sgd', lr=1, nesterov=true, momentum=0.9}", lambda r: r.optimizer.lr, 1.0),
+        ("train.device=cuda:1", lambda r: r.train.device, "cuda:1"),
+        ("amp.overrides.softmax=low", lambda r: r.amp.overrides, {"softmax": "low"}),
+        ("train.compile=true", lambda r: r.train.compile, True),
+        ("train.grad_clip=1", lambda r: r.train.grad_clip, 1.0),
+    ],
+)
+def test_an_override_is_toml_or_else_text(small, override, read, value):
+    assert read(load(small, [override])) == value
+
+
+def test_a_later_override_wins(small):
+    assert load(small, ["train.seed=1", "train.seed=2"]).train.seed == 2
+
+
+def test_an_override_without_a_value_unsets_its_key(small):
+    assert load(small, ["train.steps=", "train.epochs=2"]).train.epochs == 2
+
+
+def test_text_with_an_equals_sign_is_kept_whole(tmp_path):
+    path = write(tmp_path, SMALL.replace("mlp", "gpt").replace("digits", "text"))
+    assert load(path, ["data.path=a=b"]).data.path == "a=b"
+
+
+def test_an_override_cannot_smuggle_in_a_second_line(small):
+    assert "amp.dtype: needs one of" in mistake(small, 'amp.dtype="float16"\nother = 1')
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("amp.dtyp=float16", "amp.dtyp: needs a known key, got 'dtyp'\nhelp: did you mean 'dtype'?"),
+        ("optimzer.lr=1", "optimzer: needs a known section, got 'optimzer'\nhelp: did you mean 'optimizer'?"),
+        ("model.lr=1", "model.lr: needs a known key, got 'lr'\nhelp: did you mean optimizer.lr?"),
+        ("lr=1", "lr: needs a known section, got 'lr'\nhelp: did you mean optimizer.lr?"),
+        ("amp.dtype=fp16", "needs one of float32, bfloat16, float16, got 'fp16'\nhelp: did you mean 'float16'?"),
+        ("model.name=mpl", "model.name: needs one of mlp, cnn, resnet18"),
+        ("model.name=", "gpt, got nothing"),
+        ("model=3", "model: needs a table, got 3"),
+        ("amp=float16", "amp: needs a table, got 'float16'"),
+        ("train.seed=1.5", "train.seed: needs an integer, got 1.5"),
+        ("train.seed=true", "train.seed: needs an integer, got True"),
+        ("train.seed=-1", "train.seed: needs at least 0, got -1"),
+        ("optimizer={name='adamw',lr='.5'}", "got '.5'\nhelp: numbers are written as 0.5 or 1e-3"),
+        ("optimizer={name='adamw',lr=0}", "optimizer.lr: needs a number above 0, got 0"),
+        ("optimizer={name='adamw',betas=[0.9, 1]}", "optimizer.betas[1]: needs a number below 1, got 1"),
+        ("optimizer={name='adamw',betas=[0.9]}", "optimizer.betas[1]: needs a value, got nothing"),
+        ("optimizer={name='sgd',nesterov=true}", "optimizer.momentum: needs a momentum above 0"),
+        ("schedule={name='step'}", "schedule.step_size: needs a value, got nothing"),
+        ("schedule={name='cosine',warmup=3}", "schedule.warmup: needs less than train.steps, 3, got 3"),
+        ("train.grad_clip=nan", "train.grad_clip: needs a finite number, got nan"),
+        ("train.compile=True", "train.compile: needs true or false, got 'True'"),
+        ("train.device=gpu", "train.device: needs cpu, cuda or cuda:<index>, got 'gpu'"),
+        ("train.epochs=1", "train: needs either steps or epochs, got both"),
+        ("train.steps=", "train: needs either steps or epochs, got neither"),
+        ("model.hidden=[]", "model.hidden: needs at least 1 items"),
+        ("model.hidden=[4, 0]", "model.hidden[1]: needs at least 1, got 0"),
+        ("amp.overrides.softmax=lo", "amp.overrides.softmax: needs one of low, float32"),
+        ("amp.min_scale=1e6", "amp.min_scale: needs at most init_scale, 65536.0, got 1000000.0"),
+        ("amp.max_scale=2", "amp.max_scale: needs at least init_scale, 65536.0, got 2.0"),
+        ("data.name=text", "data.name: needs 'digits' or 'synthetic_images' for mlp, got 'text'"),
+        ("model={name='gpt'}", "data.name: needs 'text' or 'synthetic_tokens' for gpt, got 'digits'"),
+        ("float16", "override: needs key=value, as in amp.dtype=float16, got 'float16'"),
+        ("amp..dtype=float16", "override: needs key=value"),
+        ("model.name.first=1", "model.name.first: needs a table at model.name, got 'mlp'"),
+    ],
+)
+def test_a_mistake_is_named_with_what_was_needed_and_what_came(small, override, expected):
+    text = mistake(small, override)
+    assert expected in text
+    assert text.startswith(f"{small}: ")
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.n_head=3", "model.n_head: needs a divisor of n_embd, 128, got 3"),
+        ("model.vocab_size=100", "model.vocab_size: needs at least 256 for text, got 100"),
+        ("train={epochs=1}", "train.epochs: needs steps instead"),
+    ],
+)
+def test_a_gpt_that_does_not_fit_its_text_is_refused(tmp_path, override, expected):
+    path = write(tmp_path, SMALL.replace("mlp", "gpt").replace("digits", "text"))
+    assert expected in mistake(path, override)
+
+
+def test_all_mistakes_come_at_once_each_on_its_line(small):
+    wrong = [
+        "optimizer.name=adam",
+        "optimizer.lr=-1",
+        "train.sed=1",
+        "model.hiden=[1]",
+        "lr=1",
+        "nothing",
+        "amp.dtype=fp16",
+    ]
+    first, *rest = mistake(small, *wrong).split("\n")
+    assert first == f"{small}: 6 mistakes"
+    keys = {line.strip().split(":")[0] for line in rest}
+    assert keys == {"override", "lr", "model.hiden", "optimizer.lr", "amp.dtype", "train.sed"}
+
+
+def test_sections_that_are_right_are_compared_while_others_are_wrong(small):
+    text = mistake(small, "amp.dtype=fp16", "data.name=text")
+    assert "amp.dtype" in text
+    assert "data.name" in text
+
+
+def test_missing_sections_are_all_named(tmp_path):
+    text = mistake(write(tmp_path, ""))
+    for name in ("model", "data", "train"):
+        assert f"{name}: needs a section [{name}], got none" in text
+
+
+def test_a_missing_recipe_is_one_line_with_the_nearest_name(tmp_path):
+    write(tmp_path, SMALL, "digits_cnn.toml")
+    text = mistake(tmp_path / "digit_cnn.toml")
+    assert "No such file" in text
+    assert text.endswith("help: did you mean 'digits_cnn.toml'?")
+
+
+def test_a_folder_is_no_recipe(tmp_path):
+    assert "needs a TOML file that can be read" in mistake(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"model = ", b"\xff\xfe\x00"])
+def test_what_is_not_toml_is_one_line(tmp_path, content):
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(content)
+    text = mistake(path)
+    assert text.startswith(f"{path}: needs TOML, got text that is none")
+    assert "\n" not in text
+
+
+def test_a_recipe_made_by_hand_is_checked_too():
+    with pytest.raises(ValidationError, match="either steps or epochs"):
+        Recipe(model=sections.MLP(name="mlp"), data=sections.Digits(name="digits"), train=sections.Train())
