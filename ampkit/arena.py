@@ -86,7 +86,7 @@ class Slot:
     def written(self) -> None:
         """Note that an update has rewritten the master and every copy of it."""
         parameter = self.parameter
-        parameter.version[0] += 1
+        parameter.changed()
         version = self.synced = parameter.version[0]
         if self.block.copies:
             self.fresh = dict.fromkeys(self.block.copies, version)

@@ -54,9 +54,8 @@ class Op:
         self.forward = Primitive(self.name, stem, reference)
         self.backward_primitive: Primitive | None = None
         self._check: Callable[..., Any] | None = None
-        self._keeps: dict[str, tuple[str, ...]] = {}
+        self.keeps: dict[str, tuple[str, ...]] = {}
         self._plans: dict[Any, Plan] = {}
-        self._drops: dict[Any, tuple[str, ...]] = {}
         self.signature = Signature(self.name, reference)
         self.bind, self.call, self._typed = self.signature.bind, self.signature.call, self.signature.typed
 
@@ -76,7 +75,7 @@ class Op:
         """
         if function is None:
             return lambda f: self.backward(f, **keeps)
-        self._keeps = {item: (names,) if " " not in names else tuple(names.split()) for item, names in keeps.items()}
+        self.keeps = {item: (names,) if " " not in names else tuple(names.split()) for item, names in keeps.items()}
         self.backward_primitive = Primitive(f"{self.name}_backward", self.forward.stem, function)
         return self.backward_primitive
 
@@ -89,78 +88,58 @@ class Op:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Every recorded operation of every step passes here: what can be decided once is in the plan, and loops are
         # written out where a comprehension would cost another frame.
-        inputs, params = self.bind(*args, **kwargs)
-        region = _stack.get()
-        arrays: list[Any] = []
-        edges: list[Any] = []
-        key: list[Any] = [None if region is None else region.rules]
-        asked = 0  # a bit per input, whether its gradient is wanted
-        for item in inputs:
-            asked += asked
-            if isinstance(item, Tensor):
-                array = item.array
-                arrays.append(array)
-                key.append(array.dtype if array.ndim else (array.dtype,))
-                key.append(type(array))
-                edges.append(item.edge)
-                if item.edge is not None:
-                    asked += 1
-            else:
-                if isinstance(item, np.generic):  # a NumPy scalar would bring NumPy's promotion along
-                    item = item.item()
-                arrays.append(item)
-                edges.append(None)
-                key.append(item if item is None else type(item))
+        inputs, params, arrays, edges, versions, key = self.bind(*args, **kwargs)
         if self._typed:
-            key.append(self.signature.dtype_of(params))
+            key = (*key, self.signature.dtype_of(params))
             params = self.signature.without_dtype(params)
-        plan = self._plans.get(tuple(key)) or self._new_plan(tuple(key), inputs, region)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._new_plan(key, inputs)
         if plan.casts:
-            self._cast(inputs, arrays, plan.casts, region is None or region.cache)
+            self._cast(inputs, arrays, plan.casts)
         if self._check is not None:
             self.call(self._check, arrays, params)
         token = hush()
         try:
-            body, out, saved = self._run(arrays, params, plan)
+            forward, body = self.forward, self.forward.reference
+            if plan.backend in forward.bodies:
+                body = self.signature.pick(forward, plan.backend, arrays, params)
+            if body is not forward.reference:
+                out = self.signature.call_in(body.run, arrays, params, plan.out)
+            elif plan.widens:
+                out = self.call(body.run, [widen(a, plan.compute) for a in arrays], params)
+            else:
+                out = self.call(body.run, arrays, params)
+            saved = _NOTHING
+            if type(out) is not np.ndarray:
+                out, saved = _parted(out)
+            if plan.narrows and body is forward.reference:
+                out = self._narrow(out, plan)
+                self._restore(saved, arrays, out)
         except ValueError as error:
             raise self._misfit(arrays, error) from None
         finally:
             speak(token)
         if observe.active:
             observe.report(self.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
-        if asked and self.backward_primitive is not None and _recording.get():
-            if self._keeps:
-                self._drop(saved, asked, edges)
-            seen = [_version(i) for i in inputs] if saved.__dict__ else ()
-            return self._record(inputs, out, Node(self, edges, saved, params, plan, body, seen))
-        return self._plain(inputs, out)
+        if plan.tapes and _recording.get():
+            if plan.drops:
+                saved = saved.without(plan.drops)
+            node = Node(self, edges, saved, params, plan, body, versions)
+            made: Any = attach(out, node) if type(out) is not tuple else _attached(out, node)
+        else:
+            made = Tensor(out) if type(out) is not tuple else tuple([Tensor(o) for o in out])
+        if self.view:
+            for one in made if type(made) is tuple else (made,):
+                one.version = inputs[0].version
+        return made
 
-    def _cast(self, inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...], keep: bool) -> None:
+    def _cast(self, inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
+        region = _stack.get()
+        keep = region is None or region.cache
         for i, dtype in enumerate(casts):
             if dtype is not None and arrays[i].dtype != dtype:
                 arrays[i] = inputs[i].copy_in(dtype, keep)
-
-    def _run(self, arrays: list[Any], params: tuple[Any, ...], plan: Plan) -> tuple[Body, Any, Saved]:
-        forward = self.forward
-        body = forward.reference
-        if plan.backend in forward.bodies:
-            body = self.signature.pick(forward, plan.backend, arrays, params)
-        if body is not forward.reference:
-            out = self.signature.call_in(body.run, arrays, params, plan.out)
-        else:
-            out = self.call(body.run, [widen(a, plan.compute) for a in arrays] if plan.widens else arrays, params)
-        saved = _NOTHING
-        if type(out) is tuple and type(out[-1]) is Saved:
-            saved = out[-1]
-            out = out[0] if len(out) == 2 else out[:-1]
-        if type(out) is not np.ndarray:
-            out = _arrays(out)
-            if "out" in saved.__dict__:  # NumPy turned a 0-d array into a scalar
-                saved.out = out[0] if type(out) is tuple else out
-        if plan.narrows and body is forward.reference:
-            out = self._narrow(out, plan)
-            self._restore(saved, arrays, out)
-        return body, out, saved
 
     def _narrow(self, out: Any, plan: Plan) -> Any:
         if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
@@ -177,31 +156,6 @@ class Op:
         for i, name in enumerate(self.signature.names):
             if name in items:
                 items[name] = arrays[i]
-
-    def _plain(self, inputs: tuple[Any, ...], out: Any) -> Any:
-        if type(out) is tuple:
-            return tuple(self._plain(inputs, o) for o in out)
-        made = Tensor(out)
-        if self.view:
-            made.version = inputs[0].version
-        return made
-
-    def _record(self, inputs: Any, out: Any, node: Node) -> Any:
-        if type(out) is tuple:
-            node.outputs = tuple([(o.shape, o.dtype) for o in out])
-            return tuple([attach(o, node, i) if o.dtype in FLOATS else Tensor(o) for i, o in enumerate(out)])
-        made = attach(out, node) if out.dtype in FLOATS else Tensor(out)
-        if self.view:
-            made.version = inputs[0].version
-        return made
-
-    def _drop(self, saved: Saved, asked: int, edges: list[Any]) -> None:
-        names = self._drops.get(asked)
-        if names is None:
-            wanted = {n for n, edge in zip(self.signature.names, edges, strict=False) if edge is not None}
-            names = self._drops[asked] = tuple(k for k, users in self._keeps.items() if not wanted & set(users))
-        for name in names:
-            saved.__dict__.pop(name, None)
 
     def needs(self, node: Node) -> tuple[DType | None, ...]:
         """Per input, the dtype its gradient is wanted in, or None: a Parameter's accumulator, else what the op read."""
@@ -236,8 +190,8 @@ class Op:
         return gradients
 
     def _check_versions(self, node: Node) -> None:
-        for i, (version, then) in enumerate(node.seen):
-            if version[0] != then and self.signature.name_of(i) in node.saved.__dict__:
+        for i, version in enumerate(node.versions):
+            if version[0] > node.serial and self.signature.name_of(i) in node.saved.__dict__:
                 what = f"`{self.signature.name_of(i)}` of {self.name} changed in place since"
                 cure = "call backward before optimizer.step() and other changes in place"
                 raise StateError("backward", "the values that the forward read", what, cure)
@@ -249,7 +203,7 @@ class Op:
 
     # plans and errors
 
-    def _new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...], region: Any) -> Plan:
+    def _new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> Plan:
         held = [i.array for i in inputs if isinstance(i, Tensor)]
         names = {backends.of(a).name for a in held}
         if len(names) != 1:
@@ -257,8 +211,10 @@ class Op:
         backend = names.pop()
         self.forward.load(backend)
         key = [(i.array.dtype if i.ndim else (i.array.dtype,)) if isinstance(i, Tensor) else _kind(i) for i in inputs]
+        region = _stack.get()
         rule = None if region is None else region.policies[backend]
-        plan = self._plans[full] = make_plan(self, rule, full[-1] if self._typed else None, key, backend)
+        wanted = [isinstance(i, Tensor) and i.edge is not None for i in inputs]
+        plan = self._plans[full] = make_plan(self, rule, full[-1] if self._typed else None, key, wanted, backend)
         return plan
 
     def _misfit(self, arrays: list[Any], error: ValueError) -> ValueError:
@@ -315,16 +271,30 @@ def op(
 
 
 _NOTHING = Saved()
-_UNCHANGED = ([0], 0)
-
-
-def _version(item: Any) -> tuple[list[int], int]:
-    # Its version counter, and what it shows now.
-    return (item.version, item.version[0]) if isinstance(item, Tensor) else _UNCHANGED
 
 
 def _kind(item: Any) -> Any:
     return None if item is None else type(item)
+
+
+def _attached(outs: tuple[Any, ...], node: Node) -> tuple[Tensor, ...]:
+    node.outputs = tuple([(o.shape, o.dtype) for o in outs])
+    return tuple([attach(o, node, i) for i, o in enumerate(outs)])
+
+
+def _parted(out: Any) -> tuple[Any, Saved]:
+    # What a body returned: its output or outputs, as arrays, and what it saved.
+    if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is np.ndarray:
+        return out  # as most do
+    saved = _NOTHING
+    if type(out) is tuple and type(out[-1]) is Saved:
+        saved = out[-1]
+        out = out[0] if len(out) == 2 else out[:-1]
+    if type(out) is not np.ndarray:
+        out = _arrays(out)
+        if "out" in saved.__dict__:  # NumPy turned a 0-d array into a scalar
+            saved.out = out[0] if type(out) is tuple else out
+    return out, saved
 
 
 def _arrays(out: Any) -> Any:

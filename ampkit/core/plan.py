@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from . import dtypes, policy
 from .dtypes import FLOATS, LOW, DType, float32, float64
@@ -10,7 +11,8 @@ from .errors import DTypeError
 from .policy import Cast, Policy
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Plan:
     """How one combination of dtypes runs."""
 
     casts: tuple[DType | None, ...]  # per input, the dtype to store it in first, or None for as it comes
@@ -20,6 +22,8 @@ class Plan(NamedTuple):
     widens: bool  # whether some Array is stored in another dtype than `compute`
     narrows: bool  # whether what a reference returns has to be rounded
     backend: str
+    tapes: bool  # whether the gradient of some input is wanted
+    drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
 
 
 # What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.
@@ -29,10 +33,13 @@ _WEAK: dict[type, DType] = {bool: dtypes.bool_, int: dtypes.int64, float: float3
 _RANK = {"b": 0, "i": 1, "u": 1}
 
 
-def make_plan(op: Any, rule: Policy | None, answer: DType | None, key: list[Entry], backend: str) -> Plan:
+def make_plan(
+    op: Any, rule: Policy | None, answer: DType | None, key: list[Entry], wanted: list[bool], backend: str
+) -> Plan:
     """The plan of `op` for the entries `key` under the policy `rule` (None outside of a region).
 
-    answer: the caller's explicit dtype. Raises DTypeError for a banned op and for dtypes that do not meet.
+    answer: the caller's explicit dtype. wanted: per input, whether its gradient is.
+    Raises DTypeError for a banned op and for dtypes that do not meet.
     """
     cast = op.cast if rule is None else rule.category(op.name)
     kinds = op.signature.kinds(len(key))
@@ -55,7 +62,10 @@ def make_plan(op: Any, rule: Policy | None, answer: DType | None, key: list[Entr
     # Moved values come as stored, but bfloat16 beside a Python number is float32 to NumPy, and an integer float64.
     strays = out in FLOATS and (out in LOW or any(d != out for d in stored))
     narrows = widens or (strays if compute is None else compute != out)
-    return Plan(casts, compute, out, read, widens, narrows, backend)
+    tapes = any(wanted) and op.backward_primitive is not None
+    asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
+    drops = tuple([k for k, users in op.keeps.items() if not asked & set(users)])
+    return Plan(casts, compute, out, read, widens, narrows, backend, tapes, drops)
 
 
 def _need_numbers(op: Any, entries: list[Entry]) -> None:

@@ -20,6 +20,12 @@ class Saved(SimpleNamespace):
     statistic, which second derivatives compute anew.
     """
 
+    def without(self, names: tuple[str, ...]) -> Saved:
+        """Itself, less the items of these names."""
+        for name in names:
+            self.__dict__.pop(name, None)
+        return self
+
 
 def widen(value: Any, compute: DType | None) -> Any:
     """A floating-point array (taped or not, or a tuple of them) in `compute`; anything else, and None, as it is."""

@@ -10,9 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from . import dtypes
 from .dtypes import DType
 from .errors import DTypeError
+from .policy import _stack
+from .tensor import Tensor
 
 _ARRAY = {"Array", "Array | None"}
 _INDEX = {"Index", "Index | None"}
@@ -21,8 +25,9 @@ _INDEX = {"Index", "Index | None"}
 class Signature:
     """The bound form of a reference's signature.
 
-    bind(*args, **kwargs) -> (tensor inputs, other parameters); call(f, inputs, params) calls f like the reference, and
-    call_in(f, inputs, params, dtype) likewise with `dtype=`, as faster bodies are called.
+    bind(*args, **kwargs) -> (tensor inputs, other parameters, and of each input: its array, its edge, its version, and
+    in one tuple with the rules of the region all that a plan depends on); call(f, inputs, params) calls f like the
+    reference, and call_in(f, inputs, params, dtype) likewise with `dtype=`, as faster bodies are called.
     typed: whether the op takes an explicit dtype. names: the tensor parameters; param_names: the others, in order;
     variadic: the name of the parameter that is a list of tensors, or None.
     Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`.
@@ -66,11 +71,24 @@ class Signature:
         """The body of `primitive` for these arguments."""
         return self.call(partial(primitive.pick, backend), inputs, params)
 
-    def _bind(self, name: str, parameters: Any) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        defaults = {f"_{k}": p.default for k, p in parameters.items() if p.default is not p.empty}
-        inputs = f"tuple({self.variadic})" if self.variadic else _tuple(self.names)
-        source = f"def {name}({_header(parameters)}): return {inputs}, {_tuple(self.param_names)}"
-        return _compile(source, name, defaults)
+    def _bind(self, name: str, parameters: Any) -> Callable[..., Any]:
+        scope = {f"_{k}": p.default for k, p in parameters.items() if p.default is not p.empty}
+        scope |= {"_region": _stack.get, "_Tensor": Tensor, "_unlike": _unlike, "_several": _several, "_never": NEVER}
+        if self.variadic:
+            body = f"    return _several({self.variadic}, {_tuple(self.param_names)})"
+        else:
+            # Every op of every step passes here, so the loop over the inputs is unrolled.
+            count = range(len(self.names))
+            body = "\n".join(
+                [
+                    *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
+                    "    region = _region()",
+                    f"    return {_tuple(self.names)}, {_tuple(self.param_names)}, [{_row('a{}', count)}], "
+                    f"({_row('e{}', count)}), ({_row('v{}', count)}), "
+                    f"(None if region is None else region.rules, {_row('k{0}, t{0}, e{0} is not None', count)})",
+                ]
+            )
+        return _compile(f"def {name}({_header(parameters)}):\n{body}", name, scope)
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
         places = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
@@ -83,6 +101,48 @@ class Signature:
         keyword = {k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
         row = ", ".join(f"{k}={places[k]}" if k in keyword else places[k] for k in parameters)
         return _compile(f"def call(f, a, p, dtype=None): return f({row}{last})", "call", {})
+
+
+NEVER = (0,)  # the version of what cannot change
+
+# Of one input: its array, edge and version, what a plan needs to know of its dtype (see plan.Entry), and its class.
+_INPUT = """\
+    if isinstance({name}, _Tensor):
+        a{i}, e{i}, v{i} = {name}.array, {name}.edge, {name}.version
+        k{i}, t{i} = a{i}.dtype if a{i}.ndim else (a{i}.dtype,), a{i}.__class__
+    else:
+        e{i} = t{i} = None
+        v{i} = _never
+        a{i}, k{i} = _unlike({name})"""
+
+
+def _row(pattern: str, count: range) -> str:
+    return "".join(pattern.format(i) + ", " for i in count)
+
+
+def _unlike(item: Any) -> tuple[Any, Any]:
+    # A Python number, a missing input, or a mistake. A NumPy scalar would bring NumPy's promotion along.
+    if isinstance(item, np.generic):
+        item = item.item()
+    return item, None if item is None else type(item)
+
+
+def _several(inputs: Any, params: tuple[Any, ...]) -> tuple[Any, ...]:
+    # What `bind` returns, for an op that takes a list of tensors.
+    inputs, region = tuple(inputs), _stack.get()
+    arrays: list[Any] = []
+    key: list[Any] = [None if region is None else region.rules]
+    for item in inputs:
+        if isinstance(item, Tensor):
+            array = item.array
+            key += (array.dtype if array.ndim else (array.dtype,), array.__class__, item.edge is not None)
+        else:
+            array, kind = _unlike(item)
+            key += (kind, None, False)
+        arrays.append(array)
+    edges = tuple([i.edge if isinstance(i, Tensor) else None for i in inputs])
+    versions = tuple([i.version if isinstance(i, Tensor) else NEVER for i in inputs])
+    return inputs, params, arrays, edges, versions, tuple(key)
 
 
 def _header(parameters: Any) -> str:

@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from . import policy, quiet, random
-from .dtypes import DType, accumulator, is_float
+from .dtypes import FLOATS, DType, accumulator, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
-from .tensor import Edge, Tensor, mixed_scales
+from .tensor import Edge, Tensor, mixed_scales, tick
 
 _recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
-_serial = count().__next__
 
 
 def is_grad_enabled() -> bool:
@@ -63,11 +61,11 @@ class Node:
 
     op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
     what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
-    implementation that ran. outputs: (shape, dtype) of each of several outputs. seen: per input, its version
-    counter and what it showed. tag: the scaler, if this node multiplies by its loss scale.
+    implementation that ran. outputs: (shape, dtype) of each of several outputs. versions: those of the inputs, to be
+    compared with serial, the time of the recording. tag: the scaler, if this node multiplies by its loss scale.
     """
 
-    __slots__ = ("body", "edges", "op", "outputs", "params", "plan", "saved", "seen", "serial", "tag")
+    __slots__ = ("body", "edges", "op", "outputs", "params", "plan", "saved", "serial", "tag", "versions")
 
     def __init__(
         self,
@@ -77,22 +75,23 @@ class Node:
         params: Any = (),
         plan: Any = None,
         body: Any = None,
-        seen: Any = (),
+        versions: Sequence[list[int]] = (),
     ):
         self.op, self.edges, self.saved, self.params, self.plan, self.body = op, edges, saved, params, plan, body
         self.outputs: tuple[Any, ...] = _ONE
-        self.seen = seen
+        self.versions = versions
         self.tag: object = None
-        self.serial = _serial()
+        self.serial = tick()
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name}>"
 
 
 def attach(array: Array, node: Node, index: int = 0) -> Tensor:
-    """A tensor that output `index` of `node` made."""
+    """A tensor that output `index` of `node` made; integers and booleans carry no gradient."""
     out = Tensor(array)
-    out.edge = (node, index, array.shape, array.dtype)
+    if array.dtype in FLOATS:
+        out.edge = (node, index, array.shape, array.dtype)
     return out
 
 

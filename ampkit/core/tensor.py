@@ -6,6 +6,7 @@ Arithmetic and most methods are ops; `ops/__init__.py` binds them here from one 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -18,6 +19,9 @@ from .errors import ArgumentError, DTypeError, ShapeError, StateError
 
 if TYPE_CHECKING:
     from .tape import Node
+
+# One clock for recordings and changes in place, so that a backward can tell which of the two came first.
+tick = count(1).__next__
 
 # Where the gradient of a tensor goes, and what it must look like: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]
@@ -35,8 +39,8 @@ class Tensor:
     """An array on a device and, where a gradient is wanted, its place on the tape.
 
     array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
-    are not recorded. version: a counter shared with its views, counted up by every change in place. copies: its values
-    in other dtypes. tag: for a gradient, the scaler whose loss scale it carries.
+    are not recorded. version: when its values last changed in place (see `tick`), in a list shared with its views.
+    copies: its values in other dtypes. tag: for a gradient, the scaler whose loss scale it carries.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
 
@@ -228,8 +232,8 @@ class Tensor:
         return self
 
     def changed(self) -> None:
-        """Count a change of the values: copies in other dtypes are stale, a backward through the old values raises."""
-        self.version[0] += 1
+        """Note a change of the values: copies in other dtypes are stale, a backward through the old values raises."""
+        self.version[0] = tick()
 
     def copy_in(self, dtype: DType, keep: bool) -> Array:
         """The values rounded to `dtype`: kept per (dtype, version) if `keep`, so an unchanged tensor is cast once."""

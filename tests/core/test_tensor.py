@@ -92,7 +92,7 @@ def test_data_reads_off_the_tape_and_writes_count_as_changes():
     p = nn.Parameter(np.ones(2, np.float32))
     before = p.version[0]
     p.data = ampkit.tensor([3.0, 4.0])
-    assert p.tolist() == [3, 4] and p.version[0] == before + 1 and not p.data.requires_grad
+    assert p.tolist() == [3, 4] and p.version[0] > before and not p.data.requires_grad
     with pytest.raises(ShapeError, match=r"shape \(2,\)"):
         p.data = ampkit.tensor([1.0])
 

@@ -115,4 +115,4 @@ def test_clipping_counts_as_a_change_of_the_gradient():
     ps = parameters((3,))
     before = ps[0].grad.version[0]
     optim.clip_grad_norm_(ps, 1.0)
-    assert ps[0].grad.version[0] == before + 1
+    assert ps[0].grad.version[0] > before
