@@ -132,8 +132,11 @@ def fit(gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
 
 
 def _sum(held: Any, gradient: Any) -> Any:
-    total = held + gradient
-    return np.asarray(total) if isinstance(total, np.generic) else total
+    # In the accumulator, rounded once: to NumPy too, but by its slow conversions, element by element.
+    dtype = held.dtype
+    wide = accumulator(dtype)
+    total = _as(held, wide) + _as(gradient, wide)
+    return _as(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
 
 
 def _as(gradient: Any, dtype: DType) -> Any:

@@ -24,10 +24,10 @@ from ..core.tensor import Tensor
 
 __all__ = ["scaled_dot_product_attention"]
 
-# Scores computed at a time: 2 MiB of float32, about a second-level cache.
-BLOCK = 2**19
+# Scores computed at a time: half a MiB of float32, which with its temporaries fits a second-level cache.
+BLOCK = 2**17
 # Rows of a block under a causal mask: what lies right of its last row is skipped.
-CAUSAL_ROWS = 64
+CAUSAL_ROWS = 32
 
 
 def scaled_dot_product_attention(
@@ -222,7 +222,8 @@ def _scores(a: _Operands, block: _Block, causal: bool, scale: float) -> Array:
     if a.allowed is not None:
         np.copyto(scores, -np.inf, where=~a.allowed[block.scores])
     if causal and block.width > block.first + 1:
-        np.copyto(scores, -np.inf, where=_future(scores, block.first, block.end - block.first, block.width))
+        ahead = scores[..., block.first :]  # the columns before are in every row's past
+        np.copyto(ahead, -np.inf, where=_future(scores, 0, *ahead.shape[-2:]))
     return scores
 
 

@@ -1,4 +1,4 @@
-"""float32 to float16 on the CPU: every rounding as IEEE 754 has it."""
+"""float32 to float16 on the CPU, and back: every rounding as IEEE 754 has it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampkit import backends
-from ampkit.backends.cpu.float16 import from_float32
-from ampkit.core.dtypes import float16
+from ampkit.backends.cpu.float16 import from_float32, to_float32
+from ampkit.core.dtypes import float16, float32
 
 HALVES = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)  # every finite value >= 0
 MIDDLES = ((HALVES[:-1].astype(np.float64) + HALVES[1:]) / 2).astype(np.float32)
@@ -49,3 +49,13 @@ def test_nan_stays_nan_and_shape_and_strides_do_not_matter():
     out = backends.cpu.cast(values.T, float16)
     assert out.shape == (400, 100) and np.isnan(out[5, 3])
     np.testing.assert_array_equal(out, values.T.astype(np.float16))
+
+
+def test_every_float16_widens_to_its_value():
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    with np.errstate(all="ignore"):
+        truth = halves.T.astype(np.float32)
+    out = backends.cpu.cast(halves.T, float32)
+    assert out.dtype == np.float32
+    np.testing.assert_array_equal(out, truth)
+    assert to_float32(np.empty((0, 3), np.float16)).shape == (0, 3)

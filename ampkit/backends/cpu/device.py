@@ -34,8 +34,11 @@ class CPU:
 
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""
-        if dtype == dtypes.float16 and array.dtype == dtypes.float32 and array.size > _SMALL:
-            return float16.from_float32(array)
+        if array.size > _SMALL:
+            if dtype == dtypes.float16 and array.dtype == dtypes.float32:
+                return float16.from_float32(array)
+            if dtype == dtypes.float32 and array.dtype == dtypes.float16:
+                return float16.to_float32(array)
         return array.astype(dtype)
 
     def to_numpy(self, array: HostArray) -> HostArray:

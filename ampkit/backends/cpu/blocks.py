@@ -1,0 +1,74 @@
+"""Elementwise ops a block at a time, so that what their references compute in between stays in the cache.
+
+Over a whole array, a reference of a dozen steps writes a dozen arrays to memory, and for 16-bit tensors float32 copies
+of its inputs besides. In blocks it writes its result alone, already rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import FLOATS, DType, accumulator
+from . import float16
+
+BLOCK = 1 << 14  # elements: 64 KiB of float32, so that several fit the second-level cache
+
+
+def in_blocks(op: Any) -> None:
+    """Give `op`, elementwise in its first input with the rest plain numbers, bodies that run its references in blocks.
+
+    Picked for contiguous floating-point arrays of at least two blocks. The op saves its input, its output, or both.
+    """
+    name, forward, backward = op.signature.names[0], op.forward.reference.run, op.backward_primitive.reference.run
+
+    def fits(input: Any, *params: Any) -> bool:
+        return input.size >= 2 * BLOCK and _plain(input)
+
+    def run(input: Any, *params: Any, dtype: DType) -> Any:
+        out, saved = np.empty(input.shape, dtype), None
+        for part, result in _blocks(input, out):
+            value, saved = forward(_widened(part, accumulator(dtype)), *params)
+            _store(value, result)
+        whole = {name: input, "out": out}
+        return out, type(saved)(**{key: whole[key] for key in vars(saved)})
+
+    def back_fits(dy: Any, saved: Any, needs: Any, **params: Any) -> bool:
+        kept = vars(saved).values()
+        return dy.size >= 2 * BLOCK and _plain(dy) and all(_plain(array) for array in kept)
+
+    def run_back(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
+        out, wide, names = np.empty(dy.shape, needs[0]), accumulator(needs[0]), tuple(vars(saved))
+        for part, *kept, result in _blocks(dy, *vars(saved).values(), out):
+            items = {key: _widened(array, wide) for key, array in zip(names, kept, strict=True)}
+            _store(backward(_widened(part, wide), type(saved)(**items), needs, **params), result)
+        return out
+
+    op.on("cpu", when=fits)(run)
+    op.backward_primitive.on("cpu", when=back_fits)(run_back)
+
+
+def _plain(array: Any) -> bool:
+    return bool(array.dtype in FLOATS and array.flags.c_contiguous)
+
+
+def _blocks(*arrays: Any) -> Iterator[list[Any]]:
+    flat = [array.reshape(-1) for array in arrays]
+    for start in range(0, flat[0].size, BLOCK):
+        yield [array[start : start + BLOCK] for array in flat]
+
+
+def _widened(block: Any, wide: DType) -> Any:
+    return (
+        float16.to_float32(block)
+        if block.dtype == np.float16 and wide == np.float32
+        else block.astype(wide, copy=False)
+    )
+
+
+def _store(value: Any, result: Any) -> None:
+    if result.dtype == np.float16 and value.dtype == np.float32:
+        value = float16.from_float32(value)
+    result[...] = value
