@@ -73,10 +73,11 @@ class LossScale:
         high: Any = None,
         hysteresis: Any = 1,
     ):
-        self.low = TINY if low is None else number("min_scale", low, TINY, LARGEST)
-        self.high = LARGEST if high is None else number("max_scale", high, self.low, LARGEST)
+        least = TINY if low is None else number("min_scale", low, TINY, LARGEST)
+        most = LARGEST if high is None else number("max_scale", high, least, LARGEST)
+        self.low, self.high = float(np.float32(least)), float(np.float32(most))  # as the device holds them
         self.hysteresis = whole("hysteresis", hysteresis, 1)
-        self.start = (number("init_scale", start, self.low, self.high), 0, self.hysteresis)
+        self.start = (number("init_scale", start, least, most), 0, self.hysteresis)
         self.state: State | None = None
         self.set_growth(growth)
         self.set_backoff(backoff)

@@ -38,7 +38,6 @@ def _unscale(gradient: Array, inverse: Array | None, flags: Array) -> Array:
 # (flat gradient, inverse of the scale or None, boolean scratch): times the inverse, in place; returns where the first
 # value is that is not finite then, the size if there is none. One pass.
 unscale = Primitive("unscale", "scaler", _unscale)
-unscale = Primitive("unscale", "scaler", _unscale)
 
 _CURE = (
     "the parameters are unharmed. If the loss itself is inf or nan, look for bad data or lower the learning rate; if "

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampkit import backends, ops, optim  # noqa: F401  (ops gives tensors their operators)
+from ampkit import backends, nn, ops, optim  # noqa: F401  (ops gives tensors their operators)
 from ampkit.backends.cpu.device import CPU
 from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, NonFiniteError, ScaleCollapseError, StateError
 from ampkit.core.tape import grad, no_grad
@@ -260,6 +260,20 @@ def test_a_gradient_set_to_zero_in_place_takes_any_scale():
         scaler.update()
         optimizer.zero_grad(set_to_none=False)
     assert np.array_equal(p.array, np.full(3, 0.5))
+
+
+@pytest.mark.parametrize("zero", ["grad.zero_()", "module", "optimizer"])
+def test_a_gradient_filled_with_zeros_takes_any_scale_whoever_filled_it(zero):
+    module = nn.Linear(2, 1, bias=False)
+    optimizer, scaler = optim.SGD(module.parameters(), lr=1.0), GradScaler(init_scale=8.0)
+    for scaled in (False, True, False):
+        loss = module(Tensor(np.ones((1, 2), np.float32))).sum()
+        (scaler.scale(loss) if scaled else loss).backward()
+        assert module.weight.grad.tolist() == [[8.0, 8.0] if scaled else [1.0, 1.0]]
+        if zero == "grad.zero_()":
+            module.weight.grad.zero_()
+        else:
+            (module if zero == "module" else optimizer).zero_grad(set_to_none=False)
 
 
 def test_accumulated_gradients_add_up():
@@ -586,6 +600,13 @@ def test_an_overflow_at_the_smallest_scale_stops_the_training():
     ):
         iterate(scaler, optimizer, (p, np.inf))
     assert np.array_equal(p.array, np.ones(3))
+
+
+def test_the_smallest_scale_allowed_need_not_be_a_float32():
+    p, optimizer, scaler = pair(init_scale=0.1, min_scale=0.1)
+    with pytest.raises(ScaleCollapseError, match="smallest scale allowed"):
+        iterate(scaler, optimizer, (p, np.inf))
+    assert p.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_no_number_of_overflows_makes_a_parameter_nan():

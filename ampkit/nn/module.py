@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from .. import backends
 from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.tensor import Parameter, Tensor
@@ -181,7 +180,7 @@ class Module(Tree):
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
-                parameter.grad = Tensor(backends.of(parameter.array).zeros(parameter.array.shape, parameter.grad.dtype))
+                parameter.grad.zero_()
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move parameters and buffers to a device, cast the floating-point ones to a dtype, or both; in place.

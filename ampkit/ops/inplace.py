@@ -12,7 +12,7 @@ import numpy as np
 from ..core import dtypes, random
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
 from ..core.tape import is_grad_enabled, no_grad
-from ..core.tensor import Tensor
+from ..core.tensor import ZEROED, Tensor
 from .index import part_of
 
 __all__: list[str] = []
@@ -88,8 +88,10 @@ def fill_(self: Tensor, value: Any) -> Tensor:
 
 
 def zero_(self: Tensor) -> Tensor:
-    """Overwrite every element with 0."""
-    return self.write_(0)
+    """Overwrite every element with 0; as a gradient it is then of no scale."""
+    self.write_(0)
+    self.tag = ZEROED
+    return self
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:

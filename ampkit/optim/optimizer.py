@@ -88,9 +88,7 @@ class Optimizer:
             if set_to_none:
                 slot.parameter._grad = None
             elif (gradient := slot.parameter._grad) is not None:
-                gradient.array[...] = 0
-                gradient.tag = ZEROED
-                gradient.changed()
+                gradient.zero_()
 
     # steps
 

@@ -7,6 +7,7 @@ import copy
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import ampkit
 from ampkit import Policy, autocast, nn, observe, ops
 from ampkit.core.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError
+from ampkit.core.op import ops as registry
 from ampkit.core.policy import get_autocast_dtype, is_autocast_enabled
 
 
@@ -26,6 +28,21 @@ def state():
 
 
 OFF = (False, ampkit.bfloat16)
+
+
+# the table
+
+
+def test_every_op_is_in_the_category_that_was_reviewed():
+    reviewed, category = {}, ""
+    for line in (Path(__file__).parents[1] / "golden" / "policy_float16.txt").read_text().splitlines():
+        if line and line[0] not in " #":
+            category = line
+        elif line.startswith(" "):
+            reviewed |= dict.fromkeys(line.split(), category)
+    policy = Policy("float16")
+    own = [name for name, op in registry.items() if op.forward.reference.run.__module__.startswith("ampkit.ops.")]
+    assert {name: policy.category(name).value for name in own} == reviewed
 
 
 # the policy as a value

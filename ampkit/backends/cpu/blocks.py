@@ -27,9 +27,9 @@ def in_blocks(op: Any) -> None:
     def fits(input: Any, *params: Any) -> bool:
         return input.size >= 2 * BLOCK and _plain(input)
 
-    def run(input: Any, *params: Any, dtype: DType) -> Any:
+    def blocks(input: Any, *params: Any, dtype: DType) -> Any:
         out, saved = np.empty(input.shape, dtype), None
-        for part, result in _blocks(input, out):
+        for part, result in _parts(input, out):
             value, saved = forward(_widened(part, accumulator(dtype)), *params)
             _store(value, result)
         whole = {name: input, "out": out}
@@ -39,22 +39,22 @@ def in_blocks(op: Any) -> None:
         kept = vars(saved).values()
         return dy.size >= 2 * BLOCK and _plain(dy) and all(_plain(array) for array in kept)
 
-    def run_back(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
+    def blocks_backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
         out, wide, names = np.empty(dy.shape, needs[0]), accumulator(needs[0]), tuple(vars(saved))
-        for part, *kept, result in _blocks(dy, *vars(saved).values(), out):
+        for part, *kept, result in _parts(dy, *vars(saved).values(), out):
             items = {key: _widened(array, wide) for key, array in zip(names, kept, strict=True)}
             _store(backward(_widened(part, wide), type(saved)(**items), needs, **params), result)
         return out
 
-    op.on("cpu", when=fits)(run)
-    op.backward_primitive.on("cpu", when=back_fits)(run_back)
+    op.on("cpu", when=fits)(blocks)
+    op.backward_primitive.on("cpu", when=back_fits)(blocks_backward)
 
 
 def _plain(array: Any) -> bool:
     return bool(array.dtype in FLOATS and array.flags.c_contiguous)
 
 
-def _blocks(*arrays: Any) -> Iterator[list[Any]]:
+def _parts(*arrays: Any) -> Iterator[list[Any]]:
     flat = [array.reshape(-1) for array in arrays]
     for start in range(0, flat[0].size, BLOCK):
         yield [array[start : start + BLOCK] for array in flat]
