@@ -158,8 +158,7 @@ def _answer(category: Cast, policy: Policy) -> str:
 
 
 def _bodies(op: Op, backend: str) -> str:
-    op.forward.load(backend)
-    bodies = op.forward.bodies.get(backend, [])
+    bodies = op.forward.of(backend)
     names = [body.name if body.when is None else f"{body.name} ({body.when.__name__})" for body in bodies]
     return ", ".join([*names, *([] if any(body.when is None for body in bodies) else ["reference"])])
 

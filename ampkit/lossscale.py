@@ -9,10 +9,11 @@ import numpy as np
 
 from . import backends
 from .backends import Array, Backend
-from .core import dtypes, quiet
+from .core import dtypes
 from .core.dtypes import float32
 from .core.errors import ArgumentError, StateError
 from .core.primitive import Primitive
+from .core.quiet import quietly
 from .flat import look
 
 TINY = 2.0**-126  # the smallest normal float32: below it the scale's inverse would overflow
@@ -106,12 +107,9 @@ class LossScale:
     def move(self, overflow: Array) -> None:
         """Grow, back off or stay, by what the device says of an iteration's gradients."""
         assert self.state is not None
-        token = quiet.hush()
-        try:
+        with quietly():
             rule = (self.growth, self.backoff, self.interval, self.hysteresis, self.low, self.high)
             move_scale(*self.state, overflow, *rule)
-        finally:
-            quiet.speak(token)
 
     def set(self, value: Any) -> None:
         """Set the scale; the count of good steps stays."""

@@ -16,9 +16,10 @@ import numpy as np
 from . import backends
 from .arena import Run, Slot, spans
 from .backends import Array
-from .core import dtypes, observe, quiet
+from .core import dtypes, observe
 from .core.errors import ScaleCollapseError
 from .core.primitive import Primitive
+from .core.quiet import quietly
 from .flat import chunks, look
 
 SKIPS = 50  # in a row, before the guard stops: from 65536 the scale has then come down to 6e-11, where no loss needs it
@@ -85,8 +86,7 @@ class Verdict:
 
     def check(self, slots: list[Slot], inverse: Callable[[Run], Array] | None) -> None:
         """Unscale the gradients of `slots`, if `inverse` says by what, and note whether they are finite."""
-        token = quiet.hush()
-        try:
+        with quietly():
             for run in spans(slots):
                 first = unscale(run.gradient, inverse and inverse(run), run.block.flags())
                 bad = np.less(first, len(run))
@@ -94,8 +94,6 @@ class Verdict:
                 self.firsts.append((run, first))
                 if observe.active:
                     observe.report("unscale", (run.gradient,), first)
-        finally:
-            quiet.speak(token)
 
     def culprits(self) -> Iterable[tuple[int, str]]:
         """The parameters known to hold a value that is not finite: number, and words for it."""

@@ -13,9 +13,10 @@ import numpy as np
 from . import backends
 from .arena import Slot
 from .backends import Array
-from .core import dtypes, observe, quiet
+from .core import dtypes, observe
 from .core.dtypes import DType, float64
 from .core.errors import ArgumentError, DTypeError, StateError
+from .core.quiet import quietly
 from .core.replay import Taped
 from .core.tape import Node, Sweep, attach, is_grad_enabled
 from .core.tensor import ZEROED, Tensor, mixed_scales
@@ -102,11 +103,8 @@ class GradScaler:
             raise StateError("scaler.scale", "a loss that is not scaled yet", "one that is")
         backend, wide = backends.of(loss.array), dtypes.accumulator(loss.dtype)
         factor = self._scale.on(backend).scale.astype(wide)
-        token = quiet.hush()
-        try:
+        with quietly():
             out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
-        finally:
-            quiet.speak(token)
         if observe.active:
             observe.report("scale_loss", (loss.array, factor), out)
         return self._on_tape(loss, out, factor) if loss.edge is not None and is_grad_enabled() else Tensor(out)

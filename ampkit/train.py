@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import build, nn, ops, optim
+from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import set_num_threads
 from .build import Batch
 from .config import Recipe
@@ -123,6 +124,7 @@ class Run:
     def __init__(self, recipe: Recipe):
         if recipe.train.compile:
             raise ConfigError("train.compile", "false: this version does not compile steps", "true")
+        keep_freed()
         if recipe.train.threads is not None:
             set_num_threads(recipe.train.threads)
         random.manual_seed(recipe.train.seed)

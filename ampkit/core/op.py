@@ -22,19 +22,17 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from .. import backends
-from . import observe, policy, replay, second
-from .dtypes import FLOATS, DType
-from .errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
+from . import forward, observe, policy, replay, second
+from .dtypes import DType
+from .errors import ArgumentError, DeviceError, DTypeError, StateError
 from .plan import Plan, make_plan
 from .policy import Cast, _stack
 from .primitive import Body, Primitive
-from .quiet import hush, speak
-from .saved import Saved, filled, widen, widen_saved
+from .saved import Saved as Saved
+from .saved import filled, widen, widen_saved
 from .signature import Signature
-from .tape import Node, Sweep, _recording, attach
+from .tape import Node, Sweep
 from .tensor import Parameter, Tensor
 
 Array: TypeAlias = Any
@@ -47,23 +45,23 @@ ops: dict[str, Op] = {}  # every op by name
 class Op:
     """An operation on Tensors; `op` makes one. Calling it takes the reference's arguments, with Tensors for arrays."""
 
-    def __init__(self, reference: Callable[..., Any], cast: Cast, moves: bool, integers: str, stem: str, view: bool):
+    def __init__(self, reference: Callable[..., Any], cast: Cast, moves: bool, integers: str, view: bool):
         self.name = reference.__name__.rstrip("_")
         update_wrapper(self, reference)
         self.cast, self.moves, self.integers, self.view = cast, moves, integers, view
-        self.forward = Primitive(self.name, stem, reference)
+        self.forward = Primitive(self.name, reference.__module__.rpartition(".")[2], reference)
         self.backward_primitive: Primitive | None = None
-        self._check: Callable[..., Any] | None = None
+        self.checks: Callable[..., Any] | None = None
         self.keeps: dict[str, tuple[str, ...]] = {}
-        self._plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, Plan] = {}
         self.signature = Signature(self.name, reference)
-        self.bind, self.call, self._typed = self.signature.bind, self.signature.call, self.signature.typed
+        self.call = self.signature.call
 
     # building one
 
     def check(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate the shape check: called like the reference, before it; raises, and looks at no values."""
-        self._check = function
+        self.checks = function
         return function
 
     def backward(self, function: Callable[..., Any] | None = None, /, **keeps: str) -> Any:
@@ -83,79 +81,7 @@ class Op:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
         return self.forward.on(backend, when)
 
-    # calling it
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Every recorded operation of every step passes here: what can be decided once is in the plan, and loops are
-        # written out where a comprehension would cost another frame.
-        inputs, params, arrays, edges, versions, key = self.bind(*args, **kwargs)
-        if self._typed:
-            key = (*key, self.signature.dtype_of(params))
-            params = self.signature.without_dtype(params)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._new_plan(key, inputs)
-        if plan.casts:
-            self._cast(inputs, arrays, plan.casts)
-        if self._check is not None:
-            self.call(self._check, arrays, params)
-        token = hush()
-        try:
-            forward, body = self.forward, self.forward.reference
-            if plan.backend in forward.bodies:
-                body = self.signature.pick(forward, plan.backend, arrays, params)
-            if body is not forward.reference:
-                out = self.signature.call_in(body.run, arrays, params, plan.out)
-            elif plan.widens:
-                out = self.call(body.run, [widen(a, plan.compute) for a in arrays], params)
-            else:
-                out = self.call(body.run, arrays, params)
-            saved = _NOTHING
-            if type(out) is not np.ndarray:
-                out, saved = _parted(out)
-            if plan.narrows and body is forward.reference:
-                out = self._narrow(out, plan)
-                self._restore(saved, arrays, out)
-        except ValueError as error:
-            raise self._misfit(arrays, error) from None
-        finally:
-            speak(token)
-        if observe.active:
-            observe.report(self.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
-        if plan.tapes and _recording.get():
-            if plan.drops:
-                saved = saved.without(plan.drops)
-            node = Node(self, edges, saved, params, plan, body, versions)
-            made: Any = attach(out, node) if type(out) is not tuple else _attached(out, node)
-        else:
-            made = Tensor(out) if type(out) is not tuple else tuple([Tensor(o) for o in out])
-        if self.view:
-            for one in made if type(made) is tuple else (made,):
-                one.version = inputs[0].version
-        return made
-
-    def _cast(self, inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
-        region = _stack.get()
-        keep = region is None or region.cache
-        for i, dtype in enumerate(casts):
-            if dtype is not None and arrays[i].dtype != dtype:
-                arrays[i] = inputs[i].copy_in(dtype, keep)
-
-    def _narrow(self, out: Any, plan: Plan) -> Any:
-        if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
-            return (self._narrow(out[0], plan), *out[1:])
-        return out if out.dtype == plan.out or out.dtype not in FLOATS else backends.of(out).cast(out, plan.out)
-
-    def _restore(self, saved: Saved, arrays: list[Any], out: Any) -> None:
-        # Keep inputs and the output in the dtype they are stored in, not the wide copies the reference worked on.
-        items = saved.__dict__
-        if "out" in items:
-            items["out"] = out[0] if type(out) is tuple else out
-        if self.signature.variadic in items:
-            items[self.signature.variadic] = tuple(arrays)
-        for i, name in enumerate(self.signature.names):
-            if name in items:
-                items[name] = arrays[i]
+    __call__: Callable[..., Any]  # written for each op: Signature.entry binds, forward.runner runs and records
 
     def needs(self, node: Node) -> tuple[DType | None, ...]:
         """Per input, the dtype its gradient is wanted in, or None: a Parameter's accumulator, else what the op read."""
@@ -201,28 +127,23 @@ class Op:
         self._check_versions(node)
         return second.replay(self, node, dys)
 
-    # plans and errors
+    # its plans
 
-    def _new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> Plan:
+    def new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> Plan:
+        """The plan for a combination of dtypes that was not met before, kept from now on."""
         held = [i.array for i in inputs if isinstance(i, Tensor)]
         names = {backends.of(a).name for a in held}
         if len(names) != 1:
             raise self._devices(inputs) if names else self._no_tensor(inputs)
         backend = names.pop()
-        self.forward.load(backend)
         key = [(i.array.dtype if i.ndim else (i.array.dtype,)) if isinstance(i, Tensor) else _kind(i) for i in inputs]
         region = _stack.get()
         rule = None if region is None else region.policies[backend]
         wanted = [isinstance(i, Tensor) and i.edge is not None for i in inputs]
-        plan = self._plans[full] = make_plan(self, rule, full[-1] if self._typed else None, key, wanted, backend)
+        plan = self.plans[full] = make_plan(
+            self, rule, full[-1] if self.signature.typed else None, key, wanted, backend
+        )
         return plan
-
-    def _misfit(self, arrays: list[Any], error: ValueError) -> ValueError:
-        # What NumPy says about operands that do not broadcast, said as the checks of ops say it.
-        if "broadcast" not in str(error) or isinstance(error, ShapeError):
-            return error
-        found = " and ".join(str(tuple(a.shape)) for a in arrays if hasattr(a, "shape"))
-        return ShapeError(self.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
 
     def _no_tensor(self, inputs: tuple[Any, ...]) -> DTypeError:
         got = ", ".join(type(i).__name__ for i in inputs) or "nothing"
@@ -255,8 +176,9 @@ def op(
     """
 
     def define(reference: Callable[..., Any]) -> Op:
-        stem = reference.__module__.rpartition(".")[2]
-        made = Op(reference, cast, moves, integers, stem, view)
+        kind: Any = type("Op", (Op,), {"__module__": __name__})
+        made: Op = kind(reference, cast, moves, integers, view)
+        kind.__call__ = made.signature.entry(forward.runner(made))
         if made.name in ops:
             raise ArgumentError(f"@op {made.name}", "a name that no op has yet", "one that is taken")
         ops[made.name] = made
@@ -270,36 +192,5 @@ def op(
     return define
 
 
-_NOTHING = Saved()
-
-
 def _kind(item: Any) -> Any:
     return None if item is None else type(item)
-
-
-def _attached(outs: tuple[Any, ...], node: Node) -> tuple[Tensor, ...]:
-    node.outputs = tuple([(o.shape, o.dtype) for o in outs])
-    return tuple([attach(o, node, i) for i, o in enumerate(outs)])
-
-
-def _parted(out: Any) -> tuple[Any, Saved]:
-    # What a body returned: its output or outputs, as arrays, and what it saved.
-    if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is np.ndarray:
-        return out  # as most do
-    saved = _NOTHING
-    if type(out) is tuple and type(out[-1]) is Saved:
-        saved = out[-1]
-        out = out[0] if len(out) == 2 else out[:-1]
-    if type(out) is not np.ndarray:
-        out = _arrays(out)
-        if "out" in saved.__dict__:  # NumPy turned a 0-d array into a scalar
-            saved.out = out[0] if type(out) is tuple else out
-    return out, saved
-
-
-def _arrays(out: Any) -> Any:
-    if type(out) is tuple:
-        return tuple([_arrays(o) for o in out])
-    return (
-        out if isinstance(out, np.ndarray) or not isinstance(out, (np.generic, bool, int, float)) else np.asarray(out)
-    )

@@ -22,6 +22,7 @@ class Plan:
     widens: bool  # whether some Array is stored in another dtype than `compute`
     narrows: bool  # whether what a reference returns has to be rounded
     backend: str
+    bodies: list[Any]  # the faster ones that the backend has, also those registered later
     tapes: bool  # whether the gradient of some input is wanted
     drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
 
@@ -65,7 +66,8 @@ def make_plan(
     tapes = any(wanted) and op.backward_primitive is not None
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.keeps.items() if not asked & set(users)])
-    return Plan(casts, compute, out, read, widens, narrows, backend, tapes, drops)
+    bodies = op.forward.of(backend)
+    return Plan(casts, compute, out, read, widens, narrows, backend, bodies, tapes, drops)
 
 
 def _need_numbers(op: Any, entries: list[Entry]) -> None:

@@ -69,17 +69,18 @@ class Primitive:
 
         return register
 
-    def load(self, backend: str) -> None:
-        """Have the backend's bodies of this stem registered."""
+    def of(self, backend: str) -> list[Body]:
+        """The backend's bodies, loaded when first asked for; those registered later join the same list."""
         if backend not in self._loaded:
             self._loaded.add(backend)
             backends.bodies(backend, self.stem)
+        return self.bodies.setdefault(backend, [])
 
     def pick(self, backend: str, *args: Any, **params: Any) -> Body:
         """The body that runs these arguments on `backend`."""
-        self.load(backend)
-        if backend in self.bodies and not _reference_only.get():
-            for body in self.bodies[backend]:
+        bodies = self.of(backend)
+        if bodies and not _reference_only.get():
+            for body in bodies:
                 if body.when is None or body.when(*args, **params):
                     return body
         return self.reference

@@ -1,11 +1,13 @@
 """Silence: overflow and invalid values are results here, not warnings. NumPy warns about them unless told otherwise.
 
-`hush()` turns NumPy's floating-point warnings off in this context and returns what `speak` needs to undo it.
+`hush()` turns NumPy's floating-point warnings off in this context and returns what `speak` needs to undo it;
+`quietly` is both, as a block or a decorator, where a microsecond does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,3 +26,13 @@ except ImportError:  # another NumPy: the public way
 
     def speak(token: Any) -> None:
         np.seterr(**token)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Within the block, or the decorated function, NumPy warns of no overflow and no invalid value."""
+    token = hush()
+    try:
+        yield
+    finally:
+        speak(token)

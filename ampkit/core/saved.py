@@ -12,19 +12,9 @@ from .dtypes import FLOATS, DType
 from .replay import Taped
 from .tape import Node
 
-
-class Saved(SimpleNamespace):
-    """What a backward needs, by name.
-
-    An item with the name of an input is that input, `out` is the (first) output; a float item with any other name is a
-    statistic, which second derivatives compute anew.
-    """
-
-    def without(self, names: tuple[str, ...]) -> Saved:
-        """Itself, less the items of these names."""
-        for name in names:
-            self.__dict__.pop(name, None)
-        return self
+# What a backward needs, by name: an item with the name of an input is that input, `out` is the (first) output; a float
+# item with any other name is a statistic, which second derivatives compute anew.
+Saved = SimpleNamespace
 
 
 def widen(value: Any, compute: DType | None) -> Any:

@@ -1,4 +1,4 @@
-"""Signature: which parameters of an op are tensors, and the two calls made from that, written out once as source.
+"""Signature: which parameters of an op are tensors, and the calls made from that, written out once as source.
 
 Binding by `inspect` would cost more than the op: like a named tuple's, the functions are generated at definition.
 """
@@ -6,14 +6,13 @@ Binding by `inspect` would cost more than the op: like a named tuple's, the func
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from . import dtypes
-from .dtypes import DType
 from .errors import DTypeError
 from .policy import _stack
 from .tensor import Tensor
@@ -25,15 +24,17 @@ _INDEX = {"Index", "Index | None"}
 class Signature:
     """The bound form of a reference's signature.
 
-    bind(*args, **kwargs) -> (tensor inputs, other parameters, and of each input: its array, its edge, its version, and
-    in one tuple with the rules of the region all that a plan depends on); call(f, inputs, params) calls f like the
-    reference, and call_in(f, inputs, params, dtype) likewise with `dtype=`, as faster bodies are called.
-    typed: whether the op takes an explicit dtype. names: the tensor parameters; param_names: the others, in order;
-    variadic: the name of the parameter that is a list of tensors, or None.
+    entry(run) takes the reference's arguments and passes to `run`: the tensor inputs, the other parameters, of each
+    input its array, its edge and its version, and the key: the rules of the region and all else that a plan depends on.
+    call(f, inputs, params) calls f like the reference, and call_in(f, inputs, params, dtype) likewise with `dtype=`,
+    as faster bodies are called. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
+    never mentions a dtype, gets None. names: the tensor parameters; param_names: the others, in order; variadic: the
+    name of the parameter that is a list of tensors, or None.
     Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`.
     """
 
     def __init__(self, name: str, reference: Callable[..., Any]):
+        self.name = name
         parameters = inspect.signature(reference).parameters
         kind = {k: p.annotation if isinstance(p.annotation, str) else "" for k, p in parameters.items()}
         tensors = [k for k in parameters if kind[k] in _ARRAY | _INDEX]
@@ -44,9 +45,8 @@ class Signature:
         self.names = () if self.variadic else tuple(tensors)
         self.param_names = tuple(k for k in parameters if k not in tensors and k != self.variadic)
         self._kinds = [kind[k] in _ARRAY for k in tensors]
-        self._dtype_at = self.param_names.index("dtype") if "dtype" in self.param_names else None
-        self.typed = self._dtype_at is not None
-        self.bind = self._bind(name, parameters)
+        self.typed = "dtype" in self.param_names
+        self._parameters = parameters
         self.call, self.call_in = self._call(parameters, ""), self._call(parameters, ", dtype=dtype")
 
     def kinds(self, count: int) -> list[bool]:
@@ -57,38 +57,35 @@ class Signature:
         """The name of the input at `position`; for one of a list, the list's."""
         return self.variadic or self.names[position]
 
-    def dtype_of(self, params: tuple[Any, ...]) -> DType | None:
-        """The caller's explicit `dtype=`, if the op takes one."""
-        given = None if self._dtype_at is None else params[self._dtype_at]
-        return None if given is None else dtypes.parse(given)
-
-    def without_dtype(self, params: tuple[Any, ...]) -> tuple[Any, ...]:
-        """`params` with `dtype` taken back: op.py has seen to it, references never do."""
-        at = self._dtype_at
-        return params if at is None else (*params[:at], None, *params[at + 1 :])
-
     def pick(self, primitive: Any, backend: str, inputs: Any, params: Any) -> Any:
         """The body of `primitive` for these arguments."""
         return self.call(partial(primitive.pick, backend), inputs, params)
 
-    def _bind(self, name: str, parameters: Any) -> Callable[..., Any]:
-        scope = {f"_{k}": p.default for k, p in parameters.items() if p.default is not p.empty}
+    def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """The method that binds the reference's arguments and runs `run`: see the head of the class."""
+        parameters = self._parameters
+        scope = {f"_default_{k}": p.default for k, p in parameters.items() if p.default is not p.empty}
         scope |= {"_region": _stack.get, "_Tensor": Tensor, "_unlike": _unlike, "_several": _several, "_never": NEVER}
+        scope |= {"_parse": dtypes.parse, "_run": run, "_numbers": (float, int, bool)}
+        params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
+        answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
         if self.variadic:
-            body = f"    return _several({self.variadic}, {_tuple(self.param_names)})"
+            body = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
         else:
             # Every op of every step passes here, so the loop over the inputs is unrolled.
             count = range(len(self.names))
             body = "\n".join(
                 [
                     *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
-                    "    region = _region()",
-                    f"    return {_tuple(self.names)}, {_tuple(self.param_names)}, [{_row('a{}', count)}], "
-                    f"({_row('e{}', count)}), ({_row('v{}', count)}), "
-                    f"(None if region is None else region.rules, {_row('k{0}, t{0}, e{0} is not None', count)})",
+                    "    _rules = _region()",
+                    "    if _rules is not None:",
+                    "        _rules = _rules.rules",
+                    f"    _key = (_rules, {_row('_k{0}, _t{0}, _e{0} is not None', count)}{answer})",
+                    f"    return _run({_tuple(self.names)}, {params}, [{_row('_a{}', count)}], "
+                    f"({_row('_e{}', count)}), ({_row('_v{}', count)}), _key)",
                 ]
             )
-        return _compile(f"def {name}({_header(parameters)}):\n{body}", name, scope)
+        return _compile(f"def {self.name}(_self, {_header(parameters)}):\n{body}", self.name, scope)
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
         places = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
@@ -108,12 +105,12 @@ NEVER = (0,)  # the version of what cannot change
 # Of one input: its array, edge and version, what a plan needs to know of its dtype (see plan.Entry), and its class.
 _INPUT = """\
     if isinstance({name}, _Tensor):
-        a{i}, e{i}, v{i} = {name}.array, {name}.edge, {name}.version
-        k{i}, t{i} = a{i}.dtype if a{i}.ndim else (a{i}.dtype,), a{i}.__class__
+        _a{i}, _e{i}, _v{i} = {name}.array, {name}.edge, {name}.version
+        _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), _a{i}.__class__
     else:
-        e{i} = t{i} = None
-        v{i} = _never
-        a{i}, k{i} = _unlike({name})"""
+        _e{i} = _t{i} = None
+        _v{i} = _never
+        _a{i}, _k{i} = ({name}, {name}.__class__) if {name}.__class__ in _numbers else _unlike({name})"""
 
 
 def _row(pattern: str, count: range) -> str:
@@ -127,8 +124,8 @@ def _unlike(item: Any) -> tuple[Any, Any]:
     return item, None if item is None else type(item)
 
 
-def _several(inputs: Any, params: tuple[Any, ...]) -> tuple[Any, ...]:
-    # What `bind` returns, for an op that takes a list of tensors.
+def _several(inputs: Any, params: tuple[Any, ...], answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    # What `entry` passes on, for an op that takes a list of tensors.
     inputs, region = tuple(inputs), _stack.get()
     arrays: list[Any] = []
     key: list[Any] = [None if region is None else region.rules]
@@ -142,7 +139,7 @@ def _several(inputs: Any, params: tuple[Any, ...]) -> tuple[Any, ...]:
         arrays.append(array)
     edges = tuple([i.edge if isinstance(i, Tensor) else None for i in inputs])
     versions = tuple([i.version if isinstance(i, Tensor) else NEVER for i in inputs])
-    return inputs, params, arrays, edges, versions, tuple(key)
+    return inputs, params, arrays, edges, versions, (*key, *answer)
 
 
 def _header(parameters: Any) -> str:
@@ -151,11 +148,11 @@ def _header(parameters: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             parts.append("*")
             star = True
-        parts.append(name if parameter.default is parameter.empty else f"{name}=_{name}")
+        parts.append(name if parameter.default is parameter.empty else f"{name}=_default_{name}")
     return ", ".join(parts)
 
 
-def _tuple(names: tuple[str, ...]) -> str:
+def _tuple(names: Iterable[str]) -> str:
     return "(" + "".join(f"{n}, " for n in names) + ")"
 
 

@@ -53,9 +53,6 @@ def enable_grad() -> Iterator[None]:
         yield
 
 
-_ONE = (None,)
-
-
 class Node:
     """One recorded call of an op.
 
@@ -65,7 +62,8 @@ class Node:
     compared with serial, the time of the recording. tag: the scaler, if this node multiplies by its loss scale.
     """
 
-    __slots__ = ("body", "edges", "op", "outputs", "params", "plan", "saved", "serial", "tag", "versions")
+    outputs: tuple[Any, ...] = (None,)
+    tag: object = None
 
     def __init__(
         self,
@@ -78,9 +76,7 @@ class Node:
         versions: Sequence[list[int]] = (),
     ):
         self.op, self.edges, self.saved, self.params, self.plan, self.body = op, edges, saved, params, plan, body
-        self.outputs: tuple[Any, ...] = _ONE
         self.versions = versions
-        self.tag: object = None
         self.serial = tick()
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from ..backends import Array, Device
 from . import dtypes, observe
 from .dtypes import DType
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
+from .quiet import quietly
 
 if TYPE_CHECKING:
     from .tape import Node
@@ -204,7 +205,8 @@ class Tensor:
         new = value.array if isinstance(value, Tensor) else backends.of(self.array).asarray(value)
         if new.shape != self.array.shape:
             raise ShapeError("data", f"shape {tuple(self.shape)}", f"{tuple(new.shape)}")
-        self.array[...] = new
+        with quietly():
+            self.array[...] = new
         self.changed()
 
     def need_writable(self) -> None:
@@ -227,7 +229,8 @@ class Tensor:
         within `no_grad`.
         """
         self.need_writable()
-        self.array[...] = values
+        with quietly():
+            self.array[...] = values
         self.changed()
         return self
 
@@ -366,6 +369,7 @@ def mixed_scales(where: str) -> StateError:
     return StateError(where, "gradients that are all scaled by one GradScaler, or none", "a mixture", cure)
 
 
+@quietly()
 def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
     """A new tensor with a copy of `data`: numbers, nested lists, an array, a Tensor.
 

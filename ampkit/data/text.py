@@ -19,6 +19,7 @@ from ..core.errors import ArgumentError, ConfigError
 
 VOCABULARY = 256
 LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second
+STRETCH = 256 * 2**10
 
 # Not written by people, or not on every machine that has this Python: a distribution packs it apart, or a build
 # generates it.
@@ -46,14 +47,17 @@ def corpus(path: str | Path | None = None, limit: int = LIMIT) -> NDArray[np.uin
 
 
 def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The first part to train on, and the last `fraction` of the bytes to validate with.
+    """The bytes to train on, and those to validate with: the last `fraction` of every 256 KiB, or of what there is.
 
-    [n] -> ([n - m], [m]), m = round(n * fraction), at least 1. Raises ArgumentError unless 0 < fraction < 1.
+    A folder's files lie in the order of their names, so the end of the whole would be a few packages of its own kind.
+    [n] -> ([n - m], [m]), m about n * fraction, at least 1. Raises ArgumentError unless 0 < fraction < 1.
     """
     if not 0 < fraction < 1:
         raise ArgumentError("text.split", "a fraction between 0 and 1", str(fraction))
-    cut = len(data) - max(1, round(len(data) * fraction))
-    return data[:cut], data[cut:]
+    stretches = np.array_split(data, max(1, round(len(data) / STRETCH)))
+    parts = [np.split(part, [len(part) - max(1, round(len(part) * fraction))]) for part in stretches]
+    train, validation = zip(*parts, strict=True)
+    return np.concatenate(train), np.concatenate(validation)
 
 
 def random_starts(data: NDArray[np.uint8], context: int, count: int, draw: np.random.Generator) -> NDArray[np.int64]:

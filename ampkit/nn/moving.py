@@ -9,6 +9,7 @@ from ..backends import Array, Device
 from ..core import dtypes
 from ..core.dtypes import DType
 from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.quiet import quietly
 from ..core.tensor import Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
 
 def _moved(array: Array, device: Device | None, dtype: DType | None) -> Array:
     home = backends.of(array)
-    cast = array if dtype is None or array.dtype == dtype else home.cast(array, dtype)
+    with quietly():
+        cast = array if dtype is None or array.dtype == dtype else home.cast(array, dtype)
     if device is None or _same(Device(home.device_of(array)), device):
         return cast
     return backends.get(device).asarray(home.to_numpy(cast))

@@ -9,6 +9,7 @@ from ..core import dtypes
 from ..core.dtypes import FLOATS, DType
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
+from ..core.quiet import quietly
 from ..core.replay import Taped
 from ..core.tensor import Tensor
 
@@ -39,7 +40,8 @@ def _typed(input: Tensor, dtype: DType) -> Tensor:
         return input
     if input.dtype in FLOATS and dtype in FLOATS:
         return to_(input, dtype=dtype)
-    return Tensor(backends.of(input.array).cast(input.array, dtype))
+    with quietly():
+        return Tensor(backends.of(input.array).cast(input.array, dtype))
 
 
 @op(cast=Cast.WIDEST, moves=True)

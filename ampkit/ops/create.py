@@ -15,6 +15,7 @@ from .. import backends
 from ..core import dtypes, random
 from ..core.dtypes import DType, bool_, float32, int64
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.quiet import quietly
 from ..core.tensor import Tensor, tensor
 from .axes import sizes
 
@@ -30,7 +31,9 @@ Generator = np.random.Generator
 
 def _made(values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType = float32) -> Tensor:
     wanted = default if dtype is None else dtypes.parse(dtype)
-    return Tensor(backends.get(device).asarray(np.asarray(values).astype(wanted, copy=False)), requires_grad)
+    with quietly():
+        made = np.asarray(values).astype(wanted, copy=False)
+    return Tensor(backends.get(device).asarray(made), requires_grad)
 
 
 def _shape(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:

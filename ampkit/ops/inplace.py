@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core import dtypes, random
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
+from ..core.quiet import quietly
 from ..core.tape import is_grad_enabled, no_grad
 from ..core.tensor import ZEROED, Tensor
 from .index import part_of
@@ -134,7 +135,8 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
     self.need_writable()
     try:
-        self.array[parts] = value
+        with quietly():
+            self.array[parts] = value
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:

@@ -11,9 +11,10 @@ import numpy as np
 from .. import backends
 from ..arena import Slot, spans
 from ..backends import Array
-from ..core import dtypes, quiet
+from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, NonFiniteError
 from ..core.primitive import Primitive
+from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from ..flat import CHUNK, chunks, keep, look, mask
 from .group import plain
@@ -73,8 +74,7 @@ def clip_grad_norm_(
     owners = _with_gradients("clip_grad_norm_", parameters)
     if not owners:
         return Tensor(backends.get(None).zeros((), dtypes.float32))
-    token = quiet.hush()
-    try:
+    with quietly():
         pieces = _flat(owners)
         norm = _norm(pieces, order)
         if error_if_nonfinite and not math.isfinite(look(norm)):
@@ -84,8 +84,6 @@ def clip_grad_norm_(
         factor = np.where(finite, factor, 0.0)
         for piece in pieces:
             shrink(piece, factor, finite)
-    finally:
-        quiet.speak(token)
     _changed(owners)
     wide = dtypes.promote(dtypes.float32, *(p.dtype for p in pieces))
     return Tensor(backends.of(pieces[0]).asarray(norm, wide))

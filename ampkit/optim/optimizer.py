@@ -14,8 +14,9 @@ import numpy as np
 from .. import backends
 from ..arena import Run, Slot, adopt
 from ..backends import Array, Backend
-from ..core import dtypes, observe, quiet
+from ..core import dtypes, observe
 from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.quiet import quietly
 from ..core.tape import enable_grad
 from ..core.tensor import ZEROED, Parameter, Tensor
 from .group import Group, need, plain
@@ -123,8 +124,7 @@ class Optimizer:
 
     def advance(self, present: list[Slot], go: Array | None) -> None:
         """One step of the `present` slots, where `go`; a step that is not real changes and counts nothing."""
-        token = quiet.hush()
-        try:
+        with quietly():
             for group in self.param_groups:
                 for block in group.blocks:
                     for run in block.runs([s for s in present if s.block is block]):
@@ -133,8 +133,6 @@ class Optimizer:
                         if observe.active:
                             observe.report(f"{type(self).__name__.lower()}_update", (run.gradient,), run.master)
             np.add(self.steps, 1 if go is None else go, out=self.steps)
-        finally:
-            quiet.speak(token)
 
     def update(self, group: Group, run: Run, go: Array | None) -> None:
         """Update one run of flat memory; see the class."""

@@ -3,12 +3,15 @@
     pip install torch && python tests/bench/first_losses.py [--steps 20] [--models mlp cnn resnet18 gpt]
 
 Both train with SGD (momentum 0.9), PyTorch in float32, ampkit in float32, bfloat16 and float16 (with a GradScaler). The
-table shows, per model and precision, the greatest relative difference of a loss from PyTorch's float32 one.
+table shows, per model and precision, the greatest relative difference of a loss from PyTorch's float32 one, and as the
+yardstick how far that is from PyTorch's own in float64. The learning rates are low enough for that yardstick to stay
+below the bound: where a ReLU turns on or off by a rounding, steps amplify the difference, in any library.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 from contextlib import nullcontext
 
 import numpy as np
@@ -19,7 +22,7 @@ import ampkit
 from ampkit import models, ops, optim
 
 BOUND = {"float32": 1e-4, "bfloat16": 0.03, "float16": 0.03}
-LR = {"mlp": 0.05, "cnn": 0.05, "resnet18": 0.01, "gpt": 0.02}
+LR = {"mlp": 0.05, "cnn": 0.01, "resnet18": 0.0002, "gpt": 0.02}
 
 
 def make(name: str):
@@ -33,7 +36,7 @@ def make(name: str):
     options = {"num_classes": classes, "stem": "cifar"} if name == "resnet18" else {}
     ours = getattr(models, name)(**options)
     twin = twins.CNN() if name == "cnn" else getattr(twins, name)(**options)
-    batch = 8 if name == "resnet18" else 64
+    batch = 16 if name == "resnet18" else 64
 
     def draw():
         return rng.standard_normal((batch, *shape)).astype(np.float32), rng.integers(0, classes, batch)
@@ -41,20 +44,22 @@ def make(name: str):
     return ours, twin, draw
 
 
-def torch_losses(twin, batches, lr: float) -> list[float]:
+def torch_losses(twin, batches, lr: float, dtype: torch.dtype = torch.float32) -> np.ndarray:
+    twin = copy.deepcopy(twin).to(dtype)
     optimizer, losses = torch.optim.SGD(twin.parameters(), lr=lr, momentum=0.9), []
     for x, y in batches:
-        out = twin(torch.from_numpy(x))
+        values = torch.from_numpy(x)
+        out = twin(values.to(dtype) if values.is_floating_point() else values)
         out = out[0] if isinstance(out, tuple) else out
         loss = torch.nn.functional.cross_entropy(out.flatten(0, -2), torch.from_numpy(y).flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses
+    return np.array(losses)
 
 
-def our_losses(model, batches, lr: float, dtype: str) -> list[float]:
+def our_losses(model, batches, lr: float, dtype: str) -> np.ndarray:
     optimizer, losses = optim.SGD(model.parameters(), lr=lr, momentum=0.9), []
     scaler = ampkit.GradScaler(init_scale=1024.0, enabled=dtype == "float16")
     for x, y in batches:
@@ -67,7 +72,12 @@ def our_losses(model, batches, lr: float, dtype: str) -> list[float]:
         scaler.step(optimizer)
         scaler.update()
         losses.append(loss.item())
-    return losses
+    return np.array(losses)
+
+
+def apart(losses: np.ndarray, truth: np.ndarray) -> float:
+    """The greatest relative difference."""
+    return float(np.max(np.abs(losses - truth) / np.abs(truth)))
 
 
 def main() -> int:
@@ -85,16 +95,15 @@ def main() -> int:
         twins.load(twin, ours)
         start = {k: v.detach().clone() for k, v in ours.state_dict().items()}
         batches = [draw() for _ in range(args.steps)]
-        truth = np.array(torch_losses(twin, batches, LR[name]))
+        truth = torch_losses(twin, batches, LR[name])
+        own = apart(torch_losses(twin, batches, LR[name], torch.float64), truth)
+        print(f"{name:<10}{'torch f64':<10}{own:10.2e} first {truth[0]:.4f}, last {truth[-1]:.4f}")
         for dtype, bound in BOUND.items():
             ours.load_state_dict(start)
-            found = np.array(our_losses(ours, batches, LR[name], dtype))
-            worst = np.max(np.abs(found - truth) / np.abs(truth))
+            worst = apart(found := our_losses(ours, batches, LR[name], dtype), truth)
             failed |= not worst <= bound
             verdict = "ok" if worst <= bound else "TOO FAR"
-            print(
-                f"{name:<10}{dtype:<10}{worst:10.2e} bound {bound:g}  {verdict}  last {found[-1]:.4f} ({truth[-1]:.4f})"
-            )
+            print(f"{name:<10}{dtype:<10}{worst:10.2e} last {found[-1]:.4f}  bound {bound:g}  {verdict}", flush=True)
     return int(failed)
 
 

@@ -173,3 +173,57 @@ def test_errors_survive_pickle_with_their_text():
     assert str(error) == "linear: needs input [..., 3], got input [2, 5]\nhelp: transpose the weight"
     twin = pickle.loads(pickle.dumps(error))
     assert type(twin) is ShapeError and str(twin) == str(error) and isinstance(twin, (AmpkitError, ValueError))
+
+
+BEYOND = np.full((2, 2), 1e9, np.float32)  # more than float16 holds; a warning of NumPy's would be an error here
+
+
+def _half_layer():
+    layer = nn.Linear(2, 2)
+    layer.weight.data = BEYOND
+    return layer.half().weight
+
+
+def _loaded():
+    layer = nn.Linear(2, 2, bias=False).half()
+    layer.load_state_dict({"weight": ampkit.tensor(BEYOND)})
+    return layer.weight
+
+
+def _written(change):
+    made = ampkit.zeros(2, 2, dtype=ampkit.float16)
+    change(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ampkit.tensor(BEYOND, dtype=ampkit.float16),
+        lambda: ampkit.tensor([[1e9]], dtype=ampkit.float16),
+        lambda: ampkit.tensor(BEYOND).half(),
+        lambda: ampkit.full((2,), 1e9, dtype=ampkit.float16),
+        lambda: _written(lambda x: x.fill_(1e9)),
+        lambda: _written(lambda x: x.copy_(ampkit.tensor(BEYOND))),
+        lambda: _written(lambda x: x.add_(ampkit.tensor(BEYOND))),
+        lambda: _written(lambda x: x.__setitem__(slice(None), 1e9)),
+        lambda: _written(lambda x: setattr(x, "data", BEYOND)),
+        _half_layer,
+        _loaded,
+    ],
+    ids="tensor list half full fill_ copy_ add_ setitem data module load_state_dict".split(),
+)
+def test_what_a_format_cannot_hold_becomes_inf_without_a_warning(make):
+    assert np.isposinf(make().detach().numpy()).all()
+
+
+def test_a_cast_in_autocast_overflows_without_a_warning():
+    with ampkit.autocast(dtype=ampkit.float16):
+        out = ampkit.tensor(BEYOND) @ ampkit.tensor(BEYOND)
+    assert np.isposinf(out.numpy()).all()
+
+
+def test_the_users_own_warnings_are_as_before():
+    ampkit.tensor(BEYOND, dtype=ampkit.float16)
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        BEYOND.astype(np.float16)

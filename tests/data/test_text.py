@@ -68,6 +68,13 @@ def test_the_split_keeps_the_end_for_validation():
     assert validation.tolist() == list(range(75, 100))
 
 
+def test_a_long_text_is_validated_on_every_stretch_of_it():
+    data = (np.arange(3 * text.STRETCH) // text.STRETCH).astype(np.uint8)
+    train, validation = text.split(data, 0.25)
+    assert len(train) + len(validation) == len(data)
+    assert np.bincount(validation).tolist() == [text.STRETCH // 4] * 3
+
+
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
 def test_a_split_that_leaves_a_part_empty_is_refused(fraction):
     with pytest.raises(ArgumentError, match="fraction between 0 and 1"):

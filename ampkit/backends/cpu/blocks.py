@@ -28,7 +28,8 @@ def in_blocks(op: Any) -> None:
         return input.size >= 2 * BLOCK and _plain(input)
 
     def blocks(input: Any, *params: Any, dtype: DType) -> Any:
-        out, saved = np.empty(input.shape, dtype), None
+        out = np.empty(input.shape, dtype)
+        saved: Any = None
         for part, result in _parts(input, out):
             value, saved = forward(_widened(part, accumulator(dtype)), *params)
             _store(value, result)

@@ -1,0 +1,145 @@
+"""One call of an op, from bound arguments to a recorded Tensor. Every operation of every step passes here.
+
+So what can be decided once stands in the plan, what belongs to the op is held by its own copy of `run`, and what would
+cost another frame is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from . import observe
+from .dtypes import FLOATS, DType
+from .errors import ShapeError
+from .plan import Plan
+from .policy import _stack
+from .quiet import hush, speak
+from .saved import Saved, widen
+from .tape import Node, _recording, attach
+from .tensor import Tensor, tick
+
+_NOTHING = Saved()
+_new = object.__new__
+
+
+def runner(op: Any) -> Callable[..., Any]:
+    """What `op`'s calls run, with the arguments that `Signature.entry` binds. -> one Tensor, or a tuple of them."""
+    known, reference, call, signature, view = op.plans.get, op.forward.reference, op.call, op.signature, op.view
+
+    def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
+        plan: Plan = known(key) or op.new_plan(key, inputs)
+        body, token = reference, hush()
+        try:
+            if plan.casts:
+                _cast(inputs, arrays, plan.casts)
+            if op.checks is not None:
+                call(op.checks, arrays, params)
+            if plan.bodies:
+                body = signature.pick(op.forward, plan.backend, arrays, params)
+            if body is not reference:
+                out = signature.call_in(body.run, arrays, params, plan.out)
+            elif plan.widens:
+                out = call(body.run, [widen(a, plan.compute) for a in arrays], params)
+            else:
+                out = call(body.run, arrays, params)
+            saved = _NOTHING
+            if type(out) is tuple and type(out[1]) is Saved and type(out[0]) is np.ndarray:  # as most do
+                out, saved = out
+            elif type(out) is not np.ndarray:
+                out, saved = _parted(out)
+            if plan.narrows and body is reference:
+                out = _narrow(out, plan)
+                _restore(op, saved, arrays, out)
+        except ValueError as error:
+            raise _misfit(op, arrays, error) from None
+        finally:
+            speak(token)
+        if observe.active:
+            observe.report(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
+        node = None
+        if plan.tapes and _recording.get():
+            for name in plan.drops:
+                saved.__dict__.pop(name, None)
+            node = _new(Node)  # its constructor written out
+            node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
+            node.body, node.versions, node.serial = body, versions, tick()
+        if type(out) is tuple:
+            return _several(out, node, versions[0] if view else None)
+        made = Tensor(out)
+        if node is not None and out.dtype in FLOATS:
+            made.edge = (node, 0, out.shape, out.dtype)
+        if view:
+            made.version = versions[0]
+        return made
+
+    return run
+
+
+def _several(outs: tuple[Any, ...], node: Node | None, version: list[int] | None) -> tuple[Tensor, ...]:
+    if node is None:
+        made = tuple([Tensor(o) for o in outs])
+    else:
+        node.outputs = tuple([(o.shape, o.dtype) for o in outs])
+        made = tuple([attach(o, node, i) for i, o in enumerate(outs)])
+    if version is not None:
+        for one in made:
+            one.version = version
+    return made
+
+
+def _cast(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
+    region = _stack.get()
+    keep = region is None or region.cache
+    for i, dtype in enumerate(casts):
+        if dtype is not None and arrays[i].dtype != dtype:
+            arrays[i] = inputs[i].copy_in(dtype, keep)
+
+
+def _narrow(out: Any, plan: Plan) -> Any:
+    if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
+        return (_narrow(out[0], plan), *out[1:])
+    return out if out.dtype == plan.out or out.dtype not in FLOATS else backends.of(out).cast(out, plan.out)
+
+
+def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
+    # Keep inputs and the output in the dtype they are stored in, not the wide copies the reference worked on.
+    items = saved.__dict__
+    if "out" in items:
+        items["out"] = out[0] if type(out) is tuple else out
+    if op.signature.variadic in items:
+        items[op.signature.variadic] = tuple(arrays)
+    for i, name in enumerate(op.signature.names):
+        if name in items:
+            items[name] = arrays[i]
+
+
+def _parted(out: Any) -> tuple[Any, Saved]:
+    # What a body returned: its output or outputs, as arrays, and what it saved.
+    saved = _NOTHING
+    if type(out) is tuple and type(out[-1]) is Saved:
+        saved = out[-1]
+        out = out[0] if len(out) == 2 else out[:-1]
+    if type(out) is not np.ndarray:
+        out = _arrays(out)
+        if "out" in saved.__dict__:  # NumPy turned a 0-d array into a scalar
+            saved.out = out[0] if type(out) is tuple else out
+    return out, saved
+
+
+def _arrays(out: Any) -> Any:
+    if type(out) is tuple:
+        return tuple([_arrays(o) for o in out])
+    scalar = isinstance(out, (np.generic, bool, int, float)) and not isinstance(out, np.ndarray)
+    return np.asarray(out) if scalar else out
+
+
+def _misfit(op: Any, arrays: list[Any], error: ValueError) -> ValueError:
+    # What NumPy says about operands that do not broadcast, said as the checks of ops say it.
+    if "broadcast" not in str(error) or isinstance(error, ShapeError):
+        return error
+    found = " and ".join(str(tuple(a.shape)) for a in arrays if hasattr(a, "shape"))
+    return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
