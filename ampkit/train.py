@@ -146,7 +146,11 @@ class Run:
             if row is not None:
                 yield row
             if number == self.steps or (plan.eval_every is not None and number % plan.eval_every == 0):
-                yield EvalRow(number, *evaluate(self.model, self._feed.held_out(), self._region))
+                held_out = EvalRow(number, *evaluate(self.model, self._feed.held_out(), self._region))
+                yield held_out
+                if not math.isfinite(held_out.val_loss):
+                    where = f"evaluation after step {number}"
+                    raise self._not_finite(where, held_out.val_loss, self.recipe.optimizer.lr)
 
     def _step(self, number: int, logged: bool) -> StepRow | None:
         plan, start = self.recipe.train, time.perf_counter()
@@ -158,7 +162,7 @@ class Run:
         loss = float(outcome.loss)
         self.seconds += time.perf_counter() - start
         if not math.isfinite(loss) and not self.scaler.is_enabled():
-            raise self._not_finite(number, loss, lr)
+            raise self._not_finite(f"step {number}", loss, lr)
         if not logged:
             return None
         norm = float(outcome.grad_norm) if outcome.grad_norm is not None else math.nan
@@ -167,11 +171,11 @@ class Run:
     def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return ops.cross_entropy(_flat(self.model(inputs)), targets.reshape(-1))
 
-    def _not_finite(self, number: int, loss: float, lr: float) -> NonFiniteError:
+    def _not_finite(self, where: str, loss: float, lr: float) -> NonFiniteError:
         cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"
         if self.recipe.amp.dtype != "float32":
             cure += ", or see whether amp.dtype=float32 is finite"
-        return NonFiniteError(f"step {number}, {self.recipe.amp.dtype}", "a finite loss", f"{loss}", cure)
+        return NonFiniteError(f"{where}, {self.recipe.amp.dtype}", "a finite loss", f"{loss}", cure)
 
 
 def fit(recipe: Recipe) -> Run:
@@ -180,6 +184,7 @@ def fit(recipe: Recipe) -> Run:
     The same recipe gives the same numbers on the same machine. amp.dtype float32 runs without autocast, bfloat16 with
     autocast, float16 with autocast and loss scaling. Evaluations run in the recipe's precision.
     Raises ConfigError, ArgumentError or DeviceError at once for a recipe that cannot run here; while it trains,
-    NonFiniteError if the loss is not finite in float32 or bfloat16, ScaleCollapseError if float16 finds no scale.
+    NonFiniteError if an evaluation is not finite, or a training loss in float32 or bfloat16 (in float16 that skips the
+    step); ScaleCollapseError if float16 finds no scale.
     """
     return Run(recipe)

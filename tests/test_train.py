@@ -161,6 +161,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_the_step_and_the_cure():
         list(fit(mlp('optimizer={name="sgd", lr=1e30}')))
 
 
+def test_weights_that_float16_cannot_hold_do_not_end_a_run_in_silence():
+    # Every step overflows in the forward and is skipped; too few of them for the scale to count as collapsed.
+    run, rows = fit(mlp("amp.dtype=float16", "train.steps=12", 'optimizer={name="adamw", lr=1e9}')), []
+    with pytest.raises(NonFiniteError, match=r"evaluation after step 12, float16: needs a finite loss, got (nan|inf)"):
+        rows.extend(run)
+    assert isinstance(rows[-1], EvalRow)
+
+
 def test_a_scale_that_collapses_stops_the_run():
     with pytest.raises(ScaleCollapseError):
         list(fit(mlp("amp.dtype=float16", f"amp.init_scale={2.0**97}", f"amp.min_scale={2.0**96}")))

@@ -304,6 +304,9 @@ class _Recompute:
 
     def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
         function, args, region, state = node.saved
+        if any(version[0] > node.serial for version in node.versions):
+            what, cure = "an argument of recompute that changed in place since", "change it after backward"
+            raise StateError("backward", "the values that the forward read", what, cure)
         after, token = random.get_rng_state(), policy.enter(region)
         try:
             random.set_rng_state(state)
@@ -334,7 +337,8 @@ def recompute(function: Callable[..., Any], *args: Any) -> Any:
     """`function(*args)` without keeping what its operations save: backward runs it again.
 
     It runs the second time in the same autocast region and with the same random numbers. Parameters that `function`
-    reaches by itself get their gradients too. Trades one more forward for memory (Chen et al. 2016, arXiv:1604.06174).
+    reaches by itself get their gradients too. Backward raises StateError if an argument was changed in place since.
+    Trades one more forward for memory (Chen et al. 2016, arXiv:1604.06174).
     """
     state, region = random.get_rng_state(), policy.region()
     if not is_grad_enabled():
@@ -345,7 +349,8 @@ def recompute(function: Callable[..., Any], *args: Any) -> Any:
         (_ALIAS, arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None else arg for arg in args
     )
     several = _several(outs)
-    node = Node(_RECOMPUTE, (), (function, kept, region, state))
+    versions = [arg.version for arg in args if isinstance(arg, Tensor)]
+    node = Node(_RECOMPUTE, (), (function, kept, region, state), versions=versions)
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in several)
     taped = tuple(attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(several))
     return taped[0] if isinstance(outs, Tensor) else taped

@@ -43,7 +43,10 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     try:
         if _is_basic(parts):
             return view_item(input, parts)  # type: ignore[no-any-return]
-        return pick_item(input, parts if type(parts) is tuple else (parts,))  # type: ignore[no-any-return]
+        parts = parts if type(parts) is tuple else (parts,)
+        if input.requires_grad:  # backward reads the indices too, and they may change until then
+            parts = tuple([p if type(p) in _PLAIN else p.copy() for p in parts])
+        return pick_item(input, parts)  # type: ignore[no-any-return]
     except IndexError as error:
         if isinstance(error, AmpkitError):
             raise

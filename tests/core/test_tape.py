@@ -233,6 +233,14 @@ def test_recompute_enters_the_forward_s_region_and_random_state_again():
     assert ampkit.get_rng_state() == after
 
 
+def test_recompute_notices_an_argument_that_changed_in_place():
+    x, mask = leaf(1.0, 2.0), ampkit.tensor([1.0, 0.0], dtype=ampkit.float64)
+    y = ampkit.recompute(lambda t, m: ops.exp(t) * m, x, mask).sum()
+    mask.fill_(3.0)
+    with pytest.raises(StateError, match="an argument of recompute that changed in place since"):
+        y.backward()
+
+
 def test_recompute_keeps_nothing_but_its_arguments():
     x = leaf(1.0, 2.0)
     y = ampkit.recompute(lambda t: ops.exp(ops.exp(t)), x)

@@ -136,3 +136,12 @@ def test_what_does_not_fit_is_refused_in_one_line(name):
     call, kind, message = WRONG[name]
     with pytest.raises(kind, match=message):
         call(Tensor(np.arange(6, dtype=np.float32).reshape(2, 3)))
+
+
+def test_an_index_that_changes_after_the_forward_changes_no_gradient():
+    x = tensor([1.0, 2.0, 3.0], requires_grad=True)
+    at = tensor([0, 2])
+    y = (x[at] * tensor([10.0, 20.0])).sum()
+    at.fill_(1)
+    y.backward()
+    assert x.grad.tolist() == [10.0, 0.0, 20.0]
