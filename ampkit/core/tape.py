@@ -7,7 +7,7 @@ by (node, output). Autocast is off during a sweep: the dtypes were decided in th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from . import policy, quiet, random
+from . import policy, quiet
 from .dtypes import FLOATS, DType, accumulator, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
 from .tensor import Edge, Tensor, mixed_scales, tick
@@ -238,8 +238,8 @@ def grad(
     create_graph=True records the gradients, so that they can be differentiated again. An input that no output depends
     on raises StateError, or gives None with allow_unused=True. The gradients carry no scale tag.
     """
-    outs, ins = _several(outputs), _several(inputs)
-    seeds = (None,) * len(outs) if grad_outputs is None else _several(grad_outputs)
+    outs, ins = several(outputs), several(inputs)
+    seeds = (None,) * len(outs) if grad_outputs is None else several(grad_outputs)
     if len(seeds) != len(outs):
         raise ArgumentError("grad", f"{len(outs)} grad_outputs", f"{len(seeds)}")
     for position, item in enumerate(ins):
@@ -254,7 +254,7 @@ def grad(
     return tuple(None if f is None else f.tensor if create_graph else Tensor(f) for f in found)
 
 
-def _several(items: Any) -> tuple[Any, ...]:
+def several(items: Any) -> tuple[Any, ...]:
     return (items,) if isinstance(items, Tensor) else tuple(items)
 
 
@@ -267,7 +267,7 @@ def _sweep(outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, taped:
         with set_grad_enabled(taped):
             for out, seed in zip(outs, seeds, strict=True):
                 start = _seed(out, seed)
-                sweep.add(*_target(out), Taped(start) if taped else start.array, start.tag)
+                sweep.add(*target(out), Taped(start) if taped else start.array, start.tag)
             sweep.run()
     finally:
         quiet.speak(token)
@@ -275,7 +275,7 @@ def _sweep(outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, taped:
     return sweep
 
 
-def _target(out: Tensor) -> tuple[Any, int]:
+def target(out: Tensor) -> tuple[Any, int]:
     assert out.edge is not None
     return out.edge[:2]
 
@@ -295,65 +295,6 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
     if not is_float(seed.dtype):
         raise DTypeError("backward", "a floating-point gradient", seed.dtype.name)
     return seed
-
-
-class _Recompute:
-    """The op of `recompute`: its backward runs the function again and hands the gradients on to the fresh nodes."""
-
-    name = "recompute"
-
-    def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
-        function, args, region, state = node.saved
-        if any(version[0] > node.serial for version in node.versions):
-            what, cure = "an argument of recompute that changed in place since", "change it after backward"
-            raise StateError("backward", "the values that the forward read", what, cure)
-        after, token = random.get_rng_state(), policy.enter(region)
-        try:
-            random.set_rng_state(state)
-            with enable_grad():
-                outs = _several(function(*(_again(arg) for arg in args)))
-        finally:
-            policy.leave(token)
-            random.set_rng_state(after)
-        for out, dy in zip(outs, dys, strict=True):
-            if dy is not None and out.edge is not None:
-                sweep.add(*_target(out), dy, sweep.tag)
-        return ()
-
-    replay = vjp
-
-    def needs(self, node: Node) -> tuple[DType | None, ...]:
-        return ()
-
-
-def _again(arg: Any) -> Any:
-    return alias(*arg[1:]) if isinstance(arg, tuple) and arg and arg[0] is _ALIAS else arg
-
-
-_RECOMPUTE = _Recompute()
-
-
-def recompute(function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)` without keeping what its operations save: backward runs it again.
-
-    It runs the second time in the same autocast region and with the same random numbers. Parameters that `function`
-    reaches by itself get their gradients too. Backward raises StateError if an argument was changed in place since.
-    Trades one more forward for memory (Chen et al. 2016, arXiv:1604.06174).
-    """
-    state, region = random.get_rng_state(), policy.region()
-    if not is_grad_enabled():
-        return function(*args)
-    with no_grad():
-        outs = function(*args)
-    kept = tuple(
-        (_ALIAS, arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None else arg for arg in args
-    )
-    several = _several(outs)
-    versions = [arg.version for arg in args if isinstance(arg, Tensor)]
-    node = Node(_RECOMPUTE, (), (function, kept, region, state), versions=versions)
-    node.outputs = tuple((o.array.shape, o.array.dtype) for o in several)
-    taped = tuple(attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(several))
-    return taped[0] if isinstance(outs, Tensor) else taped
 
 
 Tensor.backward = backward  # type: ignore[attr-defined]

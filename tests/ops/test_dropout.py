@@ -11,7 +11,7 @@ from ampkit.core.dtypes import bfloat16, float16
 from ampkit.core.errors import ArgumentError
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import autocast
-from ampkit.core.tape import recompute
+from ampkit.core.rerun import recompute
 from ampkit.core.tensor import Tensor
 from ampkit.testing import gradcheck, gradgradcheck
 
