@@ -36,9 +36,9 @@ def _adam_update(
     kind = master.dtype
     bits, real = mask(go, kind), 1 if go is None else go
     first, second = betas[..., 0], betas[..., 1]
-    count = steps + 1
-    rate = (lr / (1 - first**count)).astype(kind)
-    root = np.sqrt(1 - second**count).astype(kind)
+    count = steps + 1  # np.power: a 0-d exponent after ** is read by older NumPy, on the host
+    rate = (lr / (1 - np.power(first, count))).astype(kind)
+    root = np.sqrt(1 - np.power(second, count)).astype(kind)
     shrink = (1 - lr * weight_decay * real).astype(kind)
     new, old_square = ((1 - first) * real).astype(kind), (1 - (1 - second) * real).astype(kind)
     new_square = (1 - second).astype(kind)  # of a gradient that is zero where the step is not real
