@@ -21,9 +21,8 @@ from ampkit.scaler import GradScaler
 from ampkit.train import EvalRow, StepRow, evaluate, fit, step
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-SHORT = ["train.epochs=", "train.steps=6", "train.log_every=2", "train.eval_every=", 'schedule={name="constant"}']
-if threads.blas_kernels():  # one thread is the faster one where other processes want the other CPUs
-    SHORT.append("train.threads=1")
+SHORT = ["train.epochs=", "train.steps=6", "train.log_every=2", "train.eval_every=", "train.threads=1"]
+SHORT.append('schedule={name="constant"}')
 
 
 def mlp(*overrides: str):
