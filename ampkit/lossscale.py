@@ -167,7 +167,7 @@ def number(name: str, value: Any, low: float, high: float, range_: str | None = 
 
 
 def whole(name: str, value: Any, low: int) -> int:
-    """`value` as an int. Raises ArgumentError unless it is an integer from `low` on."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        raise ArgumentError("GradScaler", f"{name} as an integer >= {low}", repr(value))
+    """`value` as an int. Raises ArgumentError unless it is an integer from `low` to what 32 bits hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 2**31:
+        raise ArgumentError("GradScaler", f"{name} as an integer from {low} to {2**31 - 1}", repr(value))
     return int(value)

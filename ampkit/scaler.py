@@ -141,7 +141,8 @@ class GradScaler:
             assert gradient is not None
             gradient.tag = None
             gradient.changed()
-        verdict.stage = Stage.UNSCALED
+        if present:
+            verdict.stage = Stage.UNSCALED
         return present
 
     def _need_tags(self, present: list[Slot]) -> None:

@@ -59,8 +59,8 @@ def export(tensor: Tensor, **options: Any) -> Any:
         raise StateError("__dlpack__", "a tensor that requires no grad", "one that does", "use .detach()")
     options.pop("max_version", None)  # the classic, unversioned capsule, whose type code may be rewritten
     if tensor.dtype != dtypes.bfloat16:
-        return tensor.array.__dlpack__(**options)
-    capsule = tensor.array.view(np.uint16).__dlpack__(**options)
+        return tensor.exposed().__dlpack__(**options)
+    capsule = tensor.exposed().view(np.uint16).__dlpack__(**options)
     _type_of(capsule).code = _BFLOAT
     return capsule
 
@@ -81,7 +81,9 @@ def from_dlpack(source: Any) -> Tensor:
     array = np.from_dlpack(_Capsule(capsule, device))
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
-    return Tensor(made)
+    tensor = Tensor(made)
+    tensor.exposed()
+    return tensor
 
 
 def _device(tensor: Tensor) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from .plan import Plan
 from .policy import _stack
 from .quiet import hush, speak
 from .saved import Saved, widen
-from .tape import Node, _recording, attach
+from .tape import Node, _recording
 from .tensor import Tensor, tick
 
 _NOTHING = Saved()
@@ -60,35 +60,34 @@ def runner(op: Any) -> Callable[..., Any]:
             speak(token)
         if observe.active:
             observe.report(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
-        node = None
+        if type(out) is tuple:
+            made: Any = tuple([Tensor(o) for o in out])
+            first = made[0]
+        else:
+            made = first = Tensor(out)
+        if view:
+            for one in made if made is not first else (made,):
+                one.version = versions[0]
         if plan.tapes and _recording.get():
             for name in plan.drops:
                 saved.__dict__.pop(name, None)
             node = _new(Node)  # its constructor written out
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
-            node.body, node.versions, node.serial = body, versions, tick()
-        if type(out) is tuple:
-            return _several(out, node, versions[0] if view else None)
-        made = Tensor(out)
-        if node is not None and out.dtype in FLOATS:
-            made.edge = (node, 0, out.shape, out.dtype)
-        if view:
-            made.version = versions[0]
+            node.body, node.versions, node.serial = body, (*versions, first.version), tick()
+            if made is not first:
+                _link(made, node)
+            elif out.dtype in FLOATS:
+                made.edge = (node, 0, out.shape, out.dtype)
         return made
 
     return run
 
 
-def _several(outs: tuple[Any, ...], node: Node | None, version: list[int] | None) -> tuple[Tensor, ...]:
-    if node is None:
-        made = tuple([Tensor(o) for o in outs])
-    else:
-        node.outputs = tuple([(o.shape, o.dtype) for o in outs])
-        made = tuple([attach(o, node, i) for i, o in enumerate(outs)])
-    if version is not None:
-        for one in made:
-            one.version = version
-    return made
+def _link(outs: tuple[Tensor, ...], node: Node) -> None:
+    node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
+    for i, one in enumerate(outs):
+        if one.array.dtype in FLOATS:
+            one.edge = (node, i, *node.outputs[i])
 
 
 def _cast(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:

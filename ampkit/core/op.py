@@ -110,6 +110,9 @@ class Op:
                 dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
             gradients = body.run(dy, saved, needs, **params)
         gradients = gradients if type(gradients) is tuple else (gradients,)
+        if len(gradients) > len(node.edges) or any(node.edges[len(gradients) :]):  # indices at the end may be left out
+            wanted = f"{len(node.edges)} gradients, one per tensor input, None where there is none"
+            raise ArgumentError(primitive.name, wanted, str(len(gradients)))
         if observe.active:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
             observe.report(primitive.name, (one, *arrays), gradients)
@@ -117,8 +120,9 @@ class Op:
 
     def _check_versions(self, node: Node) -> None:
         for i, version in enumerate(node.versions):
-            if version[0] > node.serial and self.signature.name_of(i) in node.saved.__dict__:
-                what = f"`{self.signature.name_of(i)}` of {self.name} changed in place since"
+            name = self.signature.name_of(i) if i < len(node.edges) else "out"
+            if version[0] > node.serial and name in node.saved.__dict__:
+                what = f"`{name}` of {self.name} changed in place since"
                 cure = "call backward before optimizer.step() and other changes in place"
                 raise StateError("backward", "the values that the forward read", what, cure)
 

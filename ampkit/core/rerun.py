@@ -67,7 +67,8 @@ def recompute(function: Callable[..., Any], *args: Any) -> Any:
     with no_grad():
         outs = function(*args)
     kept = tuple(
-        _Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None else arg for arg in args
+        _Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None and arg.node else arg
+        for arg in args
     )
     given = several(outs)
     versions = [arg.version for arg in args if isinstance(arg, Tensor)]

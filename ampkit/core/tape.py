@@ -58,8 +58,9 @@ class Node:
 
     op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
     what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
-    implementation that ran. outputs: (shape, dtype) of each of several outputs. versions: those of the inputs, to be
-    compared with serial, the time of the recording. tag: the scaler, if this node multiplies by its loss scale.
+    implementation that ran. outputs: (shape, dtype) of each of several outputs. versions: those of the inputs and of
+    the first output, to be compared with serial, the time of the recording. tag: the scaler, if this node multiplies by
+    its loss scale.
     """
 
     outputs: tuple[Any, ...] = (None,)
@@ -198,6 +199,8 @@ class Sweep:
             raise StateError(
                 "backward", "a graph that was not used before", f"one whose {node.op.name} is already freed", cure
             )
+        if node.tag is not None and self.tag is not None:
+            raise mixed_scales("backward")
         gradients = node.op.replay(node, dys, self) if self.taped else node.op.vjp(node, dys, self)
         if not self.retain:
             node.saved = None
@@ -251,7 +254,12 @@ def grad(
     if not allow_unused and any(f is None for f in found):
         cure = "pass allow_unused=True for None there"
         raise StateError("grad", "outputs that depend on every input", "an input that none depends on", cure)
-    return tuple(None if f is None else f.tensor if create_graph else Tensor(f) for f in found)
+    return tuple(None if f is None else f.tensor if create_graph else Tensor(_owned(f)) for f in found)
+
+
+def _owned(gradient: Array) -> Array:
+    # Broadcasting makes read-only gradients of many equal values.
+    return gradient if getattr(gradient.flags, "writeable", True) else gradient.copy()
 
 
 def several(items: Any) -> tuple[Any, ...]:

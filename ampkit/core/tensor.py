@@ -5,6 +5,7 @@ Arithmetic and most methods are ops; `ops/__init__.py` binds them here from one 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
@@ -40,7 +41,8 @@ class Tensor:
     """An array on a device and, where a gradient is wanted, its place on the tape.
 
     array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
-    are not recorded. version: when its values last changed in place (see `tick`), in a list shared with its views.
+    are not recorded. version: when its values last changed in place (see `tick`), in a list shared with its views; a
+    second entry says that they may change unseen (see `exposed`).
     copies: its values in other dtypes. tag: for a gradient, the scaler whose loss scale it carries.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
@@ -122,7 +124,10 @@ class Tensor:
             raise DTypeError("requires_grad", "a floating-point tensor", self.dtype.name, "cast it: x.float()")
         if not wanted and self.node is not None:
             raise StateError("requires_grad", "a leaf", "the result of an operation", "use .detach()")
-        self.edge = (self, 0, self.array.shape, self._gradient_dtype()) if wanted else None
+        if not wanted:
+            self.edge = None
+        elif self.edge is None:
+            self.edge = (self, 0, self.array.shape, self._gradient_dtype())
 
     def _gradient_dtype(self) -> DType:
         return self.array.dtype  # type: ignore[no-any-return]
@@ -153,13 +158,18 @@ class Tensor:
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is None:
-            self._grad = None
+            self.drop_grad()
             return
         if not isinstance(value, Tensor) or value.shape != self.shape:
             got = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
             raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", got)
+        array, tag = value.array, value.tag
+        self.drop_grad()
+        self.accumulate(array, tag)
+
+    def drop_grad(self) -> None:
+        """Forget the gradient; whoever else holds it keeps its values."""
         self._grad = None
-        self.accumulate(value.array, value.tag)
 
     def accumulate(self, gradient: Array, tag: object = None) -> None:
         """Add `gradient` [like self] to `grad`: the first write is a copy, later ones add.
@@ -186,6 +196,7 @@ class Tensor:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
         self.array = array
         self.changed()
+        self.version = self.version[:1]  # views of the old memory, and what else looks at it, are on their own now
         if self.edge is not None:
             self.edge = (self, 0, array.shape, self._gradient_dtype())
 
@@ -229,6 +240,8 @@ class Tensor:
         within `no_grad`.
         """
         self.need_writable()
+        if not getattr(self.array.flags, "writeable", True):
+            raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
         with quietly():
             self.array[...] = values
         self.changed()
@@ -239,7 +252,11 @@ class Tensor:
         self.version[0] = tick()
 
     def copy_in(self, dtype: DType, keep: bool) -> Array:
-        """The values rounded to `dtype`: kept per (dtype, version) if `keep`, so an unchanged tensor is cast once."""
+        """The values rounded to `dtype`: kept per (dtype, version) if `keep`, so an unchanged tensor is cast once.
+
+        Kept for Parameters and what is on the tape, as long as nothing else can write to the memory (see `exposed`).
+        """
+        keep = keep and (self.edge is not None or isinstance(self, Parameter)) and len(self.version) == 1
         if keep and self.copies is not None:
             version, held = self.copies.get(dtype, (-1, None))
             if version == self.version[0]:
@@ -260,7 +277,13 @@ class Tensor:
         """The values as a NumPy array: on the CPU the same memory. bfloat16 comes as `ml_dtypes.bfloat16`."""
         if self.requires_grad:
             raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
-        return backends.of(self.array).to_numpy(self.array)
+        return backends.of(self.exposed()).to_numpy(self.array)
+
+    def exposed(self) -> Array:
+        """The array, for someone who may write to it unseen: copies in other dtypes are no longer kept."""
+        if len(self.version) == 1:
+            self.version.append(tick())
+        return self.array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -337,6 +360,13 @@ class Parameter(Tensor):
         self.name = ""
         self.slot: Any = None
         super().__init__(data.array if isinstance(data, Tensor) else np.asarray(data), requires_grad)
+        if isinstance(data, Tensor):
+            self.version = data.version
+
+    def drop_grad(self) -> None:
+        held, self._grad = self._grad, None
+        if held is not None and self.slot is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
+            held.array = held.array.copy()
 
     def _gradient_home(self) -> Array:
         return super()._gradient_home() if self.slot is None else self.slot.gradient

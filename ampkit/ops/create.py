@@ -68,7 +68,9 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
         raise DTypeError("from_numpy", "a NumPy array", type(array).__name__, "use ampkit.tensor(...)")
     if dtypes.parse(array.dtype) != array.dtype:
         raise DTypeError("from_numpy", "the machine's byte order", str(array.dtype), "use ampkit.tensor(...)")
-    return Tensor(array)
+    made = Tensor(array)
+    made.exposed()
+    return made
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

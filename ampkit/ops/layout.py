@@ -78,7 +78,7 @@ def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Te
 @op(cast=Cast.KEEP, moves=True)
 def flip_(input: Array, dims):
     """input with the order along `dims` reversed."""
-    return np.flip(input, dims), Saved()
+    return np.flip(input, dims).copy(), Saved()
 
 
 @flip_.backward

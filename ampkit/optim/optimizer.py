@@ -87,7 +87,7 @@ class Optimizer:
         """Forget the gradients. set_to_none=False fills them with zeros: such a parameter still takes part in steps."""
         for slot in self._slots():
             if set_to_none:
-                slot.parameter._grad = None
+                slot.parameter.drop_grad()
             elif (gradient := slot.parameter._grad) is not None:
                 gradient.zero_()
 

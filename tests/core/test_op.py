@@ -226,3 +226,17 @@ def test_numpy_s_warnings_stay_off_inside_and_on_outside():
         assert np.isinf(tensor([1e6], ampkit.float32).half().array[0])
         with pytest.raises(FloatingPointError):
             np.exp(np.float64(1000.0))
+
+
+def test_a_backward_that_forgets_an_input_is_named():
+    @op(cast=Cast.KEEP)
+    def forgetful(a: Array, b: Array):
+        return a * b, Saved(b=b)
+
+    @forgetful.backward
+    def forgetful_backward(dy, saved, needs):
+        return dy * saved.b
+
+    a, b = (ampkit.tensor([2.0], requires_grad=True) for _ in range(2))
+    with pytest.raises(ArgumentError, match="forgetful_backward: needs 2 gradients, one per tensor input"):
+        forgetful(a, b).sum().backward()

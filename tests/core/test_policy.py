@@ -461,3 +461,22 @@ def test_in_place_ops_are_not_autocast():
     with autocast(dtype=ampkit.float16):
         x.add_(1.0)
     assert x.dtype == ampkit.float32
+
+
+def test_memory_that_numpy_holds_is_cast_anew_each_time():
+    shared = np.ones((2, 2), np.float32)
+    x, layer = ampkit.from_numpy(shared), nn.Linear(2, 2, bias=False)
+    for value in (1.0, 5.0):
+        shared[...] = value
+        layer.weight.detach().numpy()[...] = value
+        with ampkit.autocast(dtype=ampkit.float16), ampkit.no_grad():
+            assert layer(x).tolist() == [[2 * value * value] * 2] * 2
+
+
+def test_a_parameter_notices_a_change_of_the_tensor_it_was_made_from():
+    source = ampkit.ones(2, 2)
+    weight = nn.Parameter(source)
+    for value in (1.0, 0.0):
+        source.fill_(value)
+        with ampkit.autocast(dtype=ampkit.float16):
+            assert (ampkit.ones(1, 2) @ weight).tolist() == [[2 * value] * 2]

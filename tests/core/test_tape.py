@@ -267,3 +267,59 @@ def test_the_tag_of_a_scaled_loss_survives_arithmetic():
     assert x.grad.tag is scaler
     (g,) = ampkit.grad(scaler.scale((x * x).sum()), x)
     assert g.tag is None
+
+
+# memory that is shared
+
+
+def test_asking_a_result_for_its_gradient_leaves_it_on_the_tape():
+    x = leaf(1.0, 2.0)
+    y = (x * 2).requires_grad_()
+    (y * 3).sum().backward()
+    assert x.grad.tolist() == [6.0, 6.0]
+
+
+def test_a_result_that_backward_reads_must_not_change_in_place():
+    x = leaf(1.0, 2.0)
+    y = x.exp()
+    y.detach().mul_(2)
+    with pytest.raises(StateError, match="`out` of exp changed in place since"):
+        y.sum().backward()
+
+
+def test_a_gradient_that_someone_keeps_is_not_overwritten_by_the_next():
+    p = nn.Parameter(ampkit.tensor([1.0, 2.0]))
+    optimizer, kept = ampkit.optim.SGD([p], lr=1.0), []
+    for factor in (1.0, 10.0):
+        optimizer.zero_grad()
+        (p * factor).sum().backward()
+        kept.append(p.grad)
+    assert [g.tolist() for g in kept] == [[1.0, 1.0], [10.0, 10.0]]
+    p.grad = kept[0] + kept[1]
+    optimizer.step()
+    assert p.tolist() == [-10.0, -9.0]
+
+
+def test_gradients_that_grad_returns_can_be_changed():
+    x = leaf(1.0, 2.0)
+    (g,) = ampkit.grad(x.sum(), x)
+    assert g.mul_(2).tolist() == [2.0, 2.0]
+
+
+def test_memory_that_is_read_only_is_refused_in_one_line():
+    with pytest.raises(StateError, match="in-place change: needs memory that can be written"):
+        ampkit.tensor([1.0]).expand(3).add_(1)
+
+
+def test_recompute_keeps_the_gradient_of_a_weight_wide():
+    w, x = nn.Parameter(ampkit.ones(2, 2)), ampkit.ones(3, 2)
+    with autocast(dtype=ampkit.float16):
+        y = ampkit.recompute(ops.linear, x, w)
+    (y.float().sum() * 60000).backward()
+    assert w.grad.tolist() == [[180000.0] * 2] * 2
+
+
+def test_a_loss_that_is_scaled_twice_on_its_way_raises():
+    x, scaler = leaf(1.0, dtype=ampkit.float32), ampkit.GradScaler(init_scale=4.0)
+    with pytest.raises(StateError, match="all scaled by one GradScaler"):
+        scaler.scale(scaler.scale(x.sum()) / 2).backward()

@@ -145,3 +145,9 @@ def test_an_index_that_changes_after_the_forward_changes_no_gradient():
     at.fill_(1)
     y.backward()
     assert x.grad.tolist() == [10.0, 0.0, 20.0]
+
+
+def test_flip_shares_no_memory():
+    x = tensor([1.0, 2.0])
+    ops.flip(x, 0).zero_()
+    assert x.tolist() == [1.0, 2.0]
