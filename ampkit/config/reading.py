@@ -183,12 +183,12 @@ def _fields(section: str, table: Any) -> dict[str, Any]:
 def _hint(section: str, key: str, table: Any = None) -> str | None:
     """Where an unknown key may belong: the nearest of its section, or the same key of another one."""
     here = _fields(section, table) if section else _CHECKS
-    return _did_you_mean(key, here) or _elsewhere(key) or (f"known: {', '.join(here)}" if section else None)
+    return _did_you_mean(key, here) or _elsewhere(section, key) or (f"known: {', '.join(here)}" if section else None)
 
 
-def _elsewhere(key: str) -> str | None:
+def _elsewhere(section: str, key: str) -> str | None:
     kinds = [(name, kind) for name, named in _NAMED.items() for kind in named.values()] + list(_PLAIN.items())
-    homes = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields)
+    homes = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
     return f"did you mean {' or '.join(f'{home}.{key}' for home in homes)}?" if homes else None
 
 

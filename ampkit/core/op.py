@@ -22,6 +22,8 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .. import backends
 from . import forward, observe, policy, replay, second
 from .dtypes import DType
@@ -197,4 +199,4 @@ def op(
 
 
 def _kind(item: Any) -> Any:
-    return None if item is None else type(item)
+    return None if item is None else type(item.item() if isinstance(item, np.generic) else item)

@@ -294,6 +294,9 @@ class Tensor:
             raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
         return backends.of(self.array).to_numpy(self.array).item()
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
+
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
         return backends.of(self.array).to_numpy(self.array).tolist()

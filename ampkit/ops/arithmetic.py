@@ -159,9 +159,9 @@ def _pow_exponent(dy: Any, saved: Any) -> Any:
     return np.where(zero & (plain(saved.exponent) >= 0), 0, slope)
 
 
-@op(cast=Cast.WIDEST, numpy=np.arctan2)
+@op(cast=Cast.WIDEST, integers="float", numpy=np.arctan2)
 def atan2(input: Array, other: Array):
-    """The angle of the point (other, input), in radians from -pi to pi, broadcast; integers are not taken."""
+    """The angle of the point (other, input), in radians from -pi to pi, broadcast."""
     return np.arctan2(input, other), Saved(input=input, other=other)
 
 

@@ -16,10 +16,17 @@ from ..core.tensor import Tensor
 __all__ = ["clone", "contiguous", "detach", "to"]
 
 
-def to(input: Tensor, *target: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Tensor:
+def to(
+    input: Tensor,
+    *target: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+) -> Tensor:
     """input in another dtype, on another device, or as another tensor is.
 
-    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword.
+    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking changes nothing on a CPU.
     Rounds to nearest, ties to even. Nothing to change gives input itself, unless copy=True.
     Raises DTypeError or DeviceError for a dtype or device that does not exist here.
     """

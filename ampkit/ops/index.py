@@ -43,7 +43,8 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     try:
         if _is_basic(parts):
             return view_item(input, parts)  # type: ignore[no-any-return]
-        parts = parts if type(parts) is tuple else (parts,)
+        first, parts = in_turn(parts if type(parts) is tuple else (parts,))
+        input = input if first is None else view_item(input, first)
         if input.requires_grad:  # backward reads the indices too, and they may change until then
             parts = tuple([p if type(p) in _PLAIN else p.copy() for p in parts])
         return pick_item(input, parts)  # type: ignore[no-any-return]
@@ -64,13 +65,34 @@ def part_of(part: Any) -> Any:
         part = part.array
     elif isinstance(part, (list, range)):
         part = np.asarray(part, None if len(part) else np.int64)
-    elif hasattr(part, "__index__"):
+    elif hasattr(part, "__index__") and type(part) is not bool:
         return part.__index__()
     kind = getattr(getattr(part, "dtype", None), "kind", None)
     if kind not in ("i", "u", "b"):
         got = part.dtype.name if hasattr(part, "dtype") else type(part).__name__
         raise DTypeError("index", "integers, slices, None, ... or tensors of integers or bool", got)
-    return part
+    if part.dtype == np.uint8:
+        raise DTypeError("index", "integers or bool", "uint8, which may mean either", "say which: .long() or .bool()")
+    return int(part) if part.ndim == 0 and kind != "b" else part
+
+
+def in_turn(parts: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+    """An index with arrays as PyTorch means it: what applies first (or None), and then the arrays.
+
+    NumPy would count an integer among the arrays, and move their axes to the front where a slice stands between.
+    """
+    if all(type(p) in (slice, type(...)) or hasattr(p, "dtype") for p in parts):
+        return None, parts
+    first: list[Any] = []
+    then: list[Any] = []
+    for part in parts:
+        if hasattr(part, "dtype"):
+            first += [slice(None)] * (part.ndim if part.dtype == np.bool_ else 1)
+            then.append(part)
+        else:
+            first.append(part)
+            then += [] if type(part) is int else [part if part is ... else slice(None)]
+    return tuple(first), tuple(then)
 
 
 def _is_basic(parts: Any) -> bool:

@@ -14,7 +14,7 @@ from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError, Sta
 from ..core.quiet import quietly
 from ..core.tape import is_grad_enabled, no_grad
 from ..core.tensor import ZEROED, Tensor
-from .index import part_of
+from .index import in_turn, part_of
 
 __all__: list[str] = []
 
@@ -135,8 +135,12 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
     self.need_writable()
     try:
+        target = self.array
+        if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
+            first, parts = in_turn(parts)
+            target = target if first is None else target[first]
         with quietly():
-            self.array[parts] = value
+            target[parts] = value
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes
+from ..core.errors import StateError
 from ..core.tensor import Tensor
 from . import inplace
 from .arithmetic import div_, rdiv
@@ -116,10 +117,17 @@ def _cuda(device: Any) -> str:
     return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
+def _viewed(self: Tensor, made: Tensor) -> Tensor:
+    if made.array.size and not np.may_share_memory(made.array, self.array):
+        cure = "use reshape, which copies where it has to"
+        raise StateError("view", "a tensor whose memory fits the new shape", f"strides {self.stride()}", cure)
+    return made
+
+
 def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
     return {
-        "view": lambda self, *shape: f.reshape(self, *shape),
-        "view_as": lambda self, other: f.reshape(self, other.shape),
+        "view": lambda self, *shape: _viewed(self, f.reshape(self, *shape)),
+        "view_as": lambda self, other: _viewed(self, f.reshape(self, other.shape)),
         "reshape_as": lambda self, other: f.reshape(self, other.shape),
         "expand_as": lambda self, other: f.expand(self, other.shape),
         "type_as": lambda self, other: f.to(self, dtype=other.dtype),

@@ -240,3 +240,13 @@ def test_a_backward_that_forgets_an_input_is_named():
     a, b = (ampkit.tensor([2.0], requires_grad=True) for _ in range(2))
     with pytest.raises(ArgumentError, match="forgetful_backward: needs 2 gradients, one per tensor input"):
         forgetful(a, b).sum().backward()
+
+
+def test_a_numpy_scalar_is_a_number_from_the_first_call_on():
+    @op(cast=Cast.WIDEST)
+    def fresh(a: Array, b: Array):
+        return a * b, Saved()
+
+    out = fresh(ampkit.tensor([2.0]), np.float64(3))
+    assert out.dtype == ampkit.float32
+    assert out.tolist() == [6.0]

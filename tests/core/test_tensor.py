@@ -227,3 +227,8 @@ def test_the_users_own_warnings_are_as_before():
     ampkit.tensor(BEYOND, dtype=ampkit.float16)
     with pytest.warns(RuntimeWarning, match="overflow"):
         BEYOND.astype(np.float16)
+
+
+def test_a_tensor_of_one_element_takes_a_format():
+    assert f"{ampkit.tensor(2 / 3):.3f}" == "0.667"
+    assert f"{ampkit.tensor([1.0])}" == "tensor([1.])"

@@ -301,3 +301,9 @@ def test_a_tensor_has_every_method_of_the_table():
     assert (2 - ones(2)).tolist() == [1, 1]
     assert (2 ** tensor([3.0])).tolist() == [8]
     assert (~tensor([True])).tolist() == [False]
+
+
+def test_the_angle_of_integers_is_float32():
+    out = ops.atan2(tensor([1]), tensor([1]))
+    assert out.dtype == float32
+    assert out.item() == pytest.approx(np.pi / 4)

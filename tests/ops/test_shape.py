@@ -151,3 +151,37 @@ def test_flip_shares_no_memory():
     x = tensor([1.0, 2.0])
     ops.flip(x, 0).zero_()
     assert x.tolist() == [1.0, 2.0]
+
+
+# indexing as PyTorch means it; NumPy moves axes
+
+
+def test_integers_and_none_apply_before_the_tensors_of_an_index():
+    x, at = tensor(np.arange(18.0).reshape(2, 3, 3), requires_grad=True), tensor([2, 0, 0])
+    y = x[0, :, at]
+    assert y.tolist() == [[2.0, 0.0, 0.0], [5.0, 3.0, 3.0], [8.0, 6.0, 6.0]]
+    y.sum().backward()
+    assert x.grad.tolist() == [[[2.0, 0.0, 1.0]] * 3, [[0.0] * 3] * 3]
+    assert x[0, None, at].shape == (1, 3, 3)
+    assert x[tensor(1), :, at].tolist() == x[1, :, at].tolist()
+    assert x[1, x[1] > 13.5].tolist() == [14.0, 15.0, 16.0, 17.0]
+
+
+def test_writing_to_an_index_follows_the_same_rule():
+    x = tensor(np.zeros((2, 3, 3)))
+    x[0, :, tensor([2, 0, 1])] = tensor(np.arange(9.0).reshape(3, 3))
+    assert x[0].tolist() == [[1.0, 2.0, 0.0], [4.0, 5.0, 3.0], [7.0, 8.0, 6.0]]
+
+
+@pytest.mark.parametrize("index", [True, False, np.array([0, 1, 1], np.uint8)], ids=str)
+def test_an_index_that_may_mean_two_things_is_refused(index):
+    with pytest.raises(DTypeError, match="index: needs integers"):
+        tensor(np.zeros((3, 4)))[tensor(index) if isinstance(index, np.ndarray) else index]
+
+
+def test_view_never_copies():
+    x = tensor(np.zeros((2, 3)))
+    x.view(6).fill_(1.0)
+    assert x.sum().item() == 6
+    with pytest.raises(StateError, match="view: needs a tensor whose memory fits the new shape"):
+        x.t().view(6)
