@@ -7,16 +7,15 @@ Five categories say how an op treats its inputs; a policy is a frozen value that
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
 from .dtypes import LOW, DType, bfloat16, float16, parse
 from .errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError
+from .within import within
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -208,56 +207,7 @@ class autocast:
         _stack.set(_without(self, _stack.get()))
 
     def __call__(self, function: _F) -> _F:
-        if not callable(function):
-            raise DTypeError("autocast()(function)", "a callable", f"an object of type {type(function).__name__}")
-        if inspect.isasyncgenfunction(function):
-            cure = "open the region with `with` inside the function"
-            raise DTypeError(
-                "autocast()(function)", "a function, a generator or a coroutine", "an async generator", cure
-            )
-        if inspect.isgeneratorfunction(function):
-            return cast(_F, self._generator(function))
-        if inspect.iscoroutinefunction(function):
-            return cast(_F, self._coroutine(function))
-
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return cast(_F, inside)
-
-    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        async def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return await function(*args, **kwargs)
-
-        return inside
-
-    def _generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # The region is open only while the body runs: it is entered again on each resume and left at each yield.
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            steps = function(*args, **kwargs)
-            resume, value = steps.send, None
-            try:
-                while True:
-                    with self:
-                        item = resume(value)
-                    try:
-                        resume, value = steps.send, (yield item)
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:
-                        resume, value = steps.throw, error
-            except StopIteration as end:
-                return end.value
-            finally:
-                with self:
-                    steps.close()
-
-        return inside
+        return within(lambda: self, function, "autocast()(function)")
 
 
 def _without(owner: autocast, entry: Region | None) -> Region | None:

@@ -7,10 +7,9 @@ by (node, output). Autocast is off during a sweep: the dtypes were decided in th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from . import policy, quiet
 from .dtypes import FLOATS, DType, accumulator, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
 from .tensor import Edge, Tensor, mixed_scales, tick
+from .within import within
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
 
 
@@ -29,28 +30,51 @@ def is_grad_enabled() -> bool:
     return _recording.get()
 
 
-@contextmanager
-def set_grad_enabled(mode: bool) -> Iterator[None]:
-    """Within the block, or the decorated function, record operations or don't."""
-    token = _recording.set(bool(mode))
-    try:
-        yield
-    finally:
-        _recording.reset(token)
+class _Recording:
+    """Recording on or off, within a block or a decorated function (also a generator or a coroutine)."""
+
+    mode: bool
+
+    def __init__(self) -> None:
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_recording.get())
+        _recording.set(self.mode)
+
+    def __exit__(self, *error: object) -> None:
+        _recording.set(self._before.pop())
+
+    def __call__(self, function: _F) -> _F:
+        return within(type(self), function, type(self).__name__)
 
 
-@contextmanager
-def no_grad() -> Iterator[None]:
+class no_grad(_Recording):
     """Within the block, or the decorated function, nothing is recorded."""
-    with set_grad_enabled(False):
-        yield
+
+    mode = False
 
 
-@contextmanager
-def enable_grad() -> Iterator[None]:
+class enable_grad(_Recording):
     """Within the block, or the decorated function, operations are recorded, also inside `no_grad`."""
-    with set_grad_enabled(True):
-        yield
+
+    mode = True
+
+
+class set_grad_enabled(_Recording):
+    """From now on record operations or don't; as a block or a decorator, only there."""
+
+    def __init__(self, mode: bool):
+        self.mode = bool(mode)
+        self._before = [_recording.get()]
+        _recording.set(self.mode)
+
+    def __enter__(self) -> None:
+        _recording.set(self.mode)
+
+    def __call__(self, function: _F) -> _F:
+        _recording.set(self._before[-1])
+        return within(enable_grad if self.mode else no_grad, function, "set_grad_enabled")
 
 
 class Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 
@@ -323,3 +324,44 @@ def test_a_loss_that_is_scaled_twice_on_its_way_raises():
     x, scaler = leaf(1.0, dtype=ampkit.float32), ampkit.GradScaler(init_scale=4.0)
     with pytest.raises(StateError, match="all scaled by one GradScaler"):
         scaler.scale(scaler.scale(x.sum()) / 2).backward()
+
+
+# regions without recording
+
+
+def test_a_generator_and_a_coroutine_run_without_recording():
+    @ampkit.no_grad()
+    def steps():
+        yield ampkit.is_grad_enabled()
+        yield ampkit.is_grad_enabled()
+
+    @ampkit.no_grad()
+    async def task():
+        return ampkit.is_grad_enabled()
+
+    seen = []
+    for inside in steps():
+        seen += [inside, ampkit.is_grad_enabled()]
+    assert seen == [False, True, False, True]
+    assert asyncio.run(task()) is False
+
+
+def test_set_grad_enabled_is_a_statement_a_block_and_a_decorator():
+    ampkit.set_grad_enabled(False)
+    off = ampkit.is_grad_enabled()
+    ampkit.set_grad_enabled(True)
+    assert (off, ampkit.is_grad_enabled()) == (False, True)
+    with ampkit.set_grad_enabled(False):
+        assert not ampkit.is_grad_enabled()
+    assert ampkit.is_grad_enabled()
+    inside = ampkit.set_grad_enabled(False)(ampkit.is_grad_enabled)
+    assert (inside(), ampkit.is_grad_enabled()) == (False, True)
+
+
+def test_a_region_without_recording_can_be_entered_again():
+    region = ampkit.no_grad()
+    with region:
+        with region, ampkit.enable_grad():
+            assert ampkit.is_grad_enabled()
+        assert not ampkit.is_grad_enabled()
+    assert ampkit.is_grad_enabled()
