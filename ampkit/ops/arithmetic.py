@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ArgumentError
+from .. import backends
+from ..core.dtypes import FLOATS
+from ..core.errors import ArgumentError, RangeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import plain
+from ..core.replay import Taped, plain
 from ..core.tensor import Tensor
 
 __all__ = [
@@ -81,16 +83,30 @@ def rdiv_backward(dy, saved, needs, other):
 
 @op(cast=Cast.WIDEST, numpy=np.floor_divide)
 def floor_divide(input: Array, other: Array):
-    """The quotient rounded down, broadcast; its gradient is zero."""
+    """The quotient rounded down, broadcast; its gradient is zero. Raises RangeError for an integer by 0."""
+    _need_divisor("floor_divide", input, other)
     return np.floor_divide(input, other)
 
 
 @op(cast=Cast.WIDEST)
 def trunc_divide(input: Array, other: Array):
     """The quotient rounded towards zero, broadcast (`div(rounding_mode="trunc")`); its gradient is zero."""
+    _need_divisor("trunc_divide", input, other)
     down = np.floor_divide(input, other)
     inexact = (down * other != input) & (down < 0)
     return down + inexact
+
+
+def _need_divisor(where: str, input: Any, other: Any) -> None:
+    # Floats have infinity and NaN for it; NumPy answers 0 for integers.
+    if any(isinstance(a, (float, Taped)) or getattr(a, "dtype", None) in FLOATS for a in (input, other)):
+        return
+    divisor = other if hasattr(other, "dtype") else np.asarray(other)
+
+    def fail(value: Any, position: Any) -> None:
+        raise RangeError(where, "a divisor other than 0 for integers", f"0 at position {position}")
+
+    backends.of(divisor).inspect(divisor, divisor == 0, fail)
 
 
 def _flat(dy, saved, needs):
@@ -116,7 +132,8 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 @op(cast=Cast.WIDEST, numpy=np.remainder)
 def remainder(input: Array, other: Array):
-    """input - other * floor(input / other), broadcast: the sign is other's."""
+    """input - other * floor(input / other), broadcast: the sign is other's. Raises RangeError for an integer by 0."""
+    _need_divisor("remainder", input, other)
     return np.remainder(input, other), Saved(input=input, other=other)
 
 

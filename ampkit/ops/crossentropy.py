@@ -82,7 +82,7 @@ def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoo
     axis, classes = class_axis(x)
     labels, counts = _sorted_out(saved.target, ignore_index, axis)
     share = _shares(weight, labels, counts, x, axis)
-    slope = _spread(dy, reduction, share, axis) * counts
+    slope = np.where(counts, _spread(dy, reduction, share, axis), 0)  # also where all are ignored: the mean is NaN
     dx = dw = None
     if needs[0] is not None:
         hit = (1 - label_smoothing) * share * slope
@@ -188,7 +188,7 @@ def nll_loss_check(input, target, weight, ignore_index, reduction):
 def nll_loss_backward(dy, saved, needs, ignore_index, reduction):
     axis, classes = class_axis(saved.input)
     labels, counts = _sorted_out(saved.target, ignore_index, axis)
-    slope = _spread(dy, reduction, saved.share, axis) * counts
+    slope = np.where(counts, _spread(dy, reduction, saved.share, axis), 0)
     hot = _hot(labels, classes, axis)
     dx = np.where(hot, -slope * saved.share, 0) if needs[0] is not None else None
     if needs[2] is None:

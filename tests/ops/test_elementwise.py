@@ -307,3 +307,15 @@ def test_the_angle_of_integers_is_float32():
     out = ops.atan2(tensor([1]), tensor([1]))
     assert out.dtype == float32
     assert out.item() == pytest.approx(np.pi / 4)
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
+@pytest.mark.parametrize("zero", [0, tensor([1, 0]), tensor(0)], ids=["number", "tensor", "scalar"])
+def test_an_integer_divided_by_zero_raises(name, zero):
+    with pytest.raises(RangeError, match=f"{name}: needs a divisor other than 0 for integers"):
+        getattr(ops, name)(tensor([3, 4]), zero)
+
+
+def test_a_float_divided_by_zero_is_infinite():
+    assert ops.floor_divide(tensor([1.0]), 0).tolist() == [math.inf]
+    assert math.isnan(ops.remainder(tensor([1]), 0.0).item())

@@ -181,3 +181,12 @@ def test_weights_that_do_not_broadcast_are_refused():
 
 def test_kl_div_of_a_zero_probability_is_zero():
     assert_close(ops.kl_div(tensor([-1.0, -2.0]), tensor([0.0, 1.0]), reduction="none"), np.float32([0, 2]))
+
+
+@pytest.mark.parametrize("loss", [ops.cross_entropy, ops.nll_loss])
+def test_a_batch_of_ignored_labels_alone_has_a_gradient_of_zero(loss):
+    x = tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    out = loss(x, tensor([-100, -100]))
+    out.backward()
+    assert np.isnan(out.item())  # the mean of nothing, as in PyTorch
+    assert x.grad.tolist() == [[0.0] * 3] * 2
