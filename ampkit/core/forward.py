@@ -73,7 +73,7 @@ def runner(op: Any) -> Callable[..., Any]:
                 saved.__dict__.pop(name, None)
             node = _new(Node)  # its constructor written out
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
-            node.body, node.versions, node.serial = body, (*versions, first.version), tick()
+            node.body, node.versions, node.result, node.serial = body, versions, first.version, tick()
             if made is not first:
                 _link(made, node)
             elif out.dtype in FLOATS:

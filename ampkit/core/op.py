@@ -121,8 +121,8 @@ class Op:
         return gradients
 
     def _check_versions(self, node: Node) -> None:
-        for i, version in enumerate(node.versions):
-            name = self.signature.name_of(i) if i < len(node.edges) else "out"
+        names = [*map(self.signature.name_of, range(len(node.edges))), "out"]
+        for name, version in zip(names, (*node.versions, node.result), strict=True):
             if version[0] > node.serial and name in node.saved.__dict__:
                 what = f"`{name}` of {self.name} changed in place since"
                 cure = "call backward before optimizer.step() and other changes in place"

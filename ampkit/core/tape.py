@@ -82,12 +82,13 @@ class Node:
 
     op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
     what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
-    implementation that ran. outputs: (shape, dtype) of each of several outputs. versions: those of the inputs and of
-    the first output, to be compared with serial, the time of the recording. tag: the scaler, if this node multiplies by
-    its loss scale.
+    implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
+    and of the first output, to be compared with serial, the time of the recording. tag: the scaler, if this node
+    multiplies by its loss scale.
     """
 
     outputs: tuple[Any, ...] = (None,)
+    result: Sequence[int] = (0,)
     tag: object = None
 
     def __init__(
