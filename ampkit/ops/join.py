@@ -91,12 +91,18 @@ def split_backward(dy, saved, needs, ends, dim):
     return np.concatenate(list(dy), dim) if type(dy) is tuple else dy
 
 
+def _axis_of(where: str, input: Tensor, dim: int) -> int:
+    if not input.ndim:
+        raise ShapeError(where, "a tensor with at least one axis", "one of none")
+    return axis(where, dim, input.ndim)
+
+
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces along `dim`: of a given length (the last may be shorter), or of the lengths in a list. Shares memory.
 
     Raises ShapeError if the lengths do not add up to the axis.
     """
-    at = axis("split", dim, tensor.ndim)
+    at = _axis_of("split", tensor, dim)
     length = tensor.shape[at]
     if isinstance(split_size_or_sections, int):
         size = split_size_or_sections
@@ -105,7 +111,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         lengths = [min(size, length - start) for start in range(0, length, size)] or [0]
     else:
         lengths = list(split_size_or_sections)
-    if sum(lengths) != length or min(lengths) < 0:
+    if not lengths or sum(lengths) != length or min(lengths) < 0:
         raise ShapeError("split", f"lengths from 0 that add up to {length}", f"{lengths}")
     ends = tuple([sum(lengths[: i + 1]) for i in range(len(lengths))])
     return split_(tensor, ends, at)  # type: ignore[no-any-return]
@@ -115,7 +121,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces along `dim`, of equal length but for the last. Shares memory."""
     if chunks < 1:
         raise ArgumentError("chunk", "chunks from 1", f"{chunks}")
-    return split(input, max(1, -(-input.shape[axis("chunk", dim, input.ndim)] // chunks)), dim)
+    return split(input, max(1, -(-input.shape[_axis_of("chunk", input, dim)] // chunks)), dim)
 
 
 @op(cast=Cast.KEEP, moves=True, view=True)
@@ -132,7 +138,7 @@ def unbind_backward(dy, saved, needs, dim):
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices of input along `dim`, without that axis. Shares memory."""
-    at = axis("unbind", dim, input.ndim)
+    at = _axis_of("unbind", input, dim)
     return unbind_(input, at) if input.shape[at] else ()
 
 

@@ -164,7 +164,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tens
 
 def relu6(input: Tensor) -> Tensor:
     """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
-    return clamp(input, 0.0, 6.0)
+    return clamp(input, 0, 6)
 
 
 clip = clamp

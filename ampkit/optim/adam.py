@@ -90,13 +90,14 @@ class Adam(Optimizer):
         *,
         maximize: bool = False,
     ):
-        options = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)
         betas = options.get("betas", (0, 0))
-        if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+        pair = isinstance(betas, (tuple, list)) and len(betas) == 2
+        if not pair or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
             raise ArgumentError(type(self).__name__, "two betas in [0, 1)", repr(betas))
 
     def update(self, group: Group, run: Run, go: Array | None) -> None:

@@ -185,3 +185,14 @@ def test_view_never_copies():
     assert x.sum().item() == 6
     with pytest.raises(StateError, match="view: needs a tensor whose memory fits the new shape"):
         x.t().view(6)
+
+
+@pytest.mark.parametrize("name", ["split", "chunk", "unbind"])
+def test_a_tensor_without_axes_has_no_pieces(name):
+    with pytest.raises(ShapeError, match=f"{name}: needs a tensor with at least one axis"):
+        getattr(ops, name)(tensor(1.0), *([] if name == "unbind" else [1]))
+
+
+def test_no_lengths_add_up_to_nothing():
+    with pytest.raises(ShapeError, match="split: needs lengths from 0 that add up to 3"):
+        ops.split(tensor([1.0, 2.0, 3.0]), [])

@@ -116,3 +116,9 @@ def test_betas_read_as_a_pair_and_write_to_the_device():
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ArgumentError, match="AdamW"):
         optim.AdamW([Parameter(np.zeros(2, np.float32))], **options)
+
+
+@pytest.mark.parametrize("betas", [0.9, ("a", "b"), (0.9,), (0.9, 1.0)], ids=str)
+def test_betas_that_are_no_pair_are_refused(betas):
+    with pytest.raises(ArgumentError, match="needs two betas in"):
+        optim.AdamW([Parameter(np.ones(2, np.float32))], betas=betas)
