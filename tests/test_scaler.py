@@ -714,3 +714,19 @@ def test_the_guard_looks_through_peek_alone(device):
     with pytest.raises(ScaleCollapseError, match=r"parameter 0 \[3\] at \[0\]"):
         scaler.update()
     assert DeviceBackend.looks > 0
+
+
+def test_unscaling_an_optimizer_without_gradients_leaves_the_scaler_usable():
+    p, scaler = nn.Parameter(np.ones(2, np.float32)), GradScaler(init_scale=4.0)
+    optimizer = optim.SGD([p], lr=1.0)
+    scaler.scale(p.sum())
+    scaler.unscale_(optimizer)
+    scaler.scale(p.sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert p.tolist() == [0.0, 0.0]
+
+
+def test_counts_that_32_bits_do_not_hold_are_refused():
+    with pytest.raises(ArgumentError, match="hysteresis as an integer from 1 to 2147483647"):
+        GradScaler(hysteresis=2**40)

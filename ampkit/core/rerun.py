@@ -10,12 +10,12 @@ from . import policy, random
 from .dtypes import DType, is_float
 from .errors import StateError
 from .tape import Node, Sweep, alias, attach, enable_grad, is_grad_enabled, no_grad, several, target
-from .tensor import Edge, Tensor
+from .tensor import Tensor
 
 
 class _Taped(NamedTuple):
     array: Array
-    edge: Edge
+    edge: Any
 
 
 class _Recompute:
@@ -66,10 +66,7 @@ def recompute(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     with no_grad():
         outs = function(*args)
-    kept = tuple(
-        _Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and arg.edge is not None and arg.node else arg
-        for arg in args
-    )
+    kept = tuple(_Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg for arg in args)
     given = several(outs)
     versions = [arg.version for arg in args if isinstance(arg, Tensor)]
     node = Node(_RECOMPUTE, (), (function, kept, region, state), versions=versions)

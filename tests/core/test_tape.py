@@ -310,6 +310,8 @@ def test_gradients_that_grad_returns_can_be_changed():
 def test_memory_that_is_read_only_is_refused_in_one_line():
     with pytest.raises(StateError, match="in-place change: needs memory that can be written"):
         ampkit.tensor([1.0]).expand(3).add_(1)
+    with pytest.raises(StateError, match="in-place change: needs memory that can be written"):
+        ampkit.tensor([1.0]).expand(3)[0] = 2.0
 
 
 def test_recompute_keeps_the_gradient_of_a_weight_wide():

@@ -319,3 +319,12 @@ def test_an_integer_divided_by_zero_raises(name, zero):
 def test_a_float_divided_by_zero_is_infinite():
     assert ops.floor_divide(tensor([1.0]), 0).tolist() == [math.inf]
     assert math.isnan(ops.remainder(tensor([1]), 0.0).item())
+
+
+def test_relu6_keeps_integers():
+    assert ops.relu6(tensor([-1, 3, 9])).tolist() == [0, 3, 6]
+    assert ops.relu6(tensor([1])).dtype == int64
+
+
+def test_to_takes_non_blocking():
+    assert tensor([1.0]).to("cpu", non_blocking=True).tolist() == [1.0]

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ... import backends
 from ...core.dtypes import FLOATS, DType, accumulator
-from . import float16
 
 BLOCK = 1 << 14  # elements: 64 KiB of float32, so that several fit the second-level cache
 
@@ -62,14 +62,8 @@ def _parts(*arrays: Any) -> Iterator[list[Any]]:
 
 
 def _widened(block: Any, wide: DType) -> Any:
-    return (
-        float16.to_float32(block)
-        if block.dtype == np.float16 and wide == np.float32
-        else block.astype(wide, copy=False)
-    )
+    return block if block.dtype == wide else backends.of(block).cast(block, wide)
 
 
 def _store(value: Any, result: Any) -> None:
-    if result.dtype == np.float16 and value.dtype == np.float32:
-        value = float16.from_float32(value)
-    result[...] = value
+    result[...] = value if value.dtype == result.dtype else backends.of(value).cast(value, result.dtype)
