@@ -29,6 +29,7 @@ _new = object.__new__
 def runner(op: Any) -> Callable[..., Any]:
     """What `op`'s calls run, with the arguments that `Signature.entry` binds. -> one Tensor, or a tuple of them."""
     known, reference, call, signature, view = op.plans.get, op.forward.reference, op.call, op.signature, op.view
+    ndarray = np.ndarray
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = known(key) or op.new_plan(key, inputs)
@@ -47,7 +48,7 @@ def runner(op: Any) -> Callable[..., Any]:
             else:
                 out = call(body.run, arrays, params)
             saved = _NOTHING
-            if type(out) is tuple and type(out[1]) is Saved and type(out[0]) is np.ndarray:  # as most do
+            if type(out) is tuple and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
             elif type(out) is not np.ndarray:
                 out, saved = _parted(out)

@@ -66,7 +66,7 @@ class Signature:
         parameters = self._parameters
         scope = {f"_default_{k}": p.default for k, p in parameters.items() if p.default is not p.empty}
         scope |= {"_region": _stack.get, "_Tensor": Tensor, "_unlike": _unlike, "_several": _several, "_never": NEVER}
-        scope |= {"_parse": dtypes.parse, "_run": run, "_numbers": (float, int, bool)}
+        scope |= {"_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
         if self.variadic:
@@ -104,13 +104,15 @@ NEVER = (0,)  # the version of what cannot change
 
 # Of one input: its array, edge and version, what a plan needs to know of its dtype (see plan.Entry), and its class.
 _INPUT = """\
-    if isinstance({name}, _Tensor):
+    if type({name}) is float:  # asking for the class of a number takes longer than the rest of this
+        _a{i}, _k{i}, _e{i}, _t{i}, _v{i} = {name}, float, None, None, _never
+    elif isinstance({name}, _Tensor):
         _a{i}, _e{i}, _v{i} = {name}.array, {name}.edge, {name}.version
-        _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), _a{i}.__class__
+        _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), type(_a{i})
     else:
         _e{i} = _t{i} = None
         _v{i} = _never
-        _a{i}, _k{i} = ({name}, {name}.__class__) if {name}.__class__ in _numbers else _unlike({name})"""
+        _a{i}, _k{i} = _unlike({name})"""
 
 
 def _row(pattern: str, count: range) -> str:
