@@ -47,7 +47,8 @@ from .core.random import get_rng_state, manual_seed, set_rng_state
 from .core.rerun import recompute
 from .core.saved import Saved
 from .core.tape import enable_grad, grad, is_grad_enabled, no_grad, set_grad_enabled
-from .core.tensor import Tensor, tensor
+from .core.tensor import Tensor
+from .core.values import tensor
 from .ops import *
 from .scaler import GradScaler
 from .serialize import load, save

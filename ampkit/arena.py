@@ -21,7 +21,7 @@ from .backends import Array, Backend
 from .core import dtypes
 from .core.dtypes import LOW, DType, accumulator
 from .core.errors import StateError
-from .core.tensor import Parameter
+from .core.parameter import Parameter
 from .flat import CHUNK, narrow
 
 ALIGN = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
@@ -69,9 +69,15 @@ class Slot:
         """The master values in the parameter's shape; brought up to date if a 16-bit parameter was written to."""
         found = self.of(self.block.master)
         if self.stored in LOW and self.synced != self.parameter.version[0]:
-            found[...] = self.array
-            self.synced = self.parameter.version[0]
+            self.restore(found)
         return found
+
+    def restore(self, wide: Array) -> None:
+        """Make `wide` [the parameter's shape] the master where it rounds to what a 16-bit parameter shows."""
+        backend, shown = self.block.backend, self.array.astype(self.block.dtype)
+        same = backend.cast(backend.cast(wide, self.stored), self.block.dtype) == shown
+        self.of(self.block.master)[...] = np.where(same, wide, shown)
+        self.synced = self.parameter.version[0]
 
     def cast(self, dtype: DType) -> Array:
         """The values rounded to `dtype`; a 16-bit copy is a view of the block's flat copy, refreshed if need be."""

@@ -18,8 +18,9 @@ from .core.dtypes import DType, float64
 from .core.errors import ArgumentError, DTypeError, StateError
 from .core.quiet import quietly
 from .core.replay import Taped
+from .core.scaletag import ZEROED, ScaleTag, mixed_scales, rescale
 from .core.tape import Node, Sweep, attach, is_grad_enabled
-from .core.tensor import ZEROED, Tensor, mixed_scales
+from .core.tensor import Tensor
 from .flat import look
 from .lossscale import LossScale, State
 from .optim.group import plain
@@ -78,6 +79,7 @@ class GradScaler:
         rule = (growth_factor, backoff_factor, growth_interval)
         self._scale = LossScale(init_scale, *rule, min_scale, max_scale, hysteresis)
         self._verdicts: dict[Optimizer, Verdict] = {}
+        self._tag: ScaleTag | None = None  # of the scale at present; None once it may have moved
         self._guard = Guard()
 
     # the iteration
@@ -102,7 +104,8 @@ class GradScaler:
         if (node := loss.node) is not None and node.tag is not None:
             raise StateError("scaler.scale", "a loss that is not scaled yet", "one that is")
         backend, wide = backends.of(loss.array), dtypes.accumulator(loss.dtype)
-        factor = self._scale.on(backend).scale.astype(wide)
+        self._scale.on(backend)
+        factor = self._present().factor.astype(wide)
         with quietly():
             out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
         if observe.active:
@@ -112,8 +115,14 @@ class GradScaler:
     def _on_tape(self, loss: Tensor, out: Array, factor: Array) -> Tensor:
         assert loss.edge is not None
         node = Node(_SCALE_LOSS, ((*loss.edge[:3], out.dtype),), backends.of(out).asarray(factor))
-        node.tag = self
+        node.tag = self._present()
         return attach(out, node)
+
+    def _present(self) -> ScaleTag:
+        assert self._scale.state is not None
+        if self._tag is None:
+            self._tag = ScaleTag(self, self._scale.state.scale.copy())
+        return self._tag
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of `optimizer` by the scale, in place, once per update: to clip or look at them.
@@ -133,7 +142,7 @@ class GradScaler:
 
     def _divide(self, optimizer: Optimizer, verdict: Verdict) -> list[Slot]:
         present, state = optimizer.present(), self._need_state("unscale_")
-        self._need_tags(present)
+        self._bring_up(present)
         inverse = 1.0 / state.scale.astype(float64)
         verdict.check(present, lambda run: inverse.astype(run.block.dtype))
         for slot in present:
@@ -145,13 +154,18 @@ class GradScaler:
             verdict.stage = Stage.UNSCALED
         return present
 
-    def _need_tags(self, present: list[Slot]) -> None:
-        tags = [slot.parameter._grad.tag for slot in present if slot.parameter._grad is not None]
-        strange = sum(1 for tag in tags if tag is not self and tag is not ZEROED)
+    def _bring_up(self, present: list[Slot]) -> None:
+        # To the scale at present, whichever this scaler had when their loss was scaled.
+        held = [(g, g.tag) for slot in present if (g := slot.parameter._grad) is not None]
+        strange = sum(1 for _, tag in held if tag is None or (tag.owner is not self and tag is not ZEROED))
         if strange:
-            got = f"{strange} of {len(tags)} that are not"
+            got = f"{strange} of {len(held)} that are not"
             cure = "call scaler.scale(loss).backward() for every loss, and optimizer.zero_grad() after every step"
             raise StateError("scaler.step or unscale_", "gradients scaled by this GradScaler", got, cure)
+        with quietly():
+            for gradient, tag in held:
+                if tag is not None and tag is not ZEROED and tag is not self._tag:
+                    rescale(gradient.array, tag, self._present())
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> StepResult:
         """Unscale the gradients unless `unscale_` has, and step where all of them are finite.
@@ -182,7 +196,7 @@ class GradScaler:
         return present
 
     def _advance(self, optimizer: Optimizer, present: list[Slot], overflow: Array) -> Any:
-        if type(optimizer).step is Optimizer.step:
+        if type(optimizer).step is Optimizer.step and "step" not in vars(optimizer):
             return optimizer.advance(present, np.logical_not(overflow))
         return None if look(overflow) else optimizer.step()  # a step of its own cannot be told on the device
 
@@ -202,6 +216,7 @@ class GradScaler:
             cure = "call scaler.step(optimizer) before scaler.update()"
             raise StateError("No inf checks were recorded prior to update.", help=cure)
         self._verdicts.clear()
+        self._tag = None
         if new_scale is None:
             self._move(state, verdicts)
 
@@ -276,6 +291,7 @@ class GradScaler:
         """
         if self._enabled:
             self._scale.load_state_dict(state_dict)
+            self._tag = None
 
     def __getstate__(self) -> dict[str, Any]:
         if self._verdicts:
@@ -284,7 +300,7 @@ class GradScaler:
                 "or at the end after scaler.update()."
             )
             raise StateError(line, help="call scaler.update() first")
-        return dict(self.__dict__)
+        return {**self.__dict__, "_tag": None}
 
 
 def _refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

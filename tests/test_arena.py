@@ -4,10 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampkit import arena, optim
+from ampkit import Tensor, arena, optim
 from ampkit.core.errors import StateError
 from ampkit.core.tape import no_grad
-from ampkit.core.tensor import Parameter, Tensor
+from ampkit.nn import Parameter
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(0)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from ampkit import Tensor, tensor
 from ampkit.core import dtypes
 from ampkit.core.errors import DTypeError, FileError
-from ampkit.core.tensor import Parameter, Tensor, tensor
+from ampkit.nn import Parameter
 from ampkit.serialize import load, save
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampkit import build, config, nn, ops, optim
+from ampkit import build, config, nn, ops, optim, tensor
 from ampkit.backends.cpu import threads
 from ampkit.core import observe
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, ConfigError, DeviceError, NonFiniteError, ScaleCollapseError
 from ampkit.core.random import manual_seed
-from ampkit.core.tensor import tensor
 from ampkit.data import digits
 from ampkit.scaler import GradScaler
 from ampkit.train import EvalRow, StepRow, evaluate, fit, step

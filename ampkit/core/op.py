@@ -28,6 +28,7 @@ from .. import backends
 from . import forward, observe, policy, replay, second
 from .dtypes import DType
 from .errors import ArgumentError, DeviceError, DTypeError, StateError
+from .parameter import Parameter
 from .plan import Plan, make_plan
 from .policy import Cast, _stack
 from .primitive import Body, Primitive
@@ -35,7 +36,7 @@ from .saved import Saved as Saved
 from .saved import filled, widen, widen_saved
 from .signature import Signature
 from .tape import Node, Sweep
-from .tensor import Parameter, Tensor
+from .tensor import Tensor
 
 Array: TypeAlias = Any
 Arrays: TypeAlias = list[Any]

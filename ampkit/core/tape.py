@@ -18,7 +18,8 @@ from ..backends import Array
 from . import policy, quiet
 from .dtypes import FLOATS, DType, accumulator, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
-from .tensor import Edge, Tensor, mixed_scales, tick
+from .scaletag import ScaleTag, mixed_scales
+from .tensor import Edge, Tensor, tick
 from .within import within
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -83,13 +84,13 @@ class Node:
     op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
     what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
     implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
-    and of the first output, to be compared with serial, the time of the recording. tag: the scaler, if this node
-    multiplies by its loss scale.
+    and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
+    node multiplies by it.
     """
 
     outputs: tuple[Any, ...] = (None,)
     result: Sequence[int] = (0,)
-    tag: object = None
+    tag: ScaleTag | None = None
 
     def __init__(
         self,
@@ -183,11 +184,11 @@ class Sweep:
         self.wanted = None if wanted is None else {_key(t.edge): i for i, t in enumerate(wanted)}
         self.found: dict[int, Any] = {}
         self._held: dict[Node, list[Any]] = {}
-        self._tags: dict[Node, object] = {}
+        self._tags: dict[Node, ScaleTag | None] = {}
         self._heap: list[tuple[int, Node]] = []
-        self.tag: object = None  # the scale of the gradients that the node in hand received
+        self.tag: ScaleTag | None = None  # the scale of the gradients that the node in hand received
 
-    def add(self, source: Any, index: int, gradient: Any, tag: object) -> None:
+    def add(self, source: Any, index: int, gradient: Any, tag: ScaleTag | None) -> None:
         """Add `gradient` to what output `index` of a node, or a leaf, has received so far."""
         if isinstance(source, Node):
             self._add_to_node(source, index, gradient, tag)
@@ -197,7 +198,7 @@ class Sweep:
             held = self.found.get(place)
             self.found[place] = gradient if held is None else _sum(held, gradient)
 
-    def _add_to_node(self, node: Node, index: int, gradient: Any, tag: object) -> None:
+    def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
         held = self._held.get(node)
         if held is None:
             held = self._held[node] = [None] * len(node.outputs)

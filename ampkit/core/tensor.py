@@ -1,11 +1,10 @@
-"""Tensor: an array with a place on the tape. Parameter: a leaf that an optimizer trains.
+"""Tensor: an array with a place on the tape.
 
 Arithmetic and most methods are ops; `ops/__init__.py` binds them here from one table.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
@@ -16,8 +15,9 @@ from .. import backends
 from ..backends import Array, Device
 from . import dtypes, observe
 from .dtypes import DType
-from .errors import ArgumentError, DTypeError, ShapeError, StateError
+from .errors import DTypeError, ShapeError, StateError
 from .quiet import quietly
+from .scaletag import ScaleTag, joined
 
 if TYPE_CHECKING:
     from .tape import Node
@@ -43,7 +43,7 @@ class Tensor:
     array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
     are not recorded. version: when its values last changed in place (see `tick`), in a list shared with its views; a
     second entry says that they may change unseen (see `exposed`).
-    copies: its values in other dtypes. tag: for a gradient, the scaler whose loss scale it carries.
+    copies: its values in other dtypes. tag: for a gradient, the loss scale that it carries.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
 
@@ -56,7 +56,7 @@ class Tensor:
         self.version = [0]
         self.copies: dict[DType, tuple[int, Array]] | None = None
         self._grad: Tensor | None = None
-        self.tag: object = None
+        self.tag: ScaleTag | None = None
         if requires_grad:
             self.requires_grad = True
 
@@ -171,10 +171,11 @@ class Tensor:
         """Forget the gradient; whoever else holds it keeps its values."""
         self._grad = None
 
-    def accumulate(self, gradient: Array, tag: object = None) -> None:
+    def accumulate(self, gradient: Array, tag: ScaleTag | None = None) -> None:
         """Add `gradient` [like self] to `grad`: the first write is a copy, later ones add.
 
-        Raises StateError if one of them is scaled by a GradScaler and the other is not.
+        If the loss scale moved in between, what is there is brought to the new one. Raises StateError if one of them is
+        scaled by a GradScaler and the other is not.
         """
         if self._grad is None:
             home = self._gradient_home()
@@ -182,11 +183,9 @@ class Tensor:
             self._grad = Tensor(home)
             self._grad.tag = tag
             return
-        if self._grad.tag is not tag:
-            if self._grad.tag is not ZEROED:
-                raise mixed_scales("backward")
-            self._grad.tag = tag
         held = self._grad.array
+        if self._grad.tag is not tag:
+            self._grad.tag = joined(held, self._grad.tag, tag)
         held += gradient.astype(held.dtype, copy=False)
 
     def _gradient_home(self) -> Array:
@@ -256,7 +255,7 @@ class Tensor:
 
         Kept for Parameters and what is on the tape, as long as nothing else can write to the memory (see `exposed`).
         """
-        keep = keep and (self.edge is not None or isinstance(self, Parameter)) and len(self.version) == 1
+        keep = keep and self._lasts() and len(self.version) == 1
         if keep and self.copies is not None:
             version, held = self.copies.get(dtype, (-1, None))
             if version == self.version[0]:
@@ -267,6 +266,10 @@ class Tensor:
         if keep:
             self.copies = {**(self.copies or {}), dtype: (self.version[0], made)}
         return made
+
+    def _lasts(self) -> bool:
+        # Whether it is likely to be read again: what is neither trained nor on the tape is not.
+        return self.edge is not None
 
     def _cast(self, dtype: DType) -> Array:
         return backends.of(self.array).cast(self.array, dtype)
@@ -351,85 +354,6 @@ class Tensor:
         return f"tensor({text}{kind}{grad})"
 
 
-class Parameter(Tensor):
-    """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).
-
-    name: the dotted name a Module knows it by, for messages. slot: its place in an optimizer's arena, or None.
-    """
-
-    __slots__ = ("name", "slot")
-
-    def __init__(self, data: Any, requires_grad: bool = True):
-        self.name = ""
-        self.slot: Any = None
-        super().__init__(data.array if isinstance(data, Tensor) else np.asarray(data), requires_grad)
-        if isinstance(data, Tensor):
-            self.version = data.version
-
-    def drop_grad(self) -> None:
-        held, self._grad = self._grad, None
-        if held is not None and self.slot is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
-            held.array = held.array.copy()
-
-    def _gradient_home(self) -> Array:
-        return super()._gradient_home() if self.slot is None else self.slot.gradient
-
-    def _gradient_dtype(self) -> DType:
-        return dtypes.accumulator(self.array.dtype)
-
-    def _cast(self, dtype: DType) -> Array:
-        return super()._cast(dtype) if self.slot is None else self.slot.cast(dtype)
-
-    def __repr__(self) -> str:
-        return f"Parameter containing:\n{super().__repr__()}"
-
-
 def _unpickle(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, tracked: bool) -> Tensor:
     values = np.frombuffer(data, dtypes.parse(dtype)).reshape(shape).copy()
     return kind(values, requires_grad=tracked)
-
-
-# The tag of a gradient that was set to zero: zero is right at any scale, so the next gradient's tag takes its place.
-ZEROED = object()
-
-
-def mixed_scales(where: str) -> StateError:
-    """The error for a gradient that is scaled meeting one that is not, or that is scaled by another GradScaler."""
-    cure = (
-        "scale every loss of a step with the same scaler, call backward before scaler.unscale_, and "
-        "optimizer.zero_grad() after every step"
-    )
-    return StateError(where, "gradients that are all scaled by one GradScaler, or none", "a mixture", cure)
-
-
-@quietly()
-def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
-    """A new tensor with a copy of `data`: numbers, nested lists, an array, a Tensor.
-
-    Python floats become float32, integers int64; arrays keep their dtype unless `dtype` is given.
-    Raises DTypeError for values that are no numbers, ShapeError for ragged lists, DeviceError for an unknown device.
-    """
-    values = data.array if isinstance(data, Tensor) else data
-    wanted = None if dtype is None else dtypes.parse(dtype)
-    made = backends.get(device).asarray(_array(values, wanted))
-    return Tensor(made, requires_grad)
-
-
-def _array(values: Any, wanted: DType | None) -> Array:
-    if hasattr(values, "dtype") and hasattr(values, "shape"):
-        return np.array(values, wanted or dtypes.parse(values.dtype))
-    try:
-        made = np.array(_plain(values))
-    except ValueError as error:
-        raise ShapeError("tensor", "nested lists of equal lengths", str(error).partition(".")[0]) from None
-    except OverflowError as error:
-        raise ArgumentError("tensor", "numbers in range", str(error)) from None
-    if made.dtype.kind not in "bif" and made.size:
-        raise DTypeError("tensor", "numbers", f"values of type {made.dtype}")
-    return made.astype(wanted or (made.dtype if made.dtype.kind in "bi" else dtypes.float32))
-
-
-def _plain(values: Any) -> Any:
-    if isinstance(values, Tensor):
-        return values.tolist()
-    return [_plain(v) for v in values] if isinstance(values, (list, tuple)) else values

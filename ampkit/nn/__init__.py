@@ -1,6 +1,6 @@
 """Layers, losses and the Module they are made of, with PyTorch's names, defaults and `state_dict` layouts."""
 
-from ..core.tensor import Parameter
+from ..core.parameter import Parameter
 from . import functional, init, utils
 from .activation import ELU, GELU, LeakyReLU, LogSoftmax, Mish, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from .attention import MultiheadAttention

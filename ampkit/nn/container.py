@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from ..core.errors import ArgumentError, DTypeError, RangeError
-from ..core.tensor import Parameter
+from ..core.parameter import Parameter
 from .module import Module
 
 

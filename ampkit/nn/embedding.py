@@ -6,7 +6,8 @@ from typing import Any, Self
 
 from .. import ops
 from ..core.errors import ArgumentError, ShapeError
-from ..core.tensor import Parameter, Tensor
+from ..core.parameter import Parameter
+from ..core.tensor import Tensor
 from . import init
 from .making import new, refuse, sizes
 from .module import Module

@@ -7,7 +7,8 @@ from typing import Any
 from .. import backends
 from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError
-from ..core.tensor import Parameter, Tensor
+from ..core.parameter import Parameter
+from ..core.tensor import Tensor
 
 
 def new(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Parameter:

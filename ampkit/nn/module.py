@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, StateError
-from ..core.tensor import Parameter, Tensor
+from ..core.parameter import Parameter
+from ..core.tensor import Tensor
 from . import hooks, state
 from .moving import destination, move
 from .tree import Tree

@@ -9,8 +9,9 @@ from ..backends import Array, Device
 from ..core import dtypes
 from ..core.dtypes import DType
 from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.parameter import Parameter
 from ..core.quiet import quietly
-from ..core.tensor import Parameter, Tensor
+from ..core.tensor import Tensor
 
 if TYPE_CHECKING:
     from .module import Module

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.tensor import Parameter, Tensor
+from ..core.parameter import Parameter
+from ..core.tensor import Tensor
 from .state import look_up
 
 if TYPE_CHECKING:

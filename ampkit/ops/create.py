@@ -16,7 +16,8 @@ from ..core import dtypes, random
 from ..core.dtypes import DType, bool_, float32, int64
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.quiet import quietly
-from ..core.tensor import Tensor, tensor
+from ..core.tensor import Tensor
+from ..core.values import tensor
 from .axes import sizes
 
 __all__ = [

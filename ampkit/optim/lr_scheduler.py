@@ -158,7 +158,7 @@ class OneCycleLR(LRScheduler):
         group.update(initial_lr=self._lows[number], max_lr=self._peaks[number], min_lr=self._ends[number])
 
     def values(self, n: int) -> list[dict[str, Any]]:
-        return [self._of_group(i, n) for i in range(len(self._groups))]
+        return [self._of_group(i, n) for i in range(len(self.base_lrs))]
 
     def _of_group(self, i: int, n: int) -> dict[str, Any]:
         low, peak, end = self._lows[i], self._peaks[i], self._ends[i]

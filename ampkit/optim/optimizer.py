@@ -7,6 +7,7 @@ from the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from ..arena import Run, Slot, adopt
 from ..backends import Array, Backend
 from ..core import dtypes, observe
 from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.parameter import Parameter
 from ..core.quiet import quietly
+from ..core.scaletag import ZEROED
 from ..core.tape import enable_grad
-from ..core.tensor import ZEROED, Parameter, Tensor
+from ..core.tensor import Tensor
+from ..flat import look
 from .group import Group, need, plain
 
 
@@ -28,7 +32,7 @@ class Optimizer:
     A subclass names its `moments`, the hyperparameters that schedules may move (`device_keys`), and implements
     `update(group, run, go)`: one pass over `run.master`, `run.gradient` and `run.moment(name)`, flat memory, that also
     rewrites `run.copies`. `go`, a 0-d boolean on the device or None for always, says whether the step is real; where it
-    is false, nothing may change.
+    is false, nothing may change. One that brings a whole `step` of its own has its calls counted, for schedules.
 
     params: Parameters, (name, Parameter) pairs, or dicts with "params" and options of their own. A parameter given
     twice counts once. A parameter has one optimizer, the newest one made for it; an older one raises when it is used.
@@ -51,6 +55,12 @@ class Optimizer:
         for parameters, options in groups:  # only now, when all of them are good, does a parameter move
             self._append(parameters, options)
         self.steps = self._backend().zeros((), dtypes.int64)  # real steps, on the device
+        self.calls = 0  # steps taken or skipped
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "step" in cls.__dict__:
+            cls.step = _counted(cls.step)  # type: ignore[method-assign]
 
     def _backend(self) -> Backend:
         return next((b.backend for g in self.param_groups for b in g.blocks), backends.get(None))
@@ -132,7 +142,11 @@ class Optimizer:
                         run.written(go)
                         if observe.active:
                             observe.report(f"{type(self).__name__.lower()}_update", (run.gradient,), run.master)
-            np.add(self.steps, 1 if go is None else go, out=self.steps)
+            self._count(1 if go is None else go)
+
+    def _count(self, real: Any) -> None:
+        self.calls += 1
+        np.add(self.steps, real, out=self.steps)
 
     def update(self, group: Group, run: Run, go: Array | None) -> None:
         """Update one run of flat memory; see the class."""
@@ -153,7 +167,7 @@ class Optimizer:
 
     @property
     def state(self) -> dict[Parameter, dict[str, Tensor]]:
-        """Per parameter that has stepped, its moments, as views, and step count."""
+        """Per parameter that has stepped: its moments, as views, step count, and a 16-bit one's float32 values."""
         return {slot.parameter: found for slot, taken in self._taken() if (found := self._state_of(slot, taken))}
 
     def _taken(self) -> Iterator[tuple[Slot, int]]:
@@ -163,6 +177,8 @@ class Optimizer:
 
     def _state_of(self, slot: Slot, taken: int) -> dict[str, Tensor]:
         moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
+        if taken and slot.stored in dtypes.LOW:
+            moments["master"] = Tensor(slot.master())
         if not taken or not self.counts_steps:
             return moments
         return {"step": Tensor(slot.block.backend.asarray(taken, dtypes.float32)), **moments}
@@ -205,7 +221,7 @@ class Optimizer:
         for name, value in entry.items():
             if name != "step" and value is not None:
                 array = np.asarray(value)
-                if name not in self.moments or array.shape != slot.parameter.array.shape:
+                if name not in (*self.moments, "master") or array.shape != slot.parameter.array.shape:
                     needs = f"state {', '.join(self.moments)} in the shape of {slot.title()}"
                     raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
                 moments[name] = array
@@ -217,13 +233,47 @@ class Optimizer:
                 block.load_steps([loads[slot][0] for slot in block.slots])
                 for slot in block.slots:
                     moments = loads[slot][1]
+                    master = moments.pop("master", None)
+                    if master is not None and slot.stored in dtypes.LOW:
+                        slot.restore(block.backend.asarray(master, block.dtype))
                     for name in {*block.moments, *moments}:
                         view = slot.of(block.moment(name))
                         view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
 
+    # copies: blocks are not copied, a copy makes its own around its own parameters
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {key: value for key, value in vars(self).items() if key not in ("param_groups", "steps")}
+        groups, steps = [dict(group) for group in self.param_groups], int(look(self.steps))
+        return {**kept, "copied": (groups, self.state_dict()["state"], steps)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        groups, entries, steps = state.pop("copied")
+        vars(self).update(state)
+        self.param_groups = []
+        for options in groups:
+            self._append(options.pop("params"), options)
+        where = f"copy of {type(self).__name__}"
+        self._load({slot: self._need_state(where, slot, entries.get(slot.number, {})) for slot in self._slots()})
+        self.steps = self._backend().zeros((), dtypes.int64)
+        self.steps[...] = steps
+
     def __repr__(self) -> str:
         groups = "\n".join(f"Parameter Group {i}\n{group!r}" for i, group in enumerate(self.param_groups))
         return f"{type(self).__name__} (\n{groups}\n)"
+
+
+def _counted(step: Callable[..., Any]) -> Callable[..., Any]:
+    # A subclass's own step: it counts as one unless it came to `advance`, which counts for itself.
+    @wraps(step)
+    def counted(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        before = self.calls
+        out = step(self, *args, **kwargs)
+        if self.calls == before:
+            self._count(1)
+        return out
+
+    return counted
 
 
 # options of PyTorch's optimizers that choose among its implementations, and what a group keeps for itself

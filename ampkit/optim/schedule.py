@@ -45,8 +45,8 @@ class LRScheduler:
         where = type(self).__name__
         if not isinstance(optimizer, Optimizer):
             raise DTypeError(where, "an Optimizer", type(optimizer).__name__)
-        self.optimizer, self._groups = optimizer, list(optimizer.param_groups)
-        for number, group in enumerate(self._groups):
+        self.optimizer = optimizer
+        for number, group in enumerate(optimizer.param_groups):
             if last_epoch != -1 and "initial_lr" not in group:
                 cure = "load the optimizer's state first, or resume with scheduler.load_state_dict"
                 raise StateError(
@@ -56,7 +56,7 @@ class LRScheduler:
                     cure,
                 )
             self._prepare(number, group)
-        self.base_lrs: list[float] = [group["initial_lr"] for group in self._groups]
+        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
         self._calls = 0
         self._rows: list[list[float]] = []
         self._start(last_epoch + 1)
@@ -104,7 +104,7 @@ class LRScheduler:
         follow(self._count, self._seen, self.optimizer.steps, self._table, self._row)
         start = 0
         for number, key, size in self._places:
-            group = self._groups[number]
+            group = self.optimizer.param_groups[number]
             home = group.device[key]
             home[...] = self._row[start : start + size].reshape(home.shape)
             group.scheduled.add(key)

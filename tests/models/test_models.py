@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ampkit import models
+from ampkit import models, tensor
 from ampkit.core import dtypes, random
 from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
-from ampkit.core.tensor import tensor
 from ampkit.models.residual import BasicBlock, Bottleneck
 from ampkit.nn import BatchNorm2d, Conv2d, Sequential
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import nn
+from ampkit import nn, tensor
 from ampkit.core import random
 from ampkit.core.errors import DTypeError, ShapeError
-from ampkit.core.tensor import tensor
 
 RNG = np.random.default_rng(0)
 N, L, S, E, H = 3, 4, 5, 6, 2

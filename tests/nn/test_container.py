@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ampkit.core.errors import ArgumentError, DTypeError, RangeError
-from ampkit.core.tensor import Parameter
-from ampkit.nn import Identity, Linear, Module, ModuleDict, ModuleList, ParameterList, Sequential
+from ampkit.nn import Identity, Linear, Module, ModuleDict, ModuleList, Parameter, ParameterList, Sequential
 
 
 class Add(Module):

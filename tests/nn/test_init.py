@@ -9,8 +9,7 @@ import pytest
 
 from ampkit.core import dtypes, random
 from ampkit.core.errors import ArgumentError, ShapeError
-from ampkit.core.tensor import Parameter
-from ampkit.nn import BatchNorm2d, Conv2d, Embedding, LayerNorm, Linear, MultiheadAttention, init
+from ampkit.nn import BatchNorm2d, Conv2d, Embedding, LayerNorm, Linear, MultiheadAttention, Parameter, init
 
 
 def blank(*shape, dtype=dtypes.float32):

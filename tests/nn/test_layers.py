@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ampkit import nn
+from ampkit import Tensor, nn, tensor
 from ampkit.core import dtypes, random
 from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
-from ampkit.core.tensor import Tensor, tensor
 
 RNG = np.random.default_rng(0)
 

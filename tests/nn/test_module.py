@@ -9,10 +9,10 @@ import pickle
 import numpy as np
 import pytest
 
+from ampkit import Tensor, tensor
 from ampkit.core import dtypes
 from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, StateError
-from ampkit.core.tensor import Parameter, Tensor, tensor
-from ampkit.nn import Identity, Linear, Module, ModuleList, Sequential
+from ampkit.nn import Identity, Linear, Module, ModuleList, Parameter, Sequential
 from ampkit.optim import SGD
 
 

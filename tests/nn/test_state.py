@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ampkit import Tensor, tensor
 from ampkit.core import dtypes
 from ampkit.core.errors import DTypeError, StateError
-from ampkit.core.tensor import Parameter, Tensor, tensor
-from ampkit.nn import BatchNorm1d, Linear, Module, Sequential
+from ampkit.nn import BatchNorm1d, Linear, Module, Parameter, Sequential
 
 
 class Tied(Module):

@@ -7,13 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core import random
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 from ampkit.ops import attention
 from ampkit.testing import assert_close, gradcheck, gradgradcheck
 

@@ -7,11 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, ShapeError
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 from ampkit.ops import windows
 
 RANDOM = np.random.default_rng(0)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
 from ampkit.core.random import Stream, manual_seed
-from ampkit.core.tensor import Tensor, tensor
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core import dtypes
 from ampkit.core.dtypes import bfloat16, float16, float32, float64, int64
 from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, RangeError, ShapeError, StateError
 from ampkit.core.policy import autocast, categories
 from ampkit.core.random import manual_seed
 from ampkit.core.tape import grad, no_grad
-from ampkit.core.tensor import Parameter, Tensor, tensor
+from ampkit.nn import Parameter
 
 
 def ones(*shape, dtype=float32, requires_grad=False):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16
 from ampkit.core.errors import DTypeError, RangeError, ShapeError
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import autocast
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Parameter, Tensor, tensor
+from ampkit.nn import Parameter
 from ampkit.testing import assert_close, gradgradcheck
 
 

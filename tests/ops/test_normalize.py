@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, RangeError, ShapeError
 from ampkit.core.policy import Policy, autocast
 from ampkit.core.tape import grad, no_grad
-from ampkit.core.tensor import Tensor, tensor
 from ampkit.testing import assert_close
 
 

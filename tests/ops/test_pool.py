@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import float16, float32
 from ampkit.core.errors import ArgumentError, ShapeError
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 
 
 def image(values, dtype=float32, **options):

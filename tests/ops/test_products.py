@@ -7,12 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 
 RANDOM = np.random.default_rng(0)
 LOW = pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda d: d.name)

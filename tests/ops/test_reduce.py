@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16, float32, int64
 from ampkit.core.errors import DTypeError, RangeError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 from ampkit.testing import gradcheck, gradgradcheck
 
 

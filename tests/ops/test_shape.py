@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16
 from ampkit.core.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 
 VALUES = np.arange(24.0).reshape(2, 3, 4)
 MASK = VALUES[0] % 3 == 0

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.errors import DTypeError, RangeError
 from ampkit.core.policy import Policy, autocast
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 from ampkit.testing import assert_close
 
 

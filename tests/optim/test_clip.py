@@ -2,9 +2,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampkit import optim
+from ampkit import Tensor, optim
 from ampkit.core.errors import ArgumentError, NonFiniteError, StateError
-from ampkit.core.tensor import Parameter, Tensor
+from ampkit.nn import Parameter
 
 RNG = np.random.default_rng(0)
 

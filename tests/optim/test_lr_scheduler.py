@@ -4,9 +4,9 @@ import warnings
 import numpy as np
 import pytest
 
-from ampkit import optim
+from ampkit import Tensor, optim
 from ampkit.core.errors import ArgumentError, DTypeError, StateError
-from ampkit.core.tensor import Parameter, Tensor
+from ampkit.nn import Parameter
 from ampkit.optim import lr_scheduler
 from ampkit.scaler import GradScaler
 

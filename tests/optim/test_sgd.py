@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from ampkit import optim
+from ampkit import Tensor, optim
 from ampkit.core.errors import ArgumentError, DTypeError, StateError
-from ampkit.core.tensor import Parameter, Tensor
+from ampkit.nn import Parameter
 
 SHAPES = [(7, 5), (5,), (300, 301), ()]
 

@@ -1,0 +1,57 @@
+"""Parameter: a leaf that an optimizer trains."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from . import dtypes
+from .dtypes import DType
+from .tensor import Tensor
+
+
+class Parameter(Tensor):
+    """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).
+
+    name: the dotted name a Module knows it by, for messages. slot: its place in an optimizer's arena, or None.
+    """
+
+    __slots__ = ("name", "slot")
+
+    def __init__(self, data: Any, requires_grad: bool = True):
+        self.name = ""
+        self.slot: Any = None
+        super().__init__(data.array if isinstance(data, Tensor) else np.asarray(data), requires_grad)
+        if isinstance(data, Tensor):
+            self.version = data.version
+
+    def drop_grad(self) -> None:
+        held, self._grad = self._grad, None
+        if held is not None and self.slot is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
+            held.array = held.array.copy()
+
+    def _gradient_home(self) -> Array:
+        return super()._gradient_home() if self.slot is None else self.slot.gradient
+
+    def _gradient_dtype(self) -> DType:
+        return dtypes.accumulator(self.array.dtype)
+
+    def _lasts(self) -> bool:
+        return True
+
+    def _cast(self, dtype: DType) -> Array:
+        return super()._cast(dtype) if self.slot is None else self.slot.cast(dtype)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        twin = super().__deepcopy__(memo)
+        twin.name = self.name  # type: ignore[attr-defined]
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), (None, {"name": self.name}))
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"

@@ -1,0 +1,57 @@
+"""ScaleTag: which loss scale a gradient carries.
+
+A gradient that a GradScaler's loss scale multiplied is tagged with it, so that nobody takes it for the gradient itself,
+and so that gradients of different scales are never added as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends import Array
+from .dtypes import float64
+from .errors import StateError
+
+
+class ScaleTag:
+    """A GradScaler's loss scale between two of its updates.
+
+    owner: the GradScaler. factor: what gradients that carry this tag were multiplied by, 0-d float32 on the device.
+    """
+
+    __slots__ = ("factor", "owner")
+
+    def __init__(self, owner: Any, factor: Array):
+        self.owner, self.factor = owner, factor
+
+
+# The tag of a gradient that was set to zero: zero is right at any scale, so the next gradient's tag takes its place.
+ZEROED = ScaleTag(None, None)
+
+
+def joined(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> ScaleTag | None:
+    """The tag of `gradient`, which carries `held`, once something that carries `new` is to be added to it.
+
+    A scale that the same GradScaler had before is exchanged for the new one, in place. Raises StateError for a mixture
+    of scaled and unscaled, or of two GradScalers.
+    """
+    if held is ZEROED or new is held:
+        return new
+    if held is None or new is None or held.owner is not new.owner:
+        raise mixed_scales("backward")
+    rescale(gradient, held, new)
+    return new
+
+
+def rescale(gradient: Array, old: ScaleTag, new: ScaleTag) -> None:
+    """Exchange the scale that `gradient` carries, in place; exact where both are powers of two."""
+    gradient *= (new.factor.astype(float64) / old.factor).astype(gradient.dtype)
+
+
+def mixed_scales(where: str) -> StateError:
+    """The error for a gradient that is scaled meeting one that is not, or that is scaled by another GradScaler."""
+    cure = (
+        "scale every loss of a step with the same scaler, call backward before scaler.unscale_, and "
+        "optimizer.zero_grad() after every step"
+    )
+    return StateError(where, "gradients that are all scaled by one GradScaler, or none", "a mixture", cure)

@@ -1,0 +1,64 @@
+"""Optimizers whose `step` is the user's own."""
+
+import pytest
+
+import ampkit
+from ampkit import nn, ops, optim
+
+
+class Signs(optim.Optimizer):
+    """A user's optimizer with a step of its own."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure=None):
+        with ampkit.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.sub_(group["lr"] * ops.sign(p.grad))
+
+
+class Twice(optim.SGD):
+    """A user's optimizer that adds to the step it inherits."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        return "done"
+
+
+@pytest.mark.parametrize("kind", [Signs, Twice])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_step_of_its_own_moves_the_schedule(kind, scaled):
+    p = nn.Parameter(ampkit.tensor([4.0, -4.0]))
+    optimizer = kind([p], lr=1.0)
+    schedule = optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    scaler = ampkit.GradScaler(enabled=scaled)
+    for gradient in (1.0, float("inf") if scaled else 1.0, 1.0):
+        optimizer.zero_grad()
+        scaler.scale(ops.sum(p * gradient)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+    real = 2 if scaled else 3
+    assert schedule.last_epoch == int(optimizer.steps) == real
+    assert p.tolist() == [4 - (2 - 2.0 ** (1 - real)), -4 - (2 - 2.0 ** (1 - real))]
+
+
+def test_a_wrapper_around_step_runs_in_the_scaler_too():
+    p = nn.Parameter(ampkit.tensor([1.0]))
+    optimizer, scaler, calls = optim.SGD([p], lr=1.0), ampkit.GradScaler(), []
+    inner = optimizer.step
+
+    def step(*args):
+        calls.append(p.item())
+        return inner(*args)
+
+    optimizer.step = step
+    for gradient in (0.25, float("inf")):
+        optimizer.zero_grad()
+        scaler.scale(ops.sum(p * gradient)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert calls == [1.0]
+    assert p.item() == 0.75
