@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..backends import Array
 from . import policy, random
 from .dtypes import DType, is_float
-from .errors import StateError
-from .tape import Node, Sweep, alias, attach, enable_grad, is_grad_enabled, no_grad, several, target
-from .tensor import Tensor
+from .errors import DTypeError, StateError
+from .tape import Node, Sweep, alias, attach, enable_grad, is_grad_enabled, no_grad, target
+from .tensor import Tensor, tick
 
 
 class _Taped(NamedTuple):
@@ -24,18 +24,14 @@ class _Recompute:
     name = "recompute"
 
     def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
-        function, args, region, state = node.saved
         if any(version[0] > node.serial for version in node.versions):
-            what, cure = "an argument of recompute that changed in place since", "change it after backward"
-            raise StateError("backward", "the values that the forward read", what, cure)
-        after, token = random.get_rng_state(), policy.enter(region)
-        try:
-            random.set_rng_state(state)
-            with enable_grad():
-                outs = several(function(*(_again(arg) for arg in args)))
-        finally:
-            policy.leave(token)
-            random.set_rng_state(after)
+            raise _changed("an argument")
+        since = tick()
+        outs = _again(*node.saved)
+        if [(o.array.shape, o.array.dtype) for o in outs] != list(node.outputs):
+            cure = "it must compute the same again: what it reads besides its arguments must not change"
+            raise StateError("recompute", "a function that returns tensors like its first run's", "others", cure)
+        _need_unchanged(outs, node.serial, since)
         for out, dy in zip(outs, dys, strict=True):
             if dy is not None and out.edge is not None:
                 sweep.add(*target(out), dy, sweep.tag)
@@ -47,29 +43,93 @@ class _Recompute:
         return ()
 
 
-def _again(arg: Any) -> Any:
-    return alias(*arg) if isinstance(arg, _Taped) else arg
-
-
 _RECOMPUTE = _Recompute()
 
 
-def recompute(function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)` without keeping what its operations save: backward runs it again.
+def _again(
+    function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], region: Any, state: Any
+) -> list[Tensor]:
+    after, token = random.get_rng_state(), policy.enter(region)
+    try:
+        random.set_rng_state(state)
+        with enable_grad():
+            outs = function(*map(_given, args), **{name: _given(arg) for name, arg in options.items()})
+    finally:
+        policy.leave(token)
+        random.set_rng_state(after)
+    return list(_tensors(outs))
 
-    It runs the second time in the same autocast region and with the same random numbers. Parameters that `function`
-    reaches by itself get their gradients too. Backward raises StateError if an argument was changed in place since.
+
+def _given(arg: Any) -> Any:
+    return alias(*arg) if isinstance(arg, _Taped) else arg
+
+
+def _kept(arg: Any) -> Any:
+    return _Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg
+
+
+def _need_unchanged(outs: list[Tensor], recorded: int, since: int) -> None:
+    # The second run has read the leaves as they are now; a change between the two runs would go unnoticed.
+    todo, seen = [out.node for out in outs if out.node is not None], set()
+    while todo:
+        node = todo.pop()
+        if node.serial < since or node in seen:
+            continue
+        seen.add(node)
+        for edge, version in zip(node.edges, node.versions, strict=False):
+            if edge is not None and not isinstance(edge[0], Node) and recorded < version[0] < since:
+                name = getattr(edge[0], "name", "")
+                raise _changed(f"parameter {name!r}" if name else "a leaf")
+        todo += [edge[0] for edge in node.edges if edge is not None and isinstance(edge[0], Node)]
+
+
+def _changed(what: str) -> StateError:
+    found, cure = f"{what} of recompute that changed in place since", "change it after backward"
+    return StateError("backward", "the values that the forward read", found, cure)
+
+
+def _tensors(outs: Any) -> Iterator[Tensor]:
+    # The tensors in what the function returned, in order.
+    if isinstance(outs, Tensor):
+        yield outs
+    elif isinstance(outs, (list, tuple)):
+        for item in outs:
+            yield from _tensors(item)
+    elif isinstance(outs, dict):
+        yield from _tensors(list(outs.values()))
+
+
+def _rebuilt(outs: Any, tensors: Iterator[Tensor]) -> Any:
+    # What the function returned, with `tensors` in the places of its own.
+    if isinstance(outs, Tensor):
+        return next(tensors)
+    if isinstance(outs, dict):
+        return {key: _rebuilt(item, tensors) for key, item in outs.items()}
+    if isinstance(outs, (list, tuple)):
+        items = [_rebuilt(item, tensors) for item in outs]
+        return type(outs)(*items) if hasattr(outs, "_fields") else type(outs)(items)
+    return outs
+
+
+def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """`function(*args, **options)` without keeping what its operations save: backward runs it again.
+
+    It returns a Tensor, or a list, tuple or dict of Tensors and other things. It runs the second time in the same
+    autocast region and with the same random numbers. Parameters that it reaches by itself get their gradients too.
+    Raises DTypeError for anything that cannot be called; backward raises StateError if an argument or a leaf that it
+    reads was changed in place since, or if it returns other shapes the second time.
     Trades one more forward for memory (Chen et al. 2016, arXiv:1604.06174).
     """
+    if not callable(function):
+        raise DTypeError("recompute", "a function and its arguments", f"a {type(function).__name__}")
     state, region = random.get_rng_state(), policy.region()
     if not is_grad_enabled():
-        return function(*args)
+        return function(*args, **options)
     with no_grad():
-        outs = function(*args)
-    kept = tuple(_Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg for arg in args)
-    given = several(outs)
-    versions = [arg.version for arg in args if isinstance(arg, Tensor)]
-    node = Node(_RECOMPUTE, (), (function, kept, region, state), versions=versions)
+        outs = function(*args, **options)
+    given = list(_tensors(outs))
+    kept = tuple(map(_kept, args)), {name: _kept(arg) for name, arg in options.items()}
+    versions = [arg.version for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
+    node = Node(_RECOMPUTE, (), (function, *kept, region, state), versions=versions)
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in given)
-    taped = tuple(attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(given))
-    return taped[0] if isinstance(outs, Tensor) else taped
+    return _rebuilt(outs, iter([attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(given)]))

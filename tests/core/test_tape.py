@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit import autocast, nn, ops
+from ampkit import nn, ops
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError, StateError
 
 
@@ -198,58 +198,6 @@ def test_a_gradient_penalty_through_a_network_matches_finite_differences():
     assert (gw.array * direction).sum() == pytest.approx((up - down) / (2 * h), rel=1e-6)
 
 
-# recompute
-
-
-def test_recompute_gives_the_same_gradients_for_arguments_and_parameters():
-    layer = nn.Linear(3, 3)
-    x = leaf(1.0, 2.0, 3.0, dtype=ampkit.float32)
-
-    def run(call):
-        x.grad = layer.weight.grad = None
-        call(lambda t: ops.tanh(layer(t)).pow(2), x).sum().backward()
-        return x.grad.array.copy(), layer.weight.grad.array.copy()
-
-    for direct, again in zip(run(lambda f, t: f(t)), run(ampkit.recompute), strict=True):
-        np.testing.assert_array_equal(direct, again)
-
-
-def test_recompute_enters_the_forward_s_region_and_random_state_again():
-    w, seen = nn.Parameter(np.ones((8, 8), np.float32)), []
-    x = ampkit.tensor(np.ones((4, 8)), dtype=ampkit.float32, requires_grad=True)
-
-    def block(t):
-        y = ops.dropout(ops.linear(t, w), 0.5)
-        seen.append((y.dtype, y.detach().float().numpy().copy()))
-        return y
-
-    ampkit.manual_seed(3)
-    with autocast(dtype=ampkit.float16):
-        y = ampkit.recompute(block, x)
-    after = ampkit.get_rng_state()
-    y.float().sum().backward()
-    (first, a), (second, b) = seen
-    assert first == second == ampkit.float16
-    np.testing.assert_array_equal(a, b)
-    assert ampkit.get_rng_state() == after
-
-
-def test_recompute_notices_an_argument_that_changed_in_place():
-    x, mask = leaf(1.0, 2.0), ampkit.tensor([1.0, 0.0], dtype=ampkit.float64)
-    y = ampkit.recompute(lambda t, m: ops.exp(t) * m, x, mask).sum()
-    mask.fill_(3.0)
-    with pytest.raises(StateError, match="an argument of recompute that changed in place since"):
-        y.backward()
-
-
-def test_recompute_keeps_nothing_but_its_arguments():
-    x = leaf(1.0, 2.0)
-    y = ampkit.recompute(lambda t: ops.exp(ops.exp(t)), x)
-    assert y.node.op.name == "recompute"
-    (g,) = ampkit.grad(y.sum(), x)
-    np.testing.assert_allclose(g.array, np.exp(np.exp(x.array)) * np.exp(x.array))
-
-
 # scale tags
 
 
@@ -312,14 +260,6 @@ def test_memory_that_is_read_only_is_refused_in_one_line():
         ampkit.tensor([1.0]).expand(3).add_(1)
     with pytest.raises(StateError, match="in-place change: needs memory that can be written"):
         ampkit.tensor([1.0]).expand(3)[0] = 2.0
-
-
-def test_recompute_keeps_the_gradient_of_a_weight_wide():
-    w, x = nn.Parameter(ampkit.ones(2, 2)), ampkit.ones(3, 2)
-    with autocast(dtype=ampkit.float16):
-        y = ampkit.recompute(ops.linear, x, w)
-    (y.float().sum() * 60000).backward()
-    assert w.grad.tolist() == [[180000.0] * 2] * 2
 
 
 def test_a_loss_that_is_scaled_twice_on_its_way_raises():
