@@ -137,6 +137,8 @@ class LossScale:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state; a scale beyond the bounds is moved to them. Raises before anything changes."""
         where = "GradScaler.load_state_dict"
+        if not isinstance(state_dict, dict):
+            raise ArgumentError(where, "the dict of state_dict()", f"a {type(state_dict).__name__}")
         if not state_dict:
             line = (
                 "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"

@@ -112,6 +112,8 @@ def _norm(pieces: list[Array], order: float) -> Array:
 
 
 def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    if not isinstance(parameters, Iterable):
+        raise DTypeError(where, "Tensors", type(parameters).__name__, "pass model.parameters()")
     found = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     for item in found:
         if not isinstance(item, Tensor):

@@ -12,7 +12,7 @@ from .. import backends
 from ..arena import Block
 from ..backends import Array, Backend
 from ..core import dtypes
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, StateError
 from ..flat import look
 
 
@@ -41,9 +41,11 @@ class Group(MutableMapping[str, Any]):
         return look(array) if not array.ndim else tuple(backends.of(array).to_numpy(array).tolist())
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if key == "params":
+            raise _fixed("other parameters", "optimizer.add_param_group adds some; make a new optimizer for others")
+        value = plain(value)
+        self._check({key: value})
         if key in self.device:
-            value = plain(value)
-            self._check({key: value})
             home = self.device[key]
             home[...] = backends.of(home).asarray(value, dtypes.float64)
             self.scheduled.discard(key)
@@ -53,6 +55,8 @@ class Group(MutableMapping[str, Any]):
     __hash__ = object.__hash__
 
     def __delitem__(self, key: str) -> None:
+        if key == "params" or key in self.device:
+            raise _fixed(f"one without {key!r}", "an update reads it")
         del self._options[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -63,6 +67,10 @@ class Group(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return "\n".join(f"    {key}: {self[key]}" for key in sorted(self) if key != "params")
+
+
+def _fixed(found: str, cure: str) -> StateError:
+    return StateError("parameter group", "the parameters and options that its optimizer was made with", found, cure)
 
 
 def plain(value: Any) -> Any:

@@ -111,6 +111,8 @@ class Optimizer:
         """
         loss = None
         if closure is not None:
+            if not callable(closure):
+                raise DTypeError(f"{type(self).__name__}.step", "a closure or nothing", f"a {type(closure).__name__}")
             with enable_grad():
                 loss = closure()
         present = self.present()
@@ -225,7 +227,10 @@ class Optimizer:
                     needs = f"state {', '.join(self.moments)} in the shape of {slot.title()}"
                     raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
                 moments[name] = array
-        return int(entry.get("step", 1 if moments else 0)), moments
+        step = plain(entry.get("step", 1 if moments else 0))
+        if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
+            raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
+        return int(step), moments
 
     def _load(self, loads: dict[Slot, tuple[int, dict[str, Any]]]) -> None:
         for group in self.param_groups:
@@ -326,8 +331,13 @@ def _parameters(params: Any, where: str) -> list[Parameter]:
 def _need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
     if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
         raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
-    groups = state_dict["param_groups"]
+    groups, state = state_dict["param_groups"], state_dict["state"]
+    listed = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and "params" in g for g in groups)
+    if not listed or not isinstance(state, dict):
+        raise ArgumentError(
+            where, "'param_groups' as dicts with 'params', and 'state' as a dict", repr(state_dict)[:80]
+        )
     want, got = [len(g["params"]) for g in ours], [len(g["params"]) for g in groups]
     if want != got:
         raise ArgumentError(where, f"groups of {want} parameters", f"{got}")
-    return groups, state_dict["state"]
+    return groups, state
