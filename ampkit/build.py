@@ -226,7 +226,7 @@ _SCALER = {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "
 def region(recipe: Recipe) -> AbstractContextManager[Any]:
     """What the recipe's forward runs in: autocast under its policy, or nothing for float32."""
     amp = recipe.amp
-    if amp.dtype == "float32":
-        return nullcontext()
+    off = amp.dtype == "float32"
     make = Policy.fast if amp.policy == "fast" else Policy
-    return autocast(policy=make(amp.dtype, **amp.overrides))
+    policy = make("bfloat16" if off else amp.dtype, **amp.overrides)  # overrides are checked where they do nothing too
+    return nullcontext() if off else autocast(policy=policy)

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AmpkitError as error:
         return _say(str(error), WRONG)
     except MemoryError as error:
-        return _say(f"failed: out of memory{f' ({error})' if str(error) else ''}\nhelp: lower data.batch_size", FAILED)
+        cure = "lower data.batch_size, or take a smaller model"
+        return _say(f"failed: out of memory{f' ({error})' if str(error) else ''}\nhelp: {cure}", FAILED)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
     except OSError as error:

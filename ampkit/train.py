@@ -151,6 +151,9 @@ class Run:
                 if not math.isfinite(held_out.val_loss):
                     where = f"evaluation after step {number}"
                     raise self._not_finite(where, held_out.val_loss, self.recipe.optimizer.lr)
+        if self.skipped == self.steps:
+            cure = "train longer, so that the loss scale finds its level, or begin lower: amp.init_scale=1024"
+            raise NonFiniteError("training", "a step whose gradients are finite", f"{self.steps} skipped", cure)
 
     def _step(self, number: int, logged: bool) -> StepRow | None:
         plan, start = self.recipe.train, time.perf_counter()

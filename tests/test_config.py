@@ -149,6 +149,13 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("train.epochs=1", "train: needs either steps or epochs, got both"),
         ("train.steps=", "train: needs either steps or epochs, got neither"),
         ("model.hidden=[]", "model.hidden: needs at least 1 items"),
+        ("model.hidden=[0]", "model.hidden[0]: needs at least 1, got 0"),
+        ("model={name='cnn', stages=5}", "model.stages: needs at most 4: each halves an image of 8 pixels, got 5"),
+        (
+            "optimizer={name='adamw',momentum=0.9}",
+            "needs a known key, got 'momentum'\nhelp: known: name, lr",
+        ),
+        ("model.batch_size=3", "model.batch_size: needs a known key, got 'batch_size'\nhelp: did you mean data.batch"),
         ("model.hidden=[4, 0]", "model.hidden[1]: needs at least 1, got 0"),
         ("amp.overrides.softmax=lo", "amp.overrides.softmax: needs one of low, float32"),
         ("amp.min_scale=1e6", "amp.min_scale: needs at most init_scale, 65536.0, got 1000000.0"),
@@ -164,6 +171,7 @@ def test_a_mistake_is_named_with_what_was_needed_and_what_came(small, override, 
     text = mistake(small, override)
     assert expected in text
     assert text.startswith(f"{small}: ")
+    assert text.count("\n") <= 1
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,15 @@ def _check(tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
         try:
             sections[name] = _CHECKS[name].validate_python(tables[name]) if name in tables else field.default
         except ValidationError as error:
-            faults += [_fault(name, tables[name], detail) for detail in error.errors(include_url=False)]
+            faults += [_fault(name, tables[name], detail) for detail in _own(error.errors(include_url=False))]
     return sections, faults
+
+
+def _own(errors: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
+    # Of a list with a bad item pydantic says besides that it is too short.
+    for error in errors:
+        if error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]:
+            yield error
 
 
 def _fault(section: str, table: Any, error: ErrorDetails) -> Fault:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 from pydantic import model_validator
 
 from .sections import (
+    CNN,
     GPT,
     SGD,
     AdamW,
@@ -78,6 +79,11 @@ def _data_misfits(model: Any, data: Any) -> Iterator[Fault]:
 
 
 def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
+    if isinstance(model, CNN) and isinstance(data, Digits | SyntheticImages):
+        most = min(data.shape[1:]).bit_length()
+        if model.stages > most:
+            side = min(data.shape[1:])
+            yield Fault("model.stages", f"at most {most}: each halves an image of {side} pixels", str(model.stages))
     if not isinstance(model, GPT):
         return
     if model.n_embd % model.n_head:
