@@ -14,7 +14,7 @@ import numpy as np
 from .. import backends
 from . import observe
 from .dtypes import FLOATS, DType
-from .errors import ShapeError
+from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from .plan import Plan
 from .policy import _stack
 from .quiet import hush, speak
@@ -48,15 +48,17 @@ def runner(op: Any) -> Callable[..., Any]:
             else:
                 out = call(body.run, arrays, params)
             saved = _NOTHING
-            if type(out) is tuple and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
+            if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
             elif type(out) is not np.ndarray:
-                out, saved = _parted(out)
+                out, saved = _parted(op, out)
             if plan.narrows and body is reference:
                 out = _narrow(out, plan)
                 _restore(op, saved, arrays, out)
-        except ValueError as error:
-            raise _misfit(op, arrays, error) from None
+        except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            if (misfit := _misfit(op, arrays, error)) is None:
+                raise
+            raise misfit from error
         finally:
             speak(token)
         if observe.active:
@@ -117,29 +119,44 @@ def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
             items[name] = arrays[i]
 
 
-def _parted(out: Any) -> tuple[Any, Saved]:
+def _parted(op: Any, out: Any) -> tuple[Any, Saved]:
     # What a body returned: its output or outputs, as arrays, and what it saved.
     saved = _NOTHING
-    if type(out) is tuple and type(out[-1]) is Saved:
+    if type(out) is tuple and out and type(out[-1]) is Saved:
         saved = out[-1]
         out = out[0] if len(out) == 2 else out[:-1]
     if type(out) is not np.ndarray:
-        out = _arrays(out)
+        out = _arrays(op, out)
         if "out" in saved.__dict__:  # NumPy turned a 0-d array into a scalar
             saved.out = out[0] if type(out) is tuple else out
     return out, saved
 
 
-def _arrays(out: Any) -> Any:
-    if type(out) is tuple:
-        return tuple([_arrays(o) for o in out])
-    scalar = isinstance(out, (np.generic, bool, int, float)) and not isinstance(out, np.ndarray)
-    return np.asarray(out) if scalar else out
+def _arrays(op: Any, out: Any) -> Any:
+    if type(out) is tuple and out:
+        return tuple([_arrays(op, o) for o in out])
+    if isinstance(out, (np.generic, bool, int, float)):
+        return np.asarray(out)
+    if not hasattr(out, "dtype"):
+        got = "nothing" if out is None or out == () else type(out).__name__
+        raise DTypeError(op.name, "a body that returns an array, or (array, Saved(...))", got)
+    return out
 
 
-def _misfit(op: Any, arrays: list[Any], error: ValueError) -> ValueError:
-    # What NumPy says about operands that do not broadcast, said as the checks of ops say it.
-    if "broadcast" not in str(error) or isinstance(error, ShapeError):
-        return error
-    found = " and ".join(str(tuple(a.shape)) for a in arrays if hasattr(a, "shape"))
-    return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
+def _misfit(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
+    # What NumPy and Python say about operands that do not fit, said as the checks of ops say it; None for all else.
+    if isinstance(error, AmpkitError):
+        return None
+    if isinstance(error, ValueError) and "broadcast" in str(error):
+        found = " and ".join(str(tuple(a.shape)) for a in arrays if hasattr(a, "shape"))
+        return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
+    numbers = [(i, a) for i, a in enumerate(arrays) if type(a) in (bool, int, float)]
+    if isinstance(error, OverflowError) and numbers:
+        names = ", ".join(sorted({a.dtype.name for a in arrays if hasattr(a, "dtype")}))
+        found = ", ".join(str(a) for _, a in numbers)
+        return ArgumentError(op.name, f"a number that {names} holds", found, "cast the tensor first: x.int()")
+    if numbers and not isinstance(error, OverflowError):  # not every body can do with a number
+        i, number = numbers[0]
+        needs = f"a Tensor for `{op.signature.name_of(i)}`"
+        return DTypeError(op.name, needs, f"the number {number}", "wrap it: ampkit.tensor(...)")
+    return None

@@ -112,14 +112,19 @@ class Op:
             if body is primitive.reference and node.plan.compute is not None:
                 dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
             gradients = body.run(dy, saved, needs, **params)
-        gradients = gradients if type(gradients) is tuple else (gradients,)
-        if len(gradients) > len(node.edges) or any(node.edges[len(gradients) :]):  # indices at the end may be left out
-            wanted = f"{len(node.edges)} gradients, one per tensor input, None where there is none"
-            raise ArgumentError(primitive.name, wanted, str(len(gradients)))
+        gradients = self.each(gradients, node)
         if observe.active:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
             observe.report(primitive.name, (one, *arrays), gradients)
         return gradients
+
+    def each(self, gradients: Any, node: Node) -> tuple[Any, ...]:
+        """What a backward returned, as one gradient per input. Raises ArgumentError for too few or too many."""
+        found: tuple[Any, ...] = tuple(gradients) if isinstance(gradients, (tuple, list)) else (gradients,)
+        if len(found) > len(node.edges) or any(node.edges[len(found) :]):  # indices at the end may be left out
+            wanted = f"{len(node.edges)} gradients, one per tensor input, None where there is none"
+            raise ArgumentError(f"{self.name}_backward", wanted, str(len(found)))
+        return found
 
     def _check_versions(self, node: Node) -> None:
         names = [*map(self.signature.name_of, range(len(node.edges))), "out"]

@@ -44,8 +44,8 @@ def make_plan(
     """
     cast = op.cast if rule is None else rule.category(op.name)
     kinds = op.signature.kinds(len(key))
+    _need_tensors(op, key)
     entries = [k for k, is_array in zip(key, kinds, strict=True) if is_array and k is not None]
-    _need_numbers(op, entries)
     stored = [_dtype(k) for k in entries if not isinstance(k, type)]
     if rule is not None and cast is Cast.BANNED:
         cure = policy.cures.get(op.name, "run it in autocast(enabled=False)")
@@ -70,8 +70,10 @@ def make_plan(
     return Plan(casts, compute, out, read, widens, narrows, backend, bodies, tapes, drops)
 
 
-def _need_numbers(op: Any, entries: list[Entry]) -> None:
-    for entry in entries:
+def _need_tensors(op: Any, key: list[Entry]) -> None:
+    for position, entry in enumerate(key):
+        if entry is None and not op.signature.may_miss(position):
+            raise DTypeError(op.name, f"a Tensor for `{op.signature.name_of(position)}`", "None")
         if isinstance(entry, type) and entry not in _WEAK:
             raise DTypeError(op.name, "Tensors and numbers", entry.__name__, "wrap arrays with ampkit.tensor(...)")
 

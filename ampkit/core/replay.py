@@ -93,7 +93,7 @@ def _in(value: Any) -> Any:
         return [_in(v) for v in value]
     if isinstance(value, np.floating):
         return Tensor(np.asarray(value))
-    return Tensor(value) if hasattr(value, "__array_interface__") and value.ndim else value
+    return Tensor(value) if isinstance(value, np.ndarray) else value
 
 
 def _out(value: Any) -> Any:

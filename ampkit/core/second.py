@@ -28,7 +28,7 @@ def replay(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
     saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
     params = dict(zip(op.signature.param_names, node.params, strict=True))
     gradients = op.backward_primitive.reference.run(_taped(filled(node, dys), compute), saved, op.needs(node), **params)
-    return gradients if type(gradients) is tuple else (gradients,)
+    return op.each(gradients, node)  # type: ignore[no-any-return]
 
 
 def _linked(op: Any, node: Node) -> dict[str, Any]:

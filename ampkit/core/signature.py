@@ -30,7 +30,7 @@ class Signature:
     as faster bodies are called. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
     never mentions a dtype, gets None. names: the tensor parameters; param_names: the others, in order; variadic: the
     name of the parameter that is a list of tensors, or None.
-    Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`.
+    Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`, or an `Arrays` is not alone.
     """
 
     def __init__(self, name: str, reference: Callable[..., Any]):
@@ -38,13 +38,13 @@ class Signature:
         parameters = inspect.signature(reference).parameters
         kind = {k: p.annotation if isinstance(p.annotation, str) else "" for k, p in parameters.items()}
         tensors = [k for k in parameters if kind[k] in _ARRAY | _INDEX]
-        self.variadic = next((k for k in parameters if kind[k] == "Arrays"), None)
-        if not tensors and self.variadic is None:
-            cure = "annotate its tensors: def f(input: Array, ...), under `from __future__ import annotations`"
-            raise DTypeError(f"@op {name}", "a parameter marked Array, Arrays or Index", "none", cure)
+        lists = [k for k in parameters if kind[k] == "Arrays"]
+        _need_tensors(name, tensors, lists, parameters)
+        self.variadic = lists[0] if lists else None
         self.names = () if self.variadic else tuple(tensors)
         self.param_names = tuple(k for k in parameters if k not in tensors and k != self.variadic)
         self._kinds = [kind[k] in _ARRAY for k in tensors]
+        self._optional = [kind[k].endswith("None") for k in tensors]
         self.typed = "dtype" in self.param_names
         self._parameters = parameters
         self.call, self.call_in = self._call(parameters, ""), self._call(parameters, ", dtype=dtype")
@@ -52,6 +52,10 @@ class Signature:
     def kinds(self, count: int) -> list[bool]:
         """Per input, whether it takes part in the choice of dtype (`Array`) or not (`Index`)."""
         return [True] * count if self.variadic else self._kinds
+
+    def may_miss(self, position: int) -> bool:
+        """Whether the input at `position` may be None."""
+        return self.variadic is None and self._optional[position]
 
     def name_of(self, position: int) -> str:
         """The name of the input at `position`; for one of a list, the list's."""
@@ -98,6 +102,18 @@ class Signature:
         keyword = {k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
         row = ", ".join(f"{k}={places[k]}" if k in keyword else places[k] for k in parameters)
         return _compile(f"def call(f, a, p, dtype=None): return f({row}{last})", "call", {})
+
+
+def _need_tensors(name: str, tensors: list[str], lists: list[str], parameters: Any) -> None:
+    where = f"@op {name}"
+    if not tensors and not lists:
+        cure = "annotate its tensors: def f(input: Array, ...), under `from __future__ import annotations`"
+        raise DTypeError(where, "a parameter marked Array, Arrays or Index", "none", cure)
+    if len(lists) > 1 or (lists and tensors):
+        cure = "pass all of its tensors in the list"
+        raise DTypeError(where, "one `Arrays` and no other tensor", ", ".join([*lists, *tensors]), cure)
+    if stars := [str(p).partition(":")[0] for p in parameters.values() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]:
+        raise DTypeError(where, "parameters with names", ", ".join(stars), "mark a list of tensors `Arrays`")
 
 
 NEVER = (0,)  # the version of what cannot change

@@ -16,7 +16,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from . import policy, quiet
-from .dtypes import FLOATS, DType, accumulator, is_float
+from .dtypes import FLOATS, DType, accumulator, float64, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
 from .scaletag import ScaleTag, mixed_scales
 from .tensor import Edge, Tensor, tick
@@ -140,18 +140,31 @@ def alias(array: Array, edge: Edge) -> Tensor:
     return attach(array, Node(_ALIAS, (edge,), ()))
 
 
-def fit(gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
-    """`gradient` summed, in its accumulator, over the axes that broadcasting from `shape` added; then cast in turn."""
-    if isinstance(gradient, np.generic):  # NumPy's arithmetic turns a 0-d array into a scalar
-        gradient = np.asarray(gradient)
-    if gradient.shape != shape:
-        lead = gradient.ndim - len(shape)
+def fit(node: Node, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
+    """`gradient` summed, in its accumulator, over the axes that broadcasting from `shape` added; then cast in turn.
+
+    Raises ShapeError, with the name of the node's op, for a gradient that broadcasting cannot explain.
+    """
+    if isinstance(gradient, (np.generic, float, int)):  # NumPy's arithmetic turns a 0-d array into a scalar
+        gradient = np.asarray(gradient, None if isinstance(gradient, np.generic) else float64)
+    if getattr(gradient, "shape", None) != shape:
+        lead = _lead(node, gradient, shape)
         axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
         gradient = _as(gradient, accumulator(gradient.dtype)).sum(axes, keepdims=True).reshape(shape)
     for dtype in dtypes:
         if dtype is not None:
             gradient = _as(gradient, dtype)
     return gradient
+
+
+def _lead(node: Node, gradient: Any, shape: tuple[int, ...]) -> int:
+    # How many axes broadcasting put in front.
+    found = getattr(gradient, "shape", None)
+    lead = -1 if found is None else len(found) - len(shape)
+    if found is None or lead < 0 or any(n not in (1, m) for n, m in zip(shape, found[lead:], strict=True)):
+        got = type(gradient).__name__ if found is None else str(tuple(found))
+        raise ShapeError(f"{node.op.name}_backward", f"a gradient of the input's shape {tuple(shape)}", got)
+    return lead
 
 
 def _sum(held: Any, gradient: Any) -> Any:
@@ -233,7 +246,7 @@ class Sweep:
         for edge, gradient, need in zip(node.edges, gradients, node.op.needs(node), strict=False):
             if edge is not None and gradient is not None:
                 source, index, shape, dtype = edge
-                self.add(source, index, fit(gradient, shape, need, dtype), node.tag or self.tag)
+                self.add(source, index, fit(node, gradient, shape, need, dtype), node.tag or self.tag)
 
 
 def _key(edge: Edge | None) -> tuple[int, int]:

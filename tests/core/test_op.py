@@ -250,3 +250,101 @@ def test_a_numpy_scalar_is_a_number_from_the_first_call_on():
     out = fresh(ampkit.tensor([2.0]), np.float64(3))
     assert out.dtype == ampkit.float32
     assert out.tolist() == [6.0]
+
+
+# mistakes in an op of one's own
+
+
+def returning(gradients):
+    @op(cast=Cast.KEEP)
+    def twice(a: Array):
+        return a * 2, Saved(a=a)
+
+    @twice.backward
+    def twice_backward(dy, saved, needs):
+        return gradients(dy)
+
+    return twice
+
+
+@pytest.mark.parametrize("taped", [False, True])
+@pytest.mark.parametrize(
+    ("gradients", "got"),
+    [
+        (lambda dy: dy[..., :2], r"\(2,\)"),
+        (lambda dy: dy.reshape(3, 1), r"\(3, 1\)"),
+        (lambda dy: dy.sum(), r"\(\)"),
+        (lambda dy: "none", "str"),
+    ],
+)
+def test_a_gradient_of_another_shape_is_refused_in_the_name_of_the_op(gradients, got, taped):
+    f, x = returning(gradients), tensor([1.0, 2.0, 3.0])
+    with pytest.raises(ShapeError, match=rf"^twice_backward: needs a gradient of the input's shape \(3,\), got {got}$"):
+        ampkit.grad(f(x).sum(), x, create_graph=taped)
+
+
+@pytest.mark.parametrize("taped", [False, True])
+def test_a_backward_may_answer_with_a_list(taped):
+    f, x = returning(lambda dy: [dy * 2]), tensor([1.0, 2.0, 3.0])
+    assert ampkit.grad(f(x).sum(), x, create_graph=taped)[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("taped", [False, True])
+def test_a_backward_with_too_many_gradients_is_refused(taped):
+    f, x = returning(lambda dy: (dy, dy)), tensor([1.0])
+    with pytest.raises(ArgumentError, match="^twice_backward: needs 1 gradients, one per tensor input.*, got 2$"):
+        ampkit.grad(f(x).sum(), x, create_graph=taped)
+
+
+@pytest.mark.parametrize(
+    ("out", "got"), [(lambda a: None, "nothing"), (lambda a: (), "nothing"), (lambda a: [a], "list")]
+)
+def test_a_reference_that_returns_no_array_is_refused(out, got):
+    @op(cast=Cast.KEEP)
+    def lost(a: Array):
+        return out(a)
+
+    with pytest.raises(DTypeError, match=rf"^lost: needs a body that returns an array, .*, got {got}$"):
+        lost(tensor([1.0]))
+
+
+def test_a_reference_may_return_a_tuple_of_one():
+    @op(cast=Cast.KEEP)
+    def one(a: Array):
+        return (a * 2,)
+
+    assert [o.tolist() for o in one(tensor([1.0]))] == [[2.0]]
+
+
+def test_a_list_of_tensors_stands_alone_in_a_signature():
+    with pytest.raises(DTypeError, match="^@op mixed: needs one `Arrays` and no other tensor, got b, a\n"):
+
+        @op(cast=Cast.KEEP)
+        def mixed(a: Array, b: Arrays):
+            return a
+
+    with pytest.raises(DTypeError, match=r"^@op starred: needs parameters with names, got \*more\n"):
+
+        @op(cast=Cast.KEEP)
+        def starred(a: Array, *more: Array):
+            return a
+
+
+def test_a_body_that_cannot_do_with_a_number_or_nothing_says_so():
+    @op(cast=Cast.KEEP)
+    def joined(a: Array, b: Array):
+        return np.concatenate([a, b.reshape(-1)])
+
+    with pytest.raises(DTypeError, match="^joined: needs a Tensor for `b`, got the number 2\nhelp: wrap it"):
+        joined(tensor([1.0]), 2)
+    with pytest.raises(DTypeError, match="^joined: needs a Tensor for `b`, got None$"):
+        joined(tensor([1.0]), None)
+
+
+def test_an_error_in_a_body_that_is_no_matter_of_its_inputs_stays_as_it_is():
+    @op(cast=Cast.KEEP)
+    def broken(a: Array):
+        return a.no_such_method()
+
+    with pytest.raises(AttributeError, match="no_such_method"):
+        broken(tensor([1.0]))
