@@ -6,6 +6,7 @@ methods, `taped.py` what NumPy's functions mean when a gradient is differentiate
 
 from types import ModuleType as _ModuleType
 
+from . import given as _given
 from . import methods, taped
 from .activation import *
 from .angles import *
@@ -33,5 +34,8 @@ from .shape import *
 from .softmax import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
+
+for _name in __all__:
+    globals()[_name] = _given.checked(globals()[_name])
 
 methods.bind(globals())

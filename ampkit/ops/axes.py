@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from ..core.errors import DTypeError, RangeError, ShapeError
@@ -11,8 +12,10 @@ __all__: list[str] = []
 
 def axis(where: str, dim: Any, ndim: int) -> int:
     """`dim` as an axis from 0 to ndim - 1. Raises RangeError outside [-ndim, ndim), DTypeError if it is no integer."""
-    if not hasattr(dim, "__index__") or isinstance(dim, bool):
-        raise DTypeError(where, "dim as an integer", repr(dim))
+    try:
+        dim = index(dim) if type(dim) is not bool else index(None)
+    except TypeError:
+        raise DTypeError(where, "dim as an integer", repr(dim)) from None
     if not -max(ndim, 1) <= dim < max(ndim, 1):
         raise RangeError(where, f"dim from {-max(ndim, 1)} to {max(ndim, 1) - 1}", f"{dim}")
     return dim % max(ndim, 1)  # type: ignore[no-any-return]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ampkit import testing
 from ampkit.core import observe
 from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.errors import AmpkitError
 from ampkit.core.op import ops as registry
 from ampkit.core.tape import no_grad
+from ampkit.core.tensor import Tensor, tensor
 
 
 def _load(path: Path) -> list[testing.Case]:
@@ -55,3 +59,31 @@ def test_every_op_has_a_case():
             case(*case.tensors(float32))
     ours = {name for name, op in registry.items() if op.forward.reference.run.__module__.startswith("ampkit.")}
     assert not ours - ran, f"no case for {sorted(ours - ran)}"
+
+
+# what is no tensor, where one is wanted
+
+STRAYS = [5, 2.5, True, "x", None, [1.0, 2.0], np.ones(3), [tensor([1.0])], 1j, object()]
+ONE_OF_EACH = list({param.values[0].name: param.values[0] for param in CASES}.values())
+
+
+def is_fine(call, stray, dtype):
+    """Whether `call(stray)` raises one line of ampkit's, or gives what it gives for the tensor of that number."""
+    try:
+        out = call(stray)
+    except AmpkitError as error:
+        return bool(re.fullmatch(r"[^\n]{8,200}(\nhelp: [^\n]+)?", str(error)))
+    if not isinstance(stray, (int, float)):
+        return stray is None and all(isinstance(o, Tensor) and o.dtype != object for o in out)
+    same = call(tensor(stray, dtype))
+    return all(a.dtype == b.dtype and np.array_equal(a.array, b.array, True) for a, b in zip(out, same, strict=True))
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.name)
+def test_what_is_no_tensor_is_refused_in_one_line_or_a_number_that_means_the_same(case):
+    tensors = [t.detach() for t in case.tensors(float32)]
+    dtype = float32 if all(t.is_floating_point() for t in tensors) else None
+    for position in range(len(tensors)):
+        for stray in STRAYS:
+            call = lambda item, i=position: case(*tensors[:i], item, *tensors[i + 1 :])  # noqa: E731
+            assert is_fine(call, stray, dtype), (position, stray)

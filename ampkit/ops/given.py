@@ -1,0 +1,47 @@
+"""What a function is given: tensors where its signature says Tensor. Ops see to it themselves (see core/plan.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import isfunction, signature
+from types import NoneType
+from typing import Any
+
+from ..core.errors import DTypeError
+from ..core.tensor import Tensor
+
+__all__: list[str] = []
+
+_KINDS = {"Tensor": Tensor, "Tensor | None": (Tensor, NoneType)}
+
+
+def checked(function: Any) -> Any:
+    """`function`, which raises DTypeError for anything but a Tensor in a parameter that is annotated so.
+
+    An op, a class, or a function without such a parameter comes back as it is.
+    """
+    parameters = signature(function).parameters.values() if isfunction(function) else ()
+    kinds = {p.name: _KINDS[p.annotation] for p in parameters if p.annotation in _KINDS}
+    return _checked(function, kinds) if kinds else function
+
+
+def _checked(function: Callable[..., Any], kinds: dict[str, Any]) -> Callable[..., Any]:
+    pairs = list(kinds.items())  # tensors come first in every signature
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for (name, kind), item in zip(pairs, args, strict=False):
+            if not isinstance(item, kind):
+                raise _error(function, name, item)
+        for name in kwargs.keys() & kinds if kwargs else ():
+            if not isinstance(kwargs[name], kinds[name]):
+                raise _error(function, name, kwargs[name])
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _error(function: Callable[..., Any], name: str, item: Any) -> DTypeError:
+    got, cure = type(item).__name__, "wrap it: ampkit.tensor(...)"
+    return DTypeError(function.__name__, f"a Tensor for `{name}`", *(("None",) if item is None else (got, cure)))
