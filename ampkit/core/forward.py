@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import backends
 from . import observe
-from .dtypes import FLOATS, DType
+from .dtypes import FLOATS, DType, bool_
 from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from .plan import Plan
 from .policy import _stack
@@ -145,18 +145,22 @@ def _arrays(op: Any, out: Any) -> Any:
 
 def _misfit(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
     # What NumPy and Python say about operands that do not fit, said as the checks of ops say it; None for all else.
+    dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
+    numbers = [i for i, a in enumerate(arrays) if type(a) in (bool, int, float)]
     if isinstance(error, AmpkitError):
         return None
     if isinstance(error, ValueError) and "broadcast" in str(error):
         found = " and ".join(str(tuple(a.shape)) for a in arrays if hasattr(a, "shape"))
         return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
-    numbers = [(i, a) for i, a in enumerate(arrays) if type(a) in (bool, int, float)]
-    if isinstance(error, OverflowError) and numbers:
-        names = ", ".join(sorted({a.dtype.name for a in arrays if hasattr(a, "dtype")}))
-        found = ", ".join(str(a) for _, a in numbers)
-        return ArgumentError(op.name, f"a number that {names} holds", found, "cast the tensor first: x.int()")
-    if numbers and not isinstance(error, OverflowError):  # not every body can do with a number
-        i, number = numbers[0]
-        needs = f"a Tensor for `{op.signature.name_of(i)}`"
-        return DTypeError(op.name, needs, f"the number {number}", "wrap it: ampkit.tensor(...)")
+    if isinstance(error, OverflowError):
+        found = ", ".join(str(arrays[i]) for i in numbers) or str(error)
+        names = " or ".join(sorted(d.name for d in dtypes))
+        return ArgumentError(
+            op.name, f"a number that {names} holds", found, "cast the tensor first: x.long(), x.float()"
+        )
+    if numbers:  # not every body can do with a number
+        needs, found = f"a Tensor for `{op.signature.name_of(numbers[0])}`", f"the number {arrays[numbers[0]]}"
+        return DTypeError(op.name, needs, found, "wrap it: ampkit.tensor(...)")
+    if isinstance(error, (TypeError, ValueError)) and dtypes == {bool_}:  # which NumPy does not subtract, for one
+        return DTypeError(op.name, "numbers", "bool", "cast it: x.int(), or use logical operations: ~, ^")
     return None

@@ -181,9 +181,10 @@ def op(
     """Define an op; see the head of this file.
 
     cast: its category under a policy. moves: values are only moved or compared, and arrive as stored. integers: "keep"
-    leaves integer tensors integers, "float" turns them into float32. numpy: the NumPy function, or the method of an
-    array by name, that the op stands for when second derivatives run plain array code on the tape. view: the output
-    shares the input's memory. cure: for a BANNED op, what to use instead.
+    leaves integer tensors integers, "float" turns them into float32, "refuse" raises where no operand is a float.
+    numpy: the NumPy function, or the method of an array by name, that the op stands for when second derivatives run
+    plain array code on the tape. view: the output shares the input's memory. cure: for a BANNED op, what to use
+    instead.
     Raises ArgumentError for a name that is taken.
     """
 

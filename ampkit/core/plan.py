@@ -91,6 +91,8 @@ def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType])
 def _answer(op: Any, cast: Cast, rule: Policy | None, widest: DType, stored: list[DType]) -> DType:
     # The dtype of floating-point outputs.
     if widest not in FLOATS:
+        if op.integers == "refuse":
+            raise DTypeError(op.name, "a floating-point tensor", widest.name, "cast it: x.float()")
         return float32 if op.integers == "float" else widest
     if cast is Cast.KEEP:
         return stored[0] if stored and stored[0] in FLOATS else widest
@@ -105,7 +107,7 @@ def _casts(
     tensors = [is_array and k is not None and not isinstance(k, type) for k, is_array in zip(key, kinds, strict=True)]
     stored = [_dtype(k) for k, is_tensor in zip(key, tensors, strict=True) if is_tensor]
     target = None
-    if answer is not None or cast is Cast.WIDEST:
+    if answer is not None or cast is Cast.WIDEST or widest not in FLOATS:
         target = widest
     if (cast is Cast.LOW and widest in FLOATS) or (out in FLOATS and any(d not in FLOATS for d in stored)):
         target = out

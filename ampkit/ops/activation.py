@@ -29,7 +29,7 @@ def relu_backward(dy, saved, needs):
     return kept(dy, plain(saved.out).astype(bool))  # not 0: `out` is positive or NaN, and 16-bit compares are slow
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def leaky_relu(input: Array, negative_slope=0.01):
     """input where positive, else negative_slope * input (Maas et al. 2013, ICML)."""
     return _sloped(input, input, negative_slope), Saved(input=input)
@@ -44,7 +44,7 @@ def _sloped(values: Any, x: Any, negative_slope: float) -> Any:
     return values * (negative_slope + (1 - negative_slope) * (x > 0)).astype(x.dtype)
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def elu(input: Array, alpha=1.0):
     """input where positive, else alpha * (exp(input) - 1) (Clevert et al. 2016, arXiv:1511.07289)."""
     return np.where(input > 0, input, alpha * np.expm1(np.minimum(input, 0))), Saved(input=input)
@@ -68,7 +68,7 @@ def sigmoid_backward(dy, saved, needs):
     return dy * saved.out * (1 - saved.out)
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def logsigmoid(input: Array):
     """log(sigmoid(input)), accurate at both ends."""
     return np.minimum(input, 0) - np.log1p(np.exp(-np.abs(input))), Saved(input=input)
@@ -79,7 +79,7 @@ def logsigmoid_backward(dy, saved, needs):
     return dy / (1 + np.exp(saved.input))
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def silu(input: Array):
     """input * sigmoid(input), also called swish (Elfwing et al. 2018, arXiv:1702.03118)."""
     return input / (1 + np.exp(-input)), Saved(input=input)
@@ -105,7 +105,7 @@ def softplus_backward(dy, saved, needs, beta, threshold):
     return dy * np.where(plain(z) > threshold, 1.0, 1 / (1 + np.exp(-z)))
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def mish(input: Array):
     """input * tanh(softplus(input)) (Misra 2019, arXiv:1908.08681)."""
     return input * np.tanh(_softplus(input)), Saved(input=input)
@@ -128,7 +128,7 @@ _RATE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715  # eq. 2 there
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def gelu(input: Array, approximate="none"):
     """input times the standard normal distribution function; approximate="tanh" takes the authors' tanh formula for it.
 

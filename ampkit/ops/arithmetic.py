@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core.dtypes import FLOATS
+from ..core.dtypes import FLOATS, float32
 from ..core.errors import ArgumentError, RangeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -28,7 +28,14 @@ _FEW = (int, float)
 @op(cast=Cast.WIDEST, numpy=np.add)
 def add(input: Array, other: Array, *, alpha=1):
     """input + alpha * other, broadcast; bool with bool is `or`. Raises ShapeError if the shapes do not broadcast."""
-    return input + (other if alpha == 1 else alpha * other)
+    return input + (other if alpha == 1 else _times(alpha, input, other))
+
+
+def _times(alpha: Any, input: Any, other: Any) -> Any:
+    kinds = {a.dtype.kind for a in (input, other) if hasattr(a, "dtype")}
+    if isinstance(alpha, float) and kinds <= {"b", "i", "u"}:
+        raise ArgumentError("add and sub", "a whole alpha for integers", f"{alpha}", "cast first: x.float()")
+    return alpha * other
 
 
 @add.backward
@@ -39,7 +46,7 @@ def add_backward(dy, saved, needs, alpha):
 @op(cast=Cast.WIDEST, numpy=np.subtract)
 def sub(input: Array, other: Array, *, alpha=1):
     """input - alpha * other, broadcast. Raises ShapeError if the shapes do not broadcast."""
-    return input - (other if alpha == 1 else alpha * other)
+    return input - (other if alpha == 1 else _times(alpha, input, other))
 
 
 @sub.backward
@@ -148,13 +155,23 @@ def pow(input: Array, exponent: Array):
 
     Raises ArgumentError for integers to a negative integer power.
     """
-    out = input**exponent
+    out = _whole_power(input, exponent) if getattr(exponent, "dtype", float32) not in FLOATS else input**exponent
     return out, Saved(input=input, exponent=exponent, out=out)
+
+
+def _whole_power(input: Any, exponent: Any) -> Any:
+    def fail(value: Any, position: Any) -> None:
+        cure = "cast first: x.float()"
+        raise ArgumentError("pow", "non-negative exponents for integers", f"{value} at position {position}", cure)
+
+    backends.of(exponent).inspect(exponent, exponent < 0, fail)
+    power = input**exponent
+    return power.astype(np.bool_) if exponent.dtype == np.bool_ else power  # NumPy's is int8
 
 
 @pow.check
 def pow_check(input, exponent):
-    if type(exponent) is int and exponent < 0 and input.dtype.kind in "iu":
+    if type(exponent) is int and exponent < 0 and input.dtype.kind in "biu":
         raise ArgumentError("pow", "a non-negative exponent for integers", f"{exponent}", "cast first: x.float()")
 
 
@@ -185,7 +202,8 @@ def atan2(input: Array, other: Array):
 @atan2.backward
 def atan2_backward(dy, saved, needs):
     y, x = saved.input, saved.other
-    share = dy / (x * x + y * y)
+    square = x * x + y * y
+    share = dy / np.where(plain(square) == 0, 1, square)  # at the origin, 0
     return share * x if needs[0] else None, -share * y if needs[1] else None
 
 

@@ -66,7 +66,7 @@ def scaled_dot_product_attention(
     )
 
 
-@op(cast=Cast.LOW)
+@op(cast=Cast.LOW, integers="refuse")
 def scaled_dot_product_attention_(
     query: Array, key: Array, value: Array, added: Array | None, allowed: Index | None,
     dropout_p, draw, is_causal, scale, enable_gqa

@@ -21,6 +21,13 @@ def axis(where: str, dim: Any, ndim: int) -> int:
     return dim % max(ndim, 1)  # type: ignore[no-any-return]
 
 
+def axis_of(where: str, input: Any, dim: Any) -> int:
+    """`dim` as an axis of `input`, which has to have one: `axis`, that also raises ShapeError for a 0-d tensor."""
+    if not input.ndim:
+        raise ShapeError(where, "a tensor with at least one axis", "one of none")
+    return axis(where, dim, input.ndim)
+
+
 def axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
     """`dim`, one axis or several, as axes from 0 to ndim - 1; None and () are all.
 

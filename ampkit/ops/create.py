@@ -82,7 +82,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     labels = tensor.array
     if labels.dtype.kind not in "iu":
         raise DTypeError("one_hot", "integers", labels.dtype.name)
-    count = int(labels.max(initial=-1)) + 1 if num_classes == -1 else num_classes
+    count = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
 
     def fail(value: int, position: Any) -> None:
         raise RangeError("one_hot", f"classes from 0 to {count - 1}", f"{value} at position {position}")
@@ -259,7 +259,7 @@ def multinomial(
     weights = input.array.astype(np.float64)
     if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
         raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")
-    if not replacement and num_samples > (weights > 0).sum(-1).min():
+    if not replacement and num_samples > (weights > 0).sum(-1).min(initial=weights.shape[-1]):
         raise ArgumentError("multinomial", "num_samples at most the positive weights of a row", f"{num_samples}")
 
     def draw(g: Generator) -> Any:

@@ -45,7 +45,7 @@ def cross_entropy(
     return cross_entropy_(input, target, weight, ignore_index, reduction, label_smoothing)  # type: ignore[no-any-return]
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def cross_entropy_(
     input: Array, target: Index, weight: Array | None = None, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
@@ -103,7 +103,7 @@ def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoo
     return dx, None, dw
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def cross_entropy_probabilities(
     input: Array, target: Array, weight: Array | None = None, reduction="mean", label_smoothing=0.0
 ):
@@ -163,7 +163,7 @@ def _others(input: Any, axis: int) -> int:
     return math.prod(n for i, n in enumerate(input.shape) if i != axis)
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def nll_loss(input: Array, target: Index, weight: Array | None = None, ignore_index=-100, reduction="mean"):
     """Minus the log-probability that `input` holds at each label.
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..core.dtypes import bool_, int64
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from .errorfunction import error_function
+from .masks import sign as sign_of
 
 __all__ = [
     "abs",
@@ -55,12 +57,14 @@ def abs(input: Array):
 
 @abs.backward
 def abs_backward(dy, saved, needs):
-    return dy * np.sign(plain(saved.input))
+    return dy * sign_of(plain(saved.input))
 
 
 @op(cast=Cast.FP32, numpy=np.square)
 def square(input: Array):
-    """input * input. In float32, as `pow`."""
+    """input * input. In float32, as `pow`; of bool in int64."""
+    if input.dtype == bool_:
+        input = input.astype(int64)
     return input * input, Saved(input=input)
 
 
@@ -220,9 +224,11 @@ def erf_backward(dy, saved, needs):
 # rounding: steps, whose slope is 0
 
 
-def _step(name: str, function: Any, meaning: str) -> Any:
+def _step(name: str, function: Any, meaning: str, body: Any = None) -> Any:
+    body = body or function
+
     def reference(input: Array):
-        return function(input)
+        return input.copy() if input.dtype == bool_ else body(input)
 
     reference.__name__ = reference.__qualname__ = name
     reference.__doc__ = f"{meaning} Its gradient is zero."
@@ -235,7 +241,7 @@ def _flat(dy, saved, needs, **params):
     return np.zeros_like(dy)
 
 
-sign = _step("sign", np.sign, "-1, 0 or 1, as the sign.")
+sign = _step("sign", np.sign, "-1, 0 or 1, as the sign; 0 for NaN.", sign_of)
 floor = _step("floor", np.floor, "The largest whole number not above input.")
 ceil = _step("ceil", np.ceil, "The smallest whole number not below input.")
 trunc = _step("trunc", np.trunc, "input without its fraction.")
@@ -247,7 +253,7 @@ def round(input: Array, *, decimals=0):
 
     Its gradient is zero.
     """
-    return np.round(input, decimals)
+    return input.copy() if input.dtype == bool_ else np.round(input, decimals)
 
 
 round.backward(_flat)

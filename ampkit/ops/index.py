@@ -14,7 +14,7 @@ from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
-from .axes import axis
+from .axes import axis, axis_of
 from .masks import kept
 from .shape import broadcast_to, flatten
 
@@ -146,7 +146,7 @@ def put_item_backward(dy, saved, needs, index, shape):
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """`length` elements of `dim` from `start` on; shares memory. Raises RangeError if they are not there."""
-    at = axis("narrow", dim, input.ndim)
+    at = axis_of("narrow", input, dim)
     size = input.shape[at]
     first = start + size if start < 0 else start
     if not 0 <= first <= first + length <= size:
@@ -156,15 +156,23 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """The slice of input at `index` of `dim`; shares memory."""
-    return getitem(input, (slice(None),) * axis("select", dim, input.ndim) + (index,))
+    return getitem(input, (slice(None),) * axis_of("select", input, dim) + (index,))
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of input where mask (bool, broadcast with input) is true: [n], in row-major order."""
     if mask.dtype != np.bool_:
         raise DTypeError("masked_select", "a mask of dtype bool", mask.dtype.name)
-    shape = np.broadcast_shapes(input.shape, mask.shape)
+    shape = _together("masked_select", input.shape, mask.shape)
     return getitem(broadcast_to(input, shape), broadcast_to(mask, shape))
+
+
+def _together(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        found = " and ".join(str(tuple(shape)) for shape in shapes)
+        raise ShapeError(where, "shapes that broadcast", found) from None
 
 
 # whole slices along an axis
@@ -182,48 +190,62 @@ def _need_integers(name: str, index: Any) -> None:
         raise DTypeError(name, "an index of integers", plain(index).dtype.name)
 
 
+def _length(input: Any, dim: int) -> int:
+    return input.shape[dim] if input.ndim else 1  # type: ignore[no-any-return]
+
+
+def _row(index: Any, dim: int, ndim: int) -> tuple[Any, ...]:
+    # Where the slices along `dim` that `index` names lie; a 0-d tensor is the one slice of itself.
+    return (slice(None),) * (dim % ndim) + (plain(index).reshape(-1),) if ndim else ()
+
+
+def _need_row(name: str, index: Any, ndim: int) -> None:
+    if index.ndim > 1 or (not ndim and index.size != 1):
+        needs = "an index of at most one axis" if ndim else "one index for a 0-d tensor"
+        raise ShapeError(name, needs, f"shape {tuple(index.shape)}")
+
+
 @op(cast=Cast.KEEP, moves=True)
 def index_select(input: Array, dim, index: Index):
     """The slices of input along `dim` that index [n] names. Raises RangeError for an index outside the axis."""
-    _in_range("index_select", plain(index), input.shape[dim])
-    return np.take(input, plain(index), dim), Saved(index=index, shape=input.shape)
+    _in_range("index_select", plain(index), _length(input, dim))
+    out = np.take(input, plain(index).reshape(-1), dim) if input.ndim else input.copy()
+    return out, Saved(index=index, shape=input.shape)
 
 
 @index_select.check
 def index_select_check(input, dim, index):
     axis("index_select", dim, input.ndim)
     _need_integers("index_select", index)
-    if index.ndim > 1:
-        raise ShapeError("index_select", "an index of at most one axis", f"shape {tuple(index.shape)}")
+    _need_row("index_select", index, input.ndim)
 
 
 @index_select.backward
 def index_select_backward(dy, saved, needs, dim):
-    before = (slice(None),) * (dim % len(saved.shape))
-    return apply(put_item, wide(dy), (*before, plain(saved.index)), saved.shape), None
+    return apply(put_item, wide(dy), _row(saved.index, dim, dy.ndim), saved.shape), None
 
 
 @op(cast=Cast.WIDEST)
 def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
-    place = (slice(None),) * (dim % input.ndim) + (plain(index),)
-    _in_range("index_add", plain(index), input.shape[dim])
-    return input + alpha * apply(put_item, source, place, input.shape), Saved(index=index)
+    _in_range("index_add", plain(index), _length(input, dim))
+    added = apply(put_item, source, _row(index, dim, input.ndim), input.shape)
+    return input + alpha * added, Saved(index=index)
 
 
 @index_add.check
 def index_add_check(input, dim, index, source, alpha):
     at = axis("index_add", dim, input.ndim)
     _need_integers("index_add", index)
-    needed = (*input.shape[:at], index.size, *input.shape[at + 1 :])
+    _need_row("index_add", index, input.ndim)
+    needed = (*input.shape[:at], index.size, *input.shape[at + 1 :]) if input.ndim else ()
     if source.shape != needed:
         raise ShapeError("index_add", f"source of shape {needed}", f"{tuple(source.shape)}")
 
 
 @index_add.backward
 def index_add_backward(dy, saved, needs, dim, alpha):
-    place = (slice(None),) * (dim % dy.ndim) + (plain(saved.index),)
-    return dy, None, alpha * apply(pick_item, dy, place) if needs[2] else None
+    return dy, None, alpha * apply(pick_item, dy, _row(saved.index, dim, dy.ndim)) if needs[2] else None
 
 
 # single elements along an axis
@@ -235,12 +257,14 @@ def gather(input: Array, dim, index: Index):
 
     Raises RangeError for an index outside the axis, ShapeError if index does not fit input.
     """
-    _in_range("gather", plain(index), input.shape[dim])
+    _in_range("gather", plain(index), _length(input, dim))
     return input[places(plain(index), dim)], Saved(index=index, shape=input.shape)
 
 
 def places(index: Any, dim: int) -> tuple[Any, ...]:
     """Where the elements that `index` names along `dim` lie: one index array per axis."""
+    if not index.ndim:
+        return ()
     shape, at = index.shape, dim % index.ndim
     grid = [np.arange(n, like=index).reshape((-1,) + (1,) * (len(shape) - 1 - i)) for i, n in enumerate(shape)]
     return (*grid[:at], index, *grid[at + 1 :])
@@ -251,13 +275,29 @@ def _check_along(name: str) -> Callable[..., None]:
         at = axis(name, dim, input.ndim)
         _need_integers(name, index)
         longer = any(n > m for i, (n, m) in enumerate(zip(index.shape, input.shape, strict=False)) if i != at)
-        if index.ndim != input.ndim or longer or not input.ndim:
+        if index.ndim != input.ndim or longer:
             needs = f"an index of {input.ndim} axes, no longer than {tuple(input.shape)} outside dim {dim}"
             raise ShapeError(name, needs, f"{tuple(index.shape)}")
-        if rest and getattr(rest[0], "ndim", 0) and rest[0].shape != index.shape:
-            raise ShapeError(name, f"src of index's shape {tuple(index.shape)}", f"{tuple(rest[0].shape)}")
+        size = getattr(rest[0], "shape", ()) if rest else ()
+        if size and (len(size) != index.ndim or any(n > m for n, m in zip(index.shape, size, strict=True))):
+            raise ShapeError(name, f"src that covers index's shape {tuple(index.shape)}", f"{tuple(size)}")
 
     return check
+
+
+def _part(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple([slice(0, n) for n in shape])
+
+
+def _covered(src: Any, shape: tuple[int, ...]) -> Any:
+    # The part of `src` that is read where it is larger than the index.
+    return src if getattr(src, "shape", ()) in ((), shape) else src[_part(shape)]
+
+
+def _read(dy: Any, where: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
+    # The gradient of `src` of `shape`: what it was written to, 0 for the part that was not read.
+    found = apply(pick_item, dy, where)
+    return found if shape in ((), found.shape) else apply(put_item, found, _part(found.shape), shape)
 
 
 gather.check(_check_along("gather"))
@@ -271,8 +311,9 @@ def gather_backward(dy, saved, needs, dim):
 @op(cast=Cast.WIDEST)
 def scatter_add(input: Array, dim, index: Index, src: Array):
     """input with src added at the places that `gather` with this index would read; sums in float32, rounded once."""
-    _in_range("scatter_add", plain(index), input.shape[dim])
-    return input + apply(put_item, src, places(plain(index), dim), input.shape), Saved(index=index)
+    _in_range("scatter_add", plain(index), _length(input, dim))
+    part = _covered(src, index.shape)
+    return input + apply(put_item, part, places(plain(index), dim), input.shape), Saved(index=index, size=src.shape)
 
 
 scatter_add.check(_check_along("scatter_add"))
@@ -280,19 +321,19 @@ scatter_add.check(_check_along("scatter_add"))
 
 @scatter_add.backward
 def scatter_add_backward(dy, saved, needs, dim):
-    return dy, None, apply(pick_item, dy, places(plain(saved.index), dim)) if needs[2] else None
+    return dy, None, _read(dy, places(plain(saved.index), dim), saved.size) if needs[2] else None
 
 
 @op(cast=Cast.WIDEST, moves=True)
 def scatter(input: Array, dim, index: Index, src: Array):
-    """input with src (a tensor of index's shape, or a number) written where `gather` with this index would read.
+    """input with src written where `gather` with this index would read: a number, or a tensor that covers index.
 
     Where several are written to one place, the last stays.
     """
-    _in_range("scatter", plain(index), input.shape[dim])
+    _in_range("scatter", plain(index), _length(input, dim))
     out = input.copy()
-    out[places(plain(index), dim)] = src
-    return out, Saved(index=index)
+    out[places(plain(index), dim)] = _covered(src, index.shape)
+    return out, Saved(index=index, size=getattr(src, "shape", ()))
 
 
 scatter.check(_check_along("scatter"))
@@ -303,7 +344,7 @@ def scatter_backward(dy, saved, needs, dim):
     where = places(plain(saved.index), dim)
     free = np.ones(dy.shape, np.bool_, like=plain(dy))
     free[where] = False
-    return kept(dy, free), None, apply(pick_item, dy, where) if needs[2] else None
+    return kept(dy, free), None, _read(dy, where, saved.size) if needs[2] else None
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
@@ -311,8 +352,11 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     if dim is None:
         return getitem(flatten(input), flatten(indices))
     at = axis("take_along_dim", dim, input.ndim)
-    shape = list(
-        np.broadcast_shapes(*[tuple(1 if i == at else n for i, n in enumerate(t.shape)) for t in (input, indices)])
-    )
+    if input.ndim != indices.ndim:
+        raise ShapeError("take_along_dim", f"indices of {input.ndim} axes", f"shape {tuple(indices.shape)}")
+    others = [tuple([1 if i == at else n for i, n in enumerate(t.shape)]) for t in (input, indices)]
+    shape = _together("take_along_dim", *others)
+    if not shape:
+        return gather(input, at, indices)  # type: ignore[no-any-return]
     lengths = [(*shape[:at], t.shape[at], *shape[at + 1 :]) for t in (input, indices)]
     return gather(broadcast_to(input, lengths[0]), at, broadcast_to(indices, lengths[1]))  # type: ignore[no-any-return]

@@ -10,7 +10,8 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Arrays, Saved, op
 from ..core.policy import Cast
 from ..core.tensor import Tensor
-from .axes import axis
+from .axes import axis, axis_of
+from .shape import reshape
 
 __all__ = ["cat", "chunk", "concat", "split", "stack", "unbind"]
 
@@ -43,8 +44,21 @@ def cat_backward(dy, saved, needs, dim):
 
 
 def cat(tensors: Any, dim: int = 0) -> Tensor:
-    """The tensors joined along `dim`; dtypes agree on the widest. Raises ShapeError if the other axes differ."""
-    return cat_(_some("cat", tensors), dim)  # type: ignore[no-any-return]
+    """The tensors joined along `dim`; dtypes agree on the widest. Raises ShapeError if the other axes differ.
+
+    An empty one of shape [0] joins any others, as in PyTorch.
+    """
+    return cat_(_with_axes(_some("cat", tensors), dim), dim)  # type: ignore[no-any-return]
+
+
+def _with_axes(tensors: list[Tensor], dim: int) -> list[Tensor]:
+    # Tensors of shape [0] with the axes of the others, and length 0 along `dim`.
+    shape = next((tuple(t.shape) for t in tensors if isinstance(t, Tensor) and t.ndim > 1), None)
+    if shape is None:
+        return tensors
+    at = axis("cat", dim, len(shape))
+    empty = (*shape[:at], 0, *shape[at + 1 :])
+    return [reshape(t, empty) if isinstance(t, Tensor) and t.shape == (0,) else t for t in tensors]
 
 
 @op(cast=Cast.WIDEST, moves=True)
@@ -91,24 +105,18 @@ def split_backward(dy, saved, needs, ends, dim):
     return np.concatenate(list(dy), dim) if type(dy) is tuple else dy
 
 
-def _axis_of(where: str, input: Tensor, dim: int) -> int:
-    if not input.ndim:
-        raise ShapeError(where, "a tensor with at least one axis", "one of none")
-    return axis(where, dim, input.ndim)
-
-
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces along `dim`: of a given length (the last may be shorter), or of the lengths in a list. Shares memory.
 
     Raises ShapeError if the lengths do not add up to the axis.
     """
-    at = _axis_of("split", tensor, dim)
+    at = axis_of("split", tensor, dim)
     length = tensor.shape[at]
     if isinstance(split_size_or_sections, int):
         size = split_size_or_sections
-        if size <= 0:
+        if size <= 0 and (size or length):
             raise ArgumentError("split", "a length from 1", f"{size}")
-        lengths = [min(size, length - start) for start in range(0, length, size)] or [0]
+        lengths = [min(size, length - start) for start in range(0, length, size or 1)] or [0]
     else:
         lengths = list(split_size_or_sections)
     if not lengths or sum(lengths) != length or min(lengths) < 0:
@@ -121,7 +129,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces along `dim`, of equal length but for the last. Shares memory."""
     if chunks < 1:
         raise ArgumentError("chunk", "chunks from 1", f"{chunks}")
-    return split(input, max(1, -(-input.shape[_axis_of("chunk", input, dim)] // chunks)), dim)
+    length = input.shape[axis_of("chunk", input, dim)]
+    return split(input, -(-length // chunks) if length else [0] * chunks, dim)
 
 
 @op(cast=Cast.KEEP, moves=True, view=True)
@@ -138,7 +147,7 @@ def unbind_backward(dy, saved, needs, dim):
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices of input along `dim`, without that axis. Shares memory."""
-    at = _axis_of("unbind", input, dim)
+    at = axis_of("unbind", input, dim)
     return unbind_(input, at) if input.shape[at] else ()
 
 

@@ -15,6 +15,7 @@ from ..core.tensor import Tensor
 from .axes import axes, axis, sizes
 from .index import getitem, wide
 from .masks import kept, reach
+from .select import need_to_hold
 from .shape import flatten
 
 __all__ = ["flip", "pad", "repeat", "repeat_interleave", "roll", "tile", "tril", "triu"]
@@ -88,7 +89,8 @@ def flip_backward(dy, saved, needs, dims):
 
 def flip(input: Tensor, *dims: Any) -> Tensor:
     """input with the order along `dims` reversed."""
-    return flip_(input, axes("flip", sizes("flip", dims), input.ndim))  # type: ignore[no-any-return]
+    given = sizes("flip", dims)
+    return flip_(input, axes("flip", given, input.ndim) if given else ())  # type: ignore[no-any-return]
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -151,7 +153,13 @@ triu.check(tril_check)
 @op(cast=Cast.KEEP, moves=True)
 def pad_(input: Array, widths, value):
     """input with `widths` (before, after) more elements of `value` along each axis."""
-    return np.pad(input, widths, constant_values=np.asarray(value, input.dtype, like=input)), Saved()
+    filler = np.asarray(value, input.dtype, like=input)
+    return np.pad(input, widths, constant_values=filler) if widths else input.copy(), Saved()
+
+
+@pad_.check
+def pad_check(input, widths, value):
+    need_to_hold("pad", input.dtype, value)
 
 
 @pad_.backward

@@ -13,8 +13,9 @@ from .. import backends
 from ..core.errors import ArgumentError, RangeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import Taped
+from ..core.replay import Taped, plain
 from .crossentropy import check_mean, cross_entropy, nll_loss
+from .masks import sign
 from .sums import REDUCTIONS, check_reduction
 
 __all__ = [
@@ -103,7 +104,7 @@ def l1_loss_check(input, target, reduction):
 @l1_loss.backward
 def l1_loss_backward(dy, saved, needs, reduction):
     gap = saved.input - saved.target
-    return _pair(np.sign(gap) * _slope(dy, reduction, gap), needs)
+    return _pair(sign(plain(gap)) * _slope(dy, reduction, gap), needs)
 
 
 @op(cast=Cast.FP32, integers="float")

@@ -10,7 +10,7 @@ from ..core.replay import Taped
 
 __all__: list[str] = []
 
-_BITS = {2: np.int16, 4: np.int32, 8: np.int64}
+_BITS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def kept(values: Any, mask: Any) -> Any:
@@ -22,6 +22,11 @@ def kept(values: Any, mask: Any) -> Any:
     if isinstance(values, Taped):
         return np.where(mask, values, 0)
     return (values.view(_BITS[values.itemsize]) * mask).view(values.dtype)
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1 as the sign of a number, 0 for NaN, in the dtype of `x`."""
+    return np.subtract(x > 0, x < 0, dtype=x.dtype)
 
 
 def reach(mask_of: Any, rows: int, columns: int, diagonal: int) -> Any:

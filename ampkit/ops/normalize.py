@@ -13,7 +13,7 @@ import numpy as np
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from .axes import axis
+from .axes import axis, sizes
 from .batchnorm import batch_norm, check_scales
 from .sums import channels, dot_along, dot_channels, dot_last, sum_channels
 
@@ -34,7 +34,7 @@ def _trailing(shape: Any) -> tuple[int, ...]:
 
 
 def _check_trailing(where: str, input: Any, shape: Any, **scales: Any) -> None:
-    shape = _trailing(shape)
+    shape = sizes(where, (shape,))
     if not shape or tuple(input.shape[-len(shape) :]) != shape:
         raise ShapeError(where, f"input whose trailing axes are {shape}", f"shape {tuple(input.shape)}")
     if 0 in shape:
@@ -42,7 +42,7 @@ def _check_trailing(where: str, input: Any, shape: Any, **scales: Any) -> None:
     check_scales(where, shape, **scales)
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def layer_norm(input: Array, normalized_shape, weight: Array | None = None, bias: Array | None = None, eps=1e-5):
     """Normalize the trailing axes to mean 0 and variance 1, then scale and shift.
 
@@ -106,7 +106,7 @@ def _standardize_backward(slope: Any, hat: Any, rstd: Any) -> Any:
     return hat
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def rms_norm(input: Array, normalized_shape, weight: Array | None = None, eps=None):
     """Divide the trailing axes by their root mean square, then scale.
 
@@ -146,7 +146,7 @@ def rms_norm_backward(dy, saved, needs, normalized_shape, eps):
 # group_norm: channels are axis 1, [N, C, S]
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def group_norm(input: Array, num_groups, weight: Array | None = None, bias: Array | None = None, eps=1e-5):
     """Normalize each of `num_groups` groups of channels to mean 0 and variance 1, then scale and shift each channel.
 
@@ -197,7 +197,7 @@ def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
     """Divide by the p-norm along `dim`, or by `eps` where the norm is smaller.
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input). Raises RangeError for a `dim` out of range,
-    ShapeError for an empty axis, ArgumentError for a p that is no positive, finite number.
+    ArgumentError for a p that is no positive, finite number.
     """
     norm = _norm(input, p, dim)
     return input / np.maximum(norm, eps), Saved(input=input, norm=norm)
@@ -212,8 +212,6 @@ def _norm(input: Any, p: float, dim: int) -> Any:
 @normalize.check
 def normalize_check(input, p, dim, eps):
     axis("normalize", dim, input.ndim)
-    if input.ndim and not input.shape[dim]:
-        raise ShapeError("normalize", f"at least one element along dim {dim}", f"shape {tuple(input.shape)}")
     if not 0 < p < math.inf:
         raise ArgumentError("normalize", "a positive, finite p", f"{p}")
 

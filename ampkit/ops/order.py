@@ -28,7 +28,8 @@ class Found(NamedTuple):
 
 def _need_some(name: str) -> Any:
     def check(input: Any, dim: Any = None, *rest: Any, **params: Any) -> None:
-        length = input.size if dim is None else input.shape[axis(name, dim, input.ndim)] if input.ndim else 1
+        at = None if dim is None and name.startswith("arg") else axis(name.rstrip("_"), dim, input.ndim)
+        length = input.size if at is None or not input.ndim else input.shape[at]
         if not length:
             raise ShapeError(name, "at least one element", f"shape {tuple(input.shape)}")
 
@@ -157,17 +158,21 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 @op(cast=Cast.KEEP)
 def topk_(input: Array, k, dim=-1, largest=True):
     """(values, indices) of the first k of `input` in order along `dim`."""
+    if not input.ndim:
+        at = np.zeros_like(input, dtype=np.int64)
+        return (input, at), Saved(at=at, shape=())
     at = np.take(_order(input, dim, largest), np.arange(k, like=input), dim)
     return (np.take_along_axis(input, at, dim), at), Saved(at=at, shape=input.shape)
 
 
 @topk_.check
 def topk_check(input, k, dim, largest):
-    length = input.shape[axis("topk", dim, input.ndim)] if input.ndim else 0
+    at = axis("topk", dim, input.ndim)
+    length = input.shape[at] if input.ndim else 1
     if not 0 <= k <= length:
         raise RangeError("topk", f"k from 0 to {length}, the length of dim {dim}", f"{k}")
 
 
 @topk_.backward
 def topk_backward(dy, saved, needs, k, dim, largest):
-    return apply(put_item, dy[0], places(saved.at, dim), saved.shape)
+    return apply(put_item, dy[0], places(saved.at, dim), saved.shape) if saved.shape else dy[0]

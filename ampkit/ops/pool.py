@@ -68,7 +68,7 @@ def _positions(place: Array, w: Windows) -> Array:
     return high * w.size[1] + columns * w.stride[1] + tap % w.kernel[1] * w.dilation[1] - w.pads[1][0]
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def avg_pool2d(
     input: Array,
     kernel_size,
@@ -127,7 +127,7 @@ def _divisor(like: Array, w: Windows, padding: Any, count_include_pad: bool, ove
     return total
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def adaptive_avg_pool2d(input: Array, output_size):
     """The means of output_size windows that cover the image evenly.
 

@@ -17,6 +17,7 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from .axes import axes
+from .masks import sign as sign_of
 
 __all__ = [
     "all", "amax", "amin", "any", "count_nonzero", "linalg_vector_norm", "mean", "norm", "std", "sum", "var",
@@ -97,7 +98,8 @@ def _extreme(name: str, function: Any, meaning: str) -> Any:
 
 def _extreme_backward(dy, saved, needs, dim, keepdim):
     x, out = plain(saved.input), plain(saved.out)
-    hit = x == spread(out, x.shape, dim, keepdim)
+    out = spread(out, x.shape, dim, keepdim)
+    hit = (x == out) | ((x != x) & (out != out))
     count = hit.sum(over(dim, x.ndim), dy.dtype, keepdims=keepdim)
     return spread(dy / count, x.shape, dim, keepdim) * hit.astype(dy.dtype)
 
@@ -109,7 +111,7 @@ amin = _extreme("amin", np.min, "smallest value")
 # variance
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def var(input: Array, dim=None, unbiased=None, keepdim=False, *, correction=1):
     """The variance over `dim`: the sum of squared distances to the mean, over n - correction.
 
@@ -123,7 +125,7 @@ def var_backward(dy, saved, needs, dim, unbiased, keepdim, correction):
     return _variance_slope(dy, saved.input, dim, keepdim, _correction(unbiased, correction))
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def std(input: Array, dim=None, unbiased=None, keepdim=False, *, correction=1):
     """The standard deviation over `dim`, the square root of `var`; where it is 0 the gradient is 0."""
     out = np.sqrt(_variance(input, dim, keepdim, _correction(unbiased, correction)))
@@ -142,7 +144,8 @@ def _correction(unbiased: bool | None, correction: float) -> float:
 
 
 def _centred(x: Any, dim: Any) -> Any:
-    return x - x.mean(over(dim, x.ndim), keepdims=True)
+    count = max(_count(x.shape, dim), 1)  # of no elements, as NumPy warns of their mean
+    return x - x.sum(over(dim, x.ndim), keepdims=True) / count
 
 
 def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
@@ -159,7 +162,7 @@ def _variance_slope(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float)
 # norms
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def norm(input: Array, p=2, dim=None, keepdim=False, dtype=None):
     """The vector norm over `dim`: (sum |x|^p)^(1/p); p = inf or -inf the extreme |x|, p = 0 the count of non-zeros.
 
@@ -188,7 +191,7 @@ def _norm(size: Any, p: float, axis: Any, keepdim: bool) -> Any:
 def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
     x, p = saved.input, _order(p)
     out, each = spread(saved.out, x.shape, dim, keepdim), spread(dy, x.shape, dim, keepdim)
-    sign = np.sign(plain(x))
+    sign = sign_of(plain(x))
     if p == 0:
         return np.zeros_like(x)
     if p == 1:
@@ -196,11 +199,11 @@ def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
     if math.isinf(p):
         hit = np.abs(plain(x)) == plain(out)
         count = spread(hit.sum(over(dim, x.ndim), sign.dtype, keepdims=keepdim), x.shape, dim, keepdim)
-        return each * (sign * hit / count)
+        return each * (sign * hit / np.maximum(count, 1))
     zero = plain(out) == 0
     safe = np.where(zero, 1, out)
     slope = x / safe if p == 2 else sign * (np.abs(x) / safe) ** (p - 1)
-    return each * np.where(zero, 0, slope)
+    return each * np.where(zero if p >= 1 else zero | (plain(x) == 0), 0, slope)
 
 
 def linalg_vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -213,14 +216,22 @@ def linalg_vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = 
 
 @op(cast=Cast.KEEP, moves=True)
 def any(input: Array, dim=None, keepdim=False):
-    """Whether any element over `dim` is true (not 0), as bool."""
-    return np.any(input != 0, over(dim, input.ndim), keepdims=keepdim)
+    """Whether any element over `dim` is true (not 0), as bool; of uint8 in uint8. dim=() is over no axis."""
+    return _answered(np.any(input != 0, _asked(dim, input.ndim), keepdims=keepdim), input)
 
 
 @op(cast=Cast.KEEP, moves=True)
 def all(input: Array, dim=None, keepdim=False):
-    """Whether all elements over `dim` are true (not 0), as bool."""
-    return np.all(input != 0, over(dim, input.ndim), keepdims=keepdim)
+    """Whether all elements over `dim` are true (not 0), as bool; of uint8 in uint8. dim=() is over no axis."""
+    return _answered(np.all(input != 0, _asked(dim, input.ndim), keepdims=keepdim), input)
+
+
+def _asked(dim: Any, ndim: int) -> Any:
+    return () if dim == () or dim == [] else over(dim, ndim)
+
+
+def _answered(found: Any, input: Any) -> Any:
+    return found.astype(np.uint8) if input.dtype == np.uint8 else found
 
 
 @op(cast=Cast.KEEP, moves=True)

@@ -20,7 +20,7 @@ __all__ = ["clamp", "clip", "hardtanh", "masked_fill", "maximum", "minimum", "re
 
 @op(cast=Cast.WIDEST, moves=True, numpy=np.maximum)
 def maximum(input: Array, other: Array):
-    """The larger of two, broadcast; NaN wins. Where both are equal each takes half of the gradient."""
+    """The larger of two, broadcast; NaN wins. Where both are equal each takes half of the gradient; with NaN all."""
     return np.maximum(input, other), Saved(input=input, other=other)
 
 
@@ -31,7 +31,7 @@ def maximum_backward(dy, saved, needs):
 
 @op(cast=Cast.WIDEST, moves=True, numpy=np.minimum)
 def minimum(input: Array, other: Array):
-    """The smaller of two, broadcast; NaN wins. Where both are equal each takes half of the gradient."""
+    """The smaller of two, broadcast; NaN wins. Where both are equal each takes half of the gradient; with NaN all."""
     return np.minimum(input, other), Saved(input=input, other=other)
 
 
@@ -41,13 +41,15 @@ def minimum_backward(dy, saved, needs):
 
 
 def _shared(dy: Any, winner: Any, loser: Any) -> tuple[Any, Any]:
-    half = np.where(winner == loser, dy * 0.5, 0)
-    return kept(dy, winner > loser) + half, kept(dy, winner < loser) + half
+    dy = np.where(winner == loser, dy * 0.5, dy)
+    return kept(dy, np.logical_not(winner < loser)), kept(dy, np.logical_not(winner > loser))
 
 
 @op(cast=Cast.WIDEST, moves=True)
 def clamp(input: Array, min: Array | None = None, max: Array | None = None):
     """input held between min and max (numbers or tensors; one may be missing); where min > max, max.
+
+    At a bound the slope is 0; a bound that is a tensor shares it there, half and half.
 
     Raises ArgumentError without any bound.
     """
@@ -64,13 +66,21 @@ def clamp_check(input, min, max):
 @clamp.backward
 def clamp_backward(dy, saved, needs):
     x, low, high = plain(saved.input), plain(saved.min), plain(saved.max)
-    under = x < low if low is not None else False
-    over = (np.where(under, low, x) if low is not None else x) > high if high is not None else False
-    under = under & np.logical_not(over)
+    if not hasattr(low, "dtype") and not hasattr(high, "dtype"):  # numbers: flat at a bound and beyond it
+        above, below = (True if low is None else x > low), (True if high is None else x < high)
+        return kept(dy, above & below), None, None
+    if high is None:
+        return *_shared(dy, x, low), None
+    if low is None:
+        dx, bound = _shared(dy, high, x)
+        return dx, None, bound
+    meet, half = low < high, dy * 0.5  # at a bound that is a tensor, it takes half
+    at_low, at_high = meet & (x == low), meet & (x == high)
+    under, over, ordered = x < low, x > high, low <= high
     return (
-        kept(dy, np.logical_not(under | over)) if needs[0] else None,
-        kept(dy, under) if needs[1] else None,
-        kept(dy, over) if needs[2] else None,
+        kept(np.where(at_low | at_high, half, dy), np.logical_not(under | over)) if needs[0] else None,
+        kept(np.where(at_low, half, dy), (under & ordered) | at_low) if needs[1] else None,
+        kept(np.where(at_high, half, dy), (over & ordered) | at_high | (low > high)) if needs[2] else None,
     )
 
 
@@ -84,6 +94,9 @@ def where_(condition: Index, input: Array, other: Array):
 def where_check(condition, input, other):
     if getattr(condition, "dtype", dtypes.bool_) != dtypes.bool_:
         raise DTypeError("where", "a condition of dtype bool", condition.dtype.name, "compare it: x != 0")
+    for array, number in ((input, other), (other, input)):
+        if type(number) is int and hasattr(array, "dtype"):
+            need_to_hold("where", array.dtype, number)
 
 
 @where_.backward
@@ -99,18 +112,19 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     Raises DTypeError for a condition that is not bool, ShapeError if the shapes do not broadcast.
     """
     if input is None and other is None:
-        return tuple(Tensor(found) for found in np.nonzero(condition.array))
+        return tuple(Tensor(found) for found in np.nonzero(np.atleast_1d(condition.array)))
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
-        wanted = dtypes.float32 if float in (type(input), type(other)) else dtypes.int64
+        kinds = {type(input), type(other)}
+        wanted = dtypes.float32 if float in kinds else dtypes.bool_ if kinds == {bool} else dtypes.int64
         other = Tensor(np.full_like(condition.array, other, dtype=wanted))
     return where_(condition, input, other)
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """input with `value` (a number or a tensor of one element) where mask [...] bool is true; mask broadcasts to input.
+    """input with `value` (a number or a tensor of one element) where mask [...] bool is true; broadcast.
 
     The answer has input's dtype. Raises ArgumentError for a value that this dtype does not hold, DTypeError for a mask
-    that is not bool, ShapeError for a mask that does not broadcast to input.
+    that is not bool, ShapeError for a mask that does not broadcast with input.
     """
     if isinstance(value, Tensor):
         return where(mask, value.to(input.dtype), input)
@@ -129,8 +143,8 @@ def masked_fill_check(input, mask, value):
     if getattr(mask, "dtype", None) != dtypes.bool_:
         got = getattr(mask, "dtype", type(mask)).name if hasattr(mask, "dtype") else type(mask).__name__
         raise DTypeError("masked_fill", "a mask of dtype bool", got, "compare it: mask != 0")
-    if mask.shape != input.shape and _meet(mask.shape, input.shape) != input.shape:
-        needs = f"a mask that broadcasts to {tuple(input.shape)}"
+    if mask.shape != input.shape and _meet(mask.shape, input.shape) is None:
+        needs = f"a mask that broadcasts with {tuple(input.shape)}"
         raise ShapeError("masked_fill", needs, f"shape {tuple(mask.shape)}")
 
 
@@ -148,8 +162,10 @@ def need_to_hold(where: str, dtype: dtypes.DType, value: float) -> None:
         if math.isfinite(value) and abs(value) > limits.max:
             cure = f'use float("-inf"), or finfo(input.dtype).min = {limits.min:g}'
             raise ArgumentError(where, f"a value that {dtype.name} holds (largest {limits.max:g})", f"{value:g}", cure)
-    elif dtype != dtypes.bool_ and (value != value or value != int(value) if math.isfinite(value) else True):
+    elif dtype != dtypes.bool_ and (not math.isfinite(value) or value != int(value)):
         raise ArgumentError(where, f"a whole number, for {dtype.name}", f"{value}", "cast the tensor: x.float()")
+    elif dtype != dtypes.bool_ and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+        raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}", "cast the tensor: x.long()")
 
 
 @masked_fill_.backward
@@ -157,14 +173,25 @@ def masked_fill_backward(dy, saved, needs, value):
     return kept(dy, np.logical_not(plain(saved.mask))), None
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """input held between min_val and max_val."""
-    return clamp(input, min_val, max_val)
+@op(cast=Cast.KEEP, moves=True)
+def hardtanh(input: Array, min_val=-1.0, max_val=1.0):
+    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN."""
+    low, high = min_val, max_val
+    if not dtypes.is_float(input.dtype):
+        limits = np.iinfo(input.dtype)
+        low, high = [sorted((limits.min, int(bound), limits.max))[1] for bound in (low, high)]
+    return np.minimum(np.maximum(input, low), high), Saved(input=input)
+
+
+@hardtanh.backward
+def hardtanh_backward(dy, saved, needs, min_val, max_val):
+    x = plain(saved.input)
+    return kept(dy, np.logical_not((x <= min_val) | (x >= max_val)))
 
 
 def relu6(input: Tensor) -> Tensor:
     """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
-    return clamp(input, 0, 6)
+    return hardtanh(input, 0, 6)  # type: ignore[no-any-return]
 
 
 clip = clamp

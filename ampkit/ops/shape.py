@@ -11,7 +11,7 @@ from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.tensor import Tensor
-from .axes import axes, axis, sizes
+from .axes import axes, axis, axis_of, sizes
 
 __all__ = [
     "broadcast_to", "expand", "flatten", "moveaxis", "movedim", "permute", "reshape", "squeeze", "swapaxes", "t",
@@ -60,7 +60,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
     """input with axis `dim` split into axes of `sizes`; one -1 stands for what is left."""
-    at, shape, parts = axis("unflatten", dim, input.ndim), tuple(input.shape), list(sizes)
+    at, shape, parts = axis_of("unflatten", input, dim), tuple(input.shape), list(sizes)
     if -1 in parts:
         parts[parts.index(-1)] = shape[at] // max(1, -math.prod(parts))
     if math.prod(parts) != shape[at]:
@@ -70,7 +70,7 @@ def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """input without its axes of length 1, or without those among `dim` that have length 1."""
-    gone = axes("squeeze", dim, input.ndim)
+    gone = () if dim == () or dim == [] else axes("squeeze", dim, input.ndim)
     return reshape_(input, tuple([n for i, n in enumerate(input.shape) if n != 1 or i not in gone]))  # type: ignore[no-any-return]
 
 

@@ -143,7 +143,7 @@ def test_masked_fill_refuses_a_value_that_the_format_does_not_hold_and_says_what
         ops.masked_fill(tensor([1, 2]), mask, 0.5)
     with pytest.raises(DTypeError, match="mask of dtype bool, got int64"):
         ops.masked_fill(ones(2), tensor([1, 0]), 0.0)
-    with pytest.raises(ShapeError, match="broadcasts to"):
+    with pytest.raises(ShapeError, match="broadcasts with"):
         ops.masked_fill(ones(2), tensor([True, False, True]), 0.0)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ampkit import ops
-from ampkit.core.errors import DTypeError
-from ampkit.core.tensor import tensor
+from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.core.tape import grad
+from ampkit.core.tensor import Tensor, tensor
 
 STRAYS = [5, 2.5, True, "x", None, [1.0, 2.0], np.ones(3), [tensor([1.0])], 1j, object()]
 UNCASED = {
@@ -33,3 +34,177 @@ def test_an_input_given_by_keyword_is_checked_too():
         ops.batch_norm(tensor([[1.0], [2.0]]), 0, None)
     with pytest.raises(DTypeError, match="^embedding: needs a Tensor for `input`, got the number 2"):
         ops.embedding(2, tensor([[1.0]]))
+
+
+# what PyTorch takes
+
+ZERO, POINT = tensor(0), tensor(3.0)
+ROW, TABLE = tensor([1.0, 2.0, 4.0]), tensor([[1.0, 2.0], [3.0, 4.0]])
+BYTES, BITS, WHOLE = tensor([0, 7], "uint8"), tensor([True, False]), tensor([2, 3])
+NONE = tensor([], "float32")
+
+TAKEN = {
+    "gather of a number": (lambda: POINT.gather(0, ZERO), 3.0),
+    "scatter into a number": (lambda: POINT.scatter(0, ZERO, tensor(5.0)), 5.0),
+    "scatter_add into a number": (lambda: POINT.scatter_add(-1, ZERO, tensor(5.0)), 8.0),
+    "index_select of a number": (lambda: POINT.index_select(0, tensor([0])), 3.0),
+    "index_add into a number": (lambda: POINT.index_add(0, ZERO, tensor(5.0)), 8.0),
+    "take_along_dim of a number": (lambda: ops.take_along_dim(POINT, ZERO, 0), 3.0),
+    "topk of a number": (lambda: POINT.topk(1, 0).values, 3.0),
+    "sort of a number": (lambda: POINT.sort(0).indices, 0),
+    "cumsum of a number": (lambda: POINT.cumsum(-1), 3.0),
+    "where of a number": (lambda: ops.where(tensor(True))[0], [0]),
+    "pad of a number": (lambda: ops.pad(POINT, ()), 3.0),
+    "a src larger than the index": (lambda: ROW.scatter(0, tensor([2]), tensor([8.0, 9.0])), [1, 2, 8]),
+    "a sum of a larger src": (lambda: TABLE.scatter_add(1, tensor([[0, 0]]), TABLE), [[4, 2], [3, 4]]),
+    "index_select by a number": (lambda: TABLE.index_select(1, tensor(1)), [[2.0], [4.0]]),
+    "cat with an empty one": (lambda: ops.cat([NONE, TABLE], 1), [[1, 2], [3, 4]]),
+    "chunks of nothing": (lambda: tensor([len(NONE.chunk(3))]), [3]),
+    "split of nothing by 0": (lambda: NONE.split(0)[0], []),
+    "samples of no row": (lambda: ops.multinomial(Tensor(np.ones((0, 3))), 2), []),
+    "a mask larger than the input": (lambda: tensor([1.0]).masked_fill(BITS, 5.0), [5, 1]),
+    "flip of no axis": (lambda: ROW.flip(()), [1, 2, 4]),
+    "squeeze of no axis": (lambda: tensor([[1.0]]).squeeze(()), [[1]]),
+    "any over no axis": (lambda: BITS.any(()), [True, False]),
+    "all over no axis": (lambda: BITS.all(dim=()), [True, False]),
+    "classes in bytes": (lambda: ops.one_hot(tensor([1], "uint8")), [[0, 1]]),
+    "relu of bytes": (lambda: tensor([-3, 5], "int8").relu(), [0, 5]),
+    "sign of bool": (lambda: BITS.sign(), [True, False]),
+    "round of bool": (lambda: BITS.round(), [True, False]),
+    "hardtanh of bytes": (lambda: ops.hardtanh(BYTES), [0, 1]),
+    "normalize of nothing": (lambda: ops.normalize(NONE, dim=0), []),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_pytorch_takes_is_taken(name):
+    call, want = TAKEN[name]
+    assert call().tolist() == want
+
+
+@pytest.mark.parametrize("op", [lambda x: x.var(), lambda x: x.std(0), lambda x: x.T.var(1)])
+def test_the_variance_of_nothing_is_nan_without_a_warning(op):
+    assert np.isnan(op(Tensor(np.ones((0, 2), np.float32))).array).all()
+
+
+DTYPES = {
+    "hardtanh of integers": (lambda: ops.hardtanh(WHOLE), "int64"),
+    "relu6 of integers": (lambda: ops.relu6(tensor([7], "int16")), "int16"),
+    "the square of bool": (lambda: BITS.square(), "int64"),
+    "bool squared": (lambda: BITS**2, "int64"),
+    "bool to the power of bool": (lambda: BITS**BITS, "bool"),
+    "a power of narrow integers": (lambda: tensor([2], "int8") ** tensor(2), "int8"),
+    "any of bytes": (lambda: BYTES.any(), "uint8"),
+    "all of bytes": (lambda: BYTES.all(0), "uint8"),
+    "any of integers": (lambda: WHOLE.any(), "bool"),
+    "where of two bools": (lambda: ops.where(BITS, True, False), "bool"),
+    "where of a bool and a number": (lambda: ops.where(BITS, True, 2), "int64"),
+}
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes_are_pytorchs(name):
+    call, want = DTYPES[name]
+    assert call().dtype.name == want
+
+
+REFUSED = {
+    "minus of bool": (lambda: -BITS, DTypeError, "^neg: needs numbers, got bool\nhelp: cast it"),
+    "a difference of bools": (lambda: BITS - BITS, DTypeError, "^sub: needs numbers, got bool\nhelp: cast it"),
+    "a negative power": (lambda: WHOLE ** tensor([1, -1]), ArgumentError, "^pow: needs .*, got -1 at position"),
+    "a number too large": (lambda: BYTES + 300, ArgumentError, "^add: needs a number that uint8 holds, got 300\nhelp"),
+    "alpha too large": (lambda: BYTES.add(BYTES, alpha=300), ArgumentError, "^add: needs a number that uint8 holds"),
+    "a broken alpha": (lambda: WHOLE.add(WHOLE, alpha=0.5), ArgumentError, "a whole alpha for integers, got 0.5"),
+    "a fill too large": (lambda: BYTES.masked_fill(BITS, -1), ArgumentError, "a number that uint8 holds, got -1"),
+    "a choice too large": (lambda: ops.where(BITS, BYTES, 300), ArgumentError, "a number that uint8 holds, got 300"),
+    "padding too large": (lambda: ops.pad(BYTES, (1, 1), value=300), ArgumentError, "a number that uint8 holds"),
+    "an integer var": (lambda: WHOLE.var(), DTypeError, "^var: needs a floating-point tensor, got int64\nhelp: cast"),
+    "an integer std": (lambda: WHOLE.std(), DTypeError, "^std: needs a floating-point tensor, got int64\nhelp: cast"),
+    "an integer gelu": (lambda: ops.gelu(WHOLE), DTypeError, "^gelu: needs a floating-point tensor, got int64"),
+    "integer logits": (lambda: ops.cross_entropy(WHOLE, ZERO), DTypeError, "needs a floating-point tensor, got int64"),
+    "integer rows": (lambda: ops.rms_norm(WHOLE, 2), DTypeError, "^rms_norm: needs a floating-point tensor, got int64"),
+    "a shape in floats": (lambda: ops.layer_norm(ROW, 3.0), DTypeError, r"^layer_norm: needs a shape of integers, got"),
+    "samples of nothing": (
+        lambda: ops.multinomial(NONE, 1),
+        ArgumentError,
+        "^multinomial: needs rows of finite weights",
+    ),
+    "two of one number": (lambda: POINT.index_select(0, tensor([0, 0])), ShapeError, "one index for a 0-d tensor"),
+    "an axis of a number": (lambda: POINT.argmax(1), RangeError, "^argmax: needs dim from -1 to 0, got 1$"),
+    "the axes of a number": (lambda: POINT.max(dim=(0,)), DTypeError, r"^max: needs dim as an integer, got \(0,\)$"),
+    "an array for an axis": (lambda: ops.max(ROW, np.ones(2)), DTypeError, "^max: needs dim as an integer, got array"),
+    "a part of a number": (lambda: POINT.narrow(0, 0, 1), ShapeError, "^narrow: needs a tensor with at least one axis"),
+    "unflatten a number": (lambda: POINT.unflatten(0, (1,)), ShapeError, "^unflatten: needs a tensor with at least"),
+    "a mask that misfits": (lambda: ROW.masked_select(BITS), ShapeError, "^masked_select: needs shapes that broadcast"),
+    "indices of other axes": (lambda: ops.take_along_dim(TABLE, tensor([0]), 0), ShapeError, "indices of 2 axes"),
+    "a pool of bools": (lambda: ops.max_pool2d(BITS.reshape(1, 1, 2), 1), DTypeError, "needs numbers, got bool"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_pytorch_refuses_or_gets_wrong_is_refused_in_one_line(name):
+    call, error, message = REFUSED[name]
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert isinstance(raised.value, AmpkitError)
+    assert str(raised.value).partition("\nhelp: ")[0].count("\n") == 0
+
+
+@pytest.mark.parametrize("function", [ops.scatter, ops.scatter_add])
+def test_the_part_of_src_that_is_not_read_gets_no_gradient(function):
+    src = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    out = function(tensor([[1.0, 1.0]]), 1, tensor([[1]]), src)
+    assert grad((out * tensor([[5.0, 7.0]])).sum(), src)[0].tolist() == [[7, 0], [0, 0]]
+
+
+NAN, INF = np.nan, np.inf
+SLOPES = {
+    "relu6": (lambda x: ops.relu6(x), [0.0, 3.0, 6.0, 7.0, NAN], [0, 1, 0, 0, 1]),
+    "hardtanh": (lambda x: ops.hardtanh(x), [-1.0, 0.0, 1.0], [0, 1, 0]),
+    "clamp between numbers": (lambda x: x.clamp(0, 6), [0.0, 3.0, 6.0, 7.0, NAN], [0, 1, 0, 0, 0]),
+    "clamp from a number": (lambda x: x.clamp(min=0), [0.0, 3.0, -1.0, INF], [0, 1, 0, 1]),
+    "abs": (lambda x: x.abs(), [-2.0, 0.0, NAN, INF], [-1, 0, 0, 1]),
+    "max": (lambda x: x.max(), [1.0, NAN, NAN, 2.0], [0, 0.5, 0.5, 0]),
+    "min": (lambda x: x.min(), [INF, -INF, -INF], [0, 0.5, 0.5]),
+    "max along an axis": (lambda x: x.max(0).values, [1.0, 2.0, 2.0], [0, 1, 0]),
+    "the norm of zeros": (lambda x: x.norm(), [0.0, 0.0], [0, 0]),
+    "the largest size, NaN": (lambda x: x.norm(INF), [NAN, 1.0], [0, 0]),
+    "the largest size, twice": (lambda x: x.norm(INF), [-3.0, 3.0, 1.0], [-0.5, 0.5, 0]),
+    "the sum of sizes": (lambda x: x.norm(1), [NAN, -1.0, 0.0], [0, -1, 0]),
+    "the half norm with a zero": (lambda x: x.norm(0.5), [1.0, 1.0, 0.0], [2, 2, 0]),
+    "l1_loss": (lambda x: ops.l1_loss(x, x.detach() * 0, reduction="sum"), [NAN, 2.0, 0.0], [0, 1, 0]),
+    "the angle of the origin": (lambda x: ops.atan2(x, x.detach() * 0 + tensor([0.0, 1.0])), [0.0, 0.0], [0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_slopes_at_corners_ties_and_nan_are_pytorchs(name):
+    function, at, want = SLOPES[name]
+    x = tensor(at, requires_grad=True)
+    assert grad(function(x).sum(), x)[0].tolist() == want
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ((1.0, 1.0, 2.0), (0.5, 0.5, 0)),
+        ((2.0, 1.0, 2.0), (0.5, 0, 0.5)),
+        ((1.0, 1.0, 1.0), (1, 0, 0)),
+        ((0.0, 1.0, 2.0), (0, 1, 0)),
+        ((1.5, 2.0, 1.0), (0, 0, 1)),
+        ((NAN, 1.0, 2.0), (1, 0, 0)),
+        ((1.0, NAN, 2.0), (1, 0, 0)),
+        ((1.0, 1.0, None), (0.5, 0.5)),
+        ((1.0, None, NAN), (1, 1)),
+    ],
+)
+def test_bounds_that_are_tensors_share_the_slope_as_pytorchs_do(values, want):
+    tensors = [None if v is None else tensor([v], requires_grad=True) for v in values]
+    out = ops.clamp(*tensors)
+    assert tuple(g.item() for g in grad(out.sum(), [t for t in tensors if t is not None])) == want
+
+
+def test_the_larger_of_a_number_and_nan_passes_the_slope_to_both():
+    x, y = tensor([1.0, NAN, 3.0], requires_grad=True), tensor([NAN, 2.0, 3.0], requires_grad=True)
+    for function in (ops.maximum, ops.minimum):
+        assert [g.tolist() for g in grad(function(x, y).sum(), (x, y))] == [[1, 1, 0.5], [1, 1, 0.5]]

@@ -154,7 +154,6 @@ def test_normalize_divides_by_the_norm_or_by_eps():
     assert_close(ops.normalize(tensor([[3.0, 4.0], [0.0, 0.0]])), np.float32([[0.6, 0.8], [0, 0]]))
     with pytest.raises(RangeError, match="dim from -1 to 0, got 1"):
         ops.normalize(tensor([1.0]))
-    with pytest.raises(ShapeError, match="at least one element along dim 1"):
-        ops.normalize(Tensor(np.ones((2, 0))))
+    assert ops.normalize(Tensor(np.ones((2, 0)))).shape == (2, 0)
     with pytest.raises(ArgumentError, match="a positive, finite p, got 0"):
         ops.normalize(tensor([[1.0]]), p=0)

@@ -119,7 +119,7 @@ WRONG = {
     "gather by floats": (lambda x: x.gather(1, x), DTypeError, "an index of integers"),
     "index_select": (lambda x: x.index_select(0, tensor([2])), RangeError, "from 0 to 1, got 2 at position 0"),
     "scatter_add": (lambda x: x.scatter_add(1, tensor([[5]]), tensor([[1.0]])), RangeError, "got 5"),
-    "src of another shape": (lambda x: x.scatter_add(1, tensor([[0]]), x), ShapeError, "src of index's shape"),
+    "src too small": (lambda x: x.scatter_add(1, tensor([[0]]), x[:, :0]), ShapeError, "src that covers index's shape"),
     "tril": (lambda x: x[0].tril(), ShapeError, "at least 2 axes"),
     "pad": (lambda x: ops.pad(x, (1,)), ShapeError, "even number"),
     "pad mode": (lambda x: ops.pad(x, (1, 1), mode="circular"), ArgumentError, "mode 'constant'"),
