@@ -6,6 +6,7 @@ Every error is an `AmpkitError` and also the built-in that a caller would expect
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 
 class AmpkitError(Exception):
@@ -23,6 +24,12 @@ def _rebuild(kind: type[AmpkitError], text: str) -> AmpkitError:
     error = kind.__new__(kind)
     Exception.__init__(error, text)
     return error
+
+
+def unfit(where: str, params: dict[str, Any], error: Exception) -> DTypeError:
+    """The error for a call whose tensors are fine, where Python or NumPy cannot do with what came along with them."""
+    found = ", ".join([f"{name}={value!r}" for name, value in params.items()])
+    return DTypeError(where, "other arguments", found or "these", f"Python says: {str(error).splitlines()[0]}")
 
 
 class ShapeError(AmpkitError, ValueError):

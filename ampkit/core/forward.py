@@ -14,7 +14,7 @@ import numpy as np
 from .. import backends
 from . import observe
 from .dtypes import FLOATS, DType, bool_
-from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError
+from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError, unfit
 from .plan import Plan
 from .policy import _stack
 from .quiet import hush, speak
@@ -56,7 +56,7 @@ def runner(op: Any) -> Callable[..., Any]:
                 out = _narrow(out, plan)
                 _restore(op, saved, arrays, out)
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
-            if (misfit := _misfit(op, arrays, error)) is None:
+            if (misfit := _misfit(op, arrays, params, error)) is None:
                 raise
             raise misfit from error
         finally:
@@ -143,7 +143,7 @@ def _arrays(op: Any, out: Any) -> Any:
     return out
 
 
-def _misfit(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
+def _misfit(op: Any, arrays: list[Any], params: Any, error: Exception) -> AmpkitError | None:
     # What NumPy and Python say about operands that do not fit, said as the checks of ops say it; None for all else.
     dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
     numbers = [i for i, a in enumerate(arrays) if type(a) in (bool, int, float)]
@@ -163,4 +163,6 @@ def _misfit(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
         return DTypeError(op.name, needs, found, "wrap it: ampkit.tensor(...)")
     if isinstance(error, (TypeError, ValueError)) and dtypes == {bool_}:  # which NumPy does not subtract, for one
         return DTypeError(op.name, "numbers", "bool", "cast it: x.int(), or use logical operations: ~, ^")
+    if isinstance(error, (TypeError, ValueError)) and params and op.ours:
+        return unfit(op.name, dict(zip(op.signature.param_names, params, strict=True)), error)
     return None

@@ -52,6 +52,7 @@ class Op:
         self.name = reference.__name__.rstrip("_")
         update_wrapper(self, reference)
         self.cast, self.moves, self.integers, self.view = cast, moves, integers, view
+        self.ours = reference.__module__.startswith("ampkit.")
         self.forward = Primitive(self.name, reference.__module__.rpartition(".")[2], reference)
         self.backward_primitive: Primitive | None = None
         self.checks: Callable[..., Any] | None = None

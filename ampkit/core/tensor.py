@@ -15,7 +15,7 @@ from .. import backends
 from ..backends import Array, Device
 from . import dtypes, observe
 from .dtypes import DType
-from .errors import DTypeError, ShapeError, StateError
+from .errors import DTypeError, RangeError, ShapeError, StateError
 from .quiet import quietly
 from .scaletag import ScaleTag, joined
 
@@ -48,7 +48,6 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "tag", "version")
-    __array_ufunc__ = None  # `ndarray * tensor` is left to the tensor, which refuses it in one line
 
     def __init__(self, array: Array, requires_grad: bool = False):
         self.array = array
@@ -91,7 +90,9 @@ class Tensor:
         return self.ndim
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or the length of one axis."""
+        """The shape, or the length of one axis. Raises RangeError for an axis that it does not have."""
+        if dim is not None and (type(dim) is not int or not -self.ndim <= dim < self.ndim):
+            raise RangeError("size", f"dim as an integer from {-self.ndim} to {self.ndim - 1}", repr(dim))
         return self.shape if dim is None else self.shape[dim]
 
     def numel(self) -> int:

@@ -8,7 +8,7 @@ from inspect import isfunction, signature
 from types import NoneType
 from typing import Any
 
-from ..core.errors import DTypeError
+from ..core.errors import AmpkitError, DTypeError, unfit
 from ..core.tensor import Tensor
 
 __all__: list[str] = []
@@ -37,7 +37,13 @@ def _checked(function: Callable[..., Any], kinds: dict[str, Any]) -> Callable[..
         for name in kwargs.keys() & kinds if kwargs else ():
             if not isinstance(kwargs[name], kinds[name]):
                 raise _error(function, name, kwargs[name])
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, AmpkitError) or error.__traceback__.tb_next is None:  # type: ignore[union-attr]
+                raise  # a line of ours already, or Python's about the names of the arguments
+            others = signature(function).bind(*args, **kwargs).arguments
+            raise unfit(function.__name__, {k: v for k, v in others.items() if k not in kinds}, error) from error
 
     return call
 

@@ -11,8 +11,9 @@ import numpy as np
 from ..core import dtypes
 from ..core.errors import StateError
 from ..core.tensor import Tensor
-from . import inplace
+from . import inplace, numpys
 from .arithmetic import div_, rdiv
+from .given import checked
 from .index import getitem
 
 __all__: list[str] = []
@@ -99,6 +100,9 @@ def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
     return lambda self: to(self, dtype=dtype)
 
 
+_NUMBERS = (int, float, np.generic)
+
+
 def _single(f: Any) -> dict[str, Callable[..., Any]]:
     return {
         "__neg__": lambda self: f.neg(self),
@@ -107,7 +111,10 @@ def _single(f: Any) -> dict[str, Callable[..., Any]]:
         "__invert__": lambda self: f.bitwise_not(self),
         "__getitem__": lambda self, index: getitem(self, index),
         "__setitem__": lambda self, index, value: inplace.setitem(self, index, value),
-        "__rtruediv__": lambda self, other: div_(other, self) if isinstance(other, Tensor) else rdiv(self, other),
+        "__rtruediv__": lambda self, other: rdiv(self, other) if isinstance(other, _NUMBERS) else div_(other, self),
+        "__contains__": lambda self, item: bool(f.eq(self, item).array.any()),
+        "__array_ufunc__": numpys.array_ufunc,
+        "__array_function__": numpys.array_function,
         "cpu": lambda self: f.to(self, device="cpu"),
         "cuda": lambda self, device=None: f.to(self, device=_cuda(device)),
     }
@@ -148,7 +155,7 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
 
 def _written() -> dict[str, Callable[..., Any]]:
     names = ("copy_", "fill_", "zero_", "normal_", "uniform_")
-    return {name: getattr(inplace, name) for name in names}
+    return {name: checked(getattr(inplace, name)) for name in names}
 
 
 def _reversed(f: Any) -> Callable[..., Any]:

@@ -208,3 +208,108 @@ def test_the_larger_of_a_number_and_nan_passes_the_slope_to_both():
     x, y = tensor([1.0, NAN, 3.0], requires_grad=True), tensor([NAN, 2.0, 3.0], requires_grad=True)
     for function in (ops.maximum, ops.minimum):
         assert [g.tolist() for g in grad(function(x, y).sum(), (x, y))] == [[1, 1, 0.5], [1, 1, 0.5]]
+
+
+# arguments that are no tensors
+
+STRANGE = {
+    "norm": lambda: TABLE.norm("x"),
+    "std": lambda: TABLE.std(correction="x"),
+    "round": lambda: TABLE.round(decimals=1.5),
+    "tril": lambda: TABLE.tril("x"),
+    "topk": lambda: TABLE.topk(1.5),
+    "split": lambda: TABLE.split("x"),
+    "chunk": lambda: TABLE.chunk("x"),
+    "narrow": lambda: TABLE.narrow(0, "x", 1),
+    "unflatten": lambda: TABLE.unflatten(0, 5),
+    "masked_fill": lambda: TABLE.masked_fill(TABLE > 1, None),
+    "fill_": lambda: TABLE.clone().fill_("x"),
+    "normal_": lambda: TABLE.clone().normal_("x"),
+    "isclose": lambda: TABLE.isclose(TABLE, "x"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_an_argument_of_a_strange_type_is_named_in_one_line(name):
+    with pytest.raises(
+        DTypeError, match=rf"^{name}: needs other arguments, got .*=('x'|1.5|5|None).*\nhelp: Python says"
+    ):
+        STRANGE[name]()
+
+
+def test_a_call_with_other_names_is_pythons_matter():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dimension'") as raised:
+        ops.flatten(TABLE, dimension=1)
+    assert not isinstance(raised.value, AmpkitError)
+
+
+def test_an_axis_that_size_does_not_find_is_refused():
+    for dim in (2, -3, "x"):
+        with pytest.raises(RangeError, match="^size: needs dim as an integer from -2 to 1, got"):
+            TABLE.size(dim)
+
+
+def test_a_source_of_copy_is_a_tensor():
+    with pytest.raises(DTypeError, match="^copy_: needs a Tensor for `src`, got int"):
+        TABLE.clone().copy_(5)
+
+
+# NumPy
+
+
+@pytest.mark.parametrize(
+    ("call", "want"),
+    [
+        (lambda: np.mean(TABLE), 2.5),
+        (lambda: np.max(TABLE, axis=0), [3, 4]),
+        (lambda: np.exp(TABLE - TABLE), [[1, 1], [1, 1]]),
+        (lambda: np.add(TABLE, TABLE), [[2, 4], [6, 8]]),
+        (lambda: np.add.reduce(TABLE), [4, 6]),
+        (lambda: np.concatenate([ROW, ROW[:1]]), [1, 2, 4, 1]),
+        (lambda: np.clip(ROW, a_min=ROW[1], a_max=None), [2, 2, 4]),
+    ],
+)
+def test_a_function_of_numpy_gets_the_values_and_gives_an_array(call, want):
+    out = call()
+    assert isinstance(out, (np.ndarray, np.generic))
+    assert out.tolist() == want
+
+
+@pytest.mark.parametrize("call", [np.mean, np.exp, np.ptp])
+def test_a_function_of_numpy_does_not_get_what_is_on_the_tape(call):
+    with pytest.raises(AmpkitError, match=r"^numpy\(\): needs a tensor that requires no grad"):
+        call(tensor([1.0], requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a * TABLE,
+        lambda a: a / TABLE,
+        lambda a: a @ TABLE,
+        lambda a: a < TABLE,
+        lambda a: np.maximum(TABLE, a),
+    ],
+)
+def test_an_array_beside_a_tensor_is_refused(call):
+    with pytest.raises(DTypeError, match="^[a-z_]+: needs Tensors and numbers, got ndarray\nhelp: wrap arrays"):
+        call(np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("number", [np.float64(2), np.float32(2), np.int64(2)])
+def test_a_scalar_of_numpy_is_a_number_on_either_side(number):
+    for out in (number * TABLE, TABLE * number, number + TABLE - TABLE + number - 2):
+        assert isinstance(out, Tensor)
+        assert out.dtype.name == "float32"
+    assert (number / TABLE).tolist() == [[2, 1], [pytest.approx(2 / 3), 0.5]]
+    assert (number < TABLE).tolist() == [[False, False], [True, True]]
+
+
+def test_whether_a_tensor_holds_a_value():
+    assert 1 in TABLE
+    assert 9 not in TABLE
+    assert TABLE in TABLE
+    with pytest.raises(DTypeError, match="^eq: needs Tensors and numbers, got str"):
+        assert "x" in TABLE
+    with pytest.raises(DTypeError, match="^div: needs Tensors and numbers, got list"):
+        [1.0, 2.0] / TABLE
