@@ -11,6 +11,7 @@ from .. import ops
 from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
+from ..ops.given import checked
 from . import init
 from .linear import Linear
 from .making import new, probability, refuse, sizes
@@ -70,6 +71,7 @@ class MultiheadAttention(Module):
             init.zeros_(self.in_proj_bias)
             init.zeros_(self.out_proj.bias)
 
+    @checked
     def forward(
         self,
         query: Tensor,

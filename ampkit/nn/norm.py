@@ -8,6 +8,7 @@ from .. import ops
 from ..core import dtypes
 from ..core.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
+from ..ops.given import checked
 from . import init
 from .making import new, pair, sizes, zeros
 from .module import Module
@@ -178,6 +179,7 @@ class _BatchNorm(_Norm):
 class BatchNorm1d(_BatchNorm):
     """Mean 0 and variance 1 of each channel over the batch: input [N, C] or [N, C, L] -> the same; see BatchNorm2d."""
 
+    @checked
     def _check(self, input: Tensor) -> None:
         if input.ndim not in (2, 3) or input.shape[1] != self.num_features:
             raise ShapeError(
@@ -196,6 +198,7 @@ class BatchNorm2d(_BatchNorm):
     Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1. Raises ShapeError for other shapes.
     """
 
+    @checked
     def _check(self, input: Tensor) -> None:
         if input.ndim != 4 or input.shape[1] != self.num_features:
             raise ShapeError("BatchNorm2d", f"input [N, {self.num_features}, H, W]", f"shape {tuple(input.shape)}")

@@ -17,37 +17,39 @@ _KINDS = {"Tensor": Tensor, "Tensor | None": (Tensor, NoneType)}
 
 
 def checked(function: Any) -> Any:
-    """`function`, which raises DTypeError for anything but a Tensor in a parameter that is annotated so.
+    """`function` (or method), which raises DTypeError for anything but a Tensor in a parameter that is annotated so.
 
     An op, a class, or a function without such a parameter comes back as it is.
     """
     parameters = signature(function).parameters.values() if isfunction(function) else ()
-    kinds = {p.name: _KINDS[p.annotation] for p in parameters if p.annotation in _KINDS}
+    kinds = {p.name: _KINDS.get(p.annotation, object) for p in parameters}
+    while kinds and list(kinds.values())[-1] is object:
+        kinds.popitem()
     return _checked(function, kinds) if kinds else function
 
 
 def _checked(function: Callable[..., Any], kinds: dict[str, Any]) -> Callable[..., Any]:
-    pairs = list(kinds.items())  # tensors come first in every signature
+    pairs, where = list(kinds.items()), function.__qualname__.partition(".")[0]  # of a method, its class
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         for (name, kind), item in zip(pairs, args, strict=False):
             if not isinstance(item, kind):
-                raise _error(function, name, item)
+                raise _error(where, name, item)
         for name in kwargs.keys() & kinds if kwargs else ():
             if not isinstance(kwargs[name], kinds[name]):
-                raise _error(function, name, kwargs[name])
+                raise _error(where, name, kwargs[name])
         try:
             return function(*args, **kwargs)
         except (TypeError, ValueError, AttributeError) as error:
             if isinstance(error, AmpkitError) or error.__traceback__.tb_next is None:  # type: ignore[union-attr]
                 raise  # a line of ours already, or Python's about the names of the arguments
             others = signature(function).bind(*args, **kwargs).arguments
-            raise unfit(function.__name__, {k: v for k, v in others.items() if k not in kinds}, error) from error
+            raise unfit(where, {k: v for k, v in others.items() if k not in kinds}, error) from error
 
     return call
 
 
-def _error(function: Callable[..., Any], name: str, item: Any) -> DTypeError:
+def _error(where: str, name: str, item: Any) -> DTypeError:
     got, cure = type(item).__name__, "wrap it: ampkit.tensor(...)"
-    return DTypeError(function.__name__, f"a Tensor for `{name}`", *(("None",) if item is None else (got, cure)))
+    return DTypeError(where, f"a Tensor for `{name}`", *(("None",) if item is None else (got, cure)))

@@ -333,3 +333,18 @@ def test_wrong_dtypes_are_refused():
         nn.Embedding(4, 2)(tensor([1.0]))
     with pytest.raises(DTypeError, match="needs Tensors and numbers, got ndarray"):
         nn.Linear(4, 2)(np.ones((3, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("layer", "count", "name"),
+    [
+        (nn.BatchNorm1d(2), 1, "input"),
+        (nn.BatchNorm2d(2), 1, "input"),
+        (nn.MultiheadAttention(2, 1), 3, "query"),
+    ],
+    ids=["BatchNorm1d", "BatchNorm2d", "MultiheadAttention"],
+)
+@pytest.mark.parametrize("stray", [5, "x", None, [1.0]], ids=repr)
+def test_layers_that_look_at_shapes_first_refuse_what_is_no_tensor(layer, count, name, stray):
+    with pytest.raises(DTypeError, match=f"^{type(layer).__name__}: needs a Tensor for `{name}`, got"):
+        layer(*[stray] * count)
