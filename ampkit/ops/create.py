@@ -19,6 +19,7 @@ from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from ..core.values import tensor
 from .axes import sizes
+from .select import need_to_hold
 
 __all__ = [
     "arange", "as_tensor", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
@@ -95,8 +96,14 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of `size`, every element `fill_value`: bool, int64 or float32 as its type."""
+    """A tensor of `size`, every element `fill_value`: bool, int64 or float32 as its type.
+
+    Raises ArgumentError for a number that an integer `dtype` does not hold.
+    """
     kind = {bool: bool_, int: int64}.get(type(fill_value), float32)
+    wanted = kind if dtype is None else dtypes.parse(dtype)
+    if not dtypes.is_float(wanted):
+        need_to_hold("full", wanted, fill_value)
     return _made(
         np.full(_shape("full", (size,) if isinstance(size, int) else size), fill_value),
         dtype,

@@ -19,13 +19,16 @@ _KINDS = {"Tensor": Tensor, "Tensor | None": (Tensor, NoneType)}
 def checked(function: Any) -> Any:
     """`function` (or method), which raises DTypeError for anything but a Tensor in a parameter that is annotated so.
 
-    An op, a class, or a function without such a parameter comes back as it is.
+    What Python or NumPy raise for the types of its other arguments becomes a DTypeError too. An op, a class, or a
+    function from elsewhere comes back as it is.
     """
-    parameters = signature(function).parameters.values() if isfunction(function) else ()
+    if not isfunction(function) or not function.__module__.startswith("ampkit."):
+        return function
+    parameters = signature(function).parameters.values()
     kinds = {p.name: _KINDS.get(p.annotation, object) for p in parameters}
     while kinds and list(kinds.values())[-1] is object:
         kinds.popitem()
-    return _checked(function, kinds) if kinds else function
+    return _checked(function, kinds)
 
 
 def _checked(function: Callable[..., Any], kinds: dict[str, Any]) -> Callable[..., Any]:

@@ -118,6 +118,12 @@ REFUSED = {
     "a fill too large": (lambda: BYTES.masked_fill(BITS, -1), ArgumentError, "a number that uint8 holds, got -1"),
     "a choice too large": (lambda: ops.where(BITS, BYTES, 300), ArgumentError, "a number that uint8 holds, got 300"),
     "padding too large": (lambda: ops.pad(BYTES, (1, 1), value=300), ArgumentError, "a number that uint8 holds"),
+    "a filling too large": (
+        lambda: ops.full((2,), 300, dtype="uint8"),
+        ArgumentError,
+        "^full: needs a number that uint8",
+    ),
+    "a part of a byte": (lambda: ops.full_like(BYTES, 0.5), ArgumentError, "^full: needs a whole number, for uint8"),
     "an integer var": (lambda: WHOLE.var(), DTypeError, "^var: needs a floating-point tensor, got int64\nhelp: cast"),
     "an integer std": (lambda: WHOLE.std(), DTypeError, "^std: needs a floating-point tensor, got int64\nhelp: cast"),
     "an integer gelu": (lambda: ops.gelu(WHOLE), DTypeError, "^gelu: needs a floating-point tensor, got int64"),
@@ -226,6 +232,11 @@ STRANGE = {
     "fill_": lambda: TABLE.clone().fill_("x"),
     "normal_": lambda: TABLE.clone().normal_("x"),
     "isclose": lambda: TABLE.isclose(TABLE, "x"),
+    "arange": lambda: ops.arange("x"),
+    "linspace": lambda: ops.linspace(0, 1, 1.5),
+    "eye": lambda: ops.eye("x"),
+    "cat": lambda: ops.cat(5),
+    "stack": lambda: ops.stack(None),
 }
 
 
