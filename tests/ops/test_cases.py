@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampkit import testing
+from ampkit import Tensor, tensor, testing
 from ampkit.core import observe
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import AmpkitError
 from ampkit.core.op import ops as registry
 from ampkit.core.tape import no_grad
-from ampkit.core.tensor import Tensor, tensor
 
 
 def _load(path: Path) -> list[testing.Case]:

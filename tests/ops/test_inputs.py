@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops
+from ampkit import Tensor, ops, tensor
 from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.tape import grad
-from ampkit.core.tensor import Tensor, tensor
 
 STRAYS = [5, 2.5, True, "x", None, [1.0, 2.0], np.ones(3), [tensor([1.0])], 1j, object()]
 UNCASED = {
