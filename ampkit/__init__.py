@@ -48,6 +48,7 @@ from .core.rerun import recompute
 from .core.saved import Saved
 from .core.tape import enable_grad, grad, is_grad_enabled, no_grad, set_grad_enabled
 from .core.tensor import Tensor, tensor
+from .core.words import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .ops import *
 from .scaler import GradScaler
 from .serialize import load, save

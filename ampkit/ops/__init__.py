@@ -4,8 +4,10 @@ One file per kind of operation, its public names in its `__all__`. `methods.py` 
 methods, `taped.py` what NumPy's functions mean when a gradient is differentiated again.
 """
 
+from types import FunctionType as _FunctionType
 from types import ModuleType as _ModuleType
 
+from ..core.words import spelled as _spelled
 from . import methods, taped
 from .activation import *
 from .angles import *
@@ -21,6 +23,7 @@ from .embedding import *
 from .index import *
 from .join import *
 from .layout import *
+from .like import *
 from .loss import *
 from .normalize import *
 from .order import *
@@ -28,10 +31,15 @@ from .pool import *
 from .products import *
 from .reduce import *
 from .running import *
+from .scatter import *
 from .select import *
 from .shape import *
 from .softmax import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
+
+for _name in __all__:  # ops take PyTorch's other words by themselves, functions here, all at once
+    if isinstance(globals()[_name], _FunctionType):
+        globals()[_name] = _spelled(globals()[_name])
 
 methods.bind(globals())

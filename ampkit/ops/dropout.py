@@ -10,15 +10,16 @@ from ..core.errors import ArgumentError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.tensor import Tensor
+from ..core.words import Word
 
 __all__ = ["dropout"]
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word = False) -> Tensor:
     """Zero each element with probability `p`, and multiply the others by 1 / (1 - p).
 
     input [...] -> [...]; the input itself if not `training`. A draw of the default stream decides, with `p` rounded to
-    a multiple of 2^-16.
+    a multiple of 2^-16. `inplace` is taken for PyTorch's sake: the answer is new memory all the same.
     Raises ArgumentError for a probability outside [0, 1].
     Srivastava et al. 2014, JMLR 15.
     """

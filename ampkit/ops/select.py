@@ -13,6 +13,7 @@ from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
+from ..core.words import Word
 from .masks import kept
 
 __all__ = ["clamp", "clip", "hardtanh", "masked_fill", "maximum", "minimum", "relu6", "where"]
@@ -157,12 +158,12 @@ def masked_fill_backward(dy, saved, needs, value):
     return kept(dy, np.logical_not(plain(saved.mask))), None
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: Word = False) -> Tensor:
     """input held between min_val and max_val."""
     return clamp(input, min_val, max_val)
 
 
-def relu6(input: Tensor) -> Tensor:
+def relu6(input: Tensor, inplace: Word = False) -> Tensor:
     """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
     return clamp(input, 0, 6)
 
