@@ -76,6 +76,6 @@ def get_rng_state() -> tuple[int, int]:
     return default.state()
 
 
-def set_rng_state(state: tuple[int, int]) -> None:
+def set_rng_state(new_state: tuple[int, int]) -> None:
     """Set the default stream to a state that `get_rng_state` gave."""
-    default.restore(state)
+    default.restore(new_state)

@@ -111,7 +111,7 @@ def header(given: list[inspect.Parameter]) -> str:
 def scope(given: list[inspect.Parameter]) -> dict[str, Any]:
     """What the names in `header` and `lines` mean."""
     defaults = {f"_default_{p.name}": p.default for p in given if p.default is not p.empty}
-    return {**defaults, "_refuse": _refuse, "_reduction": _reduction, "_need": _need, "_missing": MISSING}
+    return {**defaults, "_refuse": _refuse, "_reduction": reduction_of, "_need": _need, "_missing": MISSING}
 
 
 def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,8 +141,8 @@ def _refuse(name: str, word: str, value: Any) -> None:
     raise ArgumentError(name, f"{word} left at its default, the only one there is", got, REFUSED[word])
 
 
-def _reduction(size_average: Any, reduce: Any) -> str:
-    # What the two meant before `reduction`: a missing one is True, and without reduce nothing is averaged.
+def reduction_of(size_average: Any, reduce: Any) -> str:
+    """What the two meant before `reduction`: a missing one is True, and without reduce every element stays."""
     if reduce is not None and not reduce:
         return "none"
     return "mean" if size_average is None or size_average else "sum"

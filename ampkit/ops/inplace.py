@@ -70,8 +70,8 @@ def augments(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return augment
 
 
-def copy_(self: Tensor, src: Tensor) -> Tensor:
-    """Overwrite with the values of src, broadcast and rounded to self's dtype."""
+def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Overwrite with the values of src, broadcast and rounded to self's dtype; non_blocking changes nothing."""
     return self.write_(_fitting("copy_", self.shape, src.to(self.device).array))  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes
-from ..core.errors import StateError
+from ..core.errors import DTypeError, StateError
 from ..core.tensor import Tensor
 from . import inplace
 from .arithmetic import div_, rdiv
@@ -19,18 +19,19 @@ __all__: list[str] = []
 
 # Methods that call the function of their name with self first.
 METHODS = [
-    "abs", "acos", "add", "addcdiv", "addcmul", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
-    "argsort", "asin", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
-    "ceil", "chunk", "clamp", "clip", "clone", "contiguous", "cos", "cosh", "count_nonzero", "cumprod",
-    "cumsum", "div", "dot", "eq", "equal", "erf", "exp", "exp2", "expand", "expm1", "flatten", "flip",
-    "floor", "floor_divide", "gather", "ge", "gt", "index_add", "index_select", "isclose", "isfinite",
-    "isinf", "isnan", "le", "lerp", "log", "log10", "log1p", "log2", "log_softmax", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "masked_fill", "masked_select", "matmul",
-    "max", "maximum", "mean", "min", "minimum", "mm", "movedim", "mul", "mv", "narrow", "ne", "neg", "norm",
-    "permute", "pow", "prod", "reciprocal", "relu", "remainder", "repeat", "repeat_interleave", "reshape",
-    "roll", "round", "rsqrt", "scatter", "scatter_add", "select", "sigmoid", "sign", "sin", "sinh", "softmax",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "t", "tan", "tanh", "tile",
-    "to", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unflatten", "unsqueeze", "var",
+    "abs", "acos", "add", "addcdiv", "addcmul", "addmm", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
+    "argsort", "asin", "atan", "atan2", "baddbmm", "bernoulli", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "bmm", "broadcast_to", "ceil", "chunk", "clamp", "clip", "clone", "contiguous", "cos", "cosh",
+    "count_nonzero", "cumprod", "cumsum", "div", "divide", "dot", "eq", "equal", "erf", "exp", "exp2", "expand",
+    "expm1", "flatten", "flip", "floor", "floor_divide", "gather", "ge", "gt", "index_add", "index_select", "isclose",
+    "isfinite", "isinf", "isnan", "le", "lerp", "log", "log10", "log1p", "log2", "log_softmax", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "masked_fill", "masked_select", "matmul", "max",
+    "maximum", "mean", "min", "minimum", "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv",
+    "narrow", "ne", "neg", "norm", "outer", "permute", "pow", "prod", "reciprocal", "relu", "remainder", "repeat",
+    "repeat_interleave", "reshape", "roll", "round", "rsqrt", "scatter", "scatter_add", "select", "sigmoid", "sign",
+    "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract", "sum",
+    "swapaxes", "swapdims", "t", "take_along_dim", "tan", "tanh", "tile", "to", "topk", "transpose", "tril", "triu",
+    "true_divide", "trunc", "unbind", "unflatten", "unsqueeze", "var", "vdot",
 ]  # fmt: skip
 
 # Operators: the function, then whether its operands come the other way round.
@@ -39,11 +40,20 @@ OPERATORS = {
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-IN_PLACE = ("abs", "add", "clamp", "div", "exp", "lerp", "masked_fill", "mul", "neg", "pow", "relu", "round", "sqrt",
-            "sub", "addcmul", "addcdiv", "scatter_add", "index_add")  # fmt: skip
+# Those that also come as a change in place: `add_`. The answer has self's shape and is rounded to its dtype.
+IN_PLACE = [
+    "abs", "acos", "add", "addcdiv", "addcmul", "addmm", "asin", "atan", "atan2", "baddbmm", "bitwise_and",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp", "clip", "cos", "cosh", "cumprod", "cumsum", "div",
+    "divide", "eq", "erf", "exp", "exp2", "expm1", "floor", "floor_divide", "ge", "gt", "index_add", "le", "lerp",
+    "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
+    "mul", "multiply", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "scatter",
+    "scatter_add", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "tril",
+    "triu", "true_divide", "trunc",
+]  # fmt: skip
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
-    "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "bool": dtypes.bool_,
+    "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "bool": dtypes.bool_,
 }  # fmt: skip
 
 
@@ -96,7 +106,7 @@ def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
-    return lambda self: to(self, dtype=dtype)
+    return lambda self, memory_format=None: to(self, dtype=dtype)
 
 
 def _single(f: Any) -> dict[str, Callable[..., Any]]:
@@ -108,13 +118,33 @@ def _single(f: Any) -> dict[str, Callable[..., Any]]:
         "__getitem__": lambda self, index: getitem(self, index),
         "__setitem__": lambda self, index, value: inplace.setitem(self, index, value),
         "__rtruediv__": lambda self, other: div_(other, self) if isinstance(other, Tensor) else rdiv(self, other),
-        "cpu": lambda self: f.to(self, device="cpu"),
-        "cuda": lambda self, device=None: f.to(self, device=_cuda(device)),
+        "cpu": lambda self, memory_format=None: f.to(self, device="cpu"),
+        "cuda": lambda self, device=None, non_blocking=False, memory_format=None: f.to(self, device=_cuda(device)),
+        "where": lambda self, condition, other: f.where(condition, self, other),
+        "type": _typed,
     }
 
 
 def _cuda(device: Any) -> str:
     return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device)
+
+
+def _typed(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The values in another dtype; without one, the name of the dtype."""
+    return self.dtype.name if dtype is None else self.to(dtype)  # type: ignore[attr-defined]
+
+
+def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    # In another shape; or, as PyTorch has it, the same bits read as a dtype of the same width.
+    if len(shape) != 1 or isinstance(shape[0], (int, tuple, list)):
+        return _viewed(self, f.reshape(self, *shape))
+    wanted = dtypes.parse(shape[0])
+    if wanted.itemsize != self.itemsize or self.requires_grad:
+        got = f"{wanted.name} for {self.dtype.name}" + (", which requires grad" if self.requires_grad else "")
+        raise DTypeError("view", "a shape, or a dtype as wide as that of a tensor off the tape", got)
+    out = Tensor(self.array.view(wanted))
+    out.version = self.version
+    return out
 
 
 def _viewed(self: Tensor, made: Tensor) -> Tensor:
@@ -126,7 +156,7 @@ def _viewed(self: Tensor, made: Tensor) -> Tensor:
 
 def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
     return {
-        "view": lambda self, *shape: _viewed(self, f.reshape(self, *shape)),
+        "view": lambda self, *shape, size=None: _view(f, self, shape if size is None else (size,)),
         "view_as": lambda self, other: _viewed(self, f.reshape(self, other.shape)),
         "reshape_as": lambda self, other: f.reshape(self, other.shape),
         "expand_as": lambda self, other: f.expand(self, other.shape),
@@ -138,8 +168,8 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
 def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
     # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
     def new(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
-            return make(*args, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **words: Any) -> Any:
+            return make(*args, dtype=dtype or self.dtype, device=device or self.device, **words)
 
         return made
 

@@ -111,8 +111,14 @@ class LRScheduler:
             start += size
         self.optimizer.schedule = self
 
-    def step(self) -> None:
-        """Move on if the optimizer really stepped since the last call. StateError if a newer schedule drives it."""
+    def step(self, epoch: None = None) -> None:
+        """Move on if the optimizer really stepped since the last call. StateError if a newer schedule drives it.
+
+        ArgumentError for an `epoch`: the schedule counts the real steps itself.
+        """
+        if epoch is not None:
+            cure = "leave it out: a schedule counts the real steps of its optimizer"
+            raise ArgumentError(f"{type(self).__name__}.step", "no epoch", repr(epoch), cure)
         if self.optimizer.schedule is not self:
             cure = "join them: SequentialLR(optimizer, [first, second], milestones=[n]), or multiply them in a LambdaLR"
             raise StateError(
