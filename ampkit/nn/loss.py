@@ -122,6 +122,22 @@ class HuberLoss(_Loss):
         return ops.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
 
 
+class KLDivLoss(_Loss):
+    """target (log(target) - input): log-probabilities input, probabilities target, or with log_target their logarithms.
+
+    Both [...]. reduction: also "batchmean", the sum over the length of the first axis, which is the divergence itself.
+    """
+
+    reductions = ("mean", "batchmean", "sum", "none")
+
+    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False):
+        super().__init__(size_average, reduce, reduction)
+        self.log_target = log_target
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return ops.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+
+
 class BCELoss(_Loss):
     """Cross entropy of probabilities with targets in [0, 1]: both [...]; refused in autocast: use BCEWithLogitsLoss."""
 

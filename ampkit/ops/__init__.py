@@ -20,6 +20,7 @@ from .create import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .gates import *
 from .index import *
 from .join import *
 from .layout import *
@@ -28,6 +29,7 @@ from .loss import *
 from .normalize import *
 from .order import *
 from .pool import *
+from .pool1d import *
 from .products import *
 from .reduce import *
 from .running import *

@@ -19,4 +19,7 @@ CASES = [
     Case("adaptive_avg_pool2d", normal(2, 3, 5, 7), (3, 2)),
     Case("adaptive_avg_pool2d", normal(2, 3, 2, 3), (3, None)),
     Case("adaptive_avg_pool2d", normal(3, 5, 5), 1),
+    Case("max_pool1d", normal(2, 3, 7), 3, 2, 1),
+    Case("avg_pool1d", normal(2, 3, 7), (2,), 1, ceil_mode=True, count_include_pad=False),
+    Case("adaptive_avg_pool1d", normal(3, 7), 3),
 ]
