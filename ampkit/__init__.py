@@ -43,7 +43,7 @@ from .core.errors import (
 from .core.op import op
 from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast_enabled
 from .core.primitive import Primitive, reference_only
-from .core.random import get_rng_state, manual_seed, set_rng_state
+from .core.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
 from .core.rerun import recompute
 from .core.saved import Saved
 from .core.tape import enable_grad, grad, is_grad_enabled, no_grad, set_grad_enabled
