@@ -61,6 +61,11 @@ class enable_grad(_Recording):
     mode = True
 
 
+def inference_mode(mode: bool = True) -> _Recording:
+    """`no_grad`; with mode=False nothing changes."""
+    return no_grad() if mode else set_grad_enabled(is_grad_enabled())
+
+
 class set_grad_enabled(_Recording):
     """From now on record operations or don't; as a block or a decorator, only there."""
 

@@ -17,6 +17,7 @@ from .compare import *
 from .conv import *
 from .convert import *
 from .create import *
+from .diagonals import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
@@ -27,16 +28,22 @@ from .layout import *
 from .like import *
 from .loss import *
 from .normalize import *
+from .numbers import *
 from .order import *
+from .pixels import *
 from .pool import *
 from .pool1d import *
 from .products import *
+from .quantiles import *
 from .reduce import *
 from .running import *
 from .scatter import *
 from .select import *
+from .sets import *
 from .shape import *
 from .softmax import *
+from .stacks import *
+from .vectors import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
 

@@ -19,19 +19,23 @@ __all__: list[str] = []
 
 # Methods that call the function of their name with self first.
 METHODS = [
-    "abs", "acos", "add", "addcdiv", "addcmul", "addmm", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
-    "argsort", "asin", "atan", "atan2", "baddbmm", "bernoulli", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "bmm", "broadcast_to", "ceil", "chunk", "clamp", "clip", "clone", "contiguous", "cos", "cosh",
-    "count_nonzero", "cumprod", "cumsum", "div", "divide", "dot", "eq", "equal", "erf", "exp", "exp2", "expand",
-    "expm1", "flatten", "flip", "floor", "floor_divide", "gather", "ge", "gt", "index_add", "index_select", "isclose",
-    "isfinite", "isinf", "isnan", "le", "lerp", "log", "log10", "log1p", "log2", "log_softmax", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "masked_fill", "masked_select", "matmul", "max",
-    "maximum", "mean", "min", "minimum", "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv",
-    "narrow", "ne", "neg", "norm", "outer", "permute", "pow", "prod", "reciprocal", "relu", "remainder", "repeat",
-    "repeat_interleave", "reshape", "roll", "round", "rsqrt", "scatter", "scatter_add", "select", "sigmoid", "sign",
-    "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract", "sum",
-    "swapaxes", "swapdims", "t", "take_along_dim", "tan", "tanh", "tile", "to", "topk", "transpose", "tril", "triu",
-    "true_divide", "trunc", "unbind", "unflatten", "unsqueeze", "var", "vdot",
+    "abs", "absolute", "acos", "add", "addcdiv", "addcmul", "addmm", "all", "allclose", "amax", "amin", "any",
+    "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "argsort", "argwhere", "asin", "atan", "atan2",
+    "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
+    "broadcast_to", "ceil", "chunk", "clamp", "clamp_max", "clamp_min", "clip", "clone", "contiguous", "cos", "cosh",
+    "count_nonzero", "cross", "cumprod", "cumsum", "diag", "diag_embed", "diagonal", "div", "divide", "dot", "eq",
+    "equal", "erf", "exp", "exp2", "expand", "expm1", "fix", "flatten", "flip", "floor", "floor_divide", "fmod",
+    "gather", "ge", "ger", "greater", "greater_equal", "gt", "index_add", "index_copy", "index_fill", "index_select",
+    "inner", "isclose", "isfinite", "isinf", "isnan", "le", "lerp", "less", "less_equal", "log", "log10", "log1p",
+    "log2", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt",
+    "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min", "minimum",
+    "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv", "nan_to_num", "narrow", "ne", "neg",
+    "negative", "nonzero", "norm", "not_equal", "outer", "permute", "pow", "prod", "quantile", "reciprocal", "relu",
+    "remainder", "repeat", "repeat_interleave", "reshape", "roll", "round", "rsqrt", "scatter", "scatter_add",
+    "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack",
+    "std", "sub", "subtract", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tile",
+    "to", "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
+    "unsqueeze", "var", "vdot",
 ]  # fmt: skip
 
 # Operators: the function, then whether its operands come the other way round.
@@ -42,13 +46,14 @@ OPERATORS = {
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 # Those that also come as a change in place: `add_`. The answer has self's shape and is rounded to its dtype.
 IN_PLACE = [
-    "abs", "acos", "add", "addcdiv", "addcmul", "addmm", "asin", "atan", "atan2", "baddbmm", "bitwise_and",
-    "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp", "clip", "cos", "cosh", "cumprod", "cumsum", "div",
-    "divide", "eq", "erf", "exp", "exp2", "expm1", "floor", "floor_divide", "ge", "gt", "index_add", "le", "lerp",
-    "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
-    "mul", "multiply", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "scatter",
-    "scatter_add", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "tril",
-    "triu", "true_divide", "trunc",
+    "abs", "absolute", "acos", "add", "addcdiv", "addcmul", "addmm", "arccos", "arcsin", "arctan", "asin", "atan",
+    "atan2", "baddbmm", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp", "clamp_max",
+    "clamp_min", "clip", "cos", "cosh", "cumprod", "cumsum", "div", "divide", "eq", "erf", "exp", "exp2", "expm1",
+    "fix", "floor", "floor_divide", "fmod", "ge", "gt", "index_add", "index_copy", "index_fill", "le", "lerp", "log",
+    "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
+    "masked_scatter", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "pow", "reciprocal", "relu",
+    "remainder", "round", "rsqrt", "scatter", "scatter_add", "sigmoid", "sign", "sin", "sinh", "sqrt", "square",
+    "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc",
 ]  # fmt: skip
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,

@@ -39,6 +39,9 @@ LAYERS = [
     (nn.ConstantPad1d((1, 2), 3.5), LINE, lambda x: ops.pad(x, (1, 2), value=3.5)),
     (nn.ConstantPad2d(1, 2.0), IMAGE, lambda x: ops.pad(x, (1, 1, 1, 1), value=2.0)),
     (nn.ConstantPad3d((1, 0, 0, 2, 1, 1), -1), IMAGE, lambda x: ops.pad(x, (1, 0, 0, 2, 1, 1), value=-1)),
+    (nn.PixelShuffle(2), IMAGE, lambda x: ops.pixel_shuffle(x, 2)),
+    (nn.PixelUnshuffle(2), IMAGE[..., :4], lambda x: ops.pixel_unshuffle(x, 2)),
+    (nn.ChannelShuffle(2), IMAGE, lambda x: x[:, [0, 2, 1, 3]]),
     (nn.ZeroPad1d(2), LINE, lambda x: ops.pad(x, (2, 2))),
     (nn.ZeroPad2d((1, 0, 2, 0)), IMAGE, lambda x: ops.pad(x, (1, 0, 2, 0))),
     (nn.ZeroPad3d(1), IMAGE, lambda x: ops.pad(x, (1,) * 6)),
@@ -49,6 +52,15 @@ LAYERS = [
 def test_a_layer_computes_its_function(layer, x, function):
     assert np.allclose(layer(x).detach().array, function(x).array, rtol=1e-12, atol=1e-14)
     assert repr(layer).startswith(type(layer).__name__ + "(")
+
+
+def test_distances_compare_two_inputs():
+    other = FLAT.flip(0)
+    lengths = ((FLAT * FLAT).sum(1) * (other * other).sum(1)).sqrt()
+    cosine = (FLAT * other).sum(1) / lengths
+    assert np.allclose(nn.CosineSimilarity()(FLAT, other).array, cosine.array)
+    gap = nn.PairwiseDistance(1.0, eps=0.0, keepdim=True)(FLAT, other)
+    assert np.allclose(gap.array, np.abs(FLAT.array - other.array).sum(1, keepdims=True))
 
 
 def test_the_divergence_has_four_reductions():
