@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, optim
-from ampkit.core.errors import ArgumentError, DTypeError
+from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 
 
 def parameter():
@@ -131,3 +131,43 @@ def test_ranges_and_repeats_take_names_and_tensors():
     ):
         with pytest.raises(ArgumentError):
             call()
+
+
+def test_a_tensor_answers_what_scripts_ask():
+    x = ampkit.ones(2, 3)
+    assert (x.is_cpu, x.is_cuda, x.is_sparse, x.is_quantized, x.is_meta, x.layout) == (
+        True, False, False, False, False, ampkit.strided,
+    )  # fmt: skip
+    assert (x.nelement(), x.ndimension(), x.get_device(), x.is_complex(), x.is_signed()) == (6, 2, -1, False, True)
+    assert x.is_same_size(x.T) is False
+    assert x.pin_memory() is x
+    assert not x.is_pinned()
+    assert ampkit.tensor(2).is_nonzero()
+    assert x.data_ptr() == x.view(-1).data_ptr() == x[0].data_ptr() == x[1].data_ptr() - 12
+    y = ampkit.ones(2, requires_grad=True) * 2
+    assert y.detach_() is y
+    assert y.is_leaf
+    assert not y.requires_grad
+
+
+def test_random_numbers_are_written_in_place():
+    ampkit.manual_seed(0)
+    x = ampkit.zeros(4000)
+    assert x.bernoulli_(0.25).mean().item() == pytest.approx(0.25, abs=0.03)
+    assert set(x.tolist()) == {0.0, 1.0}
+    assert x.bernoulli_(ampkit.tensor([1.0])).sum().item() == 4000
+    assert x.exponential_(2.0).mean().item() == pytest.approx(0.5, abs=0.05)
+    assert set(x.random_(3).tolist()) == {0.0, 1.0, 2.0}
+    assert set(x.random_(5, 7).tolist()) == {5.0, 6.0}
+    assert 0 <= x.half().random_().min().item() <= x.half().random_().max().item() <= 2048
+    assert ampkit.zeros(9, dtype=ampkit.bool).random_().dtype == ampkit.bool
+    for call in (lambda: x.bernoulli_(1.5), lambda: x.exponential_(0), lambda: x.random_(3, 3)):
+        with pytest.raises(ArgumentError):
+            call()
+
+
+def test_a_diagonal_is_filled_in_place():
+    assert ampkit.zeros(2, 3).fill_diagonal_(5).tolist() == [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
+    assert ampkit.zeros(4, 2).fill_diagonal_(1, wrap=True).tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+    with pytest.raises(ShapeError, match="at least two axes"):
+        ampkit.zeros(2).fill_diagonal_(1)

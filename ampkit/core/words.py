@@ -33,7 +33,7 @@ REFUSED = {
     "weight": 'weigh the loss of each element: (loss(input, target, reduction="none") * weight).mean()',
 }
 # What PyTorch's creation functions take besides dtype, device and requires_grad; it changes no values.
-_CREATION = ("layout", "pin_memory", "memory_format")
+_CREATION = {"layout": None, "pin_memory": False, "memory_format": None}
 _SHAPES = {"shape", "size", "dims", "repeats"}  # variadic numbers that PyTorch also takes as one sequence by this name
 
 
@@ -66,7 +66,7 @@ def spelled_out(parameters: Parameters) -> list[inspect.Parameter]:
         more.append(star.name)
         found[found.index(star)] = star.replace(name=f"_{star.name}")
     among = kind.POSITIONAL_OR_KEYWORD if star is None else kind.KEYWORD_ONLY
-    words = [kind(word, among, default=None, annotation="Word") for word in more]
+    words = [kind(word, among, default=_CREATION.get(word), annotation="Word") for word in more]
     at = next((i for i, p in enumerate(found) if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)), len(found))
     found = found[:at] + words + found[at:]
     loose = False  # a parameter that has another name cannot be required by Python, nor can those after it

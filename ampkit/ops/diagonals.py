@@ -9,6 +9,7 @@ import numpy as np
 from ..core import dtypes
 from ..core.errors import RangeError, ShapeError
 from ..core.tensor import Tensor
+from ..core.words import Word
 from .axes import axis
 from .create import tensor
 from .index import getitem, put_item
@@ -63,12 +64,16 @@ def _places(rows: int, columns: int, offset: int) -> tuple[Any, Any]:
     return first - min(offset, 0), first + max(offset, 0)
 
 
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = None) -> Tensor:
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: Word = None
+) -> Tensor:
     """The places of the lower triangle of a matrix [row, col], in row-major order: [2, n]; see `tril`."""
     return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
 
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = None) -> Tensor:
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: Word = None
+) -> Tensor:
     """The places of the upper triangle of a matrix [row, col], in row-major order: [2, n]; see `triu`."""
     return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..core import dtypes
 from ..core.errors import DTypeError, StateError
 from ..core.tensor import Tensor
-from . import inplace
+from . import facts, inplace
 from .arithmetic import div_, rdiv
 from .index import getitem
 
@@ -81,6 +81,10 @@ def bind(functions: dict[str, Any]) -> None:
         _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
     for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
         _set(name, function)
+    for function in facts.METHODS:
+        setattr(Tensor, function.__name__, function)
+    for name, fact in facts.PROPERTIES.items():
+        setattr(Tensor, name, property(fact))
     Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
     Tensor.mT = property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed.")  # type: ignore[attr-defined]
 
@@ -182,7 +186,17 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _written() -> dict[str, Callable[..., Any]]:
-    names = ("copy_", "fill_", "zero_", "normal_", "uniform_")
+    names = (
+        "copy_",
+        "fill_",
+        "zero_",
+        "normal_",
+        "uniform_",
+        "bernoulli_",
+        "exponential_",
+        "random_",
+        "fill_diagonal_",
+    )
     return {name: getattr(inplace, name) for name in names}
 
 
