@@ -44,7 +44,17 @@ from .module import Module
 from .norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from .pool1d import AdaptiveAvgPool1d, AvgPool1d, MaxPool1d
+from .ranking import (
+    CosineEmbeddingLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    PoissonNLLLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+)
 from .shape import Flatten, Unflatten
+from .upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 
 __all__ = [
     "CELU",
@@ -67,6 +77,7 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "ConvTranspose2d",
+    "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
     "Dropout",
@@ -76,11 +87,13 @@ __all__ = [
     "Embedding",
     "Flatten",
     "Fold",
+    "GaussianNLLLoss",
     "GroupNorm",
     "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
+    "HingeEmbeddingLoss",
     "HuberLoss",
     "Identity",
     "KLDivLoss",
@@ -91,6 +104,7 @@ __all__ = [
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
     "Mish",
@@ -105,6 +119,7 @@ __all__ = [
     "ParameterList",
     "PixelShuffle",
     "PixelUnshuffle",
+    "PoissonNLLLoss",
     "RMSNorm",
     "ReLU",
     "ReLU6",
@@ -112,6 +127,7 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
+    "SoftMarginLoss",
     "Softmax",
     "Softmax2d",
     "Softmin",
@@ -121,8 +137,12 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "TripletMarginLoss",
     "Unflatten",
     "Unfold",
+    "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",

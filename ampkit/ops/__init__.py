@@ -35,7 +35,9 @@ from .pool import *
 from .pool1d import *
 from .products import *
 from .quantiles import *
+from .ranking import *
 from .reduce import *
+from .resize import *
 from .running import *
 from .scatter import *
 from .select import *

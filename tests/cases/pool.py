@@ -22,4 +22,11 @@ CASES = [
     Case("max_pool1d", normal(2, 3, 7), 3, 2, 1),
     Case("avg_pool1d", normal(2, 3, 7), (2,), 1, ceil_mode=True, count_include_pad=False),
     Case("adaptive_avg_pool1d", normal(3, 7), 3),
+    Case("interpolate", normal(2, 3, 4, 5), (6, 3)),
+    Case("interpolate", normal(2, 3, 4), scale_factor=1.7, mode="nearest-exact"),
+    Case("interpolate", normal(2, 3, 4), 7, mode="linear"),
+    Case("interpolate", normal(1, 2, 3, 4), (5, 2), mode="bilinear", align_corners=True),
+    Case("interpolate", normal(1, 2, 3, 4), scale_factor=(2, 1.5), mode="bilinear"),
+    Case("interpolate", normal(1, 1, 2, 3, 2), (3, 2, 4), mode="trilinear"),
+    Case("interpolate", normal(1, 2, 4, 6), 2, mode="area"),
 ]
