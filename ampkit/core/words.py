@@ -47,7 +47,7 @@ MISSING = _Missing()
 
 def computes(parameter: inspect.Parameter) -> bool:
     """Whether a parameter reaches the function; a `Word` does not."""
-    return parameter.annotation not in ("Word", Word)
+    return bool(parameter.annotation != "Word")
 
 
 def spelled_out(parameters: Parameters) -> list[inspect.Parameter]:
@@ -88,7 +88,7 @@ def lines(name: str, given: list[inspect.Parameter]) -> Iterator[str]:
     for word in REFUSED:
         if word in names and not computes(names[word]):
             yield f"    if {word} is not None and {word} is not False: _refuse({name!r}, {word!r}, {word})"
-    if "size_average" in names:
+    if "size_average" in names and not computes(names["size_average"]):
         yield "    if size_average is not None or reduce is not None: reduction = _reduction(size_average, reduce)"
     needed = [p.name for p in given if p.default is MISSING]
     if needed:

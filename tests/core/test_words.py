@@ -136,13 +136,13 @@ def test_an_op_of_ones_own_keeps_parameters_of_these_names():
     from ampkit.core.op import ops as registry
     from ampkit.core.policy import categories
 
-    def shifted(input: Array, out=1.0, weight=2.0):
-        return input * weight + out
+    def shifted(input: Array, out=1.0, weight=2.0, size_average=0.0):
+        return input * weight + out + size_average
 
     shifted.__annotations__["input"] = "Array"
     made = op(cast=Cast.KEEP)(shifted)
     try:
-        assert same(made(X, 3.0, weight=1.0), X + 3)
+        assert same(made(X, 3.0, weight=1.0, size_average=1.0), X + 4)
     finally:
         registry.pop("shifted")
         categories.pop("shifted")
