@@ -11,15 +11,17 @@ Every name of `ampkit.ops` is also a name here, the same object.
 
 import builtins as _builtins
 import inspect as _inspect
-from types import SimpleNamespace as _SimpleNamespace
 
 __version__ = "0.1.0"
 
-from . import data, models, nn, ops, optim, utils
+from math import e, inf, nan, pi
+
+from . import amp, cuda, data, models, nn, ops, optim, utils
 from .backends import Device as device
 from .backends.cpu.threads import get_num_threads, set_num_threads
 from .core import observe
 from .core.dlpack import from_dlpack
+from .core.dtypes import DType as dtype
 from .core.dtypes import bfloat16, finfo, float16, float32, float64, int8, int16, int32, int64, uint8
 from .core.dtypes import bool_ as bool
 from .core.dtypes import float16 as half
@@ -43,19 +45,19 @@ from .core.errors import (
 from .core.op import op
 from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast_enabled
 from .core.primitive import Primitive, reference_only
-from .core.random import get_rng_state, manual_seed, set_rng_state
+from .core.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
 from .core.rerun import recompute
 from .core.saved import Saved
-from .core.tape import enable_grad, grad, is_grad_enabled, no_grad, set_grad_enabled
+from .core.tape import enable_grad, grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from .core.tensor import Shape as Size
 from .core.tensor import Tensor
 from .core.values import tensor
+from .core.words import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .ops import *
 from .scaler import GradScaler
 from .serialize import load, save
 
-amp = _SimpleNamespace(GradScaler=GradScaler, autocast=autocast)  # PyTorch's second address of the two
-
-_PARTS = {"data", "models", "nn", "observe", "ops", "optim", "utils"}
+_PARTS = {"amp", "cuda", "data", "models", "nn", "observe", "ops", "optim", "utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name
     for name, value in list(globals().items())

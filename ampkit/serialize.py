@@ -47,10 +47,18 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
         raise FileError("save", "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
 
 
-def load(f: str | os.PathLike[str], map_location: str | None = None, *, weights_only: bool = True) -> Any:
+def load(
+    f: str | os.PathLike[str],
+    map_location: str | None = None,
+    pickle_module: None = None,
+    *,
+    weights_only: bool | None = True,
+    mmap: bool | None = None,
+) -> Any:
     """What `save` wrote to `f`, or the dict of tensors of any other safetensors file.
 
-    map_location: the device to put tensors on, the CPU by default. weights_only is PyTorch's: no code is ever loaded.
+    map_location: the device to put tensors on, the CPU by default. weights_only, pickle_module and
+    mmap are PyTorch's: no code is ever loaded, and the file is read whole.
     Raises FileError for a file that is missing, cut short or no safetensors file.
     """
     try:

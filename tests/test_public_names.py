@@ -17,17 +17,27 @@ TOP = """
     autocast Policy GradScaler is_autocast_enabled get_autocast_dtype reference_only observe
     manual_seed get_rng_state set_rng_state save load set_num_threads get_num_threads
     float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool half float double int long finfo device
-    op Cast Saved Primitive nn optim ops models data utils amp
+    op Cast Saved Primitive nn optim ops models data utils amp cuda Generator Size dtype inference_mode
+    channels_last contiguous_format preserve_format strided inf nan pi e initial_seed
 """.split()
 PLACES = {
     "ampkit.nn": """
         Module Parameter Identity Linear Conv2d Embedding LayerNorm RMSNorm BatchNorm1d BatchNorm2d Dropout
         MultiheadAttention ReLU GELU SiLU Tanh Sigmoid Softmax MaxPool2d AvgPool2d AdaptiveAvgPool2d Flatten
         Sequential ModuleList CrossEntropyLoss MSELoss init functional
+        ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
+        MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
     """,
     "ampkit.optim": "SGD Adam AdamW clip_grad_norm_ clip_grad_value_ lr_scheduler",
-    "ampkit.optim.lr_scheduler": "StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR",
-    "ampkit.utils.data": "TensorDataset DataLoader",
+    "ampkit.optim.lr_scheduler": """
+        StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR ConstantLR MultiStepLR ExponentialLR
+        PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler
+    """,
+    "ampkit.utils.data": """
+        TensorDataset DataLoader Dataset Subset ConcatDataset random_split Sampler SequentialSampler RandomSampler
+        SubsetRandomSampler WeightedRandomSampler BatchSampler default_collate
+    """,
+    "ampkit.cuda": "is_available device_count current_device synchronize empty_cache manual_seed manual_seed_all",
     "ampkit.models": "mlp cnn resnet18 resnet34 resnet50 gpt",
     "ampkit.amp": "autocast GradScaler",
 }
@@ -47,7 +57,8 @@ def test_the_parts_have_theirs(place, name):
 
 
 @pytest.mark.parametrize(
-    "place", ["nn", "nn.functional", "optim", "optim.lr_scheduler", "utils.data", "models", "data", "testing"]
+    "place",
+    ["nn", "nn.functional", "optim", "optim.lr_scheduler", "utils.data", "models", "data", "testing", "amp", "cuda"],
 )
 def test_a_part_can_be_imported_by_pytorchs_path(place):
     importlib.import_module(f"ampkit.{place}")
@@ -79,3 +90,27 @@ def test_importing_ampkit_loads_no_terminal_no_recipes_and_no_other_framework():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"rich", "pydantic", "argparse", "torch", "cupy", "ampkit.cli", "ampkit.train", "ampkit.config"}
+
+
+def test_a_script_that_asks_for_a_gpu_runs_without_one():
+    assert ampkit.cuda.is_available() is False
+    assert ampkit.cuda.device_count() == 0
+    assert ampkit.amp.is_autocast_available("cpu")
+    assert not ampkit.amp.is_autocast_available("cuda")
+    ampkit.cuda.empty_cache()
+    before = ampkit.get_rng_state()
+    ampkit.cuda.manual_seed_all(3)
+    assert ampkit.get_rng_state() == before
+    for call in (ampkit.cuda.synchronize, ampkit.cuda.current_device):
+        with pytest.raises(ampkit.DeviceError):
+            call()
+
+
+def test_inference_mode_records_nothing_as_a_block_and_as_a_decorator():
+    x = ampkit.ones(2, requires_grad=True)
+    with ampkit.inference_mode():
+        assert not (x * 2).requires_grad
+    with ampkit.inference_mode(False):
+        assert (x * 2).requires_grad
+    assert not ampkit.inference_mode()(lambda: x * 2)().requires_grad
+    assert (x * 2).requires_grad

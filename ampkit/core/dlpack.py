@@ -65,25 +65,26 @@ def export(tensor: Tensor, **options: Any) -> Any:
     return capsule
 
 
-def from_dlpack(source: Any) -> Tensor:
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor over the memory of any object with `__dlpack__` (an array of PyTorch, JAX, CuPy ...), without a copy.
 
-    The memory is for reading: `.clone()` it before a change in place.
+    The memory is for reading: `.clone()` it before a change in place; copy=True does so. device: where to put it.
 
     Raises DTypeError for an object without it, or for a format that ampkit does not have.
     """
-    if not hasattr(source, "__dlpack__"):
-        raise DTypeError("from_dlpack", "an object with __dlpack__", type(source).__name__)
-    capsule, device = source.__dlpack__(), source.__dlpack_device__()
+    if not hasattr(ext_tensor, "__dlpack__"):
+        raise DTypeError("from_dlpack", "an object with __dlpack__", type(ext_tensor).__name__)
+    capsule, home = ext_tensor.__dlpack__(), ext_tensor.__dlpack_device__()
     low = _type_of(capsule).code == _BFLOAT
     if low:
         _type_of(capsule).code = _UINT
-    array = np.from_dlpack(_Capsule(capsule, device))
+    array = np.from_dlpack(_Capsule(capsule, home))
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
-    tensor = Tensor(made)
-    tensor.exposed()
-    return tensor
+    tensor = Tensor(made.copy() if copy else made)
+    if not copy:
+        tensor.exposed()
+    return tensor if device is None else tensor.to(device)  # type: ignore[attr-defined]
 
 
 def _device(tensor: Tensor) -> tuple[int, int]:

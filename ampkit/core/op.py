@@ -18,6 +18,7 @@ compared, and arrive as they are stored.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, TypeAlias
@@ -60,6 +61,7 @@ class Op:
         self.plans: dict[Any, Plan] = {}
         self.signature = Signature(self.name, reference)
         self.call = self.signature.call
+        self.__signature__ = inspect.Signature(self.signature.given)
 
     # building one
 

@@ -181,7 +181,7 @@ class autocast:
         device_type: str | None = None,
         dtype: Any = None,
         enabled: bool = True,
-        cache_enabled: bool = True,
+        cache_enabled: bool | None = None,
         *,
         policy: Policy | None = None,
     ):
@@ -193,7 +193,7 @@ class autocast:
         kinds = tuple(_DEFAULT) if device_type is None else (_need_kind(device_type),)
         if device_type is not None and enabled:
             backends.get(device_type)
-        self._cache = bool(cache_enabled)
+        self._cache = cache_enabled is None or bool(cache_enabled)
         self._policies = {kind: (policy or Policy(dtype or _DEFAULT[kind])) if enabled else None for kind in kinds}
 
     def __enter__(self) -> autocast:

@@ -36,6 +36,33 @@ class Stream:
         self.seed, self.call = _seed(state[0]), int(state[1])
 
 
+class Generator(Stream):
+    """A stream of one's own, by PyTorch's name: `Generator().manual_seed(0)`; the same numbers on any device."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: str = "cpu"):
+        super().__init__()
+        self.device = device
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start anew under `seed`. Raises ArgumentError out of [0, 2^64)."""
+        self.restore((seed, 0))
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed."""
+        return self.seed
+
+    def get_state(self) -> tuple[int, int]:
+        """The state: (seed, next call)."""
+        return self.state()
+
+    def set_state(self, new_state: tuple[int, int]) -> None:
+        """Go back, or on, to a state."""
+        self.restore(new_state)
+
+
 def philox(seed: int, call: int) -> np.random.Philox:
     """Philox4x64-10 at draw `call` under `seed`: 2^192 blocks of four 64-bit words, shared with no other call."""
     return np.random.Philox(key=seed, counter=call << 192)
@@ -71,11 +98,16 @@ def manual_seed(seed: int) -> Stream:
     return default
 
 
+def initial_seed() -> int:
+    """The seed of the default stream."""
+    return default.seed
+
+
 def get_rng_state() -> tuple[int, int]:
     """The state of the default stream: (seed, next call)."""
     return default.state()
 
 
-def set_rng_state(state: tuple[int, int]) -> None:
+def set_rng_state(new_state: tuple[int, int]) -> None:
     """Set the default stream to a state that `get_rng_state` gave."""
-    default.restore(state)
+    default.restore(new_state)

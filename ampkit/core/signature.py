@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, words
 from .errors import DTypeError
 from .policy import _stack
 from .tensor import Tensor
@@ -29,13 +29,14 @@ class Signature:
     call(f, inputs, params) calls f like the reference, and call_in(f, inputs, params, dtype) likewise with `dtype=`,
     as faster bodies are called. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
     never mentions a dtype, gets None. names: the tensor parameters; param_names: the others, in order; variadic: the
-    name of the parameter that is a list of tensors, or None.
+    name of the parameter that is a list of tensors, or None. given: all that a caller may pass, PyTorch's words too.
     Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`, or an `Arrays` is not alone.
     """
 
     def __init__(self, name: str, reference: Callable[..., Any]):
         self.name = name
-        parameters = inspect.signature(reference).parameters
+        self.given = words.spelled_out(inspect.signature(reference).parameters)
+        parameters = {p.name: p for p in self.given if words.computes(p)}
         kind = {k: p.annotation if isinstance(p.annotation, str) else "" for k, p in parameters.items()}
         tensors = [k for k in parameters if kind[k] in _ARRAY | _INDEX]
         lists = [k for k in parameters if kind[k] == "Arrays"]
@@ -67,12 +68,12 @@ class Signature:
 
     def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The method that binds the reference's arguments and runs `run`: see the head of the class."""
-        parameters = self._parameters
-        scope = {f"_default_{k}": p.default for k, p in parameters.items() if p.default is not p.empty}
+        scope = words.scope(self.given)
         scope |= {"_region": _stack.get, "_Tensor": Tensor, "_unlike": _unlike, "_several": _several, "_never": NEVER}
         scope |= {"_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
+        lines = list(words.lines(self.name, self.given))
         if self.variadic:
             body = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
         else:
@@ -89,7 +90,8 @@ class Signature:
                     f"({_row('_e{}', count)}), ({_row('_v{}', count)}), _key)",
                 ]
             )
-        return _compile(f"def {self.name}(_self, {_header(parameters)}):\n{body}", self.name, scope)
+        body = "\n".join([*lines, body])
+        return _compile(f"def {self.name}(_self, {words.header(self.given)}):\n{body}", self.name, scope)
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
         places = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
@@ -99,7 +101,8 @@ class Signature:
             places[self.variadic] = "list(a)"
         if last and "dtype" in parameters:
             places["dtype"], last = "dtype", ""
-        keyword = {k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        first = next((i for i, p in enumerate(self.given) if not words.computes(p)), len(self.given))
+        keyword = {p.name for i, p in enumerate(self.given) if i > first or p.kind is p.KEYWORD_ONLY}
         row = ", ".join(f"{k}={places[k]}" if k in keyword else places[k] for k in parameters)
         return _compile(f"def call(f, a, p, dtype=None): return f({row}{last})", "call", {})
 
@@ -158,16 +161,6 @@ def _several(inputs: Any, params: tuple[Any, ...], answer: tuple[Any, ...]) -> t
     edges = tuple([i.edge if isinstance(i, Tensor) else None for i in inputs])
     versions = tuple([i.version if isinstance(i, Tensor) else NEVER for i in inputs])
     return inputs, params, arrays, edges, versions, (*key, *answer)
-
-
-def _header(parameters: Any) -> str:
-    parts, star = [], False
-    for name, parameter in parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and not star:
-            parts.append("*")
-            star = True
-        parts.append(name if parameter.default is parameter.empty else f"{name}=_default_{name}")
-    return ", ".join(parts)
 
 
 def _tuple(names: Iterable[str]) -> str:

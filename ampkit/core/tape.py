@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from . import policy, quiet
+from . import hooks, policy, quiet
 from .dtypes import FLOATS, DType, accumulator, float64, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
 from .scaletag import ScaleTag, mixed_scales
@@ -62,6 +62,11 @@ class enable_grad(_Recording):
     mode = True
 
 
+def inference_mode(mode: bool = True) -> _Recording:
+    """`no_grad`; with mode=False nothing changes."""
+    return no_grad() if mode else set_grad_enabled(is_grad_enabled())
+
+
 class set_grad_enabled(_Recording):
     """From now on record operations or don't; as a block or a decorator, only there."""
 
@@ -85,10 +90,11 @@ class Node:
     what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
     implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
     and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
-    node multiplies by it.
+    node multiplies by it. hooks: see core/hooks.py.
     """
 
     outputs: tuple[Any, ...] = (None,)
+    hooks: dict[int, Any] | None = None
     result: Sequence[int] = (0,)
     tag: ScaleTag | None = None
 
@@ -190,15 +196,20 @@ class Sweep:
 
     wanted: the tensors whose gradients `grad` returns; None writes into the leaves instead. taped: record the walk
     itself, for second derivatives; gradients are then taped arrays (`replay.Taped`). retain: keep what nodes saved.
+    leaves: the only ones to write into; None for all.
     """
 
-    def __init__(self, wanted: Sequence[Tensor] | None, taped: bool, retain: bool):
+    def __init__(
+        self, wanted: Sequence[Tensor] | None, taped: bool, retain: bool, leaves: Sequence[Tensor] | None = None
+    ):
+        self.leaves = None if leaves is None else {id(leaf) for leaf in leaves}
         self.taped, self.retain = taped, retain
         self.wanted = None if wanted is None else {_key(t.edge): i for i, t in enumerate(wanted)}
         self.found: dict[int, Any] = {}
         self._held: dict[Node, list[Any]] = {}
         self._tags: dict[Node, ScaleTag | None] = {}
         self._heap: list[tuple[int, Node]] = []
+        self._late: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # the gradients of leaves that have hooks
         self.tag: ScaleTag | None = None  # the scale of the gradients that the node in hand received
 
     def add(self, source: Any, index: int, gradient: Any, tag: ScaleTag | None) -> None:
@@ -206,10 +217,21 @@ class Sweep:
         if isinstance(source, Node):
             self._add_to_node(source, index, gradient, tag)
         elif self.wanted is None:
-            source.accumulate(gradient, tag)
+            self._add_to_leaf(source, gradient, tag)
         elif (place := self.wanted.get((id(source), 0))) is not None:
             held = self.found.get(place)
             self.found[place] = gradient if held is None else _sum(held, gradient)
+
+    def _add_to_leaf(self, leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
+        if self.leaves is not None and id(leaf) not in self.leaves:
+            return
+        if hooks.of_leaves and id(leaf) in hooks.of_leaves:  # a hook sees the sum of what comes from everywhere
+            held = self._late.get(leaf)
+            if held is not None and held[1] is not tag:
+                raise mixed_scales("backward")
+            self._late[leaf] = (gradient if held is None else _sum(held[0], gradient), tag)
+            return
+        leaf.accumulate(gradient, tag)
 
     def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
         held = self._held.get(node)
@@ -226,11 +248,17 @@ class Sweep:
         while self._heap:
             node = heapq.heappop(self._heap)[1]
             dys, self.tag = self._held.pop(node), self._tags.pop(node)
+            if node.hooks is not None:
+                hooks.run(node.hooks, dys, self.tag)
             if self.wanted is not None:
                 for index, dy in enumerate(dys):
                     if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
                         self.found[place] = dy
             self._visit(node, dys)
+        for leaf, (gradient, tag) in self._late.items():
+            found = [gradient]
+            hooks.run(hooks.of_leaves[id(leaf)], found, tag)
+            leaf.accumulate(found[0], tag)
 
     def _visit(self, node: Node, dys: list[Any]) -> None:
         if node.saved is None:
@@ -254,17 +282,24 @@ def _key(edge: Edge | None) -> tuple[int, int]:
 
 
 def backward(
-    tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False
+    tensor: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
     """Add d(tensor)/d(leaf) to `.grad` of every leaf that requires grad, times `gradient` (1 for a single element).
 
-    retain_graph=True keeps what the nodes saved, so that a second backward can follow.
-    Raises StateError if `tensor` is not on the tape or its graph was used, ShapeError for a missing or misfit
+    retain_graph=True keeps what the nodes saved, so that a second backward can follow. inputs: the only leaves to
+    write. Raises StateError if `tensor` is not on the tape or its graph was used, ShapeError for a missing or misfit
     `gradient`, ArgumentError for create_graph=True: second derivatives come from `ampkit.grad`.
     """
     if create_graph:
         raise ArgumentError("backward", "create_graph=False", "True", "use ampkit.grad(..., create_graph=True)")
-    _sweep((tensor,), (gradient,), None, taped=False, retain=retain_graph)
+    leaves = None if inputs is None else several(inputs)
+    if leaves is not None and not all(leaf.is_leaf and leaf.requires_grad for leaf in leaves):
+        raise StateError("backward", "inputs that are leaves and require grad", "one that is not", "use ampkit.grad")
+    _sweep((tensor,), (gradient,), None, taped=False, retain=bool(retain_graph), leaves=leaves)
 
 
 def grad(
@@ -305,10 +340,12 @@ def several(items: Any) -> tuple[Any, ...]:
     return (items,) if isinstance(items, Tensor) else tuple(items)
 
 
-def _sweep(outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, taped: bool, retain: bool) -> Sweep:
+def _sweep(
+    outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, taped: bool, retain: bool, leaves: Any = None
+) -> Sweep:
     from .replay import Taped
 
-    sweep = Sweep(wanted, taped, retain)
+    sweep = Sweep(wanted, taped, retain, leaves)
     region, token = policy.enter(None), quiet.hush()
     try:
         with set_grad_enabled(taped):

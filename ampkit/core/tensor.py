@@ -103,14 +103,16 @@ class Tensor:
         """Bytes of one element."""
         return self.itemsize
 
-    def stride(self) -> tuple[int, ...]:
-        """Steps between neighbours along each axis, in elements."""
-        return tuple(s // self.itemsize for s in self.array.strides)
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps between neighbours along each axis, in elements, or along one."""
+        steps = tuple(s // self.itemsize for s in self.array.strides)
+        return steps if dim is None else steps[dim]
 
     def is_floating_point(self) -> bool:
         return dtypes.is_float(self.dtype)
 
-    def is_contiguous(self) -> bool:
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements lie in row-major order, whatever the memory_format."""
         return bool(self.array.flags.c_contiguous)
 
     # the tape
@@ -277,9 +279,12 @@ class Tensor:
 
     # out of the library
 
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array: on the CPU the same memory. bfloat16 comes as `ml_dtypes.bfloat16`."""
-        if self.requires_grad:
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array: on the CPU the same memory. bfloat16 comes as `ml_dtypes.bfloat16`.
+
+        Raises StateError for a tensor that requires grad, unless force=True.
+        """
+        if self.requires_grad and not force:
             raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
         return backends.of(self.exposed()).to_numpy(self.array)
 

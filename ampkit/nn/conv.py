@@ -1,4 +1,4 @@
-"""Conv1d and Conv2d."""
+"""Conv1d, Conv2d and ConvTranspose2d."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .module import Module
 
 class _Conv(Module):
     axes = 0
+    transposed = False
 
     def __init__(
         self,
@@ -47,7 +48,8 @@ class _Conv(Module):
         self.stride = pair(where, "stride", stride, self.axes)
         self.dilation = pair(where, "dilation", dilation, self.axes)
         self.padding = _padding(where, padding, self.stride)
-        self.weight = new((out_channels, in_channels // groups, *self.kernel_size), device, dtype)
+        meets, gives = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+        self.weight = new((meets, gives // groups, *self.kernel_size), device, dtype)
         self.register_parameter("bias", new((out_channels,), device, dtype) if bias else None)
         self.reset_parameters()
 
@@ -86,6 +88,56 @@ class Conv2d(_Conv):
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class ConvTranspose2d(_Conv):
+    """The transpose of Conv2d: input [N, in_channels, H, W] -> [N, out_channels, H', W'].
+
+    weight [in_channels, out_channels/groups, *kernel_size], bias [out_channels]; output_padding: rows and columns more,
+    fewer than the stride. Raises ArgumentError for sizes that do not fit together.
+    """
+
+    axes, transposed = 2, True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        if isinstance(padding, str):
+            raise ArgumentError("ConvTranspose2d", "padding as 2 integers >= 0", repr(padding))
+        words = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, *words)
+        self.output_padding = _padding("ConvTranspose2d", output_padding, self.stride)
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        """output_size, (H', W') or the whole shape, takes the place of output_padding."""
+        more = self.output_padding if output_size is None else self._more(input, tuple(output_size)[-2:])
+        options = (self.stride, self.padding, more, self.groups, self.dilation)
+        return ops.conv_transpose2d(input, self.weight, self.bias, *options)
+
+    def _more(self, input: Tensor, wanted: tuple[int, ...]) -> tuple[int, ...]:
+        sides = zip(input.shape[-2:], self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        least = tuple((n - 1) * s - 2 * p + d * (k - 1) + 1 for n, k, s, p, d in sides)
+        more = tuple(w - n for w, n in zip(wanted, least, strict=True))
+        if any(not 0 <= m < s for m, s in zip(more, self.stride, strict=True)):
+            most = tuple(n + s - 1 for n, s in zip(least, self.stride, strict=True))
+            raise ArgumentError("ConvTranspose2d", f"an output_size from {least} to {most}", f"{wanted}")
+        return more
+
+    def extra_repr(self) -> str:
+        more = f", output_padding={self.output_padding}" if any(self.output_padding) else ""
+        return super().extra_repr() + more
 
 
 def _padding(where: str, padding: Any, stride: tuple[int, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Dropout, of elements and of whole channels."""
 
 from __future__ import annotations
 
@@ -17,10 +17,31 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         super().__init__()
-        self.p, self.inplace = probability("Dropout", p), inplace
+        self.p, self.inplace = probability(type(self).__name__, p), inplace
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.dropout(input, self.p, self.training)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
+
+
+class Dropout1d(Dropout):
+    """`Dropout` of whole channels: input [N, C, L] or [C, L] -> the same. Tompson et al. 2014, arXiv:1411.4280."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.dropout1d(input, self.p, self.training)
+
+
+class Dropout2d(Dropout):
+    """`Dropout` of whole channels: input [N, C, H, W] or [C, H, W] -> the same; see Dropout1d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.dropout2d(input, self.p, self.training)
+
+
+class Dropout3d(Dropout):
+    """`Dropout` of whole channels: input [N, C, D, H, W] or [C, D, H, W] -> the same; see Dropout1d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.dropout3d(input, self.p, self.training)

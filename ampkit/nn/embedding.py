@@ -57,11 +57,21 @@ class Embedding(Module):
             self.weight.array[self.padding_idx] = 0
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Self:
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Self:
         """An Embedding over the rows of `embeddings` [n, dim], frozen unless told otherwise."""
         if embeddings.ndim != 2:
             raise ShapeError("Embedding.from_pretrained", "embeddings [n, dim]", f"shape {tuple(embeddings.shape)}")
-        return cls(*embeddings.shape, padding_idx=padding_idx, _weight=embeddings, _freeze=freeze)
+        words = (max_norm, norm_type, scale_grad_by_freq, sparse)
+        return cls(*embeddings.shape, padding_idx, *words, _weight=embeddings, _freeze=freeze)
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.embedding(input, self.weight, self.padding_idx)

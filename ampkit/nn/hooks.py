@@ -7,28 +7,12 @@ from itertools import count
 from typing import Any
 
 from ..core.errors import DTypeError
+from ..core.hooks import Handle
 
 Hooks = dict[
     int, tuple[Callable[..., Any], bool]
 ]  # by order of registration: the function, and whether it takes kwargs
 _serial = count().__next__
-
-
-class Handle:
-    """What registering a hook returns; `remove()` takes the hook away again."""
-
-    def __init__(self, hooks: Hooks, key: int):
-        self._hooks, self._key = hooks, key
-
-    def remove(self) -> None:
-        """Take the hook away; a second time does nothing."""
-        self._hooks.pop(self._key, None)
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.remove()
 
 
 def register(hooks: Hooks, hook: Callable[..., Any], with_kwargs: bool, prepend: bool) -> Handle:

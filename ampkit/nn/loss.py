@@ -1,7 +1,7 @@
 """Losses as modules.
 
-reduction: "mean", "sum" or "none". size_average and reduce are what PyTorch's signature had before it; they raise
-ArgumentError.
+reduction: "mean", "sum" or "none"; size_average and reduce say the same in the words that PyTorch had before, and win
+over it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from typing import Any
 from .. import ops
 from ..core.errors import ArgumentError
 from ..core.tensor import Tensor
-from .making import refuse
+from ..core.words import reduction_of
 from .module import Module
 
 
 class _Loss(Module):
+    reductions: tuple[str, ...] = ("mean", "sum", "none")
+
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean"):
         super().__init__()
-        refuse(type(self).__name__, size_average=size_average, reduce=reduce)
-        if reduction not in ("mean", "sum", "none"):
-            raise ArgumentError(type(self).__name__, "reduction 'mean', 'sum' or 'none'", repr(reduction))
+        if size_average is not None or reduce is not None:
+            reduction = reduction_of(size_average, reduce)
+        if reduction not in self.reductions:
+            words = ", ".join(map(repr, self.reductions[:-1])) + f" or {self.reductions[-1]!r}"
+            raise ArgumentError(type(self).__name__, f"reduction {words}", repr(reduction))
         self.reduction = reduction
 
 
@@ -116,6 +120,22 @@ class HuberLoss(_Loss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return ops.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
+
+
+class KLDivLoss(_Loss):
+    """target (log(target) - input): log-probabilities input, probabilities target, or with log_target their logarithms.
+
+    Both [...]. reduction: also "batchmean", the sum over the length of the first axis, which is the divergence itself.
+    """
+
+    reductions = ("mean", "batchmean", "sum", "none")
+
+    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False):
+        super().__init__(size_average, reduce, reduction)
+        self.log_target = log_target
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return ops.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
 
 
 class BCELoss(_Loss):

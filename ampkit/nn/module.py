@@ -11,6 +11,7 @@ from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from . import hooks, state
+from .making import refuse
 from .moving import destination, move
 from .tree import Tree
 
@@ -56,12 +57,18 @@ class Module(Tree):
         return hooks.register(self._forward_pre_hooks, hook, with_kwargs, prepend)
 
     def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+        self,
+        hook: Callable[..., Any],
+        *,
+        prepend: bool = False,
+        with_kwargs: bool = False,
+        always_call: bool = False,
     ) -> hooks.Handle:
         """Call `hook(module, args, output)` after `forward`; what it returns, if anything, replaces the output.
 
-        with_kwargs=True calls `hook(module, args, kwargs, output)`.
+        with_kwargs=True calls `hook(module, args, kwargs, output)`. always_call, also after an error, is not here.
         """
+        refuse("register_forward_hook", always_call=always_call)
         return hooks.register(self._forward_hooks, hook, with_kwargs, prepend)
 
     # attributes
@@ -187,6 +194,7 @@ class Module(Tree):
         """Move parameters and buffers to a device, cast the floating-point ones to a dtype, or both; in place.
 
         `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)`, or by keyword. Tied parameters stay tied.
+        non_blocking and memory_format change nothing.
         Raises StateError, before anything is changed, if an optimizer holds parameters that would have to move.
         """
         device, dtype = destination("to", args, kwargs)
@@ -231,14 +239,15 @@ class Module(Tree):
             found[name] = tensor if keep_vars else tensor.detach()
         return found
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> state.Keys:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> state.Keys:
         """Copy the values of `state_dict` in, cast to this module's dtypes; returns (missing_keys, unexpected_keys).
 
-        A name that is missing is no loss if its tensor is tied to one that is there.
+        A name that is missing is no loss if its tensor is tied to one that is there. assign=True, with which PyTorch
+        takes the tensors over, needs the dtypes to be the module's: the values are copied all the same.
         Raises StateError, with nothing changed, that lists every missing and unexpected key (unless strict=False) and
-        every misshapen one; DTypeError for values that are no arrays of numbers.
+        every misshapen one; DTypeError for values that are no arrays of numbers, and with assign for another dtype.
         """
-        return state.load(self, state_dict, strict)
+        return state.load(self, state_dict, strict, assign)
 
     # its face
 

@@ -30,7 +30,7 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
             device = value
         elif value is not None and not isinstance(value, bool):
             dtype = value
-    unknown = set(kwargs) - {"device", "dtype", "non_blocking", "copy"}
+    unknown = set(kwargs) - {"device", "dtype", "non_blocking", "copy", "memory_format"}
     if unknown or len(args) > 4:
         raise ArgumentError(where, "a device, a dtype or both", ", ".join(sorted(unknown)) or f"{len(args)} arguments")
     wanted = None if dtype is None else dtypes.parse(dtype)

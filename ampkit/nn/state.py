@@ -34,7 +34,7 @@ def named(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from ((lead + name, tensor) for name, tensor in saved.items() if tensor is not None)
 
 
-def load(module: Module, given: Mapping[str, Any], strict: bool) -> Keys:
+def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> Keys:
     """Copy the values of `given` into `module`; see Module.load_state_dict."""
     where = f"{type(module).__name__}.load_state_dict"
     if not isinstance(given, Mapping):
@@ -47,6 +47,10 @@ def load(module: Module, given: Mapping[str, Any], strict: bool) -> Keys:
     misfits = [(n, tuple(own[n].shape), tuple(v.shape)) for n, v in values.items() if v.shape != own[n].array.shape]
     if misfits or (strict and (missing or unexpected)):
         raise _mismatch(where, missing if strict else [], unexpected if strict else [], misfits, list(given), list(own))
+    for name, value in values.items():
+        if assign and value.dtype != own[name].dtype:
+            cure = f"cast the module first: module.to(ampkit.{value.dtype.name})"
+            raise DTypeError(f"{where} with assign", f"{own[name].dtype.name} as {name!r}", value.dtype.name, cure)
     for name, value in values.items():
         own[name].data = _near(value, own[name].array)
     return Keys(missing, unexpected)

@@ -4,8 +4,10 @@ One file per kind of operation, its public names in its `__all__`. `methods.py` 
 methods, `taped.py` what NumPy's functions mean when a gradient is differentiated again.
 """
 
+from types import FunctionType as _FunctionType
 from types import ModuleType as _ModuleType
 
+from ..core.words import spelled as _spelled
 from . import given as _given
 from . import methods, taped
 from .activation import *
@@ -16,26 +18,40 @@ from .compare import *
 from .conv import *
 from .convert import *
 from .create import *
+from .diagonals import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .gates import *
 from .index import *
 from .join import *
 from .layout import *
+from .like import *
 from .loss import *
 from .normalize import *
+from .numbers import *
 from .order import *
+from .pixels import *
 from .pool import *
+from .pool1d import *
 from .products import *
+from .quantiles import *
+from .ranking import *
 from .reduce import *
+from .resize import *
 from .running import *
+from .scatter import *
 from .select import *
+from .sets import *
 from .shape import *
 from .softmax import *
+from .stacks import *
+from .vectors import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
 
-for _name in __all__:
-    globals()[_name] = _given.checked(globals()[_name])
+for _name in __all__:  # ops see to their arguments, and take PyTorch's other words, by themselves; functions here
+    if isinstance(globals()[_name], _FunctionType):
+        globals()[_name] = _spelled(_given.checked(globals()[_name]))
 
 methods.bind(globals())

@@ -1,4 +1,7 @@
-"""Activations: what stands between linear layers, element by element."""
+"""Activations: what stands between linear layers, element by element.
+
+`inplace` is taken for PyTorch's sake: the answer is new memory all the same, and input keeps its values.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from ..core.errors import ArgumentError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply, plain
+from ..core.words import Word
 from .elementwise import erf, tanh
 from .masks import kept
 
@@ -18,7 +22,7 @@ __all__ = ["elu", "gelu", "leaky_relu", "logsigmoid", "mish", "relu", "sigmoid",
 
 
 @op(cast=Cast.KEEP, moves=True)
-def relu(input: Array):
+def relu(input: Array, inplace: Word = False):
     """max(input, 0); its slope at 0 is 0, and NaN stays NaN (Nair & Hinton 2010, ICML)."""
     out = kept(input, np.logical_not(input <= 0))
     return out, Saved(out=out)
@@ -30,7 +34,7 @@ def relu_backward(dy, saved, needs):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def leaky_relu(input: Array, negative_slope=0.01):
+def leaky_relu(input: Array, negative_slope=0.01, inplace: Word = False):
     """input where positive, else negative_slope * input (Maas et al. 2013, ICML)."""
     return _sloped(input, input, negative_slope), Saved(input=input)
 
@@ -45,7 +49,7 @@ def _sloped(values: Any, x: Any, negative_slope: float) -> Any:
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def elu(input: Array, alpha=1.0):
+def elu(input: Array, alpha=1.0, inplace: Word = False):
     """input where positive, else alpha * (exp(input) - 1) (Clevert et al. 2016, arXiv:1511.07289)."""
     return np.where(input > 0, input, alpha * np.expm1(np.minimum(input, 0))), Saved(input=input)
 
@@ -80,7 +84,7 @@ def logsigmoid_backward(dy, saved, needs):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def silu(input: Array):
+def silu(input: Array, inplace: Word = False):
     """input * sigmoid(input), also called swish (Elfwing et al. 2018, arXiv:1702.03118)."""
     return input / (1 + np.exp(-input)), Saved(input=input)
 
@@ -106,7 +110,7 @@ def softplus_backward(dy, saved, needs, beta, threshold):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def mish(input: Array):
+def mish(input: Array, inplace: Word = False):
     """input * tanh(softplus(input)) (Misra 2019, arXiv:1908.08681)."""
     return input * np.tanh(_softplus(input)), Saved(input=input)
 

@@ -12,6 +12,7 @@ from ..core.policy import Cast
 from ..core.quiet import quietly
 from ..core.replay import Taped
 from ..core.tensor import Tensor
+from ..core.words import Word
 
 __all__ = ["clone", "contiguous", "detach", "to"]
 
@@ -23,10 +24,12 @@ def to(
     device: Any = None,
     non_blocking: bool = False,
     copy: bool = False,
+    memory_format: Word = None,
 ) -> Tensor:
     """input in another dtype, on another device, or as another tensor is.
 
-    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking changes nothing on a CPU.
+    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking changes nothing on a CPU,
+    memory_format nothing at all: the layout is ampkit's own.
     Rounds to nearest, ties to even. Nothing to change gives input itself, unless copy=True.
     Raises DTypeError or DeviceError for a dtype or device that does not exist here.
     """
@@ -84,7 +87,7 @@ def move_backward(dy, saved, needs, device):
 
 
 @op(cast=Cast.KEEP, moves=True)
-def clone(input: Array):
+def clone(input: Array, *, memory_format: Word = None):
     """A copy with memory of its own; the gradient passes through."""
     return input.copy(), Saved()
 
@@ -94,7 +97,7 @@ def clone_backward(dy, saved, needs):
     return dy
 
 
-def contiguous(input: Tensor) -> Tensor:
+def contiguous(input: Tensor, memory_format: Word = None) -> Tensor:
     """input, copied if its elements do not lie in row-major order."""
     return input if input.is_contiguous() else clone(input)
 

@@ -22,9 +22,8 @@ from .axes import sizes
 from .select import need_to_hold
 
 __all__ = [
-    "arange", "as_tensor", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
-    "multinomial", "normal", "one_hot", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
-    "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+    "arange", "as_tensor", "bernoulli", "empty", "eye", "from_numpy", "full", "linspace", "multinomial", "normal",
+    "one_hot", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros",
 ]  # fmt: skip
 
 Stream = random.Stream
@@ -131,7 +130,7 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 
 def arange(
-    start: float,
+    start: float | None = None,
     end: float | None = None,
     step: float = 1,
     *,
@@ -139,14 +138,14 @@ def arange(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """start, start + step, ... up to, not including, end; with one argument from 0.
+    """start, start + step, ... up to, not including, end; with one of the two from 0.
 
     int64, or float32 if one of them is a float.
 
-    Raises ArgumentError for a step of 0 or away from end.
+    Raises ArgumentError for a step of 0 or away from end, and without an end.
     """
-    first, last = (0, start) if end is None else (start, end)
-    if step == 0 or (last - first) * step < 0:
+    first, last = (start or 0, end) if end is not None else (0, start)
+    if last is None or step == 0 or (last - first) * step < 0:
         raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
     kind = float32 if float in (type(first), type(last), type(step)) else int64
     return _made(np.arange(first, last, step), dtype, device, requires_grad, kind)
@@ -200,7 +199,7 @@ def randn(
 
 
 def randint(
-    low: int,
+    low: int = 0,
     high: Any = None,
     size: Any = None,
     *,
@@ -278,30 +277,3 @@ def multinomial(
         return np.argsort(keys, -1)[..., :num_samples]
 
     return _random(draw, None, None, False, generator, int64)
-
-
-# like another tensor
-
-
-def _like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
-    def like(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        device = input.device if device is None else device
-        return make(input.shape, *args, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
-
-    like.__name__ = like.__qualname__ = f"{make.__name__}_like"
-    like.__doc__ = f"{what}, with the shape, dtype and device of input."
-    return like
-
-
-zeros_like = _like(zeros, "Zeros")
-ones_like = _like(ones, "Ones")
-empty_like = _like(empty, "Whatever the memory held")
-full_like = _like(full, "`fill_value` throughout")
-rand_like = _like(rand, "Uniform numbers from [0, 1)")
-randn_like = _like(randn, "Normal numbers of mean 0 and variance 1")
-
-
-def randint_like(input: Tensor, low: int, high: Any = None, *, dtype: Any = None) -> Tensor:
-    """Whole numbers from [low, high), or [0, low), with the shape, dtype and device of input."""
-    low, high = (0, low) if high is None else (low, high)
-    return randint(low, high, tuple(input.shape), dtype=dtype or input.dtype, device=input.device)

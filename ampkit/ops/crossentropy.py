@@ -17,6 +17,7 @@ from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, plain
 from ..core.tensor import Tensor
+from ..core.words import Word
 from .softmax import peak
 from .sums import check_reduction
 
@@ -25,7 +26,9 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    size_average: Word = None,
     ignore_index: int = -100,
+    reduce: Word = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -164,7 +167,15 @@ def _others(input: Any, axis: int) -> int:
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def nll_loss(input: Array, target: Index, weight: Array | None = None, ignore_index=-100, reduction="mean"):
+def nll_loss(
+    input: Array,
+    target: Index,
+    weight: Array | None = None,
+    size_average: Word = None,
+    ignore_index=-100,
+    reduce: Word = None,
+    reduction="mean",
+):
     """Minus the log-probability that `input` holds at each label.
 
     input [C], [N, C] or [N, C, ...] log-probabilities; target without the axis of classes: labels from 0 to C - 1, or

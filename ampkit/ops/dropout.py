@@ -6,19 +6,20 @@ from typing import Any
 
 from .. import backends
 from ..core import random
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.tensor import Tensor
+from ..core.words import Word
 
-__all__ = ["dropout"]
+__all__ = ["dropout", "dropout1d", "dropout2d", "dropout3d"]
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word = False) -> Tensor:
     """Zero each element with probability `p`, and multiply the others by 1 / (1 - p).
 
     input [...] -> [...]; the input itself if not `training`. A draw of the default stream decides, with `p` rounded to
-    a multiple of 2^-16.
+    a multiple of 2^-16. `inplace` is taken for PyTorch's sake: the answer is new memory all the same.
     Raises ArgumentError for a probability outside [0, 1].
     Srivastava et al. 2014, JMLR 15.
     """
@@ -30,15 +31,40 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return dropout_(input, p, seed, call)  # type: ignore[no-any-return]
 
 
+def _whole(name: str, axes: tuple[int, ...], sizes: str) -> Any:
+    def drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word = False) -> Tensor:
+        if not 0 <= p <= 1:
+            raise ArgumentError(name, "a probability p from 0 to 1", f"{p}")
+        if input.ndim not in axes:
+            raise ShapeError(name, f"input {sizes}", f"shape {tuple(input.shape)}")
+        if not training or p == 0:
+            return input
+        kept = input.ndim - (axes[-1] - 2)
+        return dropout_(input, p, *random.default.take(), (*input.shape[:kept], *(1,) * (input.ndim - kept)))  # type: ignore[no-any-return]
+
+    drop.__name__ = drop.__qualname__ = name
+    drop.__doc__ = f"""`dropout` of whole channels: input {sizes} -> the same.
+
+    Raises ArgumentError for a probability outside [0, 1], ShapeError for other shapes.
+    Tompson et al. 2014, arXiv:1411.4280, sec. 3.2.
+    """
+    return drop
+
+
+dropout1d = _whole("dropout1d", (2, 3), "[N, C, L] or [C, L]")
+dropout2d = _whole("dropout2d", (3, 4), "[N, C, H, W] or [C, H, W]")
+dropout3d = _whole("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
+
+
 @op(cast=Cast.KEEP)
-def dropout_(input: Array, p, seed, call):
-    """`dropout` with the draw named by (seed, call): the same elements every time."""
-    keep = backends.of(input).asarray(random.keep_mask(seed, call, p, input.shape))
+def dropout_(input: Array, p, seed, call, shape=None):
+    """`dropout` with the draw named by (seed, call): the same elements every time; shape: of the mask, input's own."""
+    keep = backends.of(input).asarray(random.keep_mask(seed, call, p, shape or input.shape))
     return _masked(input, keep, p), Saved(keep=keep)
 
 
 @dropout_.backward
-def dropout_backward(dy, saved, needs, p, seed, call):
+def dropout_backward(dy, saved, needs, p, seed, call, shape):
     return _masked(dy, saved.keep, p)
 
 

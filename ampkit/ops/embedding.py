@@ -12,18 +12,27 @@ from ..core.errors import DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply, plain
+from ..core.words import Word
 
 __all__ = ["embedding"]
 
 
 @op(cast=Cast.KEEP, moves=True)
-def embedding(input: Index, weight: Array, padding_idx=None):
+def embedding(
+    input: Index,
+    weight: Array,
+    padding_idx=None,
+    max_norm: Word = None,
+    norm_type: Word = 2.0,
+    scale_grad_by_freq: Word = False,
+    sparse: Word = False,
+):
     """The rows of `weight` that `input` names.
 
     input [...] integers from 0 to V - 1, weight [V, D] -> [..., D], in the dtype of weight. The gradient of a row is
     the sum over its uses, in float32 (float64 for float64), in a fixed order; row `padding_idx` gets none.
     Raises ShapeError if weight is no matrix, DTypeError if input holds no integers, RangeError for an index outside the
-    table, named with its position.
+    table, named with its position, ArgumentError for max_norm, scale_grad_by_freq and sparse, which are not here.
     """
     _in_table(plain(input), len(weight))
     return np.take(weight, input, 0), Saved(input=input, rows=len(weight))

@@ -14,12 +14,13 @@ from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
+from ..core.words import Word
 from .axes import axis, axis_of
 from .masks import kept
 from .shape import broadcast_to, flatten
 
 __all__ = [
-    "gather", "index_add", "index_select", "masked_select", "narrow", "scatter", "scatter_add", "select",
+    "gather", "index_add", "index_select", "masked_select", "narrow", "scatter_add", "select",
     "take_along_dim",
 ]  # fmt: skip
 
@@ -252,7 +253,7 @@ def index_add_backward(dy, saved, needs, dim, alpha):
 
 
 @op(cast=Cast.KEEP, moves=True)
-def gather(input: Array, dim, index: Index):
+def gather(input: Array, dim, index: Index, *, sparse_grad: Word = False):
     """out[i][j] = input[index[i][j]][j] for dim 0, and so on: index [...] no longer than input on other axes -> [...].
 
     Raises RangeError for an index outside the axis, ShapeError if index does not fit input.
@@ -325,21 +326,18 @@ def scatter_add_backward(dy, saved, needs, dim):
 
 
 @op(cast=Cast.WIDEST, moves=True)
-def scatter(input: Array, dim, index: Index, src: Array):
-    """input with src written where `gather` with this index would read: a number, or a tensor that covers index.
-
-    Where several are written to one place, the last stays.
-    """
+def scatter_(input: Array, dim, index: Index, src: Array):
+    """`scatter`: src is a tensor that covers index, or a number; where several meet, the last stays."""
     _in_range("scatter", plain(index), _length(input, dim))
     out = input.copy()
     out[places(plain(index), dim)] = _covered(src, index.shape)
     return out, Saved(index=index, size=getattr(src, "shape", ()))
 
 
-scatter.check(_check_along("scatter"))
+scatter_.check(_check_along("scatter"))
 
 
-@scatter.backward
+@scatter_.backward
 def scatter_backward(dy, saved, needs, dim):
     where = places(plain(saved.index), dim)
     free = np.ones(dy.shape, np.bool_, like=plain(dy))

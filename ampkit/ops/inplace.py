@@ -71,8 +71,8 @@ def augments(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return augment
 
 
-def copy_(self: Tensor, src: Tensor) -> Tensor:
-    """Overwrite with the values of src, broadcast and rounded to self's dtype."""
+def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Overwrite with the values of src, broadcast and rounded to self's dtype; non_blocking changes nothing."""
     return self.write_(_fitting("copy_", self.shape, src.to(self.device).array))  # type: ignore[attr-defined]
 
 
@@ -108,6 +108,50 @@ def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.
     if not a <= b:
         raise ArgumentError("uniform_", "a <= b", f"a={a}, b={b}")
     return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, _float(self)), generator)
+
+
+def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: random.Stream | None = None) -> Tensor:
+    """Overwrite with 1 with probability p, a number or a tensor, else 0. Raises ArgumentError outside [0, 1]."""
+    share = np.asarray(p.array if isinstance(p, Tensor) else p, np.float64)
+    if not ((share >= 0) & (share <= 1)).all():
+        raise ArgumentError("bernoulli_", "p from 0 to 1", f"{p}")
+    return _fill_random(self, lambda g: g.random(self.shape) < share, generator)
+
+
+def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
+    """Overwrite with exponential numbers of the rate lambd. Raises ArgumentError unless it is positive."""
+    if not lambd > 0:
+        raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
+    return _fill_random(self, lambda g: g.standard_exponential(self.shape, _float(self)) / lambd, generator)
+
+
+def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) -> Tensor:
+    """Overwrite with whole numbers: `random_(to)` from [0, to), `random_(from, to)` from [from, to), or of all.
+
+    All are those that the dtype holds exactly. Raises ArgumentError for an empty range.
+    """
+    low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact(self))
+    if not low < high:
+        raise ArgumentError("random_", "a range of whole numbers", f"from {low} to {high}")
+    return _fill_random(self, lambda g: g.integers(low, high, self.shape), generator)
+
+
+def _exact(self: Tensor) -> int:
+    if dtypes.is_float(self.dtype):
+        return 2 ** (1 - int(np.log2(float(dtypes.finfo(self.dtype).eps)))) + 1
+    return 2 if self.dtype == dtypes.bool_ else int(np.iinfo(self.dtype).max)
+
+
+def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """Overwrite the diagonal [i, i, ...] with a number; wrap: begin it anew below the square of a tall matrix.
+
+    Raises ShapeError for fewer than two axes.
+    """
+    if self.ndim < 2:
+        raise ShapeError("fill_diagonal_", "at least two axes", f"shape {tuple(self.shape)}")
+    values = self.array.copy()
+    np.fill_diagonal(values, fill_value, wrap)
+    return self.write_(values)
 
 
 def _float(self: Tensor) -> Any:

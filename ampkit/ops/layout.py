@@ -12,8 +12,10 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
+from ..core.words import Word
 from .axes import axes, axis, sizes
-from .index import getitem, wide
+from .create import arange
+from .index import getitem, index_select, wide
 from .masks import kept, reach
 from .select import need_to_hold
 from .shape import flatten
@@ -40,9 +42,9 @@ def repeat_backward(dy, saved, needs, sizes):
     return wide(dy).reshape(tuple(pairs)).sum(tuple(range(0, len(pairs), 2))).reshape(saved.shape)
 
 
-def repeat(input: Tensor, *sizes_: Any) -> Tensor:
+def repeat(input: Tensor, *repeats: Any) -> Tensor:
     """input laid out `sizes` times along each axis, missing leading axes added. Copies."""
-    return repeat_(input, sizes("repeat", sizes_))  # type: ignore[no-any-return]
+    return repeat_(input, sizes("repeat", repeats))  # type: ignore[no-any-return]
 
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
@@ -64,13 +66,34 @@ def repeat_interleave_backward(dy, saved, needs, repeats, dim):
     return wide(dy).reshape(split).sum(at)
 
 
-def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Tensor:
-    """Each element along `dim` `repeats` times in a row; without dim, of the flattened input."""
-    if not isinstance(repeats, int) or repeats < 0:
-        raise ArgumentError("repeat_interleave", "repeats as a number from 0", repr(repeats))
+def repeat_interleave(
+    input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: Word = None
+) -> Tensor:
+    """Each element along `dim` `repeats` times in a row; without dim, of the flattened input.
+
+    repeats: a number, or a tensor [n] of integers, one per element. Of such a tensor alone: its positions, each
+    repeated. Raises ArgumentError for a negative number, ShapeError for as many numbers as do not fit.
+    """
+    if repeats is None:
+        return repeat_interleave(arange(input.numel()), input)
     if dim is None:
-        return repeat_interleave_(flatten(input), repeats, 0)  # type: ignore[no-any-return]
-    return repeat_interleave_(input, repeats, axis("repeat_interleave", dim, input.ndim))  # type: ignore[no-any-return]
+        input, dim = flatten(input), 0
+    at = axis("repeat_interleave", dim, input.ndim)
+    if isinstance(repeats, Tensor) and repeats.numel() > 1:
+        return index_select(input, at, _positions(repeats, input.shape[at]))  # type: ignore[no-any-return]
+    times = repeats.item() if isinstance(repeats, Tensor) else repeats
+    if not isinstance(times, int) or times < 0:
+        raise ArgumentError("repeat_interleave", "repeats as a number from 0, or a tensor of them", repr(times))
+    return repeat_interleave_(input, times, at)  # type: ignore[no-any-return]
+
+
+def _positions(repeats: Tensor, length: int) -> Tensor:
+    if repeats.dtype.kind not in "iu" or repeats.ndim != 1 or len(repeats) != length:
+        got = f"{repeats.dtype.name} of shape {tuple(repeats.shape)}"
+        raise ShapeError("repeat_interleave", f"{length} integers, one per element", got)
+    if (repeats.array < 0).any():
+        raise ArgumentError("repeat_interleave", "repeats from 0", f"{repeats.array.min()}")
+    return Tensor(np.repeat(np.arange(length, like=repeats.array), repeats.array))
 
 
 # shifts and masks

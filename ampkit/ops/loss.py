@@ -1,6 +1,7 @@
 """Losses that compare a prediction with a target of its shape; those over classes come from `crossentropy.py`.
 
-`reduction` is everywhere "none", "mean" or "sum".
+`reduction` is everywhere "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had
+before, and win over it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ..core.errors import ArgumentError, RangeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, plain
+from ..core.words import Word
 from .crossentropy import check_mean, cross_entropy, nll_loss
 from .masks import sign
 from .sums import REDUCTIONS, check_reduction
@@ -63,7 +65,9 @@ def _check_pair(where: str, input: Any, target: Any, reduction: Any, allowed: tu
 
 
 @op(cast=Cast.FP32, integers="float")
-def mse_loss(input: Array, target: Array, reduction="mean"):
+def mse_loss(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", weight: Word = None
+):
     """(input - target)^2.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
@@ -87,7 +91,9 @@ def mse_loss_backward(dy, saved, needs, reduction):
 
 
 @op(cast=Cast.FP32, integers="float")
-def l1_loss(input: Array, target: Array, reduction="mean"):
+def l1_loss(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", weight: Word = None
+):
     """|input - target|, with slope 0 where they are equal.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
@@ -108,7 +114,9 @@ def l1_loss_backward(dy, saved, needs, reduction):
 
 
 @op(cast=Cast.FP32, integers="float")
-def smooth_l1_loss(input: Array, target: Array, reduction="mean", beta=1.0):
+def smooth_l1_loss(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", beta=1.0
+):
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2, with d = input - target.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
@@ -135,7 +143,7 @@ def smooth_l1_loss_backward(dy, saved, needs, reduction, beta):
 
 
 @op(cast=Cast.FP32, integers="float")
-def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0):
+def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0, weight: Word = None):
     """d^2 / 2 for |d| < delta, else delta (|d| - delta / 2), with d = input - target.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
@@ -163,7 +171,13 @@ def huber_loss_backward(dy, saved, needs, reduction, delta):
 
 @op(cast=Cast.FP32, integers="float")
 def binary_cross_entropy_with_logits(
-    input: Array, target: Array, weight: Array | None = None, reduction="mean", pos_weight: Array | None = None
+    input: Array,
+    target: Array,
+    weight: Array | None = None,
+    size_average: Word = None,
+    reduce: Word = None,
+    reduction="mean",
+    pos_weight: Array | None = None,
 ):
     """The cross entropy of sigmoid(input) against probabilities, without leaving the logarithm: finite for every logit.
 
@@ -218,7 +232,14 @@ def _check_broadcast(where: str, input: Any, **scales: Any) -> None:
     integers="float",
     cure="use binary_cross_entropy_with_logits on the logits: sigmoid in 16 bits loses them",
 )
-def binary_cross_entropy(input: Array, target: Array, weight: Array | None = None, reduction="mean"):
+def binary_cross_entropy(
+    input: Array,
+    target: Array,
+    weight: Array | None = None,
+    size_average: Word = None,
+    reduce: Word = None,
+    reduction="mean",
+):
     """The cross entropy of probabilities against probabilities; each logarithm is at least -100.
 
     input [...] in [0, 1], target [...]; weight broadcasts to them -> [...] or []. Computed in float32 (float64 for
@@ -263,7 +284,9 @@ def _in_unit(input: Any) -> None:
 
 
 @op(cast=Cast.FP32, integers="float")
-def kl_div(input: Array, target: Array, reduction="mean", log_target=False):
+def kl_div(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", log_target=False
+):
     """target * (log(target) - input): the Kullback-Leibler divergence of `input`, log-probabilities, from `target`.
 
     input [...], target [...], probabilities or their logarithms with `log_target` -> [...] or []. "batchmean" divides

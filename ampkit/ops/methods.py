@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes
-from ..core.errors import StateError
+from ..core.errors import DTypeError, StateError
 from ..core.tensor import Tensor
-from . import inplace, numpys
+from . import facts, inplace, numpys
 from .arithmetic import div_, rdiv
 from .given import checked
 from .index import getitem
@@ -20,18 +20,23 @@ __all__: list[str] = []
 
 # Methods that call the function of their name with self first.
 METHODS = [
-    "abs", "acos", "add", "addcdiv", "addcmul", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
-    "argsort", "asin", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
-    "ceil", "chunk", "clamp", "clip", "clone", "contiguous", "cos", "cosh", "count_nonzero", "cumprod",
-    "cumsum", "div", "dot", "eq", "equal", "erf", "exp", "exp2", "expand", "expm1", "flatten", "flip",
-    "floor", "floor_divide", "gather", "ge", "gt", "index_add", "index_select", "isclose", "isfinite",
-    "isinf", "isnan", "le", "lerp", "log", "log10", "log1p", "log2", "log_softmax", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "masked_fill", "masked_select", "matmul",
-    "max", "maximum", "mean", "min", "minimum", "mm", "movedim", "mul", "mv", "narrow", "ne", "neg", "norm",
-    "permute", "pow", "prod", "reciprocal", "relu", "remainder", "repeat", "repeat_interleave", "reshape",
-    "roll", "round", "rsqrt", "scatter", "scatter_add", "select", "sigmoid", "sign", "sin", "sinh", "softmax",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "t", "tan", "tanh", "tile",
-    "to", "topk", "transpose", "tril", "triu", "trunc", "unbind", "unflatten", "unsqueeze", "var",
+    "abs", "absolute", "acos", "add", "addcdiv", "addcmul", "addmm", "all", "allclose", "amax", "amin", "any",
+    "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "argsort", "argwhere", "asin", "atan", "atan2",
+    "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
+    "broadcast_to", "ceil", "chunk", "clamp", "clamp_max", "clamp_min", "clip", "clone", "contiguous", "cos", "cosh",
+    "count_nonzero", "cross", "cumprod", "cumsum", "diag", "diag_embed", "diagonal", "div", "divide", "dot", "eq",
+    "equal", "erf", "exp", "exp2", "expand", "expm1", "fix", "flatten", "flip", "floor", "floor_divide", "fmod",
+    "gather", "ge", "ger", "greater", "greater_equal", "gt", "index_add", "index_copy", "index_fill", "index_select",
+    "inner", "isclose", "isfinite", "isinf", "isnan", "le", "lerp", "less", "less_equal", "log", "log10", "log1p",
+    "log2", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt",
+    "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min", "minimum",
+    "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv", "nan_to_num", "narrow", "ne", "neg",
+    "negative", "nonzero", "norm", "not_equal", "outer", "permute", "pow", "prod", "quantile", "reciprocal", "relu",
+    "remainder", "repeat", "repeat_interleave", "reshape", "roll", "round", "rsqrt", "scatter", "scatter_add",
+    "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack",
+    "std", "sub", "subtract", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tile",
+    "to", "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
+    "unsqueeze", "var", "vdot",
 ]  # fmt: skip
 
 # Operators: the function, then whether its operands come the other way round.
@@ -40,11 +45,21 @@ OPERATORS = {
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-IN_PLACE = ("abs", "add", "clamp", "div", "exp", "lerp", "masked_fill", "mul", "neg", "pow", "relu", "round", "sqrt",
-            "sub", "addcmul", "addcdiv", "scatter_add", "index_add")  # fmt: skip
+# Those that also come as a change in place: `add_`. The answer has self's shape and is rounded to its dtype.
+IN_PLACE = [
+    "abs", "absolute", "acos", "add", "addcdiv", "addcmul", "addmm", "arccos", "arcsin", "arctan", "asin", "atan",
+    "atan2", "baddbmm", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp", "clamp_max",
+    "clamp_min", "clip", "cos", "cosh", "cumprod", "cumsum", "div", "divide", "eq", "erf", "exp", "exp2", "expm1",
+    "fix", "floor", "floor_divide", "fmod", "ge", "gt", "index_add", "index_copy", "index_fill", "le", "lerp", "log",
+    "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
+    "masked_scatter", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "pow", "reciprocal", "relu",
+    "remainder", "round", "rsqrt", "scatter", "scatter_add", "sigmoid", "sign", "sin", "sinh", "sqrt", "square",
+    "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc",
+]  # fmt: skip
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
-    "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "bool": dtypes.bool_,
+    "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "bool": dtypes.bool_,
 }  # fmt: skip
 
 
@@ -67,6 +82,10 @@ def bind(functions: dict[str, Any]) -> None:
         _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
     for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
         _set(name, function)
+    for function in facts.METHODS:
+        setattr(Tensor, function.__name__, function)
+    for name, fact in facts.PROPERTIES.items():
+        setattr(Tensor, name, property(fact))
     Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
     Tensor.mT = property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed.")  # type: ignore[attr-defined]
 
@@ -97,7 +116,7 @@ def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
-    return lambda self: to(self, dtype=dtype)
+    return lambda self, memory_format=None: to(self, dtype=dtype)
 
 
 _NUMBERS = (int, float, np.generic)
@@ -115,13 +134,33 @@ def _single(f: Any) -> dict[str, Callable[..., Any]]:
         "__contains__": lambda self, item: bool(f.eq(self, item).array.any()),
         "__array_ufunc__": numpys.array_ufunc,
         "__array_function__": numpys.array_function,
-        "cpu": lambda self: f.to(self, device="cpu"),
-        "cuda": lambda self, device=None: f.to(self, device=_cuda(device)),
+        "cpu": lambda self, memory_format=None: f.to(self, device="cpu"),
+        "cuda": lambda self, device=None, non_blocking=False, memory_format=None: f.to(self, device=_cuda(device)),
+        "where": lambda self, condition, other: f.where(condition, self, other),
+        "type": _typed,
     }
 
 
 def _cuda(device: Any) -> str:
     return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device)
+
+
+def _typed(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The values in another dtype; without one, the name of the dtype."""
+    return self.dtype.name if dtype is None else self.to(dtype)  # type: ignore[attr-defined]
+
+
+def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    # In another shape; or, as PyTorch has it, the same bits read as a dtype of the same width.
+    if len(shape) != 1 or isinstance(shape[0], (int, tuple, list)):
+        return _viewed(self, f.reshape(self, *shape))
+    wanted = dtypes.parse(shape[0])
+    if wanted.itemsize != self.itemsize or self.requires_grad:
+        got = f"{wanted.name} for {self.dtype.name}" + (", which requires grad" if self.requires_grad else "")
+        raise DTypeError("view", "a shape, or a dtype as wide as that of a tensor off the tape", got)
+    out = Tensor(self.array.view(wanted))
+    out.version = self.version
+    return out
 
 
 def _viewed(self: Tensor, made: Tensor) -> Tensor:
@@ -133,7 +172,7 @@ def _viewed(self: Tensor, made: Tensor) -> Tensor:
 
 def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
     return {
-        "view": lambda self, *shape: _viewed(self, f.reshape(self, *shape)),
+        "view": lambda self, *shape, size=None: _view(f, self, shape if size is None else (size,)),
         "view_as": lambda self, other: _viewed(self, f.reshape(self, other.shape)),
         "reshape_as": lambda self, other: f.reshape(self, other.shape),
         "expand_as": lambda self, other: f.expand(self, other.shape),
@@ -145,8 +184,8 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
 def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
     # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
     def new(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
-            return make(*args, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **words: Any) -> Any:
+            return make(*args, dtype=dtype or self.dtype, device=device or self.device, **words)
 
         return made
 
@@ -154,7 +193,17 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _written() -> dict[str, Callable[..., Any]]:
-    names = ("copy_", "fill_", "zero_", "normal_", "uniform_")
+    names = (
+        "copy_",
+        "fill_",
+        "zero_",
+        "normal_",
+        "uniform_",
+        "bernoulli_",
+        "exponential_",
+        "random_",
+        "fill_diagonal_",
+    )
     return {name: checked(getattr(inplace, name)) for name in names}
 
 

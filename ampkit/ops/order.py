@@ -58,14 +58,14 @@ argmax.check(_need_some("argmax"))
 argmin.check(_need_some("argmin"))
 
 
-def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
     """The largest value; along `dim` (values, indices), the first of equal ones; with another tensor, `maximum`."""
-    return _extreme(input, dim, keepdim, amax, max_, maximum)
+    return _extreme(input, dim if other is None else other, keepdim, amax, max_, maximum)
 
 
-def min(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
     """The smallest value; along `dim` (values, indices), the first of equal ones; with another tensor, `minimum`."""
-    return _extreme(input, dim, keepdim, amin, min_, minimum)
+    return _extreme(input, dim if other is None else other, keepdim, amin, min_, minimum)
 
 
 def _extreme(input: Tensor, dim: Any, keepdim: bool, whole: Any, along: Any, paired: Any) -> Any:
@@ -147,12 +147,12 @@ def _order(x: Any, dim: int, descending: bool) -> Any:
     return x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim)
 
 
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
+def topk(input: Tensor, k: int, dim: int | None = -1, largest: bool = True, sorted: bool = True) -> Found:
     """(values, indices) of the k largest (or smallest) along `dim`, in order.
 
     Raises RangeError for a k beyond the length of the axis. NaN counts as the largest.
     """
-    return Found(*topk_(input, k, dim, largest))
+    return Found(*topk_(input, k, -1 if dim is None else dim, largest))
 
 
 @op(cast=Cast.KEEP)

@@ -16,6 +16,8 @@ from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
+from ..core.tensor import Tensor
+from ..core.words import Word
 from .axes import axes
 from .masks import sign as sign_of
 
@@ -111,36 +113,53 @@ amin = _extreme("amin", np.min, "smallest value")
 # variance
 
 
-@op(cast=Cast.KEEP, integers="refuse")
-def var(input: Array, dim=None, unbiased=None, keepdim=False, *, correction=1):
+def var(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
+) -> Tensor:
     """The variance over `dim`: the sum of squared distances to the mean, over n - correction.
 
-    unbiased=False is correction=0. In two passes, so a large mean costs no accuracy. NaN for n <= correction.
+    unbiased=False is correction=0, also in the place of `dim`: var(x, False). In two passes, so a large mean costs no
+    accuracy. NaN for n <= correction. Raises RangeError for an axis that input does not have.
     """
-    return _variance(input, dim, keepdim, _correction(unbiased, correction)), Saved(input=input)
+    return var_(input, *_which(dim, unbiased, keepdim, correction))  # type: ignore[no-any-return]
 
 
-@var.backward
-def var_backward(dy, saved, needs, dim, unbiased, keepdim, correction):
-    return _variance_slope(dy, saved.input, dim, keepdim, _correction(unbiased, correction))
+def std(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
+) -> Tensor:
+    """The standard deviation over `dim`, the square root of `var`; where it is 0 the gradient is 0."""
+    return std_(input, *_which(dim, unbiased, keepdim, correction))  # type: ignore[no-any-return]
+
+
+def _which(dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> tuple[Any, bool, float]:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return dim, keepdim, int(unbiased) if unbiased is not None else 1 if correction is None else correction
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def std(input: Array, dim=None, unbiased=None, keepdim=False, *, correction=1):
-    """The standard deviation over `dim`, the square root of `var`; where it is 0 the gradient is 0."""
-    out = np.sqrt(_variance(input, dim, keepdim, _correction(unbiased, correction)))
+def var_(input: Array, dim=None, keepdim=False, correction=1):
+    """The variance over `dim`."""
+    return _variance(input, dim, keepdim, correction), Saved(input=input)
+
+
+@var_.backward
+def var_backward(dy, saved, needs, dim, keepdim, correction):
+    return _variance_slope(dy, saved.input, dim, keepdim, correction)
+
+
+@op(cast=Cast.KEEP, integers="refuse")
+def std_(input: Array, dim=None, keepdim=False, correction=1):
+    """The square root of the variance over `dim`."""
+    out = np.sqrt(_variance(input, dim, keepdim, correction))
     return out, Saved(input=input, out=out)
 
 
-@std.backward
-def std_backward(dy, saved, needs, dim, unbiased, keepdim, correction):
+@std_.backward
+def std_backward(dy, saved, needs, dim, keepdim, correction):
     flat = plain(saved.out) == 0
     slope = np.where(flat, 0, dy / np.where(flat, 1, 2 * saved.out))
-    return _variance_slope(slope, saved.input, dim, keepdim, _correction(unbiased, correction))
-
-
-def _correction(unbiased: bool | None, correction: float) -> float:
-    return correction if unbiased is None else int(unbiased)
+    return _variance_slope(slope, saved.input, dim, keepdim, correction)
 
 
 def _centred(x: Any, dim: Any) -> Any:
@@ -163,7 +182,7 @@ def _variance_slope(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float)
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def norm(input: Array, p=2, dim=None, keepdim=False, dtype=None):
+def norm(input: Array, p="fro", dim=None, keepdim=False, out: Word = None, dtype=None):
     """The vector norm over `dim`: (sum |x|^p)^(1/p); p = inf or -inf the extreme |x|, p = 0 the count of non-zeros.
 
     "fro" is 2. In float32. Where the norm is 0 its gradient is 0.
@@ -208,7 +227,7 @@ def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
 
 def linalg_vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The vector norm of order `ord` over `dim`: `norm` with the argument names of torch.linalg."""
-    return norm(x, ord, dim, keepdim, dtype)
+    return norm(x, ord, dim, keepdim, dtype=dtype)
 
 
 # questions
@@ -241,6 +260,6 @@ def count_nonzero(input: Array, dim=None):
 
 
 mean.check(_check_dim("mean", some=True))
-for _op in (sum, var, std, any, all, count_nonzero):
+for _op in (sum, var_, std_, any, all, count_nonzero):
     _op.check(_check_dim(_op.name))
 norm.check(lambda input, p, dim, keepdim, dtype: axes("norm", dim, input.ndim))

@@ -13,6 +13,7 @@ from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
+from ..core.words import Word
 from .masks import kept
 
 __all__ = ["clamp", "clip", "hardtanh", "masked_fill", "maximum", "minimum", "relu6", "where"]
@@ -174,7 +175,7 @@ def masked_fill_backward(dy, saved, needs, value):
 
 
 @op(cast=Cast.KEEP, moves=True)
-def hardtanh(input: Array, min_val=-1.0, max_val=1.0):
+def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: Word = False):
     """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN."""
     low, high = min_val, max_val
     if not dtypes.is_float(input.dtype):
@@ -189,7 +190,7 @@ def hardtanh_backward(dy, saved, needs, min_val, max_val):
     return kept(dy, np.logical_not((x <= min_val) | (x >= max_val)))
 
 
-def relu6(input: Tensor) -> Tensor:
+def relu6(input: Tensor, inplace: Word = False) -> Tensor:
     """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
     return hardtanh(input, 0, 6)  # type: ignore[no-any-return]
 

@@ -14,8 +14,8 @@ from ..core.tensor import Tensor
 from .axes import axes, axis, axis_of, sizes
 
 __all__ = [
-    "broadcast_to", "expand", "flatten", "moveaxis", "movedim", "permute", "reshape", "squeeze", "swapaxes", "t",
-    "transpose", "unflatten", "unsqueeze",
+    "broadcast_to", "expand", "flatten", "moveaxis", "movedim", "permute", "reshape", "squeeze", "swapaxes", "swapdims",
+    "t", "transpose", "unflatten", "unsqueeze",
 ]  # fmt: skip
 
 
@@ -155,9 +155,9 @@ def broadcast_to_backward(dy, saved, needs, shape):
     return dy  # the tape sums what broadcasting repeated
 
 
-def expand(input: Tensor, *sizes_: Any) -> Tensor:
+def expand(input: Tensor, *size: Any) -> Tensor:
     """input repeated along its axes of length 1, and along new leading axes; -1 keeps a length. Shares memory."""
-    shape = list(sizes("expand", sizes_))
+    shape = list(sizes("expand", size))
     new = len(shape) - input.ndim
     for i, n in enumerate(shape):
         if n == -1 and i >= new >= 0:
@@ -165,4 +165,9 @@ def expand(input: Tensor, *sizes_: Any) -> Tensor:
     return broadcast_to(input, tuple(shape))  # type: ignore[no-any-return]
 
 
-moveaxis, swapaxes = movedim, transpose
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """`transpose`, with NumPy's names."""
+    return transpose(input, axis0, axis1)
+
+
+moveaxis, swapdims = movedim, transpose

@@ -6,14 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from ..core.errors import ArgumentError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
+from ..core.words import Word
 from .axes import axes, axis
 from .sums import dot_along
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "softmin"]
+
+
+def _need_axis(where: str, dim: Any, ndim: int) -> None:
+    if dim is None:
+        cure = f"dim={int(ndim not in (0, 1, 3))} is what PyTorch guesses here, dim=-1 the last axis"
+        raise ArgumentError(where, "dim, the axis to normalize over", "None", cure)
+    axis(where, dim, ndim)
 
 
 def peak(input: Any, dim: Any) -> Any:
@@ -22,12 +31,13 @@ def peak(input: Any, dim: Any) -> Any:
 
 
 @op(cast=Cast.FP32, integers="float")
-def softmax(input: Array, dim, dtype=None):
+def softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
     """exp(x) along `dim`, divided by its sum there.
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input), shifted by the maximum; `dtype` casts first
     and is the dtype of the answer. A slice that holds NaN, +inf or only -inf gives NaN.
-    Raises RangeError for a `dim` out of range.
+    Raises RangeError for a `dim` out of range, ArgumentError without one: PyTorch's guess depends on the number of
+    axes.
     """
     out = np.exp(input - peak(input, dim))
     out /= out.sum(dim, keepdims=True)
@@ -36,7 +46,7 @@ def softmax(input: Array, dim, dtype=None):
 
 @softmax.check
 def softmax_check(input, dim, dtype):
-    axis("softmax", dim, input.ndim)
+    _need_axis("softmax", dim, input.ndim)
 
 
 @softmax.backward
@@ -47,11 +57,11 @@ def softmax_backward(dy, saved, needs, dim, dtype):
 
 
 @op(cast=Cast.FP32, integers="float")
-def log_softmax(input: Array, dim, dtype=None):
+def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
     """x minus the logarithm of the sum of exp(x) along `dim`: the logarithm of softmax, without its underflow.
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input); `dtype` casts first and is the dtype of the
-    answer. Raises RangeError for a `dim` out of range.
+    answer. Raises as `softmax` does.
     """
     out = input - peak(input, dim)
     out -= np.log(np.exp(out).sum(dim, keepdims=True))
@@ -60,7 +70,7 @@ def log_softmax(input: Array, dim, dtype=None):
 
 @log_softmax.check
 def log_softmax_check(input, dim, dtype):
-    axis("log_softmax", dim, input.ndim)
+    _need_axis("log_softmax", dim, input.ndim)
 
 
 @log_softmax.backward
@@ -71,8 +81,8 @@ def log_softmax_backward(dy, saved, needs, dim, dtype):
     return slope
 
 
-def softmin(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """softmax of -input. input [...] -> [...]. Raises RangeError for a `dim` out of range."""
+def softmin(input: Tensor, dim: int | None = None, dtype: Any = None, _stacklevel: Word = 3) -> Tensor:
+    """softmax of -input. input [...] -> [...]. Raises as `softmax` does."""
     return softmax(-input, dim, dtype)  # type: ignore[operator, no-any-return]
 
 

@@ -15,11 +15,11 @@ from ..core.tensor import Tensor
 from .arithmetic import add, div_, mul, pow, sub
 from .compare import eq, ge, gt, le, lt, ne
 from .convert import clone, to
-from .create import full_like, ones_like, zeros_like
 from .elementwise import abs, neg
 from .index import gather, getitem, index_select
 from .join import cat, stack
 from .layout import flip, roll, tile
+from .like import full_like, ones_like, zeros_like
 from .reduce import amax, amin, mean, sum
 from .running import cumprod, cumsum, prod
 from .select import clamp

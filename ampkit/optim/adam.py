@@ -12,7 +12,7 @@ from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
 from ..flat import chunks, keep, mask, narrow
 from .group import Group
-from .optimizer import Optimizer
+from .optimizer import Optimizer, refuse_differentiable
 from .sgd import direction
 
 
@@ -69,15 +69,16 @@ adam_update = Primitive("adam_update", "optim", _adam_update)
 class Adam(Optimizer):
     """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; p <- p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
-    weight_decay adds weight_decay p to g. t counts the real steps of each parameter. amsgrad=True divides by the
-    largest v so far. maximize=True climbs. Computed in float32, float64 for float64 parameters; b^t in float64.
+    weight_decay adds weight_decay p to g; decoupled_weight_decay=True is AdamW. t counts the real steps of each
+    parameter. amsgrad=True divides by the largest v so far. maximize=True climbs. foreach, fused and capturable,
+    PyTorch's choice of implementation, change nothing: every step is one pass over flat memory; differentiable=True is
+    not here. Computed in float32, float64 for float64 parameters; b^t in float64.
     Raises ArgumentError for options out of range.
     Kingma, Ba 2015, arXiv:1412.6980, algorithm 1; Reddi et al. 2018, arXiv:1904.09237, algorithm 2.
     """
 
     moments = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     device_keys = ("lr", "betas")
-    decoupled = False
 
     def __init__(
         self,
@@ -88,8 +89,15 @@ class Adam(Optimizer):
         weight_decay: float = 0,
         amsgrad: bool = False,
         *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
     ):
+        refuse_differentiable(type(self).__name__, differentiable)
+        self.decoupled = decoupled_weight_decay
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
 
@@ -126,8 +134,6 @@ class AdamW(Adam):
     Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay proportional to lr, as in PyTorch.
     """
 
-    decoupled = True
-
     def __init__(
         self,
         params: Any,
@@ -138,5 +144,10 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ):
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        words = {"differentiable": differentiable, "decoupled_weight_decay": True}
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, **words)

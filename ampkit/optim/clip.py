@@ -57,11 +57,12 @@ def clip_grad_norm_(
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> Tensor:
     """Scale the gradients so that the norm of all of them together is at most max_norm; returns the norm before, 0-d.
 
     The norm is summed in float64. If it is not finite every gradient becomes zero, so that no parameter can become nan;
-    error_if_nonfinite=True raises NonFiniteError instead, and waits for the device.
+    error_if_nonfinite=True raises NonFiniteError instead, and waits for the device. foreach changes nothing.
     Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm or norm_type <= 0.
     Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
     """
@@ -89,8 +90,8 @@ def clip_grad_norm_(
     return Tensor(backends.of(pieces[0]).asarray(norm, wide))
 
 
-def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Limit every element of the gradients to [-clip_value, clip_value].
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
+    """Limit every element of the gradients to [-clip_value, clip_value]; foreach changes nothing.
 
     Raises StateError for gradients that are still scaled, ArgumentError for a negative clip_value.
     """

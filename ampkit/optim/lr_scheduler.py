@@ -8,9 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.errors import ArgumentError
+from .decay import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
+from .decay import ExponentialLR as ExponentialLR
+from .decay import MultiStepLR as MultiStepLR
+from .decay import PolynomialLR as PolynomialLR
 from .group import Group
 from .optimizer import Optimizer
-from .schedule import LRScheduler
+from .plateau import ReduceLROnPlateau as ReduceLROnPlateau
+from .schedule import LRScheduler, share, whole
 
 
 class LambdaLR(LRScheduler):
@@ -38,7 +43,7 @@ class StepLR(LRScheduler):
     constants = ("step_size", "gamma")
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1):
-        self.step_size, self.gamma = _whole("StepLR", "step_size", step_size), gamma
+        self.step_size, self.gamma = whole("StepLR", "step_size", step_size), gamma
         super().__init__(optimizer, last_epoch)
 
     def rates(self, n: int) -> list[float]:
@@ -51,7 +56,7 @@ class ConstantLR(LRScheduler):
     constants = ("factor", "total_iters")
 
     def __init__(self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1):
-        self.factor, self.total_iters = _share("ConstantLR", "factor", factor), total_iters
+        self.factor, self.total_iters = share("ConstantLR", "factor", factor), total_iters
         super().__init__(optimizer, last_epoch)
 
     def rates(self, n: int) -> list[float]:
@@ -72,12 +77,12 @@ class LinearLR(LRScheduler):
         last_epoch: int = -1,
     ):
         self.start_factor, self.end_factor = (
-            _share("LinearLR", "start_factor", start_factor),
-            _share("LinearLR", "end_factor", end_factor),
+            share("LinearLR", "start_factor", start_factor),
+            share("LinearLR", "end_factor", end_factor),
         )
         if start_factor == 0:
             raise ArgumentError("LinearLR", "start_factor > 0", "0")
-        self.total_iters = _whole("LinearLR", "total_iters", total_iters)
+        self.total_iters = whole("LinearLR", "total_iters", total_iters)
         super().__init__(optimizer, last_epoch)
 
     def rates(self, n: int) -> list[float]:
@@ -94,12 +99,12 @@ class CosineAnnealingLR(LRScheduler):
     constants = ("T_max", "eta_min")
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1):  # noqa: N803
-        self.T_max, self.eta_min = _whole("CosineAnnealingLR", "T_max", T_max), eta_min
+        self.T_max, self.eta_min = whole("CosineAnnealingLR", "T_max", T_max), eta_min
         super().__init__(optimizer, last_epoch)
 
     def rates(self, n: int) -> list[float]:
-        share = (1 + math.cos(math.pi * n / self.T_max)) / 2
-        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+        left = (1 + math.cos(math.pi * n / self.T_max)) / 2
+        return [self.eta_min + (base - self.eta_min) * left for base in self.base_lrs]
 
 
 class OneCycleLR(LRScheduler):
@@ -133,7 +138,7 @@ class OneCycleLR(LRScheduler):
         if anneal_strategy not in ("cos", "linear"):
             raise ArgumentError("OneCycleLR", "anneal_strategy 'cos' or 'linear'", repr(anneal_strategy))
         self.anneal_strategy = anneal_strategy
-        up = _share("OneCycleLR", "pct_start", pct_start) * self.total_steps
+        up = share("OneCycleLR", "pct_start", pct_start) * self.total_steps
         self._phases = [up - 1, 2 * up - 2, self.total_steps - 1] if three_phase else [up - 1, self.total_steps - 1]
         self._peaks = _per_group("max_lr", max_lr, groups)
         self._lows = [peak / div_factor for peak in self._peaks]
@@ -176,10 +181,10 @@ class OneCycleLR(LRScheduler):
             if n <= end or phase == len(self._phases) - 1:
                 break
             start = end
-        share = (n - start) / (end - start) if end != start else 1.0
+        done = (n - start) / (end - start) if end != start else 1.0
         if self.anneal_strategy == "cos":
-            share = (1 - math.cos(math.pi * share)) / 2
-        return stops[phase] + (stops[phase + 1] - stops[phase]) * share
+            done = (1 - math.cos(math.pi * done)) / 2
+        return stops[phase] + (stops[phase + 1] - stops[phase]) * done
 
 
 class SequentialLR(LRScheduler):
@@ -232,10 +237,10 @@ class SequentialLR(LRScheduler):
 
 def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
     if total_steps is not None:
-        return _whole("OneCycleLR", "total_steps", total_steps)
+        return whole("OneCycleLR", "total_steps", total_steps)
     if epochs is None or steps_per_epoch is None:
         raise ArgumentError("OneCycleLR", "total_steps, or epochs and steps_per_epoch", "neither")
-    return _whole("OneCycleLR", "epochs", epochs) * _whole("OneCycleLR", "steps_per_epoch", steps_per_epoch)
+    return whole("OneCycleLR", "epochs", epochs) * whole("OneCycleLR", "steps_per_epoch", steps_per_epoch)
 
 
 def _per_group(name: str, value: Any, groups: int) -> list[float]:
@@ -243,15 +248,3 @@ def _per_group(name: str, value: Any, groups: int) -> list[float]:
     if len(found) != groups:
         raise ArgumentError("OneCycleLR", f"{name} for {groups} parameter groups", f"{len(found)}")
     return found
-
-
-def _whole(where: str, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(where, f"{name} as an integer >= 1", repr(value))
-    return value
-
-
-def _share(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ArgumentError(where, f"{name} in [0, 1]", repr(value))
-    return float(value)

@@ -285,6 +285,12 @@ def _counted(step: Callable[..., Any]) -> Callable[..., Any]:
 _NOT_OURS = {"params", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
 
 
+def refuse_differentiable(where: str, differentiable: Any) -> None:
+    """Raise ArgumentError for a step that gradients would flow through."""
+    if differentiable:
+        raise ArgumentError(where, "differentiable=False", repr(differentiable), "write the update with ops")
+
+
 def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
     """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler."""
     gradients = [p._grad for p in parameters if p._grad is not None]

@@ -111,8 +111,14 @@ class LRScheduler:
             start += size
         self.optimizer.schedule = self
 
-    def step(self) -> None:
-        """Move on if the optimizer really stepped since the last call. StateError if a newer schedule drives it."""
+    def step(self, epoch: None = None) -> None:
+        """Move on if the optimizer really stepped since the last call. StateError if a newer schedule drives it.
+
+        ArgumentError for an `epoch`: the schedule counts the real steps itself.
+        """
+        if epoch is not None:
+            cure = "leave it out: a schedule counts the real steps of its optimizer"
+            raise ArgumentError(f"{type(self).__name__}.step", "no epoch", repr(epoch), cure)
         if self.optimizer.schedule is not self:
             cure = "join them: SequentialLR(optimizer, [first, second], milestones=[n]), or multiply them in a LambdaLR"
             raise StateError(
@@ -157,3 +163,17 @@ class LRScheduler:
         self._start(int(state_dict["last_epoch"]))
         if state_dict.get("_pending"):
             np.subtract(self._seen, 1, out=self._seen)
+
+
+def whole(where: str, name: str, value: Any) -> int:
+    """`value`, an integer from 1. Raises ArgumentError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(where, f"{name} as an integer >= 1", repr(value))
+    return value
+
+
+def share(where: str, name: str, value: Any) -> float:
+    """`value` as a float from 0 to 1. Raises ArgumentError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ArgumentError(where, f"{name} in [0, 1]", repr(value))
+    return float(value)

@@ -12,7 +12,7 @@ from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
 from ..flat import chunks, keep, mask, narrow
 from .group import Group, need
-from .optimizer import Optimizer
+from .optimizer import Optimizer, refuse_differentiable
 
 
 def _sgd_update(
@@ -62,7 +62,9 @@ sgd_update = Primitive("sgd_update", "optim", _sgd_update)
 class SGD(Optimizer):
     """b <- momentum b + (1 - dampening) (g + weight_decay p); p <- p - lr b, or with nesterov p - lr (g + momentum b).
 
-    The first gradient enters b whole. maximize=True climbs. Computed in float32, float64 for float64 parameters.
+    The first gradient enters b whole. maximize=True climbs. foreach and fused, PyTorch's choice of implementation,
+    change nothing: every step is one pass over flat memory; differentiable=True is not here. Computed in float32,
+    float64 for float64 parameters.
     Raises ArgumentError for options out of range.
     Sutskever et al. 2013, ICML; the form with lr outside of b is PyTorch's.
     """
@@ -81,7 +83,11 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ):
+        refuse_differentiable("SGD", differentiable)
         options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize})
 

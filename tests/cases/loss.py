@@ -50,4 +50,19 @@ CASES = [
     Case("kl_div", normal(3, 4), uniform(0.1, 1, 3, 4)),
     Case("kl_div", normal(3, 4), uniform(0.1, 1, 3, 4), reduction="batchmean"),
     Case("kl_div", normal(3, 4), normal(3, 4), reduction="none", log_target=True),
+    Case("margin_ranking_loss", normal(3, 4), normal(3, 4), normal(4), 0.5, smooth=False),
+    Case("margin_ranking_loss", normal(3), normal(3), normal(3), reduction="none", smooth=False),
+    Case("hinge_embedding_loss", normal(3, 4), integers(0, 2, 3, 4), smooth=False),
+    Case("soft_margin_loss", normal(3, 4), normal(3, 4)),
+    Case("soft_margin_loss", normal(3, 4), normal(3, 4), reduction="sum"),
+    Case("poisson_nll_loss", normal(3, 4), uniform(1.5, 4, 3, 4), full=True),
+    Case("poisson_nll_loss", uniform(0.5, 2, 3, 4), uniform(0, 4, 3, 4), False, reduction="sum"),
+    Case("gaussian_nll_loss", normal(3, 4), normal(3, 4), uniform(0.5, 2, 3, 1), full=True),
+    Case("gaussian_nll_loss", normal(3, 4), normal(3, 4), uniform(0.5, 2, 3, 4), reduction="none"),
+    Case("cosine_embedding_loss", normal(3, 4), normal(3, 4), integers(1, 2, 3)),
+    Case("cosine_embedding_loss", normal(3, 4), normal(3, 4), integers(0, 2, 3), -0.2, reduction="sum", smooth=False),
+    Case("triplet_margin_loss", normal(3, 4), normal(3, 4), normal(3, 4), 5.0, smooth=False),
+    Case(
+        "triplet_margin_loss", normal(3, 4), normal(3, 4), normal(3, 4), 5.0, swap=True, reduction="none", smooth=False
+    ),
 ]

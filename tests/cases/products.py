@@ -1,6 +1,9 @@
 from ampkit.testing import Case, normal
 
 CASES = [
+    Case("inner", normal(3, 4), normal(2, 4)),
+    Case("tensordot", normal(2, 3, 4), normal(4, 5, 2), ([0, 2], [2, 0])),
+    Case("tensordot", normal(2, 3), normal(3, 4), 1),
     Case("linear", normal(2, 3), normal(4, 3), normal(4)),
     Case("linear", normal(2, 5, 3), normal(4, 3), normal(4)),
     Case("linear", normal(2, 1, 3), normal(1, 3)),

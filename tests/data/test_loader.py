@@ -206,9 +206,9 @@ def test_items_that_do_not_stack_are_refused(items, error, message):
     [
         ({"batch_size": 0}, "batch_size of at least 1, got 0"),
         ({"batch_size": None}, "batch_size of at least 1, got None"),
-        ({"num_workers": 2}, "num_workers=0, got 2"),
-        ({"pin_memory": True}, "pin_memory=False, got True"),
-        ({"sampler": [1, 0]}, r"sampler=None, got \[1, 0\]"),
+        ({"sampler": [1, 0], "shuffle": True}, "a sampler or shuffle, got both"),
+        ({"batch_sampler": [[1, 0]], "batch_size": 2}, "a batch_sampler alone"),
+        ({"batch_sampler": [[1, 0]], "sampler": [1]}, "a batch_sampler alone"),
         ({"generator": np.random.default_rng(0)}, "a random stream, got Generator"),
         ({"batch_size": 9, "drop_last": True}, "one full batch when drop_last=True, got 4 items"),
     ],
@@ -219,7 +219,9 @@ def test_what_the_loader_cannot_do_is_one_clear_line(arguments, message):
 
 
 def test_pytorchs_defaults_are_taken_and_unknown_arguments_are_not():
-    assert len(DataLoader(numbers(4), num_workers=0, pin_memory=False, sampler=None, shuffle=None)) == 4
+    words = {"num_workers": 4, "pin_memory": True, "persistent_workers": True, "prefetch_factor": 2, "timeout": 3}
+    loader = DataLoader(numbers(4), 2, False, None, None, worker_init_fn=len, in_order=False, **words)
+    assert labels(loader) == labels(DataLoader(numbers(4), 2))
     with pytest.raises(TypeError, match="unexpected keyword argument 'num_worker'"):
         DataLoader(numbers(4), num_worker=0)
 

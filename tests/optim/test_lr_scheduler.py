@@ -36,6 +36,17 @@ FORMS = {
     "constant": (lambda o: lr_scheduler.ConstantLR(o, 0.2, 4), lambda n: 0.1 if n < 4 else 0.5),
     "linear": (lambda o: lr_scheduler.LinearLR(o, 0.1, 0.9, 5), lambda n: 0.5 * (0.1 + 0.8 * min(n, 5) / 5)),
     "cosine": (lambda o: lr_scheduler.CosineAnnealingLR(o, 6, 0.01), lambda n: cosine(0.01, 0.5, n, 6)),
+    "milestones": (
+        lambda o: lr_scheduler.MultiStepLR(o, [7, 3, 3], 0.5),
+        lambda n: 0.5 * 0.5 ** (2 * (n >= 3) + (n >= 7)),
+    ),
+    "exponential": (lambda o: lr_scheduler.ExponentialLR(o, 0.8), lambda n: 0.5 * 0.8**n),
+    "polynomial": (lambda o: lr_scheduler.PolynomialLR(o, 6, 2.0), lambda n: 0.5 * (1 - min(n, 6) / 6) ** 2),
+    "restarts": (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4), lambda n: cosine(0.0, 0.5, n % 4, 4)),
+    "longer restarts": (
+        lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2, 0.1),
+        lambda n: cosine(0.1, 0.5, *next((n - s, s + 2) for s in (14, 6, 2, 0) if n >= s)),
+    ),
     "one cycle": (
         lambda o: lr_scheduler.OneCycleLR(o, 1.0, 11, pct_start=0.5, cycle_momentum=False),
         lambda n: cosine(1.0, 0.04, n, 4.5) if n <= 4.5 else cosine(4e-6, 1.0, min(n, 10) - 4.5, 5.5),
@@ -166,8 +177,46 @@ def test_what_cannot_be_a_schedule_is_refused():
         lambda: lr_scheduler.OneCycleLR(optimizer, 1.0, 10, anneal_strategy="no"),
         lambda: lr_scheduler.SequentialLR(optimizer, [lr_scheduler.StepLR(optimizer, 1)], [3]),
         lambda: lr_scheduler.StepLR(optimizer, 1).load_state_dict({"last_epoch": 3}),
+        lambda: lr_scheduler.PolynomialLR(optimizer, 0),
+        lambda: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3, 0),
+        lambda: lr_scheduler.ReduceLROnPlateau(optimizer, "mean"),
+        lambda: lr_scheduler.ReduceLROnPlateau(optimizer, factor=1.0),
+        lambda: lr_scheduler.ReduceLROnPlateau(optimizer, min_lr=[0.1, 0.1]),
     ):
         with pytest.raises(ArgumentError):
             call()
     with pytest.raises(DTypeError):
         lr_scheduler.StepLR("optimizer", 1)
+
+
+PLATEAUS = [
+    ({"patience": 1}, [3, 2, 2, 2, 2, 2, 2], [1, 1, 1, 0.1, 0.1, 0.01, 0.01]),
+    ({"patience": 0, "factor": 0.5, "cooldown": 1}, [2, 2, 2, 2, 2], [1, 0.5, 0.5, 0.25, 0.25]),
+    ({"patience": 0, "mode": "max", "min_lr": 0.05}, [1, 2, 2, 2, 2], [1, 1, 0.1, 0.05, 0.05]),
+    ({"patience": 0, "threshold": 0.5, "threshold_mode": "abs"}, [2, 1.6, 1.2, 0.6], [1, 0.1, 0.1, 0.1]),
+]
+
+
+@pytest.mark.parametrize(("options", "values", "rates"), PLATEAUS)
+def test_the_rate_falls_on_a_plateau(options, values, rates):
+    _, optimizer = make(lr=1.0)
+    scheduler, seen = lr_scheduler.ReduceLROnPlateau(optimizer, **options), []
+    for value in values:
+        scheduler.step(Tensor(np.array(value, np.float32)))
+        seen += scheduler.get_last_lr()
+    assert np.allclose(seen, rates, rtol=1e-12)
+
+
+def test_a_plateau_goes_on_from_its_state():
+    (_, a), (_, b) = make(), make()
+    one, two = lr_scheduler.ReduceLROnPlateau(a, patience=1), lr_scheduler.ReduceLROnPlateau(b, patience=1)
+    one.step(1.0)
+    one.step(1.0)
+    two.load_state_dict(one.state_dict())
+    two.step(1.0)
+    assert two.get_last_lr() == [0.05]
+    with pytest.raises(ArgumentError, match="the state of one"):
+        two.load_state_dict({"best": 1})
+    lr_scheduler.StepLR(b, 1)
+    with pytest.raises(StateError, match="newer schedule"):
+        two.step(1.0)

@@ -1,0 +1,98 @@
+"""Hooks on gradients: functions that see, or replace, the gradient of one tensor on its way back."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from .errors import DTypeError, ShapeError, StateError
+from .scaletag import ScaleTag
+from .tensor import Tensor
+
+# By order of registration: the output of the node, and what is called with (gradient, scale tag).
+Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
+of_leaves: dict[int, Hooks] = {}  # by the id of the leaf
+_serial = count().__next__
+_LAST = 2**62  # what is retained is what the hooks made of it
+
+
+class Handle:
+    """What registering a hook returns; `remove()` takes the hook away again."""
+
+    def __init__(self, hooks: dict[int, Any], key: int):
+        self._hooks, self._key = hooks, key
+
+    def remove(self) -> None:
+        """Take the hook away; a second time does nothing."""
+        self._hooks.pop(self._key, None)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
+    """Call `hook(gradient)` in every backward, once the whole gradient of `tensor` is there.
+
+    What it returns, if anything, replaces the gradient: a Tensor of its shape and dtype. A hook on a leaf is called
+    when the walk is done; one on a leaf does not see the gradients that `ampkit.grad` returns.
+    Raises StateError for a tensor that requires no grad, DTypeError for something that cannot be called.
+    """
+    if not callable(hook):
+        raise DTypeError("register_hook", "a callable", f"a {type(hook).__name__}")
+    return _add(tensor, lambda gradient, tag: hook(gradient))
+
+
+def retain_grad(tensor: Tensor) -> None:
+    """Leave the gradient in `.grad` as for a leaf, though `tensor` is the result of an operation."""
+    if tensor.is_leaf:
+        return
+    held = weakref.ref(tensor)
+
+    def keep(gradient: Tensor, tag: ScaleTag | None) -> None:
+        if (owner := held()) is not None:
+            owner.accumulate(gradient.array, tag)
+
+    _add(tensor, keep, _LAST + id(tensor))
+
+
+def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None = None) -> Handle:
+    if tensor.edge is None:
+        raise StateError("register_hook", "a tensor that requires grad", "one that does not")
+    node = tensor.node
+    if node is not None:
+        hooks = node.hooks = {} if node.hooks is None else node.hooks
+    else:
+        if id(tensor) not in of_leaves:
+            weakref.finalize(tensor, of_leaves.pop, id(tensor), None)
+        hooks = of_leaves.setdefault(id(tensor), {})
+    key = _serial() if key is None else key
+    hooks[key] = (tensor.edge[1], function)
+    return Handle(hooks, key)
+
+
+def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
+    """Call the hooks on the gradients of a node's outputs, or of a leaf, and put what they return in their place."""
+    for _, (index, function) in sorted(hooks.items()):
+        if (gradient := gradients[index]) is not None:
+            taped = hasattr(gradient, "tensor")
+            found = function(gradient.tensor if taped else Tensor(gradient), tag)
+            if found is not None:
+                new = _fitting(found, gradient)
+                gradients[index] = type(gradient)(new) if taped else new.array
+
+
+def _fitting(found: Any, gradient: Any) -> Tensor:
+    if not isinstance(found, Tensor) or found.shape != gradient.shape or found.dtype != gradient.dtype:
+        needs = f"a Tensor of shape {tuple(gradient.shape)} and dtype {gradient.dtype.name}, or None, from the hook"
+        got = f"{tuple(found.shape)}, {found.dtype.name}" if isinstance(found, Tensor) else type(found).__name__
+        raise ShapeError("register_hook", needs, got)
+    return found
+
+
+Tensor.register_hook = register_hook  # type: ignore[attr-defined]
+Tensor.retain_grad = retain_grad  # type: ignore[attr-defined]

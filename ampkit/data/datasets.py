@@ -1,0 +1,112 @@
+"""Datasets: items by number, rows of tensors, parts of other datasets and several in a row."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ..core import random
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.tensor import Tensor
+
+_Item = TypeVar("_Item", covariant=True)
+
+
+class Dataset(Generic[_Item]):
+    """Items by number: a subclass gives `__getitem__(index)` and `__len__()`."""
+
+    def __getitem__(self, index: int) -> _Item:
+        raise NotImplementedError(f"{type(self).__name__}.__getitem__")
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__}.__len__")
+
+    def __add__(self, other: Dataset[Any]) -> ConcatDataset:
+        return ConcatDataset([self, other])
+
+
+class TensorDataset(Dataset[tuple[Tensor, ...]]):
+    """Tensors [n, ...] of one length n; item i is their rows i. A DataLoader fetches a whole batch at once.
+
+    Raises DTypeError for what is no Tensor, ShapeError for no tensors, 0-d tensors and different lengths.
+    """
+
+    def __init__(self, *tensors: Tensor):
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor):
+                cure = "wrap it: ampkit.tensor(array)"
+                raise DTypeError("TensorDataset", "tensors", type(tensor).__name__, cure)
+        if len({tensor.shape[:1] for tensor in tensors}) != 1 or tensors[0].ndim == 0:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "none"
+            raise ShapeError("TensorDataset", "tensors of one length along axis 0", shapes)
+        self.tensors = tensors
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        return tuple(Tensor(tensor.array[index, ...]) for tensor in self.tensors)
+
+    def __len__(self) -> int:
+        return self.tensors[0].shape[0]
+
+
+class Subset(Dataset[Any]):
+    """The items of `dataset` that `indices` names, in that order."""
+
+    def __init__(self, dataset: Any, indices: Sequence[int]):
+        self.dataset, self.indices = dataset, indices
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, list):
+            return self.dataset[[self.indices[i] for i in index]]
+        return self.dataset[self.indices[index]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class ConcatDataset(Dataset[Any]):
+    """One dataset after the other. Raises ArgumentError for none."""
+
+    def __init__(self, datasets: Iterable[Any]):
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ArgumentError("ConcatDataset", "at least one dataset", "none")
+        self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
+
+    def __getitem__(self, index: int) -> Any:
+        if not -len(self) <= index < len(self):
+            raise RangeError("ConcatDataset", f"an index below {len(self)}", f"{index}")
+        index %= len(self)
+        at = bisect_right(self.cumulative_sizes, index)
+        return self.datasets[at][index - (self.cumulative_sizes[at - 1] if at else 0)]
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+
+def random_split(dataset: Any, lengths: Sequence[float], generator: random.Stream | None = None) -> list[Subset]:
+    """Parts of `dataset` without an item in common, drawn at random: `lengths` of them, or shares that add to 1.
+
+    What shares leave over goes to the first parts, one each. generator: a random stream, `manual_seed`'s by default.
+    Raises ArgumentError for lengths that do not add up.
+    """
+    total, parts = len(dataset), list(lengths)
+    if not all(isinstance(n, int) for n in parts) and abs(sum(parts) - 1) < 1e-9 and min(parts) >= 0:
+        parts = [int(total * share) for share in parts]
+        for i in range(total - sum(parts)):
+            parts[i % len(parts)] += 1
+    if sum(parts) != total or any(not isinstance(n, int) or n < 0 for n in parts):
+        raise ArgumentError("random_split", f"lengths that add up to {total}, or shares to 1", f"{list(lengths)}")
+    order = random.generator(*(generator or random.default).take()).permutation(total).tolist()
+    ends = list(accumulate(parts))
+    return [Subset(dataset, order[end - n : end]) for n, end in zip(parts, ends, strict=True)]
+
+
+def rows(dataset: Any, indices: Any) -> Any:
+    """The items at `indices` as tensors of rows, if the dataset is one of tensors, or a part of one; else None."""
+    while type(dataset) is Subset:
+        dataset, indices = dataset.dataset, np.asarray(dataset.indices)[indices]
+    return list(dataset[indices]) if isinstance(dataset, TensorDataset) else None

@@ -1,0 +1,140 @@
+"""Samplers: the order in which a DataLoader asks for items, or for batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ..core import random
+from ..core.errors import ArgumentError
+from ..core.tensor import Tensor
+
+_Key = TypeVar("_Key", covariant=True)
+
+
+class Sampler(Generic[_Key]):
+    """The keys of items in an order: a subclass gives `__iter__` and, where it can, `__len__`."""
+
+    def __init__(self, data_source: Any = None):
+        pass
+
+    def __iter__(self) -> Iterator[_Key]:
+        raise NotImplementedError(f"{type(self).__name__}.__iter__")
+
+
+class SequentialSampler(Sampler[int]):
+    """0, 1, 2, ... to the length of `data_source`."""
+
+    def __init__(self, data_source: Any):
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class RandomSampler(Sampler[int]):
+    """The items of `data_source` in random order, `num_samples` of them, with replacement or epoch after epoch without.
+
+    generator: a random stream, `manual_seed`'s by default; each iteration is a draw of it.
+    Raises ArgumentError for num_samples below 1.
+    """
+
+    def __init__(
+        self,
+        data_source: Any,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: random.Stream | None = None,
+    ):
+        self.data_source, self.replacement, self.generator = data_source, replacement, generator
+        self._count = num_samples
+        if self.num_samples < 1:
+            raise ArgumentError("RandomSampler", "num_samples from 1", f"{self.num_samples}")
+
+    @property
+    def num_samples(self) -> int:
+        """How many items an iteration gives."""
+        return len(self.data_source) if self._count is None else self._count
+
+    def __iter__(self) -> Iterator[int]:
+        draw, total = _draw(self.generator), len(self.data_source)
+        if self.replacement:
+            return iter(draw.integers(0, total, self.num_samples).tolist())
+        rounds = -(-self.num_samples // total)
+        return islice((i for _ in range(rounds) for i in draw.permutation(total).tolist()), self.num_samples)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class SubsetRandomSampler(Sampler[int]):
+    """The given `indices` in random order; generator: see RandomSampler."""
+
+    def __init__(self, indices: Sequence[int], generator: random.Stream | None = None):
+        self.indices, self.generator = indices, generator
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.indices[i] for i in _draw(self.generator).permutation(len(self.indices)).tolist())
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class WeightedRandomSampler(Sampler[int]):
+    """`num_samples` items, each drawn with a probability proportional to its weight; generator: see RandomSampler.
+
+    weights: numbers from 0, one per item. Raises ArgumentError for weights that no draw can follow.
+    """
+
+    def __init__(
+        self,
+        weights: Any,
+        num_samples: int,
+        replacement: bool = True,
+        generator: random.Stream | None = None,
+    ):
+        self.weights = np.asarray(weights.array if isinstance(weights, Tensor) else list(weights), np.float64)
+        self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
+        good = self.weights.ndim == 1 and np.isfinite(self.weights).all() and (self.weights >= 0).all()
+        most = np.count_nonzero(self.weights)
+        if not good or not most or num_samples < 1 or (not replacement and num_samples > most):
+            needs = "finite weights from 0, not all 0, and num_samples from 1 to what they can give"
+            raise ArgumentError("WeightedRandomSampler", needs, f"{most} positive weights, num_samples={num_samples}")
+
+    def __iter__(self) -> Iterator[int]:
+        share = self.weights / self.weights.sum()
+        return iter(_draw(self.generator).choice(len(share), self.num_samples, self.replacement, share).tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class BatchSampler(Sampler[list[int]]):
+    """Lists of `batch_size` keys of `sampler`; the last may be shorter, or is left out with drop_last.
+
+    Raises ArgumentError for a batch_size below 1.
+    """
+
+    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool):
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ArgumentError("BatchSampler", "batch_size of at least 1", repr(batch_size))
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        keys = iter(self.sampler)
+        while (batch := list(islice(keys, self.batch_size))) and not (self.drop_last and len(batch) < self.batch_size):
+            yield batch
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.sampler), self.batch_size)  # type: ignore[arg-type]
+        return whole + (rest > 0 and not self.drop_last)
+
+
+def _draw(generator: random.Stream | None) -> np.random.Generator:
+    return random.generator(*(generator or random.default).take())

@@ -1,0 +1,84 @@
+"""Diagonals: taken from matrices, made into matrices, summed; and the places of triangles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core import dtypes
+from ..core.errors import RangeError, ShapeError
+from ..core.tensor import Tensor
+from ..core.words import Word
+from .axes import axis
+from .create import tensor
+from .index import getitem, put_item
+from .reduce import sum
+from .shape import movedim
+
+__all__ = ["diag", "diag_embed", "diagonal", "trace", "tril_indices", "triu_indices"]
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The elements [i, i + offset] of dim1 and dim2, as a last axis. A copy.
+
+    Raises ShapeError for fewer than two axes and for dim1 = dim2, RangeError for an axis that is not there.
+    """
+    if input.ndim < 2 or axis("diagonal", dim1, input.ndim) == axis("diagonal", dim2, input.ndim):
+        got = f"shape {tuple(input.shape)}, dim1={dim1}, dim2={dim2}"
+        raise ShapeError("diagonal", "two different axes", got)
+    moved = movedim(input, (dim1, dim2), (0, 1))
+    rows, columns = _places(moved.shape[0], moved.shape[1], offset)
+    return movedim(getitem(moved, (Tensor(rows), Tensor(columns))), 0, -1)
+
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices of zeros with the last axis of input on the diagonal numbered `offset`: [.., n] -> [.., m, m]."""
+    if not input.ndim:
+        raise ShapeError("diag_embed", "at least one axis", "shape ()")
+    size = input.shape[-1] + abs(offset)
+    places = _places(size, size, offset)
+    made = put_item(movedim(input, -1, 0), places, (size, size, *input.shape[:-1]))
+    return movedim(made, (0, 1), (dim1, dim2))
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """A vector as the diagonal of a matrix, or the diagonal of a matrix as a vector. ShapeError for other shapes."""
+    if input.ndim not in (1, 2):
+        raise ShapeError("diag", "one axis or two", f"shape {tuple(input.shape)}")
+    return diag_embed(input, diagonal) if input.ndim == 1 else _diagonal(input, diagonal)
+
+
+_diagonal = diagonal  # `diag` has a parameter of that name
+
+
+def trace(input: Tensor) -> Tensor:
+    """The sum of the diagonal of a matrix, in float32 and rounded once. Raises ShapeError for other shapes."""
+    if input.ndim != 2:
+        raise ShapeError("trace", "a matrix", f"shape {tuple(input.shape)}")
+    return sum(diagonal(input))  # type: ignore[no-any-return]
+
+
+def _places(rows: int, columns: int, offset: int) -> tuple[Any, Any]:
+    first = np.arange(max(0, min(rows + min(offset, 0), columns - max(offset, 0))))
+    return first - min(offset, 0), first + max(offset, 0)
+
+
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: Word = None
+) -> Tensor:
+    """The places of the lower triangle of a matrix [row, col], in row-major order: [2, n]; see `tril`."""
+    return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
+
+
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: Word = None
+) -> Tensor:
+    """The places of the upper triangle of a matrix [row, col], in row-major order: [2, n]; see `triu`."""
+    return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)
+
+
+def _indices(where: str, find: Any, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
+    if row < 0 or col < 0:
+        raise RangeError(where, "sizes from 0", f"{row} and {col}")
+    return tensor(np.stack(find(row, offset, col)), dtype, device)

@@ -1,0 +1,104 @@
+"""More arithmetic: sums of exponentials, remainders that keep the sign, numbers in place of NaN; other names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import FLOATS, finfo
+from ..core.errors import DTypeError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import plain
+from ..core.tensor import Tensor
+from . import angles, arithmetic, compare, elementwise, join, products
+from .arithmetic import _need_divisor
+from .masks import kept
+from .select import clamp
+
+__all__ = [
+    "absolute", "arccos", "arcsin", "arctan", "arctan2", "clamp_max", "clamp_min", "concatenate", "fix", "fmod", "ger",
+    "greater", "greater_equal", "is_floating_point", "is_tensor", "less", "less_equal", "logaddexp", "nan_to_num",
+    "negative", "not_equal", "numel",
+]  # fmt: skip
+
+absolute, negative, fix = elementwise.abs, elementwise.neg, elementwise.trunc
+arccos, arcsin, arctan, arctan2 = angles.acos, angles.asin, angles.atan, arithmetic.atan2
+greater, greater_equal, less, less_equal, not_equal = compare.gt, compare.ge, compare.lt, compare.le, compare.ne
+concatenate, ger = join.cat, products.outer
+
+
+@op(cast=Cast.WIDEST, integers="float")
+def logaddexp(input: Array, other: Array):
+    """log(exp(input) + exp(other)) without overflow, broadcast."""
+    top = np.maximum(plain(input), plain(other))
+    top = np.where(np.isinf(top), 0, top)
+    out = np.log(np.exp(input - top) + np.exp(other - top)) + top
+    return out, Saved(input=input, other=other, out=out)
+
+
+@logaddexp.backward(other="other", input="input")
+def logaddexp_backward(dy, saved, needs):
+    lowest = plain(saved.out) == -np.inf  # both were: each takes half
+    shift = np.where(lowest, 0, saved.out)
+    share = np.where(lowest, 0.5, 1.0)
+    return (
+        dy * np.where(lowest, share, np.exp(saved.input - shift)) if needs[0] is not None else None,
+        dy * np.where(lowest, share, np.exp(saved.other - shift)) if needs[1] is not None else None,
+    )
+
+
+@op(cast=Cast.WIDEST)
+def fmod(input: Array, other: Array):
+    """input - other * trunc(input / other), broadcast: the sign is input's. Raises RangeError for an integer by 0."""
+    _need_divisor("fmod", input, other)
+    return np.fmod(input, other), Saved(input=input, other=other)
+
+
+@fmod.backward(input="other", other="other")
+def fmod_backward(dy, saved, needs):
+    return dy, -dy * np.trunc(saved.input / saved.other) if needs[1] is not None else None
+
+
+@op(cast=Cast.KEEP, moves=True)
+def nan_to_num(input: Array, nan=0.0, posinf=None, neginf=None):
+    """input with numbers in place of NaN and the infinities: by default 0 and the largest numbers of its dtype."""
+    if input.dtype not in FLOATS:
+        return input.copy(), Saved(input=input)
+    limits, kind = finfo(input.dtype), input.dtype.type
+    most, least = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
+    out = np.where(np.isnan(input), kind(0.0 if nan is None else nan), input)
+    return np.where(out == np.inf, kind(most), np.where(out == -np.inf, kind(least), out)), Saved(input=input)
+
+
+@nan_to_num.backward
+def nan_to_num_backward(dy, saved, needs, nan, posinf, neginf):
+    return kept(dy, np.isfinite(plain(saved.input)))
+
+
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """input, but at least min (a number or a tensor); see `clamp`."""
+    return clamp(input, min)  # type: ignore[no-any-return]
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """input, but at most max (a number or a tensor); see `clamp`."""
+    return clamp(input, max=max)  # type: ignore[no-any-return]
+
+
+def numel(input: Tensor) -> int:
+    """The number of elements."""
+    return input.numel()
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the elements are floating-point numbers. Raises DTypeError for something that is no Tensor."""
+    if not isinstance(input, Tensor):
+        raise DTypeError("is_floating_point", "a Tensor", type(input).__name__)
+    return input.is_floating_point()
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether `obj` is a Tensor."""
+    return isinstance(obj, Tensor)

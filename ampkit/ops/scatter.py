@@ -1,0 +1,79 @@
+"""Scattering: values written to places of a tensor along an axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ArgumentError, DTypeError, ShapeError
+from ..core.tensor import Tensor
+from .axes import axis
+from .index import getitem, scatter_, scatter_add
+from .like import full_like
+from .select import masked_fill, where
+from .shape import broadcast_to, flatten, reshape
+
+__all__ = ["index_copy", "index_fill", "masked_scatter", "scatter", "take"]
+
+
+def scatter(
+    input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any = None, *, reduce: Any = None
+) -> Tensor:
+    """input with src (a tensor of index's shape, or a number, also as `value`) written where `gather` would read.
+
+    Where several are written to one place, the last stays; with reduce="add" they are added, as by `scatter_add`.
+    Raises as `gather` does, ArgumentError for another reduce and without src.
+    """
+    src = value if src is None else src
+    if src is None or reduce not in (None, "add"):
+        raise ArgumentError("scatter", "src or value, and reduce None or 'add'", f"{src}, reduce={reduce!r}")
+    if not isinstance(src, (Tensor, int, float)):
+        raise DTypeError("scatter", "a Tensor or a number as src or value", f"a {type(src).__name__}")
+    if reduce is None:
+        return scatter_(input, dim, index, src)  # type: ignore[no-any-return]
+    return scatter_add(input, dim, index, src if isinstance(src, Tensor) else full_like(index, src, dtype=input.dtype))  # type: ignore[no-any-return]
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """input with the number `value` in the slices of `dim` that index [n] names. Raises RangeError outside the axis."""
+    at = axis("index_fill", dim, input.ndim)
+    column = reshape(index, *(-1 if i == at else 1 for i in range(max(input.ndim, 1))))
+    shape = tuple(index.numel() if i == at else n for i, n in enumerate(input.shape))
+    mask = scatter_(full_like(input, 0, dtype=np.bool_), at, broadcast_to(column, shape), True)
+    return masked_fill(input, mask, value)
+
+
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """input with slice i of source [.., n, ..] in the place of slice index[i] of `dim`; of equal ones the last stays.
+
+    Raises ShapeError if source does not fit, RangeError for an index outside the axis.
+    """
+    at = axis("index_copy", dim, input.ndim)
+    needed = (*input.shape[:at], index.numel(), *input.shape[at + 1 :])
+    if tuple(source.shape) != needed:
+        raise ShapeError("index_copy", f"source of shape {needed}", f"{tuple(source.shape)}")
+    column = reshape(index, *(-1 if i == at else 1 for i in range(max(input.ndim, 1))))
+    return scatter_(input, at, broadcast_to(column, needed), source)  # type: ignore[no-any-return]
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """input with the elements of source, one after the other, where mask (bool, broadcast to input) is true.
+
+    Raises ShapeError if source has too few.
+    """
+    if mask.dtype != np.bool_:
+        raise DTypeError("masked_scatter", "a mask of dtype bool", mask.dtype.name, "compare it: mask != 0")
+    chosen = np.broadcast_to(mask.array, np.broadcast_shapes(mask.shape, input.shape))
+    count = np.cumsum(chosen.reshape(-1)).reshape(chosen.shape)
+    if chosen.size and count.reshape(-1)[-1] > source.numel():
+        raise ShapeError("masked_scatter", f"a source of {count.reshape(-1)[-1]} elements", f"{source.numel()}")
+    if not source.numel():
+        return input
+    places = Tensor(np.maximum(count - 1, 0))
+    return where(Tensor(chosen), getitem(flatten(source), places), input)  # type: ignore[no-any-return]
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """The elements of input at positions in row-major order: index [...] -> [...]. RangeError outside input."""
+    return getitem(flatten(input), index)

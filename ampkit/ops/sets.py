@@ -1,0 +1,110 @@
+"""Sets and places: distinct values, counts, membership, positions. The answers take no gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import accumulator, is_float
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.tensor import Tensor
+from .axes import axis
+
+__all__ = ["argwhere", "bincount", "bucketize", "isin", "nonzero", "searchsorted", "unique"]
+
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """Where input is not 0, in row-major order: [n, axes] int64; with as_tuple one tensor [n] per axis."""
+    found = np.nonzero(np.atleast_1d(input.array) if as_tuple else input.array != 0) if input.ndim or as_tuple else None
+    if as_tuple:
+        return tuple(Tensor(f) for f in found or ())
+    if found is None:
+        return Tensor(np.zeros((int(bool(input.array != 0)), 0), np.int64))
+    return Tensor(np.stack(found, -1))
+
+
+def argwhere(input: Tensor) -> Tensor:
+    """Where input is not 0, in row-major order: [n, axes] int64."""
+    return nonzero(input)  # type: ignore[no-any-return]
+
+
+def unique(
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """The distinct elements in rising order, or the distinct slices along `dim`; always sorted. NaN differs from NaN.
+
+    return_inverse: also where each element of input went; return_counts: also how often each came; int64.
+    """
+    at = None if dim is None else axis("unique", dim, input.ndim)
+    wide = input.array.astype(accumulator(input.dtype)) if is_float(input.dtype) else input.array
+    found = np.unique(wide, return_inverse=True, return_counts=True, axis=at, equal_nan=False)
+    inverse = found[1].reshape(input.shape if at is None else -1)
+    outs = [Tensor(found[0].astype(input.dtype))]
+    outs += [Tensor(inverse.astype(np.int64))] if return_inverse else []
+    outs += [Tensor(found[2].astype(np.int64))] if return_counts else []
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each whole number comes, or the sum of its weights: [n] -> [at least minlength], int64 or float.
+
+    Weights are summed in float64. Raises ShapeError for other shapes, DTypeError for floats, RangeError below 0.
+    """
+    if input.ndim != 1 or (weights is not None and weights.shape != input.shape):
+        got = f"shape {tuple(input.shape)}" + ("" if weights is None else f", weights {tuple(weights.shape)}")
+        raise ShapeError("bincount", "a vector, and weights like it", got)
+    if input.dtype.kind not in "iu":
+        raise DTypeError("bincount", "integers", input.dtype.name)
+    if input.array.size and input.array.min() < 0:
+        raise RangeError("bincount", "whole numbers from 0", f"{input.array.min()}")
+    if weights is None:
+        return Tensor(np.bincount(input.array, minlength=minlength).astype(np.int64))
+    total = np.bincount(input.array, weights.array.astype(np.float64), minlength)
+    return Tensor(total.astype(np.float32) if weights.dtype == np.float32 else total)
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each of `elements` is among `test_elements` (tensors or a number), as bool; invert: whether it is not."""
+    found = [e.array if isinstance(e, Tensor) else np.asarray(e) for e in (elements, test_elements)]
+    wide = [f.astype(accumulator(f.dtype)) if is_float(f.dtype) else f for f in found]
+    return Tensor(np.asarray(np.isin(*wide, assume_unique=assume_unique, invert=invert)))
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Where `input` (a tensor or a number) would stand in rising sequences: before equal ones, or after with right.
+
+    sorted_sequence [n], input [...] -> [...], or sequences [..., n] with input [..., m] -> [..., m]; int64, or int32.
+    side="right" is right=True. sorter: the order that sorts the sequences. Raises ShapeError for shapes that differ.
+    """
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise ArgumentError("searchsorted", "side 'left' or 'right', as `right` says", f"{side!r}, right={right}")
+    values = input.array if isinstance(input, Tensor) else np.asarray(input)
+    rows, order = sorted_sequence.array, None if sorter is None else sorter.array
+    rows = rows if order is None else np.take_along_axis(rows, order, -1)
+    where = "right" if right or side == "right" else "left"
+    if rows.ndim == 1:
+        found = np.asarray(np.searchsorted(rows, values, where))
+    elif rows.shape[:-1] != values.shape[:-1]:
+        raise ShapeError("searchsorted", f"input [{', '.join(map(str, rows.shape[:-1]))}, m]", f"{tuple(values.shape)}")
+    else:
+        pairs = zip(rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True)
+        found = np.stack([np.searchsorted(row, value, where) for row, value in pairs]).reshape(values.shape)
+    return Tensor(found.astype(np.int32 if out_int32 else np.int64))
+
+
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Which of the intervals between rising boundaries [n] each element is in, 0 to n; see `searchsorted`."""
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)

@@ -1,0 +1,179 @@
+"""Vectors: angles and distances between them, cross products, contractions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ArgumentError, ShapeError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import plain
+from ..core.tensor import Tensor
+from .axes import axis
+from .products import matmul
+from .shape import permute, reshape
+
+__all__ = ["cosine_similarity", "cross", "inner", "pairwise_distance", "tensordot"]
+
+
+@op(cast=Cast.FP32, integers="float")
+def cosine_similarity(x1: Array, x2: Array, dim=1, eps=1e-8):
+    """The cosine of the angle between vectors along `dim`: their product over their lengths, each at least eps.
+
+    x1, x2 broadcast: [.., n, ..] -> [..]. In float32 (float64 for float64). Raises RangeError for a `dim` out of range.
+    """
+    at = _from_end(x1, x2, dim)
+    return (_unit(x1, at, eps) * _unit(x2, at, eps)).sum(at), Saved(x1=x1, x2=x2, at=at)
+
+
+def _from_end(a: Any, b: Any, dim: int) -> int:
+    # Counted from the end, as broadcasting does.
+    rank = max(a.ndim, b.ndim)
+    return axis("cosine_similarity", dim, rank) - rank
+
+
+def _length(x: Any, dim: int, eps: float) -> tuple[Any, Any]:
+    # At least eps; and whether it is more, so that it moves with x.
+    square = (x * x).sum(dim, keepdims=True)
+    moves = plain(square) > eps * eps
+    return np.where(moves, np.sqrt(np.where(moves, square, 1)), eps), moves
+
+
+def _unit(x: Any, dim: int, eps: float) -> Any:
+    return x / _length(x, dim, eps)[0]
+
+
+@cosine_similarity.check
+def cosine_similarity_check(x1, x2, dim, eps):
+    at = _from_end(x1, x2, dim)
+    if any(-at > x.ndim for x in (x1, x2)):
+        raise ShapeError(
+            "cosine_similarity", f"two tensors with axis {dim}", f"{tuple(x1.shape)} and {tuple(x2.shape)}"
+        )
+
+
+@cosine_similarity.backward
+def cosine_similarity_backward(dy, saved, needs, dim, eps):
+    at = saved.at
+    a, b = _unit(saved.x1, at, eps), _unit(saved.x2, at, eps)
+    cosine = (a * b).sum(at, keepdims=True)
+    share = dy.reshape(cosine.shape)
+    da = _turn(share, cosine, saved.x1, a, b, at, eps) if needs[0] is not None else None
+    return da, _turn(share, cosine, saved.x2, b, a, at, eps) if needs[1] is not None else None
+
+
+def _turn(dy: Any, cosine: Any, x: Any, own: Any, other: Any, dim: int, eps: float) -> Any:
+    length, moves = _length(x, dim, eps)
+    return dy * (other - np.where(moves, cosine, 0) * own) / length
+
+
+@op(cast=Cast.FP32, integers="float")
+def pairwise_distance(x1: Array, x2: Array, p=2.0, eps=1e-6, keepdim=False):
+    """The p-norm of x1 - x2 + eps over the last axis: [..., n], [..., n] -> [...], broadcast; p from 1 on, or inf.
+
+    In float32 (float64 for float64 input). Raises ArgumentError for another p, ShapeError unless the shapes broadcast.
+    """
+    gap = np.abs(x1 - x2 + eps)
+    if math.isinf(p):
+        out = gap.max(-1, keepdims=keepdim)
+    elif p == 2:
+        out = np.sqrt((gap * gap).sum(-1, keepdims=keepdim))
+    else:
+        out = (gap**p).sum(-1, keepdims=keepdim) ** (1 / p)
+    return out, Saved(x1=x1, x2=x2, out=out)
+
+
+@pairwise_distance.check
+def pairwise_distance_check(x1, x2, p, eps, keepdim):
+    if not p >= 1:
+        raise ArgumentError("pairwise_distance", "p from 1 on, or inf", f"{p}")
+
+
+@pairwise_distance.backward
+def pairwise_distance_backward(dy, saved, needs, p, eps, keepdim):
+    gap = saved.x1 - saved.x2 + eps
+    out, each = (a if keepdim else np.expand_dims(a, -1) for a in (saved.out, dy))
+    sign = np.sign(plain(gap))
+    if math.isinf(p):
+        size = np.abs(plain(gap))
+        hit = size == size.max(-1, keepdims=True)
+        slope = each * (sign * hit / hit.sum(-1, keepdims=True))
+    else:
+        zero = plain(out) == 0
+        safe = np.where(zero, 1, out)
+        slope = each * np.where(zero, 0, gap / safe if p == 2 else sign * (np.abs(gap) / safe) ** (p - 1))
+    return slope, -slope if needs[1] is not None else None
+
+
+@op(cast=Cast.WIDEST)
+def cross(input: Array, other: Array, dim=None):
+    """The cross product of vectors of 3 along `dim`, by default the first axis of length 3; broadcast, rounded once.
+
+    Raises ShapeError if there is no such axis.
+    """
+    at = _three(input, other, dim)
+    return _crossed(input, other, at), Saved(input=input, other=other, at=at)
+
+
+def _three(a: Any, b: Any, dim: int | None) -> int:
+    # Counted from the end, as broadcasting does.
+    rank = max(a.ndim, b.ndim)
+    if dim is not None:
+        return axis("cross", dim, rank) - rank
+    longest = a if a.ndim >= b.ndim else b
+    return longest.shape.index(3) - rank
+
+
+def _crossed(a: Any, b: Any, at: int) -> Any:
+    def turned(x: Any, by: int) -> Any:
+        return np.roll(x, -by, at)
+
+    return turned(a, 1) * turned(b, 2) - turned(a, 2) * turned(b, 1)
+
+
+@cross.check
+def cross_check(input, other, dim):
+    found = f"{tuple(input.shape)} and {tuple(other.shape)}"
+    longest = input if input.ndim >= other.ndim else other
+    if dim is None and 3 not in longest.shape:
+        raise ShapeError("cross", "an axis of length 3", found)
+    at = _three(input, other, dim)
+    if any(-at > x.ndim or x.shape[at] != 3 for x in (input, other)):
+        raise ShapeError("cross", "an axis of length 3 in both", found)
+
+
+@cross.backward(input="other", other="input")
+def cross_backward(dy, saved, needs, dim):
+    da = _crossed(saved.other, dy, saved.at) if needs[0] is not None else None
+    return da, _crossed(dy, saved.input, saved.at) if needs[1] is not None else None
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """The products over the last axes: [..., n], [*S, n] -> [..., *S]; with a number, all of it multiplied.
+
+    Raises ShapeError if the last axes differ.
+    """
+    if not input.ndim or not other.ndim:
+        return input * other  # type: ignore[operator, no-any-return]
+    return tensordot(input, other, ([-1], [-1]))
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """The products of a and b summed over pairs of axes: the last `dims` of a and the first of b, or two lists of axes.
+
+    What is left of a, then of b, are the axes of the answer. One matrix product, see `matmul`.
+    Raises ShapeError if the axes of a pair differ in length.
+    """
+    pairs = (range(a.ndim - dims, a.ndim), range(dims)) if isinstance(dims, int) else dims
+    ours, theirs = ([axis("tensordot", d, t.ndim) for d in over] for t, over in zip((a, b), pairs, strict=True))
+    summed = [a.shape[i] for i in ours]
+    if summed != [b.shape[i] for i in theirs]:
+        got = f"{tuple(a.shape)} over {ours}, {tuple(b.shape)} over {theirs}"
+        raise ShapeError("tensordot", "axes of equal lengths", got)
+    rows, columns = ([i for i in range(t.ndim) if i not in over] for t, over in ((a, ours), (b, theirs)))
+    left = reshape(permute(a, (*rows, *ours)), (math.prod(a.shape[i] for i in rows), math.prod(summed)))
+    right = reshape(permute(b, (*theirs, *columns)), (math.prod(summed), math.prod(b.shape[i] for i in columns)))
+    return reshape(matmul(left, right), (*(a.shape[i] for i in rows), *(b.shape[i] for i in columns)))

@@ -1,0 +1,112 @@
+"""Hooks on gradients, retained gradients, and backward into some leaves alone."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit.core import hooks
+from ampkit.core.errors import DTypeError, ShapeError, StateError
+
+
+def pair():
+    return (ampkit.tensor(values, requires_grad=True) for values in ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]))
+
+
+def test_a_hook_on_a_leaf_sees_the_whole_gradient_once():
+    x, w = pair()
+    seen = []
+    x.register_hook(lambda g: seen.append(g.tolist()))
+    ((x * w).sum() + (x * x).sum()).backward()
+    assert seen == [[4.0, 6.0, 8.0]]
+    assert x.grad.tolist() == [4.0, 6.0, 8.0]
+
+
+def test_what_a_hook_returns_replaces_the_gradient_until_it_is_removed():
+    x, w = pair()
+    y = x * w
+    first, second = x.register_hook(lambda g: g * 10), y.register_hook(lambda g: g + 1)
+    y.sum().backward(retain_graph=True)
+    assert (x.grad.tolist(), w.grad.tolist()) == ([40.0] * 3, [2.0, 4.0, 6.0])
+    first.remove()
+    second.remove()
+    x.grad = None
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0] * 3
+
+
+def test_a_result_keeps_its_gradient_where_asked_as_its_hooks_left_it():
+    x, w = pair()
+    y = x * w
+    y.retain_grad()
+    y.retain_grad()
+    y.register_hook(lambda g: g * 2)
+    (y * y).sum().backward()
+    assert y.grad.tolist() == [8.0, 16.0, 24.0]
+    assert (y * 1).grad is None
+
+
+def test_hooks_see_second_derivatives():
+    x, _ = pair()
+    y = (x * x * x).sum()
+    seen = []
+    (g,) = ampkit.grad(y, x, create_graph=True)
+    g.register_hook(lambda d: seen.append(d.tolist()))
+    g.sum().backward()
+    assert seen == [[1.0] * 3]
+    assert x.grad.tolist() == [6.0, 12.0, 18.0]
+
+
+def test_hooks_on_one_output_of_several():
+    x, _ = pair()
+    a, b = x.split([1, 2])
+    b.register_hook(lambda g: g * 0)
+    (a.sum() + b.sum()).backward()
+    assert x.grad.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_the_hooks_of_a_leaf_go_with_it():
+    x, _ = pair()
+    gc.collect()
+    before = len(hooks.of_leaves)
+    x.register_hook(lambda g: g)
+    assert len(hooks.of_leaves) == before + 1
+    del x
+    gc.collect()
+    assert len(hooks.of_leaves) == before
+
+
+def test_hooked_gradients_keep_the_tag_of_their_scale():
+    p = ampkit.nn.Parameter(np.ones(3, np.float32))
+    p.register_hook(lambda g: g * 2)
+    optimizer, scaler = ampkit.optim.SGD([p], lr=1.0), ampkit.GradScaler(init_scale=8.0)
+    scaler.scale((p * 3).sum()).backward()
+    scaler.step(optimizer)
+    assert p.tolist() == [-5.0] * 3
+
+
+def test_what_cannot_be_hooked_is_refused():
+    x, _ = pair()
+    with pytest.raises(StateError, match="requires grad"):
+        x.detach().register_hook(lambda g: g)
+    with pytest.raises(DTypeError, match="a callable"):
+        x.register_hook(3)
+    y = x * 2
+    y.register_hook(lambda g: g.sum())
+    with pytest.raises(ShapeError, match=r"needs a Tensor of shape \(3,\) and dtype float32, or None, from the hook"):
+        y.sum().backward()
+
+
+def test_backward_writes_only_the_leaves_it_is_told():
+    x, w = pair()
+    y = (x * w).sum()
+    y.backward(inputs=[w], retain_graph=True)
+    assert x.grad is None
+    assert w.grad.tolist() == [1.0, 2.0, 3.0]
+    y.backward(inputs=x)
+    assert x.grad.tolist() == [2.0] * 3
+    with pytest.raises(StateError, match="leaves"):
+        (x * w).sum().backward(inputs=[x * 2])

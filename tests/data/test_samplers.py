@@ -1,0 +1,155 @@
+"""Samplers and what a DataLoader makes of them; parts of datasets and several in a row."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit.core.errors import ArgumentError, RangeError
+from ampkit.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+
+def numbers(count):
+    return TensorDataset(ampkit.tensor(np.arange(count)))
+
+
+def labels(loader):
+    return [batch[0].tolist() for batch in loader]
+
+
+def seeded(seed=0):
+    return ampkit.Generator().manual_seed(seed)
+
+
+def test_a_sampler_decides_the_order_and_a_batch_sampler_the_batches():
+    assert labels(DataLoader(numbers(5), 2, sampler=[4, 0, 3])) == [[4, 0], [3]]
+    assert labels(DataLoader(numbers(5), 2, sampler=[4, 0, 3], drop_last=True)) == [[4, 0]]
+    loader = DataLoader(numbers(5), batch_sampler=[[1], [2, 0, 2]])
+    assert labels(loader) == labels(loader) == [[1], [2, 0, 2]]
+    assert len(loader) == 2
+
+
+def test_a_sampler_is_iterated_anew_in_each_epoch():
+    class Turning(Sampler):
+        start = 0
+
+        def __iter__(self):
+            self.start += 1
+            return iter([(self.start + i) % 3 for i in range(3)])
+
+    loader = DataLoader(numbers(3), 3, sampler=Turning())
+    assert labels(loader) + labels(loader) == [[1, 2, 0], [2, 0, 1]]
+
+
+def test_an_endless_sampler_gives_batches_as_they_are_asked_for():
+    loader = DataLoader(numbers(3), 2, sampler=itertools.cycle([0, 1, 2]))
+    assert [b[0].tolist() for b in itertools.islice(loader, 3)] == [[0, 1], [2, 0], [1, 2]]
+    assert loader.state_dict()["batches"] is None
+
+
+def test_a_run_over_a_sampler_goes_on_with_the_next_batch():
+    def make():
+        return DataLoader(numbers(7), 2, sampler=[6, 5, 4, 3, 2, 1, 0])
+
+    cut, resumed = make(), make()
+    for _ in zip(range(2), cut, strict=False):
+        pass
+    resumed.load_state_dict(cut.state_dict())
+    assert labels(resumed) == [[2, 1], [0]]
+    assert labels(resumed) == [[6, 5], [4, 3], [2, 1], [0]]
+
+
+def test_random_samplers_give_every_item_in_an_order_of_the_stream():
+    orders = [list(RandomSampler(range(20), generator=seeded(s))) for s in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == list(range(20)) == list(SequentialSampler(range(20)))
+    ampkit.manual_seed(3)
+    one = list(RandomSampler(range(9)))
+    ampkit.manual_seed(3)
+    assert list(RandomSampler(range(9))) == one
+    assert sorted(RandomSampler(range(4), num_samples=8)) == [0, 0, 1, 1, 2, 2, 3, 3]
+    many = list(RandomSampler(range(4), replacement=True, num_samples=400))
+    assert len(many) == 400
+    assert set(many) == {0, 1, 2, 3}
+    assert sorted(SubsetRandomSampler([7, 3, 5])) == [3, 5, 7]
+    assert len(SubsetRandomSampler([7, 3, 5])) == 3
+
+
+def test_weights_rule_what_is_drawn():
+    drawn = list(WeightedRandomSampler([0, 1, 3.0], 4000, generator=seeded()))
+    assert drawn.count(0) == 0
+    assert drawn.count(2) / 4000 == pytest.approx(0.75, abs=0.03)
+    assert sorted(WeightedRandomSampler(ampkit.tensor([0.0, 1, 2]), 2, replacement=False)) == [1, 2]
+
+
+def test_batches_of_a_sampler_may_leave_the_last_out():
+    assert list(BatchSampler(range(5), 2, False)) == [[0, 1], [2, 3], [4]]
+    assert list(BatchSampler(range(5), 2, True)) == [[0, 1], [2, 3]]
+    assert [len(BatchSampler(range(5), 2, drop)) for drop in (False, True)] == [3, 2]
+
+
+def test_parts_of_a_dataset_have_no_item_in_common():
+    parts = random_split(numbers(10), [7, 3], seeded())
+    assert [len(p) for p in parts] == [7, 3]
+    assert sorted(part[i][0].item() for part in parts for i in range(len(part))) == list(range(10))
+    assert [len(p) for p in random_split(numbers(10), [0.5, 0.25, 0.25])] == [6, 2, 2]
+    again = random_split(numbers(10), [7, 3], seeded())
+    assert parts[0].indices == again[0].indices
+
+
+def test_a_part_of_tensors_is_fetched_as_batches():
+    part = Subset(Subset(numbers(10), [9, 8, 7, 6]), [3, 0])
+    assert labels(DataLoader(part, 2)) == [[6, 9]]
+    assert part[1][0].item() == 9
+
+
+def test_datasets_in_a_row():
+    both = numbers(3) + Subset([5, 6], [1, 0])
+    assert isinstance(both, ConcatDataset)
+    assert len(both) == 5
+    assert [both[i] for i in (3, 4, -1)] == [6, 5, 5]
+    assert both[2][0].item() == 2
+    assert both.cumulative_sizes == [3, 5]
+    with pytest.raises(RangeError, match="an index below 5"):
+        both[5]
+
+
+def test_what_cannot_be_drawn_is_refused():
+    for make in (
+        lambda: RandomSampler([], num_samples=0),
+        lambda: WeightedRandomSampler([0, 0], 1),
+        lambda: WeightedRandomSampler([1, -1], 1),
+        lambda: WeightedRandomSampler([1, 0], 2, replacement=False),
+        lambda: BatchSampler(range(3), 0, False),
+        lambda: random_split(numbers(4), [2, 3]),
+        lambda: random_split(numbers(4), [0.5, 0.4]),
+        lambda: ConcatDataset([]),
+    ):
+        with pytest.raises(ArgumentError):
+            make()
+
+
+def test_a_generator_has_pytorchs_methods():
+    stream = ampkit.Generator("cpu").manual_seed(5)
+    state = stream.get_state()
+    first = ampkit.rand(3, generator=stream)
+    stream.set_state(state)
+    assert ampkit.rand(3, generator=stream).tolist() == first.tolist()
+    assert stream.initial_seed() == 5
+    ampkit.manual_seed(11)
+    assert ampkit.initial_seed() == 11
