@@ -17,14 +17,16 @@ from .core import dtypes, observe
 from .core.dtypes import DType, float64
 from .core.errors import ArgumentError, DTypeError, StateError
 from .core.quiet import quietly
+from .core.recording import is_grad_enabled
 from .core.replay import Taped
 from .core.scaletag import ZEROED, ScaleTag, mixed_scales, rescale
-from .core.tape import Node, Sweep, attach, is_grad_enabled
+from .core.tape import Node, Sweep, attach
 from .core.tensor import Tensor
 from .flat import look
 from .lossscale import LossScale, State
+from .optim.given import refuse_scaled
 from .optim.group import plain
-from .optim.optimizer import Optimizer, refuse_scaled
+from .optim.optimizer import Optimizer
 from .overflow import Guard, Stage, StepResult, Verdict
 
 

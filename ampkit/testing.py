@@ -19,7 +19,8 @@ from .core.dtypes import DType, bfloat16, float16, float32, float64
 from .core.errors import ArgumentError
 from .core.op import ops as registry
 from .core.policy import Cast, autocast
-from .core.tape import grad, no_grad
+from .core.recording import no_grad
+from .core.tape import grad
 from .core.tensor import Tensor
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,7 @@ from .build import Batch
 from .config import Recipe
 from .core import random
 from .core.errors import ConfigError, NonFiniteError
-from .core.tape import no_grad
+from .core.recording import no_grad
 from .core.tensor import Tensor
 from .scaler import GradScaler
 

@@ -6,7 +6,7 @@ import pytest
 
 from ampkit import Tensor, arena, optim
 from ampkit.core.errors import StateError
-from ampkit.core.tape import no_grad
+from ampkit.core.recording import no_grad
 from ampkit.nn import Parameter
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)

@@ -10,7 +10,8 @@ import pytest
 from ampkit import Tensor, backends, nn, ops, optim  # noqa: F401  (ops gives tensors their operators)
 from ampkit.backends.cpu.device import CPU
 from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, NonFiniteError, ScaleCollapseError, StateError
-from ampkit.core.tape import grad, no_grad
+from ampkit.core.recording import no_grad
+from ampkit.core.tape import grad
 from ampkit.nn import Parameter
 from ampkit.optim import lr_scheduler
 from ampkit.scaler import GradScaler

@@ -18,8 +18,9 @@ from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError, unfit
 from .plan import Plan
 from .policy import _stack
 from .quiet import hush, speak
+from .recording import _recording
 from .saved import Saved, widen
-from .tape import Node, _recording
+from .tape import Node
 from .tensor import Tensor, tick
 
 _NOTHING = Saved()

@@ -9,7 +9,8 @@ from ..backends import Array
 from . import policy, random
 from .dtypes import DType, is_float
 from .errors import DTypeError, StateError
-from .tape import Node, Sweep, alias, attach, enable_grad, is_grad_enabled, no_grad, target
+from .recording import enable_grad, is_grad_enabled, no_grad
+from .tape import Node, Sweep, alias, attach, target
 from .tensor import Tensor, tick
 
 

@@ -7,9 +7,8 @@ by (node, output). Autocast is off during a sweep: the dtypes were decided in th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,69 +17,9 @@ from ..backends import Array
 from . import hooks, policy, quiet
 from .dtypes import FLOATS, DType, accumulator, float64, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
+from .recording import set_grad_enabled
 from .scaletag import ScaleTag, mixed_scales
 from .tensor import Edge, Tensor, tick
-from .within import within
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-_recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
-
-
-def is_grad_enabled() -> bool:
-    """Whether operations are recorded here."""
-    return _recording.get()
-
-
-class _Recording:
-    """Recording on or off, within a block or a decorated function (also a generator or a coroutine)."""
-
-    mode: bool
-
-    def __init__(self) -> None:
-        self._before: list[bool] = []
-
-    def __enter__(self) -> None:
-        self._before.append(_recording.get())
-        _recording.set(self.mode)
-
-    def __exit__(self, *error: object) -> None:
-        _recording.set(self._before.pop())
-
-    def __call__(self, function: _F) -> _F:
-        return within(type(self), function, type(self).__name__)
-
-
-class no_grad(_Recording):
-    """Within the block, or the decorated function, nothing is recorded."""
-
-    mode = False
-
-
-class enable_grad(_Recording):
-    """Within the block, or the decorated function, operations are recorded, also inside `no_grad`."""
-
-    mode = True
-
-
-def inference_mode(mode: bool = True) -> _Recording:
-    """`no_grad`; with mode=False nothing changes."""
-    return no_grad() if mode else set_grad_enabled(is_grad_enabled())
-
-
-class set_grad_enabled(_Recording):
-    """From now on record operations or don't; as a block or a decorator, only there."""
-
-    def __init__(self, mode: bool):
-        self.mode = bool(mode)
-        self._before = [_recording.get()]
-        _recording.set(self.mode)
-
-    def __enter__(self) -> None:
-        _recording.set(self.mode)
-
-    def __call__(self, function: _F) -> _F:
-        _recording.set(self._before[-1])
-        return within(enable_grad if self.mode else no_grad, function, "set_grad_enabled")
 
 
 class Node:

@@ -224,7 +224,7 @@ class Tensor:
 
     def need_writable(self) -> None:
         """Raise StateError for a tensor that the tape needs, as `write_` does."""
-        from .tape import is_grad_enabled
+        from .recording import is_grad_enabled
 
         if not getattr(self.array.flags, "writeable", True):
             raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")

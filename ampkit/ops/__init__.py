@@ -11,6 +11,7 @@ from ..core.words import spelled as _spelled
 from . import given as _given
 from . import methods, taped
 from .activation import *
+from .along import *
 from .angles import *
 from .arithmetic import *
 from .attention import *

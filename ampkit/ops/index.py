@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,10 @@ from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
-from ..core.words import Word
 from .axes import axis, axis_of
-from .masks import kept
-from .shape import broadcast_to, flatten
+from .shape import broadcast_to
 
-__all__ = [
-    "gather", "index_add", "index_select", "masked_select", "narrow", "scatter_add", "select",
-    "take_along_dim",
-]  # fmt: skip
+__all__ = ["index_add", "index_select", "masked_select", "narrow", "select"]
 
 
 def wide(dy: Any) -> Any:
@@ -164,11 +158,12 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of input where mask (bool, broadcast with input) is true: [n], in row-major order."""
     if mask.dtype != np.bool_:
         raise DTypeError("masked_select", "a mask of dtype bool", mask.dtype.name)
-    shape = _together("masked_select", input.shape, mask.shape)
+    shape = broadcast_of("masked_select", input.shape, mask.shape)
     return getitem(broadcast_to(input, shape), broadcast_to(mask, shape))
 
 
-def _together(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+def broadcast_of(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that `shapes` broadcast to. Raises ShapeError."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -179,19 +174,23 @@ def _together(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 # whole slices along an axis
 
 
-def _in_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
+def in_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
+    """Raise RangeError for an index outside [lowest, length)."""
+
     def fail(value: int, position: Any) -> None:
         raise RangeError(name, f"indices from {lowest} to {length - 1}", f"{value} at position {position}")
 
     backends.of(index).inspect(index, (index < lowest) | (index >= length), fail)
 
 
-def _need_integers(name: str, index: Any) -> None:
+def need_integers(name: str, index: Any) -> None:
+    """Raise DTypeError for an index of floats or booleans."""
     if plain(index).dtype.kind not in "iu":
         raise DTypeError(name, "an index of integers", plain(index).dtype.name)
 
 
-def _length(input: Any, dim: int) -> int:
+def length_of(input: Any, dim: int) -> int:
+    """The length of axis `dim`; a 0-d tensor counts as one of length 1."""
     return input.shape[dim] if input.ndim else 1  # type: ignore[no-any-return]
 
 
@@ -209,7 +208,7 @@ def _need_row(name: str, index: Any, ndim: int) -> None:
 @op(cast=Cast.KEEP, moves=True)
 def index_select(input: Array, dim, index: Index):
     """The slices of input along `dim` that index [n] names. Raises RangeError for an index outside the axis."""
-    _in_range("index_select", plain(index), _length(input, dim))
+    in_range("index_select", plain(index), length_of(input, dim))
     out = np.take(input, plain(index).reshape(-1), dim) if input.ndim else input.copy()
     return out, Saved(index=index, shape=input.shape)
 
@@ -217,7 +216,7 @@ def index_select(input: Array, dim, index: Index):
 @index_select.check
 def index_select_check(input, dim, index):
     axis("index_select", dim, input.ndim)
-    _need_integers("index_select", index)
+    need_integers("index_select", index)
     _need_row("index_select", index, input.ndim)
 
 
@@ -229,7 +228,7 @@ def index_select_backward(dy, saved, needs, dim):
 @op(cast=Cast.WIDEST)
 def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
-    _in_range("index_add", plain(index), _length(input, dim))
+    in_range("index_add", plain(index), length_of(input, dim))
     added = apply(put_item, source, _row(index, dim, input.ndim), input.shape)
     return input + alpha * added, Saved(index=index)
 
@@ -237,7 +236,7 @@ def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
 @index_add.check
 def index_add_check(input, dim, index, source, alpha):
     at = axis("index_add", dim, input.ndim)
-    _need_integers("index_add", index)
+    need_integers("index_add", index)
     _need_row("index_add", index, input.ndim)
     needed = (*input.shape[:at], index.size, *input.shape[at + 1 :]) if input.ndim else ()
     if source.shape != needed:
@@ -247,114 +246,3 @@ def index_add_check(input, dim, index, source, alpha):
 @index_add.backward
 def index_add_backward(dy, saved, needs, dim, alpha):
     return dy, None, alpha * apply(pick_item, dy, _row(saved.index, dim, dy.ndim)) if needs[2] else None
-
-
-# single elements along an axis
-
-
-@op(cast=Cast.KEEP, moves=True)
-def gather(input: Array, dim, index: Index, *, sparse_grad: Word = False):
-    """out[i][j] = input[index[i][j]][j] for dim 0, and so on: index [...] no longer than input on other axes -> [...].
-
-    Raises RangeError for an index outside the axis, ShapeError if index does not fit input.
-    """
-    _in_range("gather", plain(index), _length(input, dim))
-    return input[places(plain(index), dim)], Saved(index=index, shape=input.shape)
-
-
-def places(index: Any, dim: int) -> tuple[Any, ...]:
-    """Where the elements that `index` names along `dim` lie: one index array per axis."""
-    if not index.ndim:
-        return ()
-    shape, at = index.shape, dim % index.ndim
-    grid = [np.arange(n, like=index).reshape((-1,) + (1,) * (len(shape) - 1 - i)) for i, n in enumerate(shape)]
-    return (*grid[:at], index, *grid[at + 1 :])
-
-
-def _check_along(name: str) -> Callable[..., None]:
-    def check(input: Any, dim: int, index: Any, *rest: Any, **params: Any) -> None:
-        at = axis(name, dim, input.ndim)
-        _need_integers(name, index)
-        longer = any(n > m for i, (n, m) in enumerate(zip(index.shape, input.shape, strict=False)) if i != at)
-        if index.ndim != input.ndim or longer:
-            needs = f"an index of {input.ndim} axes, no longer than {tuple(input.shape)} outside dim {dim}"
-            raise ShapeError(name, needs, f"{tuple(index.shape)}")
-        size = getattr(rest[0], "shape", ()) if rest else ()
-        if size and (len(size) != index.ndim or any(n > m for n, m in zip(index.shape, size, strict=True))):
-            raise ShapeError(name, f"src that covers index's shape {tuple(index.shape)}", f"{tuple(size)}")
-
-    return check
-
-
-def _part(shape: tuple[int, ...]) -> tuple[slice, ...]:
-    return tuple([slice(0, n) for n in shape])
-
-
-def _covered(src: Any, shape: tuple[int, ...]) -> Any:
-    # The part of `src` that is read where it is larger than the index.
-    return src if getattr(src, "shape", ()) in ((), shape) else src[_part(shape)]
-
-
-def _read(dy: Any, where: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    # The gradient of `src` of `shape`: what it was written to, 0 for the part that was not read.
-    found = apply(pick_item, dy, where)
-    return found if shape in ((), found.shape) else apply(put_item, found, _part(found.shape), shape)
-
-
-gather.check(_check_along("gather"))
-
-
-@gather.backward
-def gather_backward(dy, saved, needs, dim):
-    return apply(put_item, wide(dy), places(plain(saved.index), dim), saved.shape), None
-
-
-@op(cast=Cast.WIDEST)
-def scatter_add(input: Array, dim, index: Index, src: Array):
-    """input with src added at the places that `gather` with this index would read; sums in float32, rounded once."""
-    _in_range("scatter_add", plain(index), _length(input, dim))
-    part = _covered(src, index.shape)
-    return input + apply(put_item, part, places(plain(index), dim), input.shape), Saved(index=index, size=src.shape)
-
-
-scatter_add.check(_check_along("scatter_add"))
-
-
-@scatter_add.backward
-def scatter_add_backward(dy, saved, needs, dim):
-    return dy, None, _read(dy, places(plain(saved.index), dim), saved.size) if needs[2] else None
-
-
-@op(cast=Cast.WIDEST, moves=True)
-def scatter_(input: Array, dim, index: Index, src: Array):
-    """`scatter`: src is a tensor that covers index, or a number; where several meet, the last stays."""
-    _in_range("scatter", plain(index), _length(input, dim))
-    out = input.copy()
-    out[places(plain(index), dim)] = _covered(src, index.shape)
-    return out, Saved(index=index, size=getattr(src, "shape", ()))
-
-
-scatter_.check(_check_along("scatter"))
-
-
-@scatter_.backward
-def scatter_backward(dy, saved, needs, dim):
-    where = places(plain(saved.index), dim)
-    free = np.ones(dy.shape, np.bool_, like=plain(dy))
-    free[where] = False
-    return kept(dy, free), None, _read(dy, where, saved.size) if needs[2] else None
-
-
-def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """The elements that `indices` name along `dim`, the other axes broadcast; without dim, of the flat input."""
-    if dim is None:
-        return getitem(flatten(input), flatten(indices))
-    at = axis("take_along_dim", dim, input.ndim)
-    if input.ndim != indices.ndim:
-        raise ShapeError("take_along_dim", f"indices of {input.ndim} axes", f"shape {tuple(indices.shape)}")
-    others = [tuple([1 if i == at else n for i, n in enumerate(t.shape)]) for t in (input, indices)]
-    shape = _together("take_along_dim", *others)
-    if not shape:
-        return gather(input, at, indices)  # type: ignore[no-any-return]
-    lengths = [(*shape[:at], t.shape[at], *shape[at + 1 :]) for t in (input, indices)]
-    return gather(broadcast_to(input, lengths[0]), at, broadcast_to(indices, lengths[1]))  # type: ignore[no-any-return]

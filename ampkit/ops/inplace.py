@@ -12,8 +12,8 @@ import numpy as np
 from ..core import dtypes, random
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
 from ..core.quiet import quietly
+from ..core.recording import is_grad_enabled, no_grad
 from ..core.scaletag import ZEROED
-from ..core.tape import is_grad_enabled, no_grad
 from ..core.tensor import Tensor
 from .index import in_turn, part_of
 

@@ -11,8 +11,9 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply
 from ..core.tensor import Tensor
+from .along import places
 from .axes import axis
-from .index import places, put_item
+from .index import put_item
 from .reduce import amax, amin
 from .select import maximum, minimum
 

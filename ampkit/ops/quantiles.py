@@ -10,10 +10,11 @@ import numpy as np
 from ..core.dtypes import LOW, float32
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
+from .along import gather
 from .arithmetic import lerp
 from .axes import axis
 from .convert import to
-from .index import gather, index_select
+from .index import index_select
 from .order import Found, sort
 from .reduce import mean, std, var
 from .shape import flatten, movedim, reshape, squeeze

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
+from .along import scatter_, scatter_add
 from .axes import axis
-from .index import getitem, scatter_, scatter_add
+from .index import getitem
 from .like import full_like
 from .select import masked_fill, where
 from .shape import broadcast_to, flatten, reshape

@@ -12,11 +12,12 @@ import numpy as np
 
 from ..core.replay import stands_for
 from ..core.tensor import Tensor
+from .along import gather
 from .arithmetic import add, div_, mul, pow, sub
 from .compare import eq, ge, gt, le, lt, ne
 from .convert import clone, to
 from .elementwise import abs, neg
-from .index import gather, getitem, index_select
+from .index import getitem, index_select
 from .join import cat, stack
 from .layout import flip, roll, tile
 from .like import full_like, ones_like, zeros_like

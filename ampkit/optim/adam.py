@@ -11,8 +11,9 @@ from ..backends import Array
 from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
 from ..flat import chunks, keep, mask, narrow
+from .given import refuse_differentiable
 from .group import Group
-from .optimizer import Optimizer, refuse_differentiable
+from .optimizer import Optimizer
 from .sgd import direction
 
 

@@ -17,8 +17,8 @@ from ..core.primitive import Primitive
 from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from ..flat import CHUNK, chunks, keep, look, mask
+from .given import refuse_scaled
 from .group import plain
-from .optimizer import refuse_scaled
 
 _CURE = "call scaler.unscale_(optimizer) first"
 

@@ -6,7 +6,7 @@ from the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -19,10 +19,10 @@ from ..core import dtypes, observe
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.quiet import quietly
-from ..core.scaletag import ZEROED
-from ..core.tape import enable_grad
+from ..core.recording import enable_grad
 from ..core.tensor import Tensor
 from ..flat import look
+from .given import NOT_OURS, group_options, need_groups, parameters_of, refuse_scaled
 from .group import Group, need, plain
 
 
@@ -50,7 +50,7 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self.schedule: Any = None  # the scheduler that drives it
         groups: list[tuple[list[Parameter], dict[str, Any]]] = []
-        for options in _group_options(params, type(self).__name__):
+        for options in group_options(params, type(self).__name__):
             groups.append(self._need_group(options, [p for parameters, _ in groups for p in parameters]))
         for parameters, options in groups:  # only now, when all of them are good, does a parameter move
             self._append(parameters, options)
@@ -80,7 +80,7 @@ class Optimizer:
         where = f"{type(self).__name__}, parameter group"
         if not isinstance(group, dict) or "params" not in group:
             raise DTypeError(where, "a dict with 'params'", repr(group)[:80])
-        parameters, others = _parameters(group["params"], where), {id(p) for p in taken}
+        parameters, others = parameters_of(group["params"], where), {id(p) for p in taken}
         for number, parameter in enumerate(parameters):
             if id(parameter) in others:
                 raise ArgumentError(where, "each parameter in one group", f"parameter {number} in two")
@@ -207,9 +207,9 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
         where = f"{type(self).__name__}.load_state_dict"
-        groups, state = _need_groups(where, state_dict, self.param_groups)
+        groups, state = need_groups(where, state_dict, self.param_groups)
         saved_ids = [number for group in groups for number in group["params"]]
-        options = [{k: plain(v) for k, v in g.items() if k not in _NOT_OURS} for g in groups]
+        options = [{k: plain(v) for k, v in g.items() if k not in NOT_OURS} for g in groups]
         for found in options:
             self.check_options(found)
         entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
@@ -279,71 +279,3 @@ def _counted(step: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return counted
-
-
-# options of PyTorch's optimizers that choose among its implementations, and what a group keeps for itself
-_NOT_OURS = {"params", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
-
-
-def refuse_differentiable(where: str, differentiable: Any) -> None:
-    """Raise ArgumentError for a step that gradients would flow through."""
-    if differentiable:
-        raise ArgumentError(where, "differentiable=False", repr(differentiable), "write the update with ops")
-
-
-def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
-    """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler."""
-    gradients = [p._grad for p in parameters if p._grad is not None]
-    scaled = sum(1 for g in gradients if g.tag is not None and g.tag is not ZEROED)
-    if scaled:
-        raise StateError(
-            where, "unscaled gradients", f"{scaled} of {len(gradients)} still scaled by a GradScaler", cure
-        )
-
-
-def _group_options(params: Any, where: str) -> list[dict[str, Any]]:
-    if isinstance(params, (Tensor, dict, str)) or not isinstance(params, Iterable):
-        got = f"a {type(params).__name__}"
-        raise DTypeError(
-            where,
-            "an iterable of Parameters, (name, Parameter) pairs or dicts",
-            got,
-            "pass model.parameters()",
-        )
-    found = list(params)
-    if not found:
-        raise ArgumentError(where, "parameters", "an empty list", "is model.parameters() a generator that was used up?")
-    return found if isinstance(found[0], dict) else [{"params": found}]
-
-
-def _parameters(params: Any, where: str) -> list[Parameter]:
-    found: dict[int, Parameter] = {}
-    for item in [params] if isinstance(params, Tensor) else params:
-        name, parameter = item if isinstance(item, tuple) and len(item) == 2 else ("", item)
-        if not isinstance(parameter, Parameter):
-            got = (
-                f"a Tensor of shape {tuple(parameter.shape)}"
-                if isinstance(parameter, Tensor)
-                else type(parameter).__name__
-            )
-            raise DTypeError(where, "Parameters", got, "wrap leaves: ampkit.nn.Parameter(tensor)")
-        if not parameter.is_floating_point():
-            raise DTypeError(where, "floating-point parameters", parameter.dtype.name)
-        parameter.name = parameter.name or name
-        found[id(parameter)] = parameter
-    return list(found.values())
-
-
-def _need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
-    if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
-        raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
-    groups, state = state_dict["param_groups"], state_dict["state"]
-    listed = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and "params" in g for g in groups)
-    if not listed or not isinstance(state, dict):
-        raise ArgumentError(
-            where, "'param_groups' as dicts with 'params', and 'state' as a dict", repr(state_dict)[:80]
-        )
-    want, got = [len(g["params"]) for g in ours], [len(g["params"]) for g in groups]
-    if want != got:
-        raise ArgumentError(where, f"groups of {want} parameters", f"{got}")
-    return groups, state

@@ -14,7 +14,7 @@ from ampkit.core import observe
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import AmpkitError
 from ampkit.core.op import ops as registry
-from ampkit.core.tape import no_grad
+from ampkit.core.recording import no_grad
 
 
 def _load(path: Path) -> list[testing.Case]:

@@ -13,7 +13,8 @@ from ampkit.core.dtypes import bfloat16, float16, float32, float64, int64
 from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, RangeError, ShapeError, StateError
 from ampkit.core.policy import autocast, categories
 from ampkit.core.random import manual_seed
-from ampkit.core.tape import grad, no_grad
+from ampkit.core.recording import no_grad
+from ampkit.core.tape import grad
 from ampkit.nn import Parameter
 
 

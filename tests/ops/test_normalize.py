@@ -9,7 +9,8 @@ from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, RangeError, ShapeError
 from ampkit.core.policy import Policy, autocast
-from ampkit.core.tape import grad, no_grad
+from ampkit.core.recording import no_grad
+from ampkit.core.tape import grad
 from ampkit.testing import assert_close
 
 
