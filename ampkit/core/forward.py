@@ -68,14 +68,15 @@ def runner(op: Any) -> Callable[..., Any]:
             made: Any = tuple([Tensor(o) for o in out])
             first = made[0]
         else:
-            made = first = Tensor(out)
+            made = first = _new(Tensor)  # its constructor written out
+            made.array, made.edge, made.version, made.copies, made._grad, made.tag = out, None, [0], None, None, None
         if view:
             for one in made if made is not first else (made,):
                 one.version = versions[0]
         if plan.tapes and _recording.get():
             for name in plan.drops:
                 saved.__dict__.pop(name, None)
-            node = _new(Node)  # its constructor written out
+            node = _new(Node)  # likewise
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
             node.body, node.versions, node.result, node.serial = body, versions, first.version, tick()
             if made is not first:
