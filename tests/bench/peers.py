@@ -1,0 +1,232 @@
+"""Whole training steps of ampkit beside PyTorch's on this machine's CPU: time, memory and losses.
+
+    pip install torch && python tests/bench/peers.py [--work gpt resnet18 nano] [--rounds 5] [--json FILE]
+
+Every variant is a process of its own, with the same initial weights and batches; in each round every process makes a
+few steps in its turn, while the others sleep. A figure is the median over the rounds of the time of a step; ratios are
+of medians. Peak memory is of the whole process, less what it held before the model was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ampkit
+from ampkit import models, ops, optim
+
+BATCHES, STEPS, WARMUP = 4, 3, 3
+
+
+class Work(NamedTuple):
+    """A model by its name and arguments, and the shape of a batch."""
+
+    model: str
+    options: dict[str, Any]
+    batch: tuple[int, ...]
+
+
+def _gpt(layers: int, width: int, heads: int, batch: int, context: int) -> Work:
+    sizes = {"vocab_size": 65, "block_size": context, "n_layer": layers, "n_head": heads, "n_embd": width}
+    return Work("gpt", {**sizes, "tie_weights": False}, (batch, context))
+
+
+WORK = {
+    "gpt": _gpt(6, 384, 6, 8, 256),
+    "resnet18": Work("resnet18", {"num_classes": 10, "stem": "cifar"}, (32, 3, 32, 32)),
+    "nano": _gpt(4, 128, 4, 12, 64),
+}
+OURS = ["ampkit float32", "ampkit bfloat16", "ampkit float16"]
+THEIRS = ["torch float32", "torch bfloat16", "torch bfloat16 fused", "torch bfloat16 compile"]
+IMAGES = ["torch bfloat16 channels_last fused", "torch float32 channels_last"]
+
+# of the bars that README and docs speak of: (name, slower, faster), the best of several where a name ends in *
+RATIOS = [
+    ("torch's best bfloat16 / ampkit bfloat16", "torch bfloat16*", "ampkit bfloat16"),
+    ("torch's best / ampkit's best", "torch*", "ampkit*"),
+    ("torch's best float32 / ampkit float32", "torch float32*", "ampkit float32"),
+    ("ampkit float32 / ampkit bfloat16", "ampkit float32", "ampkit bfloat16"),
+    ("ampkit float32 / ampkit float16", "ampkit float32", "ampkit float16"),
+]
+
+
+def batches(work: Work) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    if work.model == "gpt":
+        n, t = work.batch
+        tokens = [rng.integers(0, work.options["vocab_size"], (n, t + 1)) for _ in range(BATCHES)]
+        return [(x[:, :-1], x[:, 1:]) for x in tokens]
+    return [
+        (rng.standard_normal(work.batch).astype(np.float32), rng.integers(0, 10, work.batch[0]))
+        for _ in range(BATCHES)
+    ]
+
+
+# what a process runs
+
+
+def our_step(work: Work, dtype: str, flags: list[str]) -> Callable[[int], float]:
+    model = build(work)
+    optimizer = optim.AdamW(model.parameters(), lr=3e-4)
+    scaler = ampkit.GradScaler(enabled=dtype == "float16")
+    data = [(ampkit.tensor(x), ampkit.tensor(y)) for x, y in batches(work)]
+
+    def step(number: int) -> float:
+        x, y = data[number % BATCHES]
+        with nullcontext() if dtype == "float32" else ampkit.autocast(dtype=dtype):
+            logits = model(x)
+            loss = ops.cross_entropy(logits.flatten(0, -2), y.flatten())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def build(work: Work) -> Any:
+    ampkit.manual_seed(0)
+    return getattr(models, work.model)(**work.options)
+
+
+def their_step(work: Work, dtype: str, flags: list[str]) -> Callable[[int], float]:
+    import torch
+    import twins
+
+    twin = twins.load(getattr(twins, work.model)(**work.options), build(work))
+    order = torch.channels_last if "channels_last" in flags else torch.preserve_format
+    model = twin.to(memory_format=order)
+    data = [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in batches(work)]
+    if "channels_last" in flags:
+        data = [(x.to(memory_format=order), y) for x, y in data]
+    forward = torch.compile(model) if "compile" in flags else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused="fused" in flags)
+
+    def step(number: int) -> float:
+        x, y = data[number % BATCHES]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype != "float32"):
+            logits = forward(x)
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def worker(work: str, variant: str, threads: int) -> None:
+    """Make steps on demand: a number on stdin asks for as many, answered by seconds, losses and peak memory."""
+    library, dtype, *flags = variant.split()
+    if library == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+    else:
+        ampkit.set_num_threads(threads)
+    before = peak()
+    step = (their_step if library == "torch" else our_step)(WORK[work], dtype, flags)
+    done = 0
+    for line in sys.stdin:
+        start = time.perf_counter()
+        losses = [step(done + i) for i in range(int(line))]
+        seconds = (time.perf_counter() - start) / len(losses)
+        done += len(losses)
+        print(json.dumps({"seconds": seconds, "losses": losses, "bytes": peak() - before}), flush=True)
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# the rounds
+
+
+def start(work: str, variant: str, threads: int) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--worker", work, variant, str(threads)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def ask(process: subprocess.Popen[str], steps: int) -> dict[str, Any]:
+    assert process.stdin and process.stdout
+    process.stdin.write(f"{steps}\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    if not answer:
+        raise SystemExit(f"a worker ended early: {process.args}")
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def compare(work: str, variants: list[str], rounds: int, threads: int) -> dict[str, Any]:
+    processes = {variant: start(work, variant, threads) for variant in variants}
+    found: dict[str, Any] = {}
+    for variant, process in processes.items():
+        found[variant] = {"losses": ask(process, WARMUP)["losses"], "times": []}
+    for _ in range(rounds):
+        for variant, process in processes.items():
+            answer = ask(process, STEPS)
+            found[variant]["times"].append(answer["seconds"])
+            found[variant]["bytes"] = answer["bytes"]
+    for process in processes.values():
+        process.communicate()
+    for row in found.values():
+        row["ms"] = statistics.median(row["times"]) * 1e3
+    return found
+
+
+def best(found: dict[str, Any], pattern: str) -> float | None:
+    names = [n for n in found if n == pattern or (pattern.endswith("*") and n.startswith(pattern[:-1]))]
+    return min((found[n]["ms"] for n in names), default=None)
+
+
+def table(work: str, found: dict[str, Any]) -> str:
+    lines = [f"### {work}", "", "| variant | ms per step | MB | first losses |", "|---|---|---|---|"]
+    for variant, row in found.items():
+        losses = " ".join(f"{loss:.4f}" for loss in row["losses"])
+        lines.append(f"| {variant} | {row['ms']:.1f} | {row['bytes'] / 1e6:.0f} | {losses} |")
+    lines += ["", "| ratio | |", "|---|---|"]
+    for name, slower, faster in RATIOS:
+        a, b = best(found, slower), best(found, faster)
+        if a is not None and b is not None:
+            lines.append(f"| {name} | {a / b:.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", nargs="+", default=list(WORK), choices=WORK)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="variants whose names contain this")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(args.worker[0], args.worker[1], int(args.worker[2]))
+        return
+    results = {}
+    for work in args.work:
+        names = [*OURS, *THEIRS, *(IMAGES if work == "resnet18" else [])]
+        results[work] = compare(work, [n for n in names if args.only in n], args.rounds, args.threads)
+        print(table(work, results[work]), end="\n\n", flush=True)
+    if args.json:
+        about = {"machine": platform.processor() or platform.machine(), "threads": args.threads}
+        args.json.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
