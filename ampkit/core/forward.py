@@ -44,6 +44,10 @@ def runner(op: Any) -> Callable[..., Any]:
                 body = signature.pick(op.forward, plan.backend, arrays, params)
             if body is not reference:
                 out = signature.call_in(body.run, arrays, params, plan.out)
+                if out is NotImplemented:
+                    body = reference
+            if body is not reference:
+                pass
             elif plan.widens:
                 out = call(body.run, [widen(a, plan.compute) for a in arrays], params)
             else:

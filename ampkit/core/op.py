@@ -112,9 +112,11 @@ class Op:
             gradients = node.body.own_backward(dy, saved, needs, **params)
         else:
             body = primitive.pick(backends.of(one).name, dy, saved, needs, **params)
-            if body is primitive.reference and node.plan.compute is not None:
-                dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
-            gradients = body.run(dy, saved, needs, **params)
+            gradients = NotImplemented if body is primitive.reference else body.run(dy, saved, needs, **params)
+            if gradients is NotImplemented:
+                if node.plan.compute is not None:
+                    dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
+                gradients = primitive.reference.run(dy, saved, needs, **params)
         gradients = self.each(gradients, node)
         if observe.active:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))

@@ -69,8 +69,7 @@ def batches(work: Work) -> list[tuple[np.ndarray, np.ndarray]]:
         tokens = [rng.integers(0, work.options["vocab_size"], (n, t + 1)) for _ in range(BATCHES)]
         return [(x[:, :-1], x[:, 1:]) for x in tokens]
     return [
-        (rng.standard_normal(work.batch).astype(np.float32), rng.integers(0, 10, work.batch[0]))
-        for _ in range(BATCHES)
+        (rng.standard_normal(work.batch).astype(np.float32), rng.integers(0, 10, work.batch[0])) for _ in range(BATCHES)
     ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...core import dtypes
 from ...core.dtypes import DType
 from . import float16
+from .convert import convert
 
 _SMALL = 512  # elements; below, one call of NumPy's costs less than a dozen
 HostArray = np.ndarray[Any, Any]
@@ -35,6 +36,8 @@ class CPU:
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""
         if array.size > _SMALL:
+            if (made := convert(array, dtype)) is not None:
+                return made
             if dtype == dtypes.float16 and array.dtype == dtypes.float32:
                 return float16.from_float32(array)
             if dtype == dtypes.float32 and array.dtype == dtypes.float16:

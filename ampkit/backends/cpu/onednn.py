@@ -1,7 +1,7 @@
 """onednn: oneDNN on NumPy arrays: layouts of memory, primitives, and calls of them.
 
 A call sets one address per argument and executes; making one takes a thousand times as long, so `prepared` keeps calls
-by signature, per thread. What oneDNN can only do by its reference code, up to a thousand times slower, is refused:
+by signature, per thread. What oneDNN can only do by its own reference code, up to a thousand times slower, is refused:
 `prepared` gives None then, and the body that asked leaves the work to the op's own reference.
 oneDNN 3.2, developer guide: https://uxlfoundation.github.io/oneDNN/v3.2/
 """
@@ -103,6 +103,12 @@ class Layout:
         return int(_need().slow.dnnl_memory_desc_get_size(self.handle))
 
 
+def engine() -> Handle:
+    """The engine that primitives run on: this CPU."""
+    found: Handle = _need().engine
+    return found
+
+
 def _need() -> Library:
     found = library()
     assert found is not None, "a body asked for oneDNN without looking whether it is there"
@@ -128,8 +134,9 @@ class Call:
     def __init__(self, create: str, arguments: Sequence[Any], uses: Sequence[tuple[int, Layout | None]]):
         lib = _need()
         slow = lib.slow
-        self.described = make(slow, f"{create}_primitive_desc_create", lib.engine, *arguments)
-        if self._implementation(slow).startswith("ref"):
+        first = () if create == "reorder" else (lib.engine,)  # a reorder names the engines of both ends itself
+        self.described = make(slow, f"{create}_primitive_desc_create", *first, *arguments)
+        if self._implementation(slow).startswith(("ref", "simple")):
             raise OneDNNError(create, UNIMPLEMENTED)
         self.primitive = make(slow, "primitive_create", self.described)
         self.layouts = [layout or self._chosen(argument) for argument, layout in uses]

@@ -1,0 +1,81 @@
+"""gemm: one matrix product by oneDNN, whatever the formats and strides of its operands.
+
+Where the machine multiplies a 16-bit format, the operands go in as they are stored and the sum, float32 inside, is
+rounded once on its way out. Elsewhere they are widened, multiplied in float32 and the result is rounded: the same
+values, but for the order of the sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.dtypes import DType, float32
+from .convert import FORMATS
+from .device import CPU
+from .dnnl import library, multiplies
+from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, prepared, signed
+
+cpu = CPU()
+WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
+
+
+def fits(a: HostArray, b: HostArray) -> bool:
+    """Whether `product` is worth its call for these operands: [..., M, K] and [..., K, N]."""
+    known = a.dtype in FORMATS and b.dtype == a.dtype and library() is not None
+    return known and a.ndim > 1 and b.ndim > 1 and a.size * b.shape[-1] >= WORTH
+
+
+def product(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None = None) -> HostArray | None:
+    """a [..., M, K] times b [..., K, N], plus bias [N], in `dtype`; None where oneDNN has no fast code for it.
+
+    Leading axes are equal, or b has none. Products are exact and summed in float32.
+    """
+    if b.ndim == 2 and a.ndim > 2:
+        rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias)
+        return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
+    if not multiplies(a.dtype):
+        return _widened(a, b, dtype, bias)
+    a, b = _plain(a), _plain(b)
+    out = empty((*a.shape[:-1], b.shape[-1]), dtype)
+    call = prepared(("matmul", *map(signed, (a, b, out, bias))), lambda: _matmul(a, b, out, bias))
+    if call is None:
+        return None
+    call(*((a, b, out) if bias is None else (a, b, out, bias)))
+    return out
+
+
+def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None) -> Call:
+    left, right, to = map(Layout.of, (a, b, out))
+    row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
+    described = [left.handle, right.handle, row and row.handle, to.handle, attributes()]
+    return Call("matmul", described, [(SRC, left), (WEIGHTS, right), (DST, to), *([(BIAS, row)] if row else [])])
+
+
+def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
+    return (bias.nbytes,) * (axes - 1) + bias.strides
+
+
+def _widened(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None) -> HostArray | None:
+    out = product(_in(a, float32), _in(b, float32), float32, None if bias is None else _in(bias, float32))
+    return None if out is None else _in(out, dtype)
+
+
+def _in(array: HostArray, dtype: DType) -> HostArray:
+    return array if array.dtype == dtype else cpu.cast(array, dtype)
+
+
+def folded(array: HostArray) -> HostArray:
+    """[..., N] as [rows, N]."""
+    return array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
+
+
+def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
+    """The gradient of a bias: [..., N] summed in float32 over all axes but the last; None where `dtype` is None."""
+    return None if dtype is None else _in(_in(folded(array), float32).sum(0), dtype)
+
+
+def _plain(array: HostArray) -> HostArray:
+    # oneDNN takes any positive strides, but only rows or columns that lie side by side are fast.
+    if min(array.strides) > 0 and array.itemsize in array.strides[-2:]:
+        return array
+    return np.ascontiguousarray(array)

@@ -1,0 +1,64 @@
+"""Conversions by oneDNN give the bits that NumPy gives."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ampkit.backends.cpu.convert import convert
+from ampkit.backends.cpu.dnnl import isa, library, trouble
+
+pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+FORMATS = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+
+
+def every_kind_of_value(dtype):
+    """All 16-bit patterns; for float32 those around every rounding boundary of both 16-bit formats."""
+    if dtype.itemsize == 2:
+        return np.arange(2**16, dtype=np.uint16).view(dtype)
+    halves = np.arange(2**16, dtype=np.uint16)
+    exact = np.concatenate(
+        [halves.view(np.float16).astype(np.float32), halves.view(ml_dtypes.bfloat16).astype(np.float32)]
+    )
+    bits = exact.view(np.uint32)
+    steps = [bits + np.uint32(d) for d in (0, 1, 0xFFF, 0x1000, 0x1001, 0x1800, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]
+    return np.concatenate(steps).view(np.float32)
+
+
+@pytest.mark.parametrize("to", FORMATS, ids=str)
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+def test_every_value_is_rounded_as_numpy_rounds_it(of, to):
+    values = every_kind_of_value(of)
+    found = convert(values, to)
+    if found is None:
+        pytest.skip(f"oneDNN has no fast conversion from {of} to {to} on {isa()}")
+    with np.errstate(all="ignore"):
+        truth = values.astype(to)
+    nan = np.isnan(truth.astype(np.float32))
+    assert found.dtype == to
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), nan)
+    np.testing.assert_array_equal(found[~nan].view(f"u{to.itemsize}"), truth[~nan].view(f"u{to.itemsize}"))
+
+
+LAYOUTS = {
+    "rows": lambda a: a,
+    "channels last": lambda a: a.transpose(0, 3, 1, 2),
+    "every other": lambda a: a[:, ::2],
+    "backwards": lambda a: a[::-1],
+    "one row for all": lambda a: np.broadcast_to(a[:1], a.shape),
+    "empty": lambda a: a[:0],
+    "a number": lambda a: a[0, 0, 0, 0, ...].reshape(()),
+    "misaligned": lambda a: a.reshape(-1)[1:],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_of_every_layout_are_converted_or_left_to_numpy(layout):
+    array = LAYOUTS[layout](np.random.default_rng(0).standard_normal((3, 4, 5, 6)).astype(np.float32))
+    found = convert(array, FORMATS[2])
+    if layout in ("backwards", "one row for all", "empty"):
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found, array.astype(FORMATS[2]))
+        assert found.ndim == array.ndim
+    if layout in ("rows", "channels last"):
+        assert np.argsort(found.strides).tolist() == np.argsort(array.strides).tolist()

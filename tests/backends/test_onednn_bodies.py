@@ -1,0 +1,76 @@
+"""The bodies that oneDNN runs agree with float64, in every format and layout, and are the ones that run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit import ops
+from ampkit.backends.cpu.dnnl import library, trouble
+from ampkit.backends.cpu.onednn import Call
+from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.tensor import Tensor
+from ampkit.testing import Case, check_precision, normal
+
+pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+
+PRODUCTS = [
+    Case("linear", normal(70, 64), normal(33, 64), normal(33)),
+    Case("linear", normal(3, 20, 64), normal(96, 64)),
+    Case("linear", normal(20, 3, 15, 96), normal(1, 96), normal(1)),
+    Case("matmul", normal(64, 32), normal(32, 40)),
+    Case("matmul", normal(5, 30, 32), normal(32, 40)),
+    Case("matmul", normal(2, 3, 24, 32), normal(2, 3, 32, 17)),
+    Case("matmul", normal(2, 3, 24, 32), normal(3, 32, 17)),  # leading axes that broadcast: left to the reference
+    Case("mm", normal(64, 33), normal(33, 40)),
+    Case("bmm", normal(4, 33, 20), normal(4, 20, 31)),
+]
+CASES = [*PRODUCTS]
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
+    check_precision(case, dtype)
+
+
+TURNS = {
+    "rows": lambda a: a,
+    "columns": lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "every other": lambda a: np.repeat(a, 2, -1)[..., ::2],
+    "backwards": lambda a: np.ascontiguousarray(a[..., ::-1])[..., ::-1],
+    "misaligned": lambda a: np.concatenate([[0], a.reshape(-1)]).astype(a.dtype)[1:].reshape(a.shape),
+    "the same row": lambda a: np.broadcast_to(a[..., :1, :], a.shape),
+}
+
+
+@pytest.mark.parametrize("second", TURNS)
+@pytest.mark.parametrize("first", TURNS)
+def test_operands_may_lie_as_they_like(first, second):
+    rng = np.random.default_rng(0)
+    a = TURNS[first](rng.standard_normal((3, 32, 48)).astype(np.float32))
+    b = TURNS[second](rng.standard_normal((3, 48, 40)).astype(np.float32))
+    found = ops.bmm(Tensor(a), Tensor(b)).numpy()
+    np.testing.assert_allclose(found, a.astype(float) @ b.astype(float), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if len(c.inputs[1].shape) != 3 or c.name != "matmul"], ids=repr)
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+def test_oneDNN_is_what_runs(case, dtype, monkeypatch):
+    ran, run = [], Call.__call__
+    monkeypatch.setattr(Call, "__call__", lambda self, *arrays: (ran.append(self), run(self, *arrays)))
+    (out,) = case(*case.tensors(dtype))
+    assert out.node.body is not out.node.op.forward.reference
+    forward = len(ran)
+    assert forward >= 1
+    out.float().sum().backward()
+    assert len(ran) >= forward + 2
+
+
+def test_small_products_and_other_formats_are_left_to_the_reference():
+    op = ops.mm
+    small, double = np.ones((4, 4), np.float32), np.ones((64, 64))
+    assert op.forward.pick("cpu", small, small) is op.forward.reference
+    assert op.forward.pick("cpu", double, double) is op.forward.reference
+    whole = np.ones((64, 64), np.int64)
+    assert op.forward.pick("cpu", whole, whole) is op.forward.reference
