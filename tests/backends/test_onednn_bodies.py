@@ -9,6 +9,7 @@ from ampkit import ops
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import Case, check_precision, normal
 
@@ -25,7 +26,22 @@ PRODUCTS = [
     Case("mm", normal(64, 33), normal(33, 40)),
     Case("bmm", normal(4, 33, 20), normal(4, 20, 31)),
 ]
-CASES = [*PRODUCTS]
+ELEMENTS = [
+    Case("gelu", normal(100, 100)),
+    Case("gelu", normal(100, 100), approximate="tanh"),
+    Case("silu", normal(100, 100)),
+    Case("mish", normal(3, 4000)),
+]
+CONVOLUTIONS = [
+    Case("conv2d", normal(2, 3, 12, 12), normal(8, 3, 3, 3), normal(8), padding=1),
+    Case("conv2d", normal(2, 16, 9, 11), normal(20, 16, 3, 3), stride=2, padding=1),
+    Case("conv2d", normal(2, 16, 8, 8), normal(24, 16, 1, 1), normal(24)),
+    Case("conv2d", normal(2, 16, 9, 9), normal(16, 4, 3, 3), groups=4, padding="same"),
+    Case("conv2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), groups=16, dilation=2, stride=(2, 1)),
+    Case("conv2d", normal(8, 14, 14), normal(9, 8, 4, 4), padding="same"),
+    Case("conv2d", normal(2, 1, 28, 28), normal(6, 1, 5, 5), normal(6)),
+]
+CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -54,7 +70,9 @@ def test_operands_may_lie_as_they_like(first, second):
     np.testing.assert_allclose(found, a.astype(float) @ b.astype(float), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if len(c.inputs[1].shape) != 3 or c.name != "matmul"], ids=repr)
+@pytest.mark.parametrize(
+    "case", [c for c in [*PRODUCTS, *CONVOLUTIONS] if len(c.inputs[1].shape) != 3 or c.name != "matmul"], ids=repr
+)
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 def test_oneDNN_is_what_runs(case, dtype, monkeypatch):
     ran, run = [], Call.__call__
@@ -74,3 +92,28 @@ def test_small_products_and_other_formats_are_left_to_the_reference():
     assert op.forward.pick("cpu", double, double) is op.forward.reference
     whole = np.ones((64, 64), np.int64)
     assert op.forward.pick("cpu", whole, whole) is op.forward.reference
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("case", ELEMENTS, ids=repr)
+def test_what_is_not_finite_stays_not_finite(case, dtype):
+    values = np.zeros(case.inputs[0].shape)
+    values.reshape(-1)[:8] = [np.nan, np.inf, -np.inf, 1e4, -1e4, -0.0, 1e18, -1e18]
+    x = Tensor(values.astype(dtype), requires_grad=True)
+    with reference_only():
+        truth = case(Tensor(values.astype(dtype)))[0].array.reshape(-1)[:8].astype(float)
+    (out,) = case(x)
+    assert out.node.body is not out.node.op.forward.reference
+    found = out.array.reshape(-1)[:8].astype(float)
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(truth))
+    np.testing.assert_allclose(found[3:], truth[3:], rtol=1e-2)
+    out.sum().backward()
+    assert np.isnan(x.grad.array.reshape(-1)[0])
+
+
+def test_activations_keep_the_order_of_axes_in_memory():
+    values = np.random.default_rng(0).standard_normal((2, 50, 50, 8)).astype(np.float32).transpose(0, 3, 1, 2)
+    x = Tensor(values, requires_grad=True)
+    y = ops.gelu(x)
+    y.backward(y.detach())
+    assert y.array.strides == values.strides

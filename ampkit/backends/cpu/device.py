@@ -57,3 +57,11 @@ class CPU:
         if np.any(marks):
             at = tuple(int(i) for i in np.unravel_index(int(np.argmax(marks)), marks.shape))
             fail(values.view(np.ndarray)[at].item(), at[0] if len(at) == 1 else at)
+
+
+def in_format(array: HostArray, dtype: DType) -> HostArray:
+    """`array` in `dtype`: itself if it is, else a rounded copy."""
+    return array if array.dtype == dtype else _cpu.cast(array, dtype)
+
+
+_cpu = CPU()

@@ -11,11 +11,10 @@ import numpy as np
 
 from ...core.dtypes import DType, float32
 from .convert import FORMATS
-from .device import CPU
+from .device import in_format
 from .dnnl import library, multiplies
 from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, prepared, signed
 
-cpu = CPU()
 WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
 
 
@@ -56,12 +55,10 @@ def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
 
 
 def _widened(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None) -> HostArray | None:
-    out = product(_in(a, float32), _in(b, float32), float32, None if bias is None else _in(bias, float32))
-    return None if out is None else _in(out, dtype)
-
-
-def _in(array: HostArray, dtype: DType) -> HostArray:
-    return array if array.dtype == dtype else cpu.cast(array, dtype)
+    out = product(
+        in_format(a, float32), in_format(b, float32), float32, None if bias is None else in_format(bias, float32)
+    )
+    return None if out is None else in_format(out, dtype)
 
 
 def folded(array: HostArray) -> HostArray:
@@ -71,7 +68,7 @@ def folded(array: HostArray) -> HostArray:
 
 def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
     """The gradient of a bias: [..., N] summed in float32 over all axes but the last; None where `dtype` is None."""
-    return None if dtype is None else _in(_in(folded(array), float32).sum(0), dtype)
+    return None if dtype is None else in_format(in_format(folded(array), float32).sum(0), dtype)
 
 
 def _plain(array: HostArray) -> HostArray:

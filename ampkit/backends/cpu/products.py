@@ -39,7 +39,9 @@ def linear_cpu(input: HostArray, weight: HostArray, bias: HostArray | None, *, d
 
 
 def _worth(dy: HostArray, saved: Saved, needs: Any) -> bool:
-    return dy.ndim > 1 and fits(dy, saved.weight if needs[0] else _turned(saved.input))
+    if dy.ndim < 2:
+        return False
+    return fits(dy, saved.weight) if needs[0] else bool(needs[1]) and fits(folded(dy).T, folded(saved.input))
 
 
 @products.linear.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]

@@ -1,0 +1,256 @@
+"""Bodies of the convolutions: oneDNN's, over images that lie with their channels innermost.
+
+A result has its axes as PyTorch orders them and lies channels-last in memory, so a chain of convolutions, norms and
+activations never turns its images around; what comes otherwise is turned once. Where the machine does not multiply
+16-bit formats, images and kernels are widened and the result is rounded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core.dtypes import DType, float32, uint8
+from ...core.saved import Saved
+from ...ops import conv
+from ...ops.windows import Windows, batched, unbatched, windows
+from .convert import FORMATS, reorder
+from .device import in_format
+from .dnnl import library, make, multiplies
+from .gemm import column_sums
+from .onednn import (
+    ALGORITHM,
+    BIAS,
+    DIFF_DST,
+    DIFF_SRC,
+    DIFF_WEIGHTS,
+    DST,
+    SRC,
+    TRAINING,
+    WEIGHTS,
+    Call,
+    HostArray,
+    Layout,
+    attributes,
+    empty,
+    engine,
+    prepared,
+)
+
+WORTH = 1 << 15  # multiplications; below, NumPy's own code takes as long
+
+
+def channels_last(shape: Sequence[int], dtype: DType) -> HostArray:
+    """An array [N, C, H, W] that lies in memory as [N, H, W, C]."""
+    n, c, h, w = shape
+    return empty((n, h, w, c), dtype).transpose(0, 3, 1, 2)
+
+
+def turned(images: HostArray, dtype: DType) -> HostArray:
+    """Images [N, C, H, W] in `dtype`, channels-last."""
+    if images.dtype == dtype and images.transpose(0, 2, 3, 1).flags.c_contiguous:
+        return images
+    out = channels_last(images.shape, dtype)
+    if min(images.strides) <= 0 or images.dtype not in FORMATS or not reorder(images, out):
+        out[...] = images
+    return out
+
+
+class _Conv(NamedTuple):
+    """What a convolution's primitives depend on: kernels [O, C / groups, KH, KW] over images [N, C, H, W]."""
+
+    images: tuple[int, ...]
+    kernels: tuple[int, ...]
+    windows: Windows
+    groups: int
+    dtype: DType
+    out: DType
+
+    @property
+    def maps(self) -> tuple[int, ...]:
+        return self.images[0], self.kernels[0], *self.windows.count
+
+    @property
+    def grouped(self) -> tuple[int, ...]:
+        """The shape of the kernels as oneDNN has it: with an axis for groups, if there are some."""
+        o, *rest = self.kernels
+        return self.kernels if self.groups == 1 else (self.groups, o // self.groups, *rest)
+
+    def geometry(self) -> list[Any]:
+        """Strides, dilations (less one), and pads on both sides."""
+        w = self.windows
+        pairs = (w.stride, tuple(d - 1 for d in w.dilation), tuple(p[0] for p in w.pads), tuple(p[1] for p in w.pads))
+        return [(ctypes.c_int64 * 2)(*pair) for pair in pairs]
+
+
+def _images(shape: tuple[int, ...], dtype: DType) -> Layout:
+    _, c, h, w = shape
+    size = dtype.itemsize
+    return Layout(shape, dtype, (h * w * c * size, size, w * c * size, c * size))
+
+
+def _forward_parts(c: _Conv, with_bias: bool) -> tuple[Any, ...]:
+    of, to = _images(c.images, c.dtype), _images(c.maps, c.out)
+    kernels = Layout(c.grouped, c.dtype, None)
+    bias = Layout((c.kernels[0],), c.dtype, (c.dtype.itemsize,)) if with_bias else None
+    return of, to, kernels, bias
+
+
+def _forward(c: _Conv, with_bias: bool) -> Call:
+    of, to, kernels, bias = _forward_parts(c, with_bias)
+    handles = [of.handle, kernels.handle, bias and bias.handle, to.handle]
+    uses = [(SRC, of), (WEIGHTS, None), (DST, to), *([(BIAS, bias)] if bias else [])]
+    return Call("convolution_forward", [TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes()], uses)
+
+
+def _hint(c: _Conv) -> Any:
+    of, to, kernels, _ = _forward_parts(c._replace(out=c.dtype), False)
+    handles, lib = [of.handle, kernels.handle, None, to.handle], library()
+    assert lib is not None
+    described = [lib.engine, TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes()]
+    return make(lib.slow, "convolution_forward_primitive_desc_create", *described)
+
+
+def _backward_images(c: _Conv) -> Call:
+    to, of, kernels = _images(c.images, c.out), _images(c.maps, c.dtype), Layout(c.grouped, c.dtype, None)
+    handles = [to.handle, kernels.handle, of.handle]
+    described = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
+    return Call("convolution_backward_data", described, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
+
+
+def _backward_kernels(c: _Conv) -> Call:
+    of, slope, kernels = _images(c.images, c.dtype), _images(c.maps, c.dtype), Layout(c.grouped, float32, None)
+    handles = [of.handle, kernels.handle, None, slope.handle]
+    described = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
+    return Call("convolution_backward_weights", described, [(SRC, of), (DIFF_DST, slope), (DIFF_WEIGHTS, None)])
+
+
+# running them
+
+
+class _Ready(NamedTuple):
+    """A primitive, and the move of kernels between NumPy's order and the one that it wants or gives."""
+
+    run: Call
+    move: Call
+    room: int
+
+
+def _ready(kind: str, c: _Conv, with_bias: bool = False) -> _Ready | None:
+    def build() -> _Ready:
+        call = {"forward": lambda: _forward(c, with_bias), "images": lambda: _backward_images(c)}.get(
+            kind, lambda: _backward_kernels(c)
+        )()
+        place = 2 if kind == "kernels" else 1
+        theirs, dtype = call.layouts[place], float32 if kind == "kernels" else c.dtype
+        ours = Layout(c.grouped, dtype, _contiguous(c.grouped, dtype.itemsize))
+        of, to = (theirs, ours) if kind == "kernels" else (ours, theirs)
+        move = Call("reorder", [of.handle, engine(), to.handle, engine(), attributes()], [(SRC, of), (DST, to)])
+        return _Ready(call, move, theirs.nbytes)
+
+    found: _Ready | None = prepared(("conv", kind, c, with_bias), build)
+    return found
+
+
+def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: _Conv) -> HostArray | None:
+    """Maps [N, O, rows, columns] in c.out; None where oneDNN has no fast code."""
+    ready = _ready("forward", c, bias is not None)
+    if ready is None:
+        return None
+    home, out = empty((ready.room,), uint8), channels_last(c.maps, c.out)
+    ready.move(np.ascontiguousarray(in_format(kernels, c.dtype)), home)
+    ready.run(turned(images, c.dtype), home, out, *([] if bias is None else [in_format(bias, c.dtype)]))
+    return out
+
+
+def image_gradient(dy: HostArray, kernels: HostArray, c: _Conv) -> HostArray | None:
+    """The gradient of the images, in c.out."""
+    ready = _ready("images", c)
+    if ready is None:
+        return None
+    home, out = empty((ready.room,), uint8), channels_last(c.images, c.out)
+    ready.move(np.ascontiguousarray(in_format(kernels, c.dtype)), home)
+    ready.run(turned(dy, c.dtype), home, out)
+    return out
+
+
+def kernel_gradient(images: HostArray, dy: HostArray, c: _Conv) -> HostArray | None:
+    """The gradient of the kernels, float32."""
+    ready = _ready("kernels", c)
+    if ready is None:
+        return None
+    home, out = empty((ready.room,), uint8), empty(c.kernels, float32)
+    ready.run(turned(images, c.dtype), turned(dy, c.dtype), home)
+    ready.move(home, out)
+    return out
+
+
+# the bodies
+
+
+def _computed(dtype: DType) -> DType:
+    return dtype if multiplies(dtype) else float32
+
+
+def _fits(images: HostArray, kernels: HostArray) -> bool:
+    known = images.dtype in FORMATS and kernels.dtype == images.dtype and library() is not None
+    return known and images.ndim > 2 and images.size * kernels[:, 0].size >= WORTH and 0 not in kernels.shape
+
+
+@conv.conv2d.on("cpu", when=lambda input, weight, *more: _fits(input, weight))
+def conv2d_cpu(
+    input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    *, dtype: DType,
+) -> Any:  # fmt: skip
+    w = windows("conv2d", weight.shape[2:], stride, padding, dilation, input.shape[-2:])
+    images, kind = batched(input), _computed(input.dtype)
+    c = _Conv(images.shape, weight.shape, w, groups, kind, dtype if kind == input.dtype else kind)
+    out = convolve(images, weight, bias, c)
+    if out is None:
+        return NotImplemented
+    return unbatched(in_format(out, dtype), input.ndim), Saved(input=input, weight=weight, windows=w)
+
+
+@conv.conv2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+    "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
+)
+def conv2d_backward_cpu(
+    dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    slope, kind = batched(dy), _computed(dy.dtype)
+    dx = dw = None
+    n = len(slope)
+    if needs[0]:
+        shape = (n, saved.weight.shape[1] * groups, *saved.windows.size)
+        c = _Conv(shape, saved.weight.shape, saved.windows, groups, kind, needs[0] if kind == dy.dtype else kind)
+        dx = image_gradient(slope, saved.weight, c)
+        if dx is None:
+            return NotImplemented
+        dx = unbatched(in_format(dx, needs[0]), dy.ndim)
+    if needs[1]:
+        images = batched(saved.input)
+        shape = (slope.shape[1], images.shape[1] // groups, *saved.windows.kernel)
+        dw = kernel_gradient(images, slope, _Conv(images.shape, shape, saved.windows, groups, kind, kind))
+        if dw is None:
+            return NotImplemented
+        dw = in_format(dw, needs[1])
+    return dx, dw, column_sums(slope.transpose(0, 2, 3, 1), needs[2])
+
+
+def _back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
+    if needs[0]:
+        return _fits(dy, saved.weight)
+    return (
+        bool(needs[1])
+        and dy.dtype in FORMATS
+        and library() is not None
+        and dy.size * saved.input[..., 0, 0].size >= WORTH
+    )

@@ -1,0 +1,88 @@
+"""eltwise: functions of each element by oneDNN, for arrays that lie in one piece.
+
+Only those that keep what is not finite: oneDNN's relu turns NaN into 0, its exp and elu NaN into numbers, and they are
+not used. Beyond 1e19, where a square overflows, its gelu gives inf or NaN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+from ...core.dtypes import DType
+from .convert import FORMATS, flattened, reordered_like
+from .dnnl import library, make
+from .onednn import (
+    ALGORITHM,
+    DIFF_DST,
+    DIFF_SRC,
+    DST,
+    SRC,
+    TRAINING,
+    Call,
+    HostArray,
+    Layout,
+    attributes,
+    empty,
+    prepared,
+)
+
+WORTH = 1 << 13  # elements; below, NumPy is as fast
+
+
+def fits(array: HostArray, *others: HostArray) -> bool:
+    """Whether `array`, and `others` beside it, are large, of one format that oneDNN computes in, and lie alike."""
+    if array.size < WORTH or array.dtype not in FORMATS or not computes(array.dtype) or flattened(array) is None:
+        return False
+    return all(each.dtype == array.dtype and each.strides == array.strides for each in others)
+
+
+@cache
+def computes(dtype: DType) -> bool:
+    """Whether oneDNN has fast code for functions of elements in `dtype`."""
+    return (
+        library() is not None
+        and prepared(("eltwise", "tanh", 0.0, WORTH, dtype), lambda: _forward("tanh", 0.0, WORTH, dtype)) is not None
+    )
+
+
+def forward(function: str, alpha: float, input: HostArray) -> HostArray:
+    """`function` of each element, in the format and order of `input`, for which `fits` holds."""
+    flat = flattened(input)
+    assert flat is not None
+    out = empty((flat.size,), flat.dtype)
+    key = ("eltwise", function, alpha, flat.size, flat.dtype)
+    prepared(key, lambda: _forward(function, alpha, flat.size, flat.dtype))(flat, out)
+    return reordered_like(input, out)
+
+
+def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> HostArray:
+    """dy times the slope of `function` at each element of `input`, which lies as `dy` does."""
+    slope, flat = flattened(dy), flattened(input)
+    assert slope is not None
+    assert flat is not None
+    out = empty((flat.size,), flat.dtype)
+    key = ("eltwise_backward", function, alpha, flat.size, flat.dtype)
+    prepared(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(slope, flat, out)
+    return reordered_like(input, out)
+
+
+def _row(size: int, dtype: DType) -> Layout:
+    return Layout((size,), dtype, (dtype.itemsize,))
+
+
+def _forward(function: str, alpha: float, size: int, dtype: DType) -> Call:
+    row, numbers = _row(size, dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
+    described = [TRAINING, ALGORITHM[function], row.handle, row.handle, *numbers, attributes()]
+    return Call("eltwise_forward", described, [(SRC, row), (DST, row)])
+
+
+def _backward(function: str, alpha: float, size: int, dtype: DType) -> Call:
+    row, numbers, lib = _row(size, dtype), (ctypes.c_float(alpha), ctypes.c_float(0)), library()
+    assert lib is not None
+    kind, handles = ALGORITHM[function], (row.handle, row.handle)
+    hint = make(
+        lib.slow, "eltwise_forward_primitive_desc_create", lib.engine, TRAINING, kind, *handles, *numbers, attributes()
+    )
+    described = [kind, row.handle, *handles, *numbers, hint, attributes()]
+    return Call("eltwise_backward", described, [(DIFF_DST, row), (SRC, row), (DIFF_SRC, row)])
