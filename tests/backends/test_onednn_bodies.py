@@ -41,7 +41,12 @@ CONVOLUTIONS = [
     Case("conv2d", normal(8, 14, 14), normal(9, 8, 4, 4), padding="same"),
     Case("conv2d", normal(2, 1, 28, 28), normal(6, 1, 5, 5), normal(6)),
 ]
-CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS]
+ROWS = [
+    Case("softmax", normal(100, 100), dim=-1),
+    Case("softmax", normal(4, 30, 77), dim=2),
+    Case("log_softmax", normal(100, 100), dim=1),
+]
+CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -117,3 +122,14 @@ def test_activations_keep_the_order_of_axes_in_memory():
     y = ops.gelu(x)
     y.backward(y.detach())
     assert y.array.strides == values.strides
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_a_slice_that_holds_what_is_not_finite_becomes_nan(name):
+    values = np.random.default_rng(0).standard_normal((100, 100)).astype(np.float32)
+    values[3, 5], values[7, 0], values[8, 99], values[11], values[12, 3] = np.nan, np.inf, np.nan, -np.inf, -np.inf
+    with reference_only():
+        truth = getattr(ops, name)(Tensor(values), -1).numpy()
+    found = getattr(ops, name)(Tensor(values), -1).numpy()
+    np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-7)
+    assert np.isnan(found).all(1).nonzero()[0].tolist() == [3, 7, 8, 11]
