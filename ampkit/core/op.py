@@ -108,15 +108,12 @@ class Op:
         one = dy[0] if type(dy) is tuple else dy
         params = dict(zip(self.signature.param_names, node.params, strict=True))
         saved, primitive, needs = node.saved, self.backward_primitive, self.needs(node)
-        if node.body.own_backward is not None:
-            gradients = node.body.own_backward(dy, saved, needs, **params)
-        else:
-            body = primitive.pick(backends.of(one).name, dy, saved, needs, **params)
-            gradients = NotImplemented if body is primitive.reference else body.run(dy, saved, needs, **params)
-            if gradients is NotImplemented:
-                if node.plan.compute is not None:
-                    dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
-                gradients = primitive.reference.run(dy, saved, needs, **params)
+        body = node.body.own_backward or primitive.pick(backends.of(one).name, dy, saved, needs, **params)
+        gradients = NotImplemented if body is primitive.reference else body.run(dy, saved, needs, **params)
+        if gradients is NotImplemented:
+            if node.plan.compute is not None:
+                dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
+            gradients = primitive.reference.run(dy, saved, needs, **params)
         gradients = self.each(gradients, node)
         if observe.active:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))

@@ -36,11 +36,11 @@ class Body:
     def __init__(self, run: Function, when: Function | None):
         self.name = getattr(run, "__name__", "body")
         self.run, self.when = run, when
-        self.own_backward: Function | None = None
+        self.own_backward: Body | None = None
 
     def backward(self, function: Function) -> Function:
         """Decorate the backward that belongs to this body; the tape remembers it when the body ran."""
-        self.own_backward = function
+        self.own_backward = Body(function, None)
         return function
 
 
@@ -59,7 +59,8 @@ class Primitive:
     def on(self, backend: str, when: Function | None = None) -> Callable[[Function], Body]:
         """Register a faster body for `backend`; it is picked where `when`, called like the body, is true.
 
-        A body receives arrays in the dtype they are stored in and, as `dtype=`, the dtype to answer in.
+        A body receives arrays in the dtype they are stored in and, as `dtype=`, the dtype to answer in. One that finds
+        it cannot do what it is asked for after all returns NotImplemented, and the reference runs.
         """
 
         def register(run: Function) -> Body:

@@ -45,6 +45,9 @@ ROWS = [
     Case("softmax", normal(100, 100), dim=-1),
     Case("softmax", normal(4, 30, 77), dim=2),
     Case("log_softmax", normal(100, 100), dim=1),
+    Case("layer_norm", normal(100, 96), (96,), normal(96), normal(96)),
+    Case("layer_norm", normal(5, 20, 96), (96,), normal(96)),
+    Case("layer_norm", normal(5, 20, 96), (96,)),
 ]
 CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS]
 

@@ -1,0 +1,116 @@
+"""Bodies of layer_norm: oneDNN's, over rows, with statistics in float32."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import DType, float32
+from ...core.saved import Saved
+from ...ops.normalize import layer_norm
+from .convert import FORMATS
+from .device import in_format
+from .dnnl import library, make
+from .eltwise import computes
+from .onednn import (
+    BACKWARD,
+    DIFF_DST,
+    DIFF_SCALE,
+    DIFF_SHIFT,
+    DIFF_SRC,
+    DST,
+    MEAN,
+    SCALE,
+    SHIFT,
+    SRC,
+    TRAINING,
+    VARIANCE,
+    Call,
+    HostArray,
+    Layout,
+    attributes,
+    empty,
+    prepared,
+)
+
+WORTH = 1 << 13  # elements; below, NumPy is as fast
+_SCALED, _SHIFTED = 2, 4  # flags: there is a scale, a shift
+
+
+def _flags(weight: Any, bias: Any) -> int:
+    return _SCALED * (weight is not None) + _SHIFTED * (bias is not None)
+
+
+def _rows(shape: tuple[int, int], dtype: DType) -> Layout:
+    return Layout(shape, dtype, (shape[1] * dtype.itemsize, dtype.itemsize))
+
+
+def _row(size: int) -> Layout:
+    return Layout((size,), float32, (float32.itemsize,))
+
+
+def _forward(shape: tuple[int, int], dtype: DType, out: DType, flags: int, eps: float) -> Call:
+    of, to, each, scale = _rows(shape, dtype), _rows(shape, out), _row(shape[0]), _row(shape[1])
+    described = [TRAINING, of.handle, to.handle, each.handle, ctypes.c_float(eps), flags, attributes()]
+    uses = [(SRC, of), (DST, to), (MEAN, each), (VARIANCE, each)]
+    uses += [(SCALE, scale)] * bool(flags & _SCALED) + [(SHIFT, scale)] * bool(flags & _SHIFTED)
+    return Call("layer_normalization_forward", described, uses)
+
+
+def _backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, flags: int, eps: float) -> Call:
+    of, dy, to, each, scale = *(_rows(shape, d) for d in (dtype, slope, out)), _row(shape[0]), _row(shape[1])
+    small, lib = ctypes.c_float(eps), library()
+    assert lib is not None
+    described = [lib.engine, TRAINING, of.handle, dy.handle, each.handle, small, flags, attributes()]
+    hint = make(lib.slow, "layer_normalization_forward_primitive_desc_create", *described)
+    described = [BACKWARD, to.handle, dy.handle, of.handle, each.handle, small, flags, hint, attributes()]
+    uses = [(DIFF_DST, dy), (SRC, of), (MEAN, each), (VARIANCE, each), (DIFF_SRC, to)]
+    uses += [(SCALE, scale), (DIFF_SCALE, scale)] * bool(flags & _SCALED)
+    uses += [(DIFF_SHIFT, scale)] * bool(flags & _SHIFTED)
+    call = Call("layer_normalization_backward", described, uses)
+    if call.inputs > 4 + bool(flags & _SCALED):  # version 3.2 counts the shift among what it reads
+        call = Call("layer_normalization_backward", described, [*uses, (SHIFT, scale)])
+    return call
+
+
+def _fits(input: HostArray, normalized_shape: Any) -> bool:
+    axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
+    known = input.dtype in FORMATS and computes(input.dtype) and input.size >= WORTH
+    return known and axes == 1 and bool(input.flags.c_contiguous) and input.shape[-1] > 1
+
+
+@layer_norm.on("cpu", when=lambda input, shape, *more: _fits(input, shape))
+def layer_norm_cpu(
+    input: HostArray, normalized_shape: Any, weight: HostArray | None, bias: HostArray | None, eps: float,
+    *, dtype: DType,
+) -> Any:  # fmt: skip
+    shape, flags = (input.size // input.shape[-1], input.shape[-1]), _flags(weight, bias)
+    key = ("layer_norm", shape, input.dtype, dtype, flags, eps)
+    call = prepared(key, lambda: _forward(shape, input.dtype, dtype, flags, eps))
+    if call is None:
+        return NotImplemented
+    out, mean, variance = empty(input.shape, dtype), empty(shape[:1], float32), empty(shape[:1], float32)
+    scales = [in_format(np.ascontiguousarray(x), float32) for x in (weight, bias) if x is not None]
+    call(input, out, mean, variance, *scales)
+    rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
+    return out, Saved(input=input, weight=weight, mean=mean.reshape(-1, 1), rstd=rstd, variance=variance)
+
+
+@layer_norm_cpu.backward
+def layer_norm_cpu_backward(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: float) -> Any:
+    if "variance" not in vars(saved) or not needs[0] or not _fits(dy, normalized_shape):
+        return NotImplemented
+    x, weight = saved.input, saved.weight
+    shape, flags = (x.size // x.shape[-1], x.shape[-1]), _flags(weight, needs[2])
+    key = ("layer_norm_backward", shape, x.dtype, dy.dtype, needs[0], flags, eps)
+    call = prepared(key, lambda: _backward(shape, x.dtype, dy.dtype, needs[0], flags, eps))
+    if call is None:
+        return NotImplemented
+    dx, dw, db = empty(x.shape, needs[0]), empty(shape[1:], float32), empty(shape[1:], float32)
+    parts = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32), dw]
+    parts += [db] if needs[2] else []
+    parts += [db] if len(parts) + 5 < len(call.layouts) else []
+    call(dy, x, saved.mean, saved.variance, dx, *parts)
+    return dx, in_format(dw, needs[1]) if needs[1] else None, in_format(db, needs[2]) if needs[2] else None
