@@ -10,8 +10,9 @@ from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
+from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
-from ampkit.testing import Case, check_precision, normal
+from ampkit.testing import GRADIENT_TOLERANCE, Case, assert_close, check_precision, normal
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
 
@@ -136,3 +137,32 @@ def test_a_slice_that_holds_what_is_not_finite_becomes_nan(name):
     found = getattr(ops, name)(Tensor(values), -1).numpy()
     np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-7)
     assert np.isnan(found).all(1).nonzero()[0].tolist() == [3, 7, 8, 11]
+
+
+def _channels_last(values):
+    return np.ascontiguousarray(values.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "turn", [_channels_last, lambda values: values[:, :, 0, 0].repeat(60, 0)], ids=["images", "rows"]
+)
+def test_batch_norm_and_its_gradients_are_those_of_float64(turn, dtype):
+    rng = np.random.default_rng(0)
+    values = turn(rng.standard_normal((8, 24, 9, 9)) * 3 + 5).astype(dtype)
+    weight, bias, slopes = rng.standard_normal(24), rng.standard_normal(24), rng.standard_normal(values.shape)
+
+    def run(kind):
+        x, w, b = (Tensor(a.astype(kind), True) for a in (values, weight.astype(float32), bias.astype(float32)))
+        running = Tensor(np.zeros(24, np.float32)), Tensor(np.ones(24, np.float32))
+        y = ops.batch_norm(x, *running, w, b, training=True)
+        return y, running, grad(y, [x, w, b], Tensor(slopes.astype(dtype).astype(y.dtype)))
+
+    (y, running, found), (truth, stats, wanted) = run(dtype), run(np.dtype(float))
+    assert y.node.body is not y.node.op.forward.reference
+    assert y.array.strides == values.strides
+    assert_close(y, truth)
+    for got, want in zip(running, stats, strict=True):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5 if dtype == float32 else 1e-2)
+    for got, want in zip(found, wanted, strict=True):
+        assert_close(got, want, GRADIENT_TOLERANCE[dtype])

@@ -1,0 +1,121 @@
+"""Bodies of batch norm in training: oneDNN's, over images that lie channels-last, and over rows of features.
+
+Its ReLU is not fused in: that would turn NaN into 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import DType, float32
+from ...core.saved import Saved
+from ...ops.batchnorm import batch_norm_
+from .convert import FORMATS
+from .device import in_format
+from .dnnl import library, make
+from .eltwise import computes
+from .onednn import (
+    BACKWARD,
+    DIFF_DST,
+    DIFF_SCALE,
+    DIFF_SHIFT,
+    DIFF_SRC,
+    DST,
+    MEAN,
+    SCALE,
+    SHIFT,
+    SRC,
+    TRAINING,
+    VARIANCE,
+    Call,
+    HostArray,
+    Layout,
+    attributes,
+    empty,
+    prepared,
+)
+
+WORTH = 1 << 13  # elements; below, NumPy is as fast
+_SCALED, _SHIFTED = 2, 4  # flags: there is a scale, a shift
+
+
+def _last(array: HostArray) -> HostArray:
+    """[N, C, ...] with the channels as its last axis, as a view."""
+    return np.moveaxis(array, 1, -1)
+
+
+def _pixels(rows: int, channels: int, dtype: DType) -> Layout:
+    # Images are long columns of pixels here: [rows, C].
+    return Layout((rows, channels), dtype, (channels * dtype.itemsize, dtype.itemsize))
+
+
+def _row(size: int) -> Layout:
+    return Layout((size,), float32, (float32.itemsize,))
+
+
+def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
+    of, each = _pixels(rows, channels, dtype), _row(channels)
+    described = [TRAINING, of.handle, of.handle, ctypes.c_float(eps), flags, attributes()]
+    uses = [(SRC, of), (DST, of), (MEAN, each), (VARIANCE, each)]
+    uses += [(SCALE, each)] * bool(flags & _SCALED) + [(SHIFT, each)] * bool(flags & _SHIFTED)
+    return Call("batch_normalization_forward", described, uses)
+
+
+def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
+    of, each, small, lib = _pixels(rows, channels, dtype), _row(channels), ctypes.c_float(eps), library()
+    assert lib is not None
+    described = [lib.engine, TRAINING, of.handle, of.handle, small, flags, attributes()]
+    hint = make(lib.slow, "batch_normalization_forward_primitive_desc_create", *described)
+    described = [BACKWARD, of.handle, of.handle, of.handle, small, flags, hint, attributes()]
+    uses = [(DIFF_DST, of), (SRC, of), (MEAN, each), (VARIANCE, each), (SCALE, each)]
+    uses += [(DIFF_SRC, of), (DIFF_SCALE, each), (DIFF_SHIFT, each)]
+    return Call("batch_normalization_backward", described, uses)
+
+
+def _fits(input: HostArray) -> bool:
+    known = input.dtype in FORMATS and computes(input.dtype) and input.size >= WORTH
+    return known and bool(_last(input).flags.c_contiguous)
+
+
+@batch_norm_.on("cpu", when=lambda input, weight, bias, mean, *more: mean is None and _fits(input))
+def batch_norm_cpu(
+    input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: None, running_var: None,
+    eps: float, *, dtype: DType,
+) -> Any:  # fmt: skip
+    channels, flags = input.shape[1], _SCALED * (weight is not None) + _SHIFTED * (bias is not None)
+    rows = input.size // channels
+    key = ("batch_norm", rows, channels, input.dtype, flags, eps)
+    call = prepared(key, lambda: _forward(rows, channels, input.dtype, flags, eps))
+    if call is None or dtype != input.dtype:
+        return NotImplemented
+    out, mean, variance = empty(_last(input).shape, dtype), empty((channels,), float32), empty((channels,), float32)
+    scales = [in_format(np.ascontiguousarray(x), float32) for x in (weight, bias) if x is not None]
+    call(input, out, mean, variance, *scales)
+    rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
+    saved = Saved(input=input, weight=weight, running_mean=None, running_var=None, mean=mean, rstd=rstd)
+    saved.variance = variance
+    return np.moveaxis(out, -1, 1), mean, variance, saved
+
+
+@batch_norm_cpu.backward
+def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float) -> Any:
+    slope, dmean, dvariance = dy
+    x, weight = saved.input, saved.weight
+    if needs[0] != x.dtype or slope.dtype != x.dtype or dmean.any() or dvariance.any():
+        return NotImplemented
+    if not _last(slope).flags.c_contiguous:
+        slope = np.moveaxis(np.ascontiguousarray(_last(slope)), -1, 1)
+    channels = x.shape[1]
+    rows, flags = x.size // channels, _SCALED | _SHIFTED
+    key = ("batch_norm_backward", rows, channels, x.dtype, eps)
+    call = prepared(key, lambda: _backward(rows, channels, x.dtype, flags, eps))
+    if call is None:
+        return NotImplemented
+    dx, dw, db = empty(_last(x).shape, x.dtype), empty((channels,), float32), empty((channels,), float32)
+    scale = np.ones(channels, np.float32) if weight is None else in_format(np.ascontiguousarray(weight), float32)
+    call(slope, x, saved.mean, saved.variance, scale, dx, dw, db)
+    each = [in_format(d, need) if need else None for d, need in zip((dw, db), needs[1:3], strict=True)]
+    return np.moveaxis(dx, -1, 1), *each, None, None
