@@ -50,7 +50,13 @@ ROWS = [
     Case("layer_norm", normal(5, 20, 96), (96,), normal(96)),
     Case("layer_norm", normal(5, 20, 96), (96,)),
 ]
-CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS]
+ATTENTION = [
+    Case("scaled_dot_product_attention", *[normal(2, 3, 40, 16)] * 3),
+    Case("scaled_dot_product_attention", *[normal(2, 3, 40, 16)] * 3, is_causal=True),
+    Case("scaled_dot_product_attention", *[normal(2, 600, 8)] * 3, is_causal=True, scale=0.3),
+    Case("scaled_dot_product_attention", normal(3, 70, 16), normal(3, 90, 16), normal(3, 90, 24)),
+]
+CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -80,7 +86,9 @@ def test_operands_may_lie_as_they_like(first, second):
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in [*PRODUCTS, *CONVOLUTIONS] if len(c.inputs[1].shape) != 3 or c.name != "matmul"], ids=repr
+    "case",
+    [c for c in [*PRODUCTS, *CONVOLUTIONS, *ATTENTION] if len(c.inputs[1].shape) != 3 or c.name != "matmul"],
+    ids=repr,
 )
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 def test_oneDNN_is_what_runs(case, dtype, monkeypatch):

@@ -14,10 +14,10 @@ import numpy as np
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.batchnorm import batch_norm_
-from .convert import FORMATS
 from .device import in_format
 from .dnnl import library, make
 from .eltwise import computes
+from .formats import FORMATS
 from .onednn import (
     BACKWARD,
     DIFF_DST,

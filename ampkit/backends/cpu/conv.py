@@ -18,9 +18,9 @@ from ...core.dtypes import DType, float32, uint8
 from ...core.saved import Saved
 from ...ops import conv
 from ...ops.windows import Windows, batched, unbatched, windows
-from .convert import FORMATS, reorder
 from .device import in_format
 from .dnnl import library, make, multiplies
+from .formats import FORMATS, reorder
 from .gemm import column_sums
 from .onednn import (
     ALGORITHM,

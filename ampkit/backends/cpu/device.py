@@ -10,7 +10,7 @@ import numpy as np
 from ...core import dtypes
 from ...core.dtypes import DType
 from . import float16
-from .convert import convert
+from .formats import convert
 
 _SMALL = 512  # elements; below, one call of NumPy's costs less than a dozen
 HostArray = np.ndarray[Any, Any]

@@ -10,8 +10,8 @@ import ctypes
 from functools import cache
 
 from ...core.dtypes import DType
-from .convert import FORMATS, flattened, reordered_like
 from .dnnl import library, make
+from .formats import FORMATS, flattened, reordered_like
 from .onednn import (
     ALGORITHM,
     DIFF_DST,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.dtypes import DType, float32
-from .convert import FORMATS
 from .device import in_format
 from .dnnl import library, multiplies
+from .formats import FORMATS
 from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, prepared, signed
 
 WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
@@ -34,19 +34,28 @@ def product(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None = N
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
     if not multiplies(a.dtype):
         return _widened(a, b, dtype, bias)
-    a, b = _plain(a), _plain(b)
     out = empty((*a.shape[:-1], b.shape[-1]), dtype)
-    call = prepared(("matmul", *map(signed, (a, b, out, bias))), lambda: _matmul(a, b, out, bias))
+    return out if multiply(a, b, out, bias) else None
+
+
+def multiply(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None = None, scale: float = 1.0) -> bool:
+    """Write scale * (a @ b) + bias to `out`, whose strides are free; False where oneDNN has no fast code for it.
+
+    a [..., M, K] and b [..., K, N], of one format in which the machine multiplies; leading axes are equal.
+    """
+    a, b = _plain(a), _plain(b)
+    call = prepared(("matmul", *map(signed, (a, b, out, bias)), scale), lambda: _matmul(a, b, out, bias, scale))
     if call is None:
-        return None
+        return False
     call(*((a, b, out) if bias is None else (a, b, out, bias)))
-    return out
+    return True
 
 
-def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None) -> Call:
+def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, scale: float) -> Call:
     left, right, to = map(Layout.of, (a, b, out))
     row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
-    described = [left.handle, right.handle, row and row.handle, to.handle, attributes()]
+    after = attributes(*([] if scale == 1 else [("linear", scale, 0.0)]))
+    described = [left.handle, right.handle, row and row.handle, to.handle, after]
     return Call("matmul", described, [(SRC, left), (WEIGHTS, right), (DST, to), *([(BIAS, row)] if row else [])])
 
 

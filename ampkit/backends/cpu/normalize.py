@@ -10,10 +10,10 @@ import numpy as np
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.normalize import layer_norm
-from .convert import FORMATS
 from .device import in_format
 from .dnnl import library, make
 from .eltwise import computes
+from .formats import FORMATS
 from .onednn import (
     BACKWARD,
     DIFF_DST,

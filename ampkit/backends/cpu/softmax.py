@@ -12,72 +12,13 @@ import numpy as np
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.softmax import log_softmax, softmax
-from .convert import FORMATS
-from .dnnl import library, make
 from .eltwise import computes
+from .formats import FORMATS
 from .gemm import folded
-from .onednn import (
-    ALGORITHM,
-    DIFF_DST,
-    DIFF_SRC,
-    DST,
-    SRC,
-    TRAINING,
-    Call,
-    HostArray,
-    Layout,
-    attributes,
-    empty,
-    prepared,
-    signed,
-)
+from .onednn import HostArray
+from .rowwise import row_gradients, rows_of
 
 WORTH = 1 << 13  # elements; below, NumPy is as fast
-
-
-def _forward(function: str, input: HostArray, out: HostArray) -> Call:
-    of, to = Layout.of(input), Layout.of(out)
-    described = [TRAINING, ALGORITHM[function], of.handle, to.handle, 1, attributes()]
-    return Call("softmax_forward", described, [(SRC, of), (DST, to)])
-
-
-def _backward(function: str, dy: HostArray, out: HostArray, dx: HostArray) -> Call:
-    slope, of, to, lib = Layout.of(dy), Layout.of(out), Layout.of(dx), library()
-    assert lib is not None
-    kind = ALGORITHM[function]
-    hint = make(
-        lib.slow,
-        "softmax_forward_primitive_desc_create",
-        lib.engine,
-        TRAINING,
-        kind,
-        of.handle,
-        of.handle,
-        1,
-        attributes(),
-    )
-    described = [kind, to.handle, slope.handle, of.handle, 1, hint, attributes()]
-    return Call("softmax_backward", described, [(DIFF_DST, slope), (DST, of), (DIFF_SRC, to)])
-
-
-def rows_of(input: HostArray, function: str, dtype: DType) -> HostArray | None:
-    """`function` of each row of [R, C], in `dtype`; None where oneDNN has no fast code."""
-    out = empty(input.shape, dtype)
-    call = prepared((function, signed(input), dtype), lambda: _forward(function, input, out))
-    if call is None:
-        return None
-    call(input, out)
-    return out
-
-
-def row_gradients(dy: HostArray, out: HostArray, function: str, dtype: DType) -> HostArray | None:
-    """The gradient of `rows_of`, from what it gave; None where oneDNN has no fast code."""
-    dx = empty(out.shape, dtype)
-    call = prepared((function, "back", signed(dy), signed(out), dtype), lambda: _backward(function, dy, out, dx))
-    if call is None:
-        return None
-    call(dy, out, dx)
-    return dx
 
 
 def _fits(input: HostArray, dim: int) -> bool:

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampkit.backends.cpu.convert import convert
 from ampkit.backends.cpu.dnnl import isa, library, trouble
+from ampkit.backends.cpu.formats import convert
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
 FORMATS = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
