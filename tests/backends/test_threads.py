@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ampkit.backends.cpu import threads
+from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.core.errors import ArgumentError, StateError
 
 openblas = pytest.mark.skipif(threads.blas_kernels() is None, reason="NumPy here is not built on OpenBLAS")
@@ -32,7 +33,17 @@ def test_a_number_that_is_no_positive_integer_is_refused(wrong):
 
 def test_another_blas_is_named_and_the_cure_with_it(monkeypatch):
     monkeypatch.setattr(threads, "_function", lambda name: None)
+    monkeypatch.setattr(threads, "library", lambda: None)
     with pytest.raises(StateError, match="OpenBLAS.*\nhelp: set this BLAS's own environment variable"):
         threads.set_num_threads(2)
     assert threads.get_num_threads() == threads.usable_cpus()
     assert threads.blas_kernels() is None
+    assert not threads.settable()
+
+
+@pytest.mark.skipif(library() is None, reason=trouble())
+def test_onednn_uses_as_many_threads_as_were_asked_for(restored):
+    team = library().slow.omp_get_max_threads
+    for wanted in (1, 2):
+        threads.set_num_threads(wanted)
+        assert team() == threads.get_num_threads() == wanted

@@ -1,4 +1,4 @@
-"""The threads of NumPy's matrix products: OpenBLAS, reached in the library that NumPy itself loaded.
+"""The threads of matrix products: oneDNN's, and OpenBLAS's, reached in the library that NumPy itself loaded.
 
 NumPy's wheels bring OpenBLAS with them under prefixed names; system builds link one with the plain names.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ArgumentError, StateError
+from .dnnl import library
 
 # numpy.libs/ on Linux and Windows, numpy/.dylibs/ on macOS: where wheels keep what they bring.
 _BROUGHT = ("../numpy.libs/*openblas*", ".dylibs/*openblas*")
@@ -22,23 +23,36 @@ _SPELLINGS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "op
 
 
 def set_num_threads(threads: int) -> None:
-    """Let matrix products use `threads` threads, from the next one on.
+    """Let matrix products, and what else oneDNN runs, use `threads` threads, from the next one on.
 
-    Raises ArgumentError for a number below 1, StateError where NumPy's BLAS is no OpenBLAS and cannot be told.
+    oneDNN's count is that of the Python thread that calls this. Raises ArgumentError for a number below 1, StateError
+    where there is no oneDNN and NumPy's BLAS is no OpenBLAS and cannot be told.
     """
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ArgumentError("set_num_threads", "an integer of at least 1", repr(threads))
-    switch = _function("set_num_threads")
-    if switch is None:
+    switches = [s for s in (_function("set_num_threads"), _team("omp_set_num_threads")) if s is not None]
+    if not switches:
         cure = "set this BLAS's own environment variable before Python starts (VECLIB_MAXIMUM_THREADS, MKL_NUM_THREADS)"
         raise StateError("set_num_threads", "a NumPy built on OpenBLAS", blas_name(), cure)
-    switch(ctypes.c_int(threads))
+    for switch in switches:
+        switch(ctypes.c_int(threads))
 
 
 def get_num_threads() -> int:
-    """How many threads matrix products use; where BLAS does not tell, how many CPUs this process may use."""
-    count = _function("get_num_threads")
+    """How many threads matrix products use; where nothing tells, how many CPUs this process may use."""
+    count = _team("omp_get_max_threads") or _function("get_num_threads")
     return usable_cpus() if count is None else int(count())
+
+
+def settable() -> bool:
+    """Whether `set_num_threads` has somebody to tell."""
+    return (_function("set_num_threads") or _team("omp_set_num_threads")) is not None
+
+
+def _team(name: str) -> Any:
+    # A function of the OpenMP that oneDNN was linked with, or None.
+    found = library()
+    return None if found is None else getattr(found.slow, name, None)
 
 
 def usable_cpus() -> int:
@@ -66,9 +80,9 @@ def blas_kernels() -> str | None:
 @cache
 def _function(name: str) -> Any:
     """The function of OpenBLAS with this plain name, or None."""
-    for library in _libraries():
+    for each in _libraries():
         for spelling in _SPELLINGS:
-            found = getattr(library, spelling.format(name), None)
+            found = getattr(each, spelling.format(name), None)
             if found is not None:
                 return found
     return None
