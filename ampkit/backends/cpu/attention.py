@@ -23,8 +23,8 @@ from .gemm import folded, multiply
 from .onednn import HostArray, empty
 from .rowwise import row_gradients, rows_of
 
-TILE = 256  # rows
-ROOM = 1 << 21  # scores in a tile: 8 MiB of float32, of which each thread works on a part
+TILE = 64  # rows
+ROOM = 1 << 20  # scores in a tile: 4 MiB of float32, of which each thread works on a part
 WORTH = 1 << 12  # scores; below, the reference is as fast
 
 
@@ -69,12 +69,13 @@ class _Heads:
 
 
 def _flat(array: HostArray) -> HostArray:
-    flat = array.reshape(-1, *array.shape[-2:])
-    if flat.flags.c_contiguous:
-        return flat
-    out = empty(flat.shape, flat.dtype)
-    out[...] = flat
-    return out
+    # [..., rows, width] as [heads, rows, width], contiguous
+    if not array.flags.c_contiguous:
+        home = empty(array.shape, array.dtype)
+        if min(array.strides) <= 0 or not reorder(array, home):
+            home[...] = array
+        array = home
+    return array.reshape(-1, *array.shape[-2:])
 
 
 def _laid_like(query: HostArray, found: HostArray) -> HostArray:
@@ -133,18 +134,22 @@ def attention_cpu_backward(
     given = saved.query, saved.key, saved.value
     a, factor, keep = _Heads(*given), _scale(saved.query, scale), _kept(saved.query, saved.key, dropout_p, draw)
     slope = _flat(in_format(dy, a.kind))
-    gradients = [np.zeros(x.shape, np.float32) for x in (a.query, a.key, a.value)]
+    gradients = [empty(x.shape, float32) for x in (a.query, a.key, a.value)]
     for tile in a.tiles(is_causal):
-        _tile_gradients(a, a.weights(tile, is_causal, factor), slope, tile, factor, keep, dropout_p, gradients)
+        _tile_gradients(
+            a, a.weights(tile, is_causal, factor), slope, tile, is_causal, factor, keep, dropout_p, gradients
+        )
     pairs = zip(gradients, given, needs[:3], strict=True)
     return *(in_format(g, need).reshape(x.shape) if need else None for g, x, need in pairs), None
 
 
 def _tile_gradients(
-    a: _Heads, weights: HostArray, slope: HostArray, tile: tuple[slice, slice, slice], scale: float,
+    a: _Heads, weights: HostArray, slope: HostArray, tile: tuple[slice, slice, slice], causal: bool, scale: float,
     keep: HostArray | None, dropout_p: float, gradients: list[HostArray],
 ) -> None:  # fmt: skip
     heads, rows, columns = tile
+    # Under a causal mask the columns of these rows are new, and without one all were met by the first rows.
+    held = rows.start if causal or not rows.start else None
     (dq, dk, dv), dy, used = gradients, slope[heads, rows], weights
     ds = empty(weights.shape, a.kind)
     _must(multiply(dy, a.value[heads, columns].swapaxes(1, 2), ds))
@@ -152,15 +157,21 @@ def _tile_gradients(
         grown = (keep[heads, rows, columns] / (1 - dropout_p)).astype(a.kind)
         used = weights * grown
         ds *= grown
-    _add(used.swapaxes(1, 2), dy, dv[heads, columns])
+    _add(used.swapaxes(1, 2), dy, dv[heads, columns], held)
     found = row_gradients(folded(ds), folded(weights), "softmax", a.kind)
     _must(found is not None)
     ds = found.reshape(ds.shape)  # type: ignore[union-attr]
     _must(multiply(ds, a.key[heads, columns], dq[heads, rows], scale=scale))
-    _add(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], scale)
+    _add(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], held, scale)
 
 
-def _add(first: HostArray, second: HostArray, total: HostArray, scale: float = 1.0) -> None:
+def _add(first: HostArray, second: HostArray, total: HostArray, held: int | None, scale: float = 1.0) -> None:
+    """Add scale * first @ second to `total`, of which the first `held` columns (None: all) hold something."""
+    if held == 0:
+        _must(multiply(first, second, total, scale=scale))
+        return
     part = empty(total.shape, float32)
     _must(multiply(first, second, part, scale=scale))
-    total += part
+    total[:, :held] += part[:, :held]
+    if held is not None:
+        total[:, held:] = part[:, held:]

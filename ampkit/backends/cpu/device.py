@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core import dtypes
 from ...core.dtypes import DType
-from . import float16
+from . import float16, rooms
 from .formats import convert
 
 _SMALL = 512  # elements; below, one call of NumPy's costs less than a dozen
@@ -28,7 +28,7 @@ class CPU:
         return np.asarray(values, dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
-        return np.empty(shape, dtype)
+        return rooms.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
         return np.zeros(shape, dtype)

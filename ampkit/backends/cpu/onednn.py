@@ -9,10 +9,8 @@ oneDNN 3.2, developer guide: https://uxlfoundation.github.io/oneDNN/v3.2/
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,8 @@ import numpy as np
 from ...core import dtypes
 from ...core.dtypes import DType
 from .dnnl import UNIMPLEMENTED, Handle, Library, OneDNNError, library, make
+from .rooms import address
+from .rooms import empty as empty
 
 HostArray = np.ndarray[Any, Any]
 
@@ -54,26 +54,6 @@ class _Argument(ctypes.Structure):
 
 
 # memory
-
-
-def empty(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An array on a 64-byte boundary: tiles of AMX that straddle cache lines take up to 2.7 times as long."""
-    count = prod(shape) * dtype.itemsize
-    raw = np.empty(count + 64, np.uint8)
-    return np.ndarray(tuple(shape), dtype, raw, -address(raw) & 63)
-
-
-def _documented(array: HostArray) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _direct(array: HostArray) -> int:
-    # NumPy's C struct begins with Python's head, two words, and the address of the data: an eighth of the other's time.
-    return Handle.from_address(id(array) + 2 * ctypes.sizeof(Handle)).value or 0
-
-
-_sample = np.zeros(8)
-address = _direct if sys.implementation.name == "cpython" and _direct(_sample) == _documented(_sample) else _documented
 
 
 class Layout:
