@@ -1,0 +1,97 @@
+"""Bodies of the optimizers: Adam's update in five fused steps of oneDNN, a piece of flat memory at a time.
+
+On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device,
+multiplies by it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core.dtypes import float32
+from ...flat import look, narrow
+from ...optim.adam import adam_update
+from .dnnl import library
+from .formats import FORMATS, reorder
+from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, Call, HostArray, Layout, attributes, empty, prepared
+
+PIECE = 1 << 18  # elements: with moments and gradient 4 MiB, shared by the threads' second-level caches
+WORTH = 1 << 13  # elements; below, NumPy is as fast
+
+
+class _Steps(NamedTuple):
+    """The steps of an update on a piece: what they read, and -> what they write."""
+
+    mean: Call  # gradient, 1 - b1 -> mean
+    square: Call  # gradient, gradient -> square
+    root: Call  # square, 1 / (1 - b2^t) -> root + eps
+    decay: Call  # master, 1 - lr weight_decay -> master
+    move: Call  # mean, root, -lr / (1 - b1^t) -> master
+
+
+def _steps(size: int, first: float, second: float, eps: float) -> _Steps:
+    row, number = _row(size), _row(1)
+
+    def step(kind: str, other: Layout, *after: tuple[Any, ...], more: Any = ()) -> Call:
+        described = [ALGORITHM[kind], row.handle, other.handle, row.handle, attributes(*after)]
+        return Call("binary", described, [(SRC, row), (SRC_1, other), (DST, row), *more])
+
+    return _Steps(
+        step("mul", number, ("sum", first)),
+        step("mul", row, ("linear", 1 - second, 0.0), ("sum", second)),
+        step("mul", number, ("sqrt", 0.0, 0.0), ("linear", 1.0, eps)),
+        step("mul", number),
+        step("div", row, ("mul", number), ("sum", 1.0), more=[(POST_OP | SRC_1, number)]),
+    )
+
+
+def _row(size: int) -> Layout:
+    return Layout((size,), float32, (float32.itemsize,))
+
+
+def _fits(master: HostArray, *others: Any, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> bool:
+    largest = others[3]
+    plain = largest is None and not maximize and (decoupled or not weight_decay)
+    return (
+        plain
+        and library() is not None
+        and type(master) is np.ndarray
+        and master.dtype == float32
+        and master.size >= WORTH
+    )
+
+
+@adam_update.on("cpu", when=_fits)
+def adam_update_cpu(
+    master: HostArray, gradient: HostArray, mean: HostArray, square: HostArray, largest: None, steps: HostArray,
+    lr: HostArray, betas: HostArray, go: HostArray | None, copies: list[HostArray], scratch: Any,
+    *, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
+) -> None:  # fmt: skip
+    if go is not None and not look(go):
+        return
+    first, second = betas.tolist()
+    count, rate = int(look(steps)) + 1, float(look(lr))
+    numbers = [1 - first, 1 / (1 - second**count), 1 - rate * weight_decay, -rate / (1 - first**count)]
+    share, correction, shrink, step = (np.array([number], np.float32) for number in numbers)
+    room = empty((min(PIECE, master.size),), float32)
+    for start in range(0, master.size, PIECE):
+        p, g, m, v = (array[start : start + PIECE] for array in (master, gradient, mean, square))
+        root, size = room[: p.size], p.size
+        do = prepared(("adam", size, first, second, eps), partial(_steps, size, first, second, eps))
+        do.mean(g, share, m)
+        do.square(g, g, v)
+        do.root(v, correction, root)
+        if weight_decay:
+            do.decay(p, shrink, p)
+        do.move(m, root, p, step)
+        for copy in copies:
+            narrow(p, copy[start : start + PIECE])
+
+
+@narrow.on("cpu", when=lambda master, copy: library() is not None and {master.dtype, copy.dtype} <= FORMATS)
+def narrow_cpu(master: HostArray, copy: HostArray) -> None:
+    if not master.size or not reorder(master, copy):
+        narrow.reference.run(master, copy)
