@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ampkit import ops
+from ampkit.backends.cpu import attention, conv, gemm
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
@@ -63,6 +64,34 @@ CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
     check_precision(case, dtype)
+
+
+@pytest.fixture
+def bfloat16_units(monkeypatch):
+    """As if this machine multiplied bfloat16 fast: oneDNN does it everywhere, slowly where there are no units."""
+    for module in (gemm, conv, attention):
+        monkeypatch.setattr(module, "multiplies", lambda dtype: dtype in (float32, bfloat16))
+    attention._complete.cache_clear()
+    yield
+    attention._complete.cache_clear()
+
+
+@pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS], ids=repr)
+def test_products_of_bfloat16_as_it_is_stored_are_those_of_float64_within_tolerance(case, bfloat16_units):
+    check_precision(case, bfloat16)
+
+
+@pytest.mark.parametrize("case", ATTENTION, ids=repr)
+def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_their_precision(case, bfloat16_units):
+    assert attention._complete(bfloat16)
+    low = case.tensors(bfloat16)
+    high = case.tensors(arrays=[t.array.astype(float) for t in low])
+    (found,), (truth,) = case(*low), case(*high)
+    assert_close(found, truth, (8e-3, 4e-3))  # 2^-9 of each weight, before they are summed
+    slope = np.random.default_rng(0).standard_normal(truth.shape).astype(bfloat16)
+    pairs = grad(found, low, Tensor(slope)), grad(truth, high, Tensor(slope.astype(float)))
+    for got, want in zip(*pairs, strict=True):
+        assert_close(got, want, GRADIENT_TOLERANCE[bfloat16])
 
 
 TURNS = {

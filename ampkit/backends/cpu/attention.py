@@ -2,12 +2,14 @@
 
 A tile is some heads, TILE rows and all columns that these rows may look at; under a causal mask that is half of them
 on the whole. The backward makes each tile's weights again. Masks other than the causal one are left to the reference.
+Scores and their softmax are float32; where the machine multiplies a 16-bit format, the weights are rounded to it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,8 +43,7 @@ class _Heads:
     """The operands as [heads, rows, width], contiguous, in a format in which the machine multiplies."""
 
     def __init__(self, *arrays: HostArray):
-        kind = arrays[0].dtype if multiplies(arrays[0].dtype) else float32
-        self.kind = kind
+        kind = self.kind = arrays[0].dtype if _complete(arrays[0].dtype) else float32
         self.query, self.key, self.value = (_flat(in_format(array, kind)) for array in arrays)
 
     def tiles(self, causal: bool) -> Iterator[tuple[slice, slice, slice]]:
@@ -93,8 +94,20 @@ def _future(size: int) -> HostArray:
     return np.triu(np.ones((size, size), np.bool_), 1)
 
 
+@cache
+def _complete(dtype: DType) -> bool:
+    """Whether every step can be made in `dtype`, and is worth it: tried once, on a small tile."""
+    if dtype == float32 or not multiplies(dtype):
+        return dtype == float32
+    rows = empty((1, 16, 16), dtype)
+    rows[...] = 0
+    wide, found = empty(rows.shape, float32), rows_of(folded(np.zeros(rows.shape, np.float32)), "softmax", dtype)
+    steps = (multiply(rows, rows, wide), multiply(rows, rows, rows.copy()), found is not None)
+    return all(steps) and row_gradients(folded(rows), folded(rows), "softmax", dtype) is not None
+
+
 def _must(done: bool) -> None:
-    assert done, "oneDNN has fast code for products and softmax of these formats everywhere"
+    assert done, "oneDNN runs float32 everywhere, and 16-bit formats where `_complete` has seen it"
 
 
 def _scale(query: HostArray, scale: float | None) -> float:

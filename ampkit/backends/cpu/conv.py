@@ -160,11 +160,15 @@ def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
+def _widened(c: _Conv) -> _Conv:
+    return c._replace(dtype=float32, out=float32)
+
+
 def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: _Conv) -> HostArray | None:
-    """Maps [N, O, rows, columns] in c.out; None where oneDNN has no fast code."""
+    """Maps [N, O, rows, columns] in c.out or float32; None where oneDNN has no fast code for either."""
     ready = _ready("forward", c, bias is not None)
     if ready is None:
-        return None
+        return None if c.dtype == float32 else convolve(images, kernels, bias, _widened(c))
     home, out = empty((ready.room,), uint8), channels_last(c.maps, c.out)
     ready.move(np.ascontiguousarray(in_format(kernels, c.dtype)), home)
     ready.run(turned(images, c.dtype), home, out, *([] if bias is None else [in_format(bias, c.dtype)]))
@@ -172,10 +176,10 @@ def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: _
 
 
 def image_gradient(dy: HostArray, kernels: HostArray, c: _Conv) -> HostArray | None:
-    """The gradient of the images, in c.out."""
+    """The gradient of the images, in c.out or float32; None where oneDNN has no fast code for either."""
     ready = _ready("images", c)
     if ready is None:
-        return None
+        return None if c.dtype == float32 else image_gradient(dy, kernels, _widened(c))
     home, out = empty((ready.room,), uint8), channels_last(c.images, c.out)
     ready.move(np.ascontiguousarray(in_format(kernels, c.dtype)), home)
     ready.run(turned(dy, c.dtype), home, out)
@@ -183,10 +187,10 @@ def image_gradient(dy: HostArray, kernels: HostArray, c: _Conv) -> HostArray | N
 
 
 def kernel_gradient(images: HostArray, dy: HostArray, c: _Conv) -> HostArray | None:
-    """The gradient of the kernels, float32."""
+    """The gradient of the kernels, float32; None where oneDNN has no fast code."""
     ready = _ready("kernels", c)
     if ready is None:
-        return None
+        return None if c.dtype == float32 else kernel_gradient(images, dy, _widened(c))
     home, out = empty((ready.room,), uint8), empty(c.kernels, float32)
     ready.run(turned(images, c.dtype), turned(dy, c.dtype), home)
     ready.move(home, out)

@@ -32,10 +32,11 @@ def product(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None = N
     if b.ndim == 2 and a.ndim > 2:
         rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
-    if not multiplies(a.dtype):
-        return _widened(a, b, dtype, bias)
-    out = empty((*a.shape[:-1], b.shape[-1]), dtype)
-    return out if multiply(a, b, out, bias) else None
+    if multiplies(a.dtype):
+        out = empty((*a.shape[:-1], b.shape[-1]), dtype)
+        if multiply(a, b, out, bias):
+            return out
+    return None if a.dtype == float32 else _widened(a, b, dtype, bias)
 
 
 def multiply(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None = None, scale: float = 1.0) -> bool:
