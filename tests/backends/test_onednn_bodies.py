@@ -57,7 +57,8 @@ ATTENTION = [
     Case("scaled_dot_product_attention", *[normal(2, 600, 8)] * 3, is_causal=True, scale=0.3),
     Case("scaled_dot_product_attention", normal(3, 70, 16), normal(3, 90, 16), normal(3, 90, 24)),
 ]
-CASES = [*PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
+RELU = Case("relu", normal(100, 100))
+CASES = [RELU, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -155,6 +156,27 @@ def test_what_is_not_finite_stays_not_finite(case, dtype):
     np.testing.assert_allclose(found[3:], truth[3:], rtol=1e-2)
     out.sum().backward()
     assert np.isnan(x.grad.array.reshape(-1)[0])
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_relu_keeps_nan_and_its_slope_is_the_reference_s(dtype):
+    values = np.random.default_rng(0).standard_normal((100, 100))
+    values[0, :6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40]
+    slopes = np.random.default_rng(1).standard_normal(values.shape)
+    slopes[0, 2], slopes[1, 3] = np.nan, np.inf
+
+    def run():
+        x = Tensor(values.astype(dtype), requires_grad=True)
+        y = ops.relu(x)
+        y.backward(Tensor(slopes.astype(dtype)))
+        return y.detach().numpy().astype(float), x.grad.numpy().astype(float)
+
+    found = run()
+    with reference_only():
+        truth = run()
+    for got, want in zip(found, truth, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert np.isnan(found[0][0, 0])
 
 
 def test_activations_keep_the_order_of_axes_in_memory():

@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--work", nargs="+", default=list(WORK), choices=WORK)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="", help="variants whose names contain this")
+    parser.add_argument("--only", nargs="+", default=[""], help="variants whose names contain one of these")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -220,7 +220,9 @@ def main() -> None:
     results = {}
     for work in args.work:
         names = [*OURS, *THEIRS, *(IMAGES if work == "resnet18" else [])]
-        results[work] = compare(work, [n for n in names if args.only in n], args.rounds, args.threads)
+        results[work] = compare(
+            work, [n for n in names if any(part in n for part in args.only)], args.rounds, args.threads
+        )
         print(table(work, results[work]), end="\n\n", flush=True)
     if args.json:
         about = {"machine": platform.processor() or platform.machine(), "threads": args.threads}

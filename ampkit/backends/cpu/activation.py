@@ -1,15 +1,18 @@
-"""Bodies of the activations: oneDNN's for those that transformers are made of, and blocks for all of several steps."""
+"""Bodies of the activations: oneDNN's for those that large models are made of, and blocks for all of several steps."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...core.dtypes import DType
+import numpy as np
+
+from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops import activation
 from . import eltwise
 from .blocks import in_blocks
-from .onednn import HostArray
+from .formats import flattened, reordered_like
+from .onednn import HostArray, empty
 
 
 def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
@@ -31,6 +34,18 @@ def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
 _smooth(activation.gelu, lambda approximate: "gelu_erf" if approximate == "none" else "gelu_tanh")
 _smooth(activation.silu, lambda: "swish", alpha=1.0)
 _smooth(activation.mish, lambda: "mish")
+
+
+def _relu_fits(input: HostArray) -> bool:
+    return input.dtype == float32 and eltwise.fits(input)
+
+
+@activation.relu.on("cpu", when=_relu_fits)
+def relu_cpu(input: HostArray, *, dtype: DType) -> Any:
+    flat: Any = flattened(input)
+    out = reordered_like(input, np.maximum(flat, np.float32(0), out=empty((input.size,), float32)))  # keeps NaN
+    return out, Saved(out=out)
+
 
 for op in (
     activation.elu,
