@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from . import build, nn, ops, optim
 from .backends.cpu.memory import keep_freed
-from .backends.cpu.threads import set_num_threads, settable
+from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
 from .config import Recipe
 from .core import random
@@ -125,8 +125,8 @@ class Run:
         if recipe.train.compile:
             raise ConfigError("train.compile", "false: this version does not compile steps", "true")
         keep_freed()
-        if recipe.train.threads is not None and settable():
-            set_num_threads(recipe.train.threads)
+        if settable():
+            set_num_threads(recipe.train.threads or get_num_threads())
         random.manual_seed(recipe.train.seed)
         self.recipe, self._feed, self._region = recipe, build.feed(recipe), build.region(recipe)
         self.steps = build.steps(recipe, self._feed)

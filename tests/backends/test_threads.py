@@ -47,3 +47,4 @@ def test_onednn_uses_as_many_threads_as_were_asked_for(restored):
     for wanted in (1, 2):
         threads.set_num_threads(wanted)
         assert team() == threads.get_num_threads() == wanted
+        assert threads._function("get_num_threads")() == 1  # and NumPy's BLAS stays out of its way

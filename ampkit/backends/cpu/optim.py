@@ -1,4 +1,4 @@
-"""Bodies of the optimizers: Adam's update in five fused steps of oneDNN, a piece of flat memory at a time.
+"""Bodies of the optimizers: Adam's update in five fused steps of oneDNN, a piece of flat memory at a time, and norms.
 
 On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device,
 multiplies by it.
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.dtypes import float32
-from ...flat import look, narrow
+from ...flat import chunks, look, narrow
 from ...optim.adam import adam_update
+from ...optim.clip import power_sum
 from .dnnl import library
 from .formats import FORMATS, reorder
 from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, Call, HostArray, Layout, attributes, empty, prepared
@@ -95,3 +96,14 @@ def adam_update_cpu(
 def narrow_cpu(master: HostArray, copy: HostArray) -> None:
     if not master.size or not reorder(master, copy):
         narrow.reference.run(master, copy)
+
+
+@power_sum.on("cpu", when=lambda values, order, scratch: order == 2 and library() is not None)
+def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
+    # Not by `dot`: the threads of NumPy's BLAS would go on spinning, on the CPUs that oneDNN's want.
+    total = np.zeros(())
+    for part in chunks(values.size):
+        wide = scratch[: part.stop - part.start]
+        np.copyto(wide, values[part])
+        total += np.multiply(wide, wide, out=wide).sum()
+    return total

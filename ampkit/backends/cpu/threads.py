@@ -25,17 +25,20 @@ _SPELLINGS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "op
 def set_num_threads(threads: int) -> None:
     """Let matrix products, and what else oneDNN runs, use `threads` threads, from the next one on.
 
-    oneDNN's count is that of the Python thread that calls this. Raises ArgumentError for a number below 1, StateError
-    where there is no oneDNN and NumPy's BLAS is no OpenBLAS and cannot be told.
+    With oneDNN, NumPy's BLAS gets one: its idle threads go on spinning, on the CPUs that oneDNN's want, and a step of a
+    small model takes twice as long. oneDNN's count is that of the Python thread that calls this. Raises ArgumentError
+    for a number below 1, StateError where there is no oneDNN and NumPy's BLAS is no OpenBLAS and cannot be told.
     """
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ArgumentError("set_num_threads", "an integer of at least 1", repr(threads))
-    switches = [s for s in (_function("set_num_threads"), _team("omp_set_num_threads")) if s is not None]
-    if not switches:
+    blas, team = _function("set_num_threads"), _team("omp_set_num_threads")
+    if blas is None and team is None:
         cure = "set this BLAS's own environment variable before Python starts (VECLIB_MAXIMUM_THREADS, MKL_NUM_THREADS)"
         raise StateError("set_num_threads", "a NumPy built on OpenBLAS", blas_name(), cure)
-    for switch in switches:
-        switch(ctypes.c_int(threads))
+    if team is not None:
+        team(ctypes.c_int(threads))
+    if blas is not None:
+        blas(ctypes.c_int(threads if team is None else 1))
 
 
 def get_num_threads() -> int:
