@@ -229,7 +229,8 @@ def conv2d_cpu(
 def conv2d_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
-    slope, kind = batched(dy), _computed(dy.dtype)
+    kind = _computed(dy.dtype)
+    slope = turned(batched(dy), kind)
     dx = dw = None
     n = len(slope)
     if needs[0]:

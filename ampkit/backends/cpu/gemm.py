@@ -32,11 +32,16 @@ def product(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None = N
     if b.ndim == 2 and a.ndim > 2:
         rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
-    if multiplies(a.dtype):
+    if a.dtype == b.dtype and multiplies(a.dtype):
         out = empty((*a.shape[:-1], b.shape[-1]), dtype)
         if multiply(a, b, out, bias):
             return out
-    return None if a.dtype == float32 else _widened(a, b, dtype, bias)
+    return None if a.dtype == b.dtype == float32 else _widened(a, b, dtype, bias)
+
+
+def computed(array: HostArray) -> HostArray:
+    """`array` in the format that products of it are computed in, for one that several products share."""
+    return array if multiplies(array.dtype) else in_format(array, float32)
 
 
 def multiply(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None = None, scale: float = 1.0) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from ...core.dtypes import DType
 from ...core.saved import Saved
 from ...ops import products
-from .gemm import column_sums, fits, folded, product
+from .gemm import column_sums, computed, fits, folded, product
 from .onednn import HostArray
 
 _MISSING = object()  # a product that oneDNN has no fast code for
@@ -48,6 +48,7 @@ def _worth(dy: HostArray, saved: Saved, needs: Any) -> bool:
     "cpu", when=_worth
 )
 def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
+    dy = computed(dy)
     dx = _gradient(dy, saved.weight, needs[0]) if needs[0] else None
     dw = _gradient(folded(dy).T, folded(saved.input), needs[1]) if needs[1] else None
     return _answer(dx, dw, column_sums(dy, needs[2]))
@@ -70,6 +71,7 @@ def _two(op: Any, second: str) -> None:
         return _alike(dy, _turned(saved.__dict__[second])) if needs[0] else _alike(_turned(saved.input), dy)
 
     def backward(dy: HostArray, saved: Saved, needs: Any) -> Any:
+        dy = computed(dy)
         da = _gradient(dy, _turned(saved.__dict__[second]), needs[0]) if needs[0] else None
         if not needs[1]:
             return _answer(da, None)
