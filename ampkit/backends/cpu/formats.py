@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,7 @@ def convert(array: HostArray, dtype: DType) -> HostArray | None:
 
     float32, float16 and bfloat16 alone.
     """
-    if (
-        not array.size
-        or library() is None
-        or array.dtype not in FORMATS
-        or dtype not in FORMATS
-        or type(array) is not np.ndarray
-    ):
+    if not array.size or type(array) is not np.ndarray or not _converts(array.dtype, dtype):
         return None
     flat = flattened(array)
     if flat is not None:
@@ -52,6 +47,11 @@ def convert(array: HostArray, dtype: DType) -> HostArray | None:
         return None
     out = empty(array.shape, dtype)
     return out if reorder(array, out) else None
+
+
+@cache
+def _converts(of: DType, to: DType) -> bool:
+    return {of, to} <= FORMATS and library() is not None and reorder(np.zeros(16, of), np.zeros(16, to))
 
 
 def flattened(array: HostArray) -> HostArray | None:
