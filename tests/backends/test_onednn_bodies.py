@@ -132,6 +132,16 @@ def test_oneDNN_is_what_runs(case, dtype, monkeypatch):
     assert len(ran) >= forward + 2
 
 
+def test_more_axes_than_onednn_takes_are_left_to_the_reference():
+    lead = (1,) * 12
+    a, b = (Tensor(np.ones((*lead, 64, 64), np.float32), requires_grad=True) for _ in range(2))
+    out = ops.matmul(a, b)
+    out.sum().backward()
+    assert (out.array == 64).all()
+    assert (a.grad.array == 64).all()
+    assert ops.gelu(Tensor(np.ones((*lead, 100, 100), np.float32))).shape == (*lead, 100, 100)
+
+
 def test_small_products_and_other_formats_are_left_to_the_reference():
     op = ops.mm
     small, double = np.ones((4, 4), np.float32), np.ones((64, 64))

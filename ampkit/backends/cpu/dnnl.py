@@ -19,7 +19,7 @@ from ...core import dtypes
 from ...core.dtypes import DType
 
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 5: "runtime error"}
-UNIMPLEMENTED = 3
+INVALID, UNIMPLEMENTED = 2, 3
 
 
 class Handle(ctypes.c_void_p):

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...core import dtypes
 from ...core.dtypes import DType
-from .dnnl import UNIMPLEMENTED, Handle, Library, OneDNNError, library, make
+from .dnnl import INVALID, UNIMPLEMENTED, Handle, Library, OneDNNError, library, make
 from .rooms import address
 from .rooms import empty as empty
 
@@ -191,7 +191,7 @@ def prepared(key: Any, build: Callable[[], Any]) -> Any:
     try:
         made = build()
     except OneDNNError as error:
-        if error.status != UNIMPLEMENTED:
+        if error.status not in (UNIMPLEMENTED, INVALID):  # as more axes than it takes are
             raise
         made = None
     _own.calls[key] = made
