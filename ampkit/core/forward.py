@@ -46,12 +46,9 @@ def runner(op: Any) -> Callable[..., Any]:
                 out = signature.call_in(body.run, arrays, params, plan.out)
                 if out is NotImplemented:
                     body = reference
-            if body is not reference:
-                pass
-            elif plan.widens:
-                out = call(body.run, [widen(a, plan.compute) for a in arrays], params)
-            else:
-                out = call(body.run, arrays, params)
+            if body is reference:
+                given = [widen(a, plan.compute) for a in arrays] if plan.widens else arrays
+                out = call(body.run, given, params)
             saved = _NOTHING
             if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out

@@ -15,7 +15,6 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.batchnorm import batch_norm_
 from .device import in_format
-from .dnnl import library, make
 from .eltwise import computes
 from .formats import FORMATS
 from .onednn import (
@@ -31,15 +30,16 @@ from .onednn import (
     SRC,
     TRAINING,
     VARIANCE,
+    WORTH,
     Call,
     HostArray,
     Layout,
     attributes,
+    described,
     empty,
     prepared,
 )
 
-WORTH = 1 << 13  # elements; below, NumPy is as fast
 _GIVEN, _SCALED, _SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
 _BLOCK = 1 << 16  # elements added up in float32 before float64 takes over; they fit a second-level cache
 _WIDE = 512  # columns that NumPy adds side by side
@@ -85,21 +85,20 @@ def _sums(block: HostArray) -> Any:
 
 def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
     of, each = _pixels(rows, channels, dtype), _row(channels)
-    described = [TRAINING, of.handle, of.handle, ctypes.c_float(eps), flags, attributes()]
+    given = [TRAINING, of.handle, of.handle, ctypes.c_float(eps), flags, attributes()]
     uses = [(SRC, of), (DST, of), (MEAN, each), (VARIANCE, each)]
     uses += [(SCALE, each)] * bool(flags & _SCALED) + [(SHIFT, each)] * bool(flags & _SHIFTED)
-    return Call("batch_normalization_forward", described, uses)
+    return Call("batch_normalization_forward", given, uses)
 
 
 def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
-    of, each, small, lib = _pixels(rows, channels, dtype), _row(channels), ctypes.c_float(eps), library()
-    assert lib is not None
-    described = [lib.engine, TRAINING, of.handle, of.handle, small, flags, attributes()]
-    hint = make(lib.slow, "batch_normalization_forward_primitive_desc_create", *described)
-    described = [BACKWARD, of.handle, of.handle, of.handle, small, flags, hint, attributes()]
+    of, each, small = _pixels(rows, channels, dtype), _row(channels), ctypes.c_float(eps)
+    given = [TRAINING, of.handle, of.handle, small, flags, attributes()]
+    hint = described("batch_normalization_forward", *given)
+    given = [BACKWARD, of.handle, of.handle, of.handle, small, flags, hint, attributes()]
     uses = [(DIFF_DST, of), (SRC, of), (MEAN, each), (VARIANCE, each), (SCALE, each)]
     uses += [(DIFF_SRC, of), (DIFF_SCALE, each), (DIFF_SHIFT, each)]
-    return Call("batch_normalization_backward", described, uses)
+    return Call("batch_normalization_backward", given, uses)
 
 
 def _fits(input: HostArray) -> bool:

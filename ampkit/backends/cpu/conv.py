@@ -19,7 +19,7 @@ from ...core.saved import Saved
 from ...ops import conv
 from ...ops.windows import Windows, batched, unbatched, windows
 from .device import in_format
-from .dnnl import library, make, multiplies
+from .dnnl import library, multiplies
 from .formats import FORMATS, reorder
 from .gemm import column_sums
 from .onednn import (
@@ -36,6 +36,7 @@ from .onednn import (
     HostArray,
     Layout,
     attributes,
+    described,
     empty,
     engine,
     prepared,
@@ -109,24 +110,22 @@ def _forward(c: _Conv, with_bias: bool) -> Call:
 
 def _hint(c: _Conv) -> Any:
     of, to, kernels, _ = _forward_parts(c._replace(out=c.dtype), False)
-    handles, lib = [of.handle, kernels.handle, None, to.handle], library()
-    assert lib is not None
-    described = [lib.engine, TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes()]
-    return make(lib.slow, "convolution_forward_primitive_desc_create", *described)
+    handles = [of.handle, kernels.handle, None, to.handle]
+    return described("convolution_forward", TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes())
 
 
 def _backward_images(c: _Conv) -> Call:
     to, of, kernels = _images(c.images, c.out), _images(c.maps, c.dtype), Layout(c.grouped, c.dtype, None)
     handles = [to.handle, kernels.handle, of.handle]
-    described = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
-    return Call("convolution_backward_data", described, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
+    given = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
+    return Call("convolution_backward_data", given, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
 
 
 def _backward_kernels(c: _Conv) -> Call:
     of, slope, kernels = _images(c.images, c.dtype), _images(c.maps, c.dtype), Layout(c.grouped, float32, None)
     handles = [of.handle, kernels.handle, None, slope.handle]
-    described = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
-    return Call("convolution_backward_weights", described, [(SRC, of), (DIFF_DST, slope), (DIFF_WEIGHTS, None)])
+    given = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
+    return Call("convolution_backward_weights", given, [(SRC, of), (DIFF_DST, slope), (DIFF_WEIGHTS, None)])
 
 
 # running them

@@ -10,7 +10,7 @@ import ctypes
 from functools import cache
 
 from ...core.dtypes import DType
-from .dnnl import library, make
+from .dnnl import library
 from .formats import FORMATS, flattened, reordered_like
 from .onednn import (
     ALGORITHM,
@@ -19,15 +19,15 @@ from .onednn import (
     DST,
     SRC,
     TRAINING,
+    WORTH,
     Call,
     HostArray,
     Layout,
     attributes,
+    described,
     empty,
     prepared,
 )
-
-WORTH = 1 << 13  # elements; below, NumPy is as fast
 
 
 def fits(array: HostArray, *others: HostArray) -> bool:
@@ -73,16 +73,13 @@ def _row(size: int, dtype: DType) -> Layout:
 
 def _forward(function: str, alpha: float, size: int, dtype: DType) -> Call:
     row, numbers = _row(size, dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
-    described = [TRAINING, ALGORITHM[function], row.handle, row.handle, *numbers, attributes()]
-    return Call("eltwise_forward", described, [(SRC, row), (DST, row)])
+    given = [TRAINING, ALGORITHM[function], row.handle, row.handle, *numbers, attributes()]
+    return Call("eltwise_forward", given, [(SRC, row), (DST, row)])
 
 
 def _backward(function: str, alpha: float, size: int, dtype: DType) -> Call:
-    row, numbers, lib = _row(size, dtype), (ctypes.c_float(alpha), ctypes.c_float(0)), library()
-    assert lib is not None
+    row, numbers = _row(size, dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
     kind, handles = ALGORITHM[function], (row.handle, row.handle)
-    hint = make(
-        lib.slow, "eltwise_forward_primitive_desc_create", lib.engine, TRAINING, kind, *handles, *numbers, attributes()
-    )
-    described = [kind, row.handle, *handles, *numbers, hint, attributes()]
-    return Call("eltwise_backward", described, [(DIFF_DST, row), (SRC, row), (DIFF_SRC, row)])
+    hint = described("eltwise_forward", TRAINING, kind, *handles, *numbers, attributes())
+    given = [kind, row.handle, *handles, *numbers, hint, attributes()]
+    return Call("eltwise_backward", given, [(DIFF_DST, row), (SRC, row), (DIFF_SRC, row)])

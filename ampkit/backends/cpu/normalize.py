@@ -11,7 +11,6 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.normalize import layer_norm
 from .device import in_format
-from .dnnl import library, make
 from .eltwise import computes
 from .formats import FORMATS
 from .onednn import (
@@ -27,15 +26,16 @@ from .onednn import (
     SRC,
     TRAINING,
     VARIANCE,
+    WORTH,
     Call,
     HostArray,
     Layout,
     attributes,
+    described,
     empty,
     prepared,
 )
 
-WORTH = 1 << 13  # elements; below, NumPy is as fast
 _SCALED, _SHIFTED = 2, 4  # flags: there is a scale, a shift
 
 
@@ -53,25 +53,24 @@ def _row(size: int) -> Layout:
 
 def _forward(shape: tuple[int, int], dtype: DType, out: DType, flags: int, eps: float) -> Call:
     of, to, each, scale = _rows(shape, dtype), _rows(shape, out), _row(shape[0]), _row(shape[1])
-    described = [TRAINING, of.handle, to.handle, each.handle, ctypes.c_float(eps), flags, attributes()]
+    given = [TRAINING, of.handle, to.handle, each.handle, ctypes.c_float(eps), flags, attributes()]
     uses = [(SRC, of), (DST, to), (MEAN, each), (VARIANCE, each)]
     uses += [(SCALE, scale)] * bool(flags & _SCALED) + [(SHIFT, scale)] * bool(flags & _SHIFTED)
-    return Call("layer_normalization_forward", described, uses)
+    return Call("layer_normalization_forward", given, uses)
 
 
 def _backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, flags: int, eps: float) -> Call:
     of, dy, to, each, scale = *(_rows(shape, d) for d in (dtype, slope, out)), _row(shape[0]), _row(shape[1])
-    small, lib = ctypes.c_float(eps), library()
-    assert lib is not None
-    described = [lib.engine, TRAINING, of.handle, dy.handle, each.handle, small, flags, attributes()]
-    hint = make(lib.slow, "layer_normalization_forward_primitive_desc_create", *described)
-    described = [BACKWARD, to.handle, dy.handle, of.handle, each.handle, small, flags, hint, attributes()]
+    small = ctypes.c_float(eps)
+    given = [TRAINING, of.handle, dy.handle, each.handle, small, flags, attributes()]
+    hint = described("layer_normalization_forward", *given)
+    given = [BACKWARD, to.handle, dy.handle, of.handle, each.handle, small, flags, hint, attributes()]
     uses = [(DIFF_DST, dy), (SRC, of), (MEAN, each), (VARIANCE, each), (DIFF_SRC, to)]
     uses += [(SCALE, scale), (DIFF_SCALE, scale)] * bool(flags & _SCALED)
     uses += [(DIFF_SHIFT, scale)] * bool(flags & _SHIFTED)
-    call = Call("layer_normalization_backward", described, uses)
+    call = Call("layer_normalization_backward", given, uses)
     if call.inputs > 4 + bool(flags & _SCALED):  # version 3.2 counts the shift among what it reads
-        call = Call("layer_normalization_backward", described, [*uses, (SHIFT, scale)])
+        call = Call("layer_normalization_backward", given, [*uses, (SHIFT, scale)])
     return call
 
 

@@ -22,6 +22,7 @@ from .rooms import address
 from .rooms import empty as empty
 
 HostArray = np.ndarray[Any, Any]
+WORTH = 1 << 13  # elements; for fewer, NumPy is as fast as the call of a primitive
 
 # the enumerations of dnnl_types.h, where this project uses them
 SRC, SRC_1, DST, WEIGHTS, BIAS, MEAN, VARIANCE, SCALE, SHIFT = 1, 2, 17, 33, 41, 49, 50, 51, 52
@@ -98,6 +99,13 @@ def _need() -> Library:
 # primitives
 
 
+def described(create: str, *arguments: Any) -> Handle:
+    """What a primitive would be: `create` as in `Call`. A backward takes that of its forward for a hint."""
+    lib = _need()
+    first = () if create == "reorder" else (lib.engine,)  # a reorder names the engines of both ends itself
+    return make(lib.slow, f"{create}_primitive_desc_create", *first, *arguments)
+
+
 class Call:
     """A primitive ready to run on arrays, one per argument, in the order of `uses`.
 
@@ -114,8 +122,7 @@ class Call:
     def __init__(self, create: str, arguments: Sequence[Any], uses: Sequence[tuple[int, Layout | None]]):
         lib = _need()
         slow = lib.slow
-        first = () if create == "reorder" else (lib.engine,)  # a reorder names the engines of both ends itself
-        self.described = make(slow, f"{create}_primitive_desc_create", *first, *arguments)
+        self.described = described(create, *arguments)
         if self._implementation(slow).startswith(("ref", "simple")):
             raise OneDNNError(create, UNIMPLEMENTED)
         self.primitive = make(slow, "primitive_create", self.described)

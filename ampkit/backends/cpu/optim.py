@@ -17,10 +17,9 @@ from ...optim.adam import adam_update
 from ...optim.clip import power_sum
 from .dnnl import library
 from .formats import FORMATS, reorder
-from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, Call, HostArray, Layout, attributes, empty, prepared
+from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
 
 PIECE = 1 << 18  # elements: with moments and gradient 4 MiB, shared by the threads' second-level caches
-WORTH = 1 << 13  # elements; below, NumPy is as fast
 
 
 class _Steps(NamedTuple):

@@ -1,7 +1,7 @@
 """rooms: memory that large arrays leave behind, kept for the next ones of the same size.
 
 A training step makes and drops the same arrays over and over. What the C library gives back to the system in between
-comes again as pages that the system has to fill with zeros, a fifth of a step of float32 products.
+comes again as pages that the system has to fill with zeros.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _rooms = Rooms()
 def empty(shape: Sequence[int], dtype: DType, align: int = 64) -> HostArray:
     """An array whose elements are still to be written, on a boundary of `align` bytes.
 
-    Tiles of matrix units that straddle cache lines take up to 2.7 times as long (measured: AMX, bfloat16).
+    Vectors and tiles that straddle cache lines take longer to load.
     """
     nbytes = prod(shape) * dtype.itemsize + align
     raw = np.empty(nbytes, np.uint8) if nbytes < LEAST else _rooms.take(nbytes)

@@ -6,7 +6,6 @@ A NaN or +inf spoils its own place alone; the rest of its row becomes 0 or -inf.
 from __future__ import annotations
 
 from ...core.dtypes import DType
-from .dnnl import library, make
 from .onednn import (
     ALGORITHM,
     DIFF_DST,
@@ -18,6 +17,7 @@ from .onednn import (
     HostArray,
     Layout,
     attributes,
+    described,
     empty,
     prepared,
     signed,
@@ -26,27 +26,16 @@ from .onednn import (
 
 def _forward(function: str, input: HostArray, out: HostArray) -> Call:
     of, to = Layout.of(input), Layout.of(out)
-    described = [TRAINING, ALGORITHM[function], of.handle, to.handle, 1, attributes()]
-    return Call("softmax_forward", described, [(SRC, of), (DST, to)])
+    given = [TRAINING, ALGORITHM[function], of.handle, to.handle, 1, attributes()]
+    return Call("softmax_forward", given, [(SRC, of), (DST, to)])
 
 
 def _backward(function: str, dy: HostArray, out: HostArray, dx: HostArray) -> Call:
-    slope, of, to, lib = Layout.of(dy), Layout.of(out), Layout.of(dx), library()
-    assert lib is not None
+    slope, of, to = Layout.of(dy), Layout.of(out), Layout.of(dx)
     kind = ALGORITHM[function]
-    hint = make(
-        lib.slow,
-        "softmax_forward_primitive_desc_create",
-        lib.engine,
-        TRAINING,
-        kind,
-        of.handle,
-        of.handle,
-        1,
-        attributes(),
-    )
-    described = [kind, to.handle, slope.handle, of.handle, 1, hint, attributes()]
-    return Call("softmax_backward", described, [(DIFF_DST, slope), (DST, of), (DIFF_SRC, to)])
+    hint = described("softmax_forward", TRAINING, kind, of.handle, of.handle, 1, attributes())
+    given = [kind, to.handle, slope.handle, of.handle, 1, hint, attributes()]
+    return Call("softmax_backward", given, [(DIFF_DST, slope), (DST, of), (DIFF_SRC, to)])
 
 
 def rows_of(input: HostArray, function: str, dtype: DType) -> HostArray | None:

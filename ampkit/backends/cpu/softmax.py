@@ -15,10 +15,8 @@ from ...ops.softmax import log_softmax, softmax
 from .eltwise import computes
 from .formats import FORMATS
 from .gemm import folded
-from .onednn import HostArray
+from .onednn import WORTH, HostArray
 from .rowwise import row_gradients, rows_of
-
-WORTH = 1 << 13  # elements; below, NumPy is as fast
 
 
 def _fits(input: HostArray, dim: int) -> bool:
