@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType
 from ...core.saved import Saved
 from ...ops import activation
-from . import eltwise
+from . import binary, eltwise
 from .blocks import in_blocks
-from .formats import flattened, reordered_like
-from .onednn import HostArray, empty
+from .onednn import HostArray
 
 
 def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
@@ -36,15 +33,20 @@ _smooth(activation.silu, lambda: "swish", alpha=1.0)
 _smooth(activation.mish, lambda: "mish")
 
 
-def _relu_fits(input: HostArray) -> bool:
-    return input.dtype == float32 and eltwise.fits(input)
-
-
-@activation.relu.on("cpu", when=_relu_fits)
+@activation.relu.on("cpu", when=lambda input: eltwise.fits(input))
 def relu_cpu(input: HostArray, *, dtype: DType) -> Any:
-    flat: Any = flattened(input)
-    out = reordered_like(input, np.maximum(flat, np.float32(0), out=empty((input.size,), float32)))  # keeps NaN
+    out = binary.positive(input)
     return out, Saved(out=out)
+
+
+def _relu_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
+    return needs[0] == dy.dtype and binary.fits(dy, saved.out)
+
+
+@activation.relu.backward_primitive.on("cpu", when=_relu_back_fits)  # type: ignore[union-attr,untyped-decorator]
+def relu_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
+    dx = binary.where_nonzero(dy, saved.out)
+    return NotImplemented if dx is None else dx
 
 
 for op in (

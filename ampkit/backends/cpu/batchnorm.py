@@ -1,7 +1,8 @@
 """Bodies of batch norm in training: oneDNN's, over images that lie channels-last, and over rows of features.
 
-The statistics are our own: oneDNN adds them up in one float32 sum, and a mean over 32 images of 32 x 32 comes out a
-hundred times less precise than it can be. Its ReLU is not fused in, which would turn NaN into 0.
+oneDNN adds each thread's share up in one float32 sum, and a mean over 32 images of 32 x 32 comes out a hundred times
+less precise than it can be. So it makes the statistics of pieces, which are put together in float64. Its ReLU is not
+fused in, which would turn NaN into 0.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from .onednn import (
 )
 
 _GIVEN, _SCALED, _SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
-_BLOCK = 1 << 16  # elements added up in float32 before float64 takes over; they fit a second-level cache
-_WIDE = 512  # columns that NumPy adds side by side
+_COLUMNS = 1024
+_PIECE = 1 << 18  # elements of which oneDNN makes statistics at once: what it writes meanwhile stays in the caches
 
 
 def _last(array: HostArray) -> HostArray:
@@ -59,28 +60,39 @@ def _row(size: int) -> Layout:
     return Layout((size,), float32, (float32.itemsize,))
 
 
-def statistics(pixels: HostArray) -> tuple[HostArray, HostArray]:
-    """Mean and biased variance of each column of [rows, C], float32 out of float64 sums, in two passes."""
+def statistics(pixels: HostArray, eps: float) -> tuple[HostArray, HostArray] | None:
+    """Mean and biased variance of each column of [rows, C], float32; None where oneDNN has no fast code for it.
+
+    Those of pieces, put together in float64 (Chan, Golub, LeVeque 1983, The American Statistician 37, eq. 2.1).
+    """
     rows, channels = pixels.shape
-    step = max(1, _BLOCK // channels)
-    blocks = [pixels[i : i + step] for i in range(0, rows, step)]
-    mean = sum(_sums(in_format(block, float32)) for block in blocks) / rows
-    rough = mean.astype(np.float32)
-    square = np.zeros(channels)
-    for block in blocks:
-        centred = np.subtract(in_format(block, float32), rough)
-        square += _sums(np.multiply(centred, centred, out=centred))
-    variance = square / rows - (mean - rough) ** 2
-    return rough, np.maximum(variance, 0).astype(np.float32)
-
-
-def _sums(block: HostArray) -> Any:
-    # Of each column, float64. Narrow rows are added several at a time.
-    rows, channels = block.shape
-    several = max(1, _WIDE // channels)
+    # Several rows side by side are one of more columns: shorter sums, and more work for each vector.
+    several = max(1, min(_COLUMNS // channels, rows // 2))
     whole = rows - rows % several
-    found = block[:whole].reshape(-1, several * channels).sum(0).reshape(several, channels).sum(0, dtype=np.float64)
-    return found + block[whole:].sum(0, dtype=np.float64)
+    long = pixels[:whole].reshape(-1, several * channels)
+    step = max(1, _PIECE // long.shape[1])
+    pieces = [long[start : start + step] for start in range(0, len(long), step)]
+    if whole < rows:
+        pieces.append(pixels[whole:])
+    unused, counts, means, variances = empty((min(step, rows), long.shape[1]), pixels.dtype), [], [], []
+    for piece in pieces:
+        call = _prepared(piece.shape[0], piece.shape[1], pixels.dtype, 0, eps)
+        if call is None:
+            return None
+        mean, variance = (empty(piece.shape[1:], float32) for _ in range(2))
+        call(piece, unused, mean, variance)
+        means.append(mean.reshape(-1, channels))
+        variances.append(variance.reshape(-1, channels))
+        counts.append(np.full((len(means[-1]), 1), len(piece) / rows))
+    share, each, spread = np.concatenate(counts), np.concatenate(means), np.concatenate(variances)
+    total = (each * share).sum(0)
+    return total.astype(np.float32), ((spread + (each - total) ** 2) * share).sum(0).astype(np.float32)
+
+
+def _prepared(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call | None:
+    key = ("batch_norm", rows, channels, dtype, flags, eps)
+    call: Call | None = prepared(key, lambda: _forward(rows, channels, dtype, flags, eps))
+    return call
 
 
 def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
@@ -113,11 +125,11 @@ def batch_norm_cpu(
 ) -> Any:  # fmt: skip
     channels, flags = input.shape[1], _GIVEN + _SCALED * (weight is not None) + _SHIFTED * (bias is not None)
     rows = input.size // channels
-    key = ("batch_norm", rows, channels, input.dtype, flags, eps)
-    call = prepared(key, lambda: _forward(rows, channels, input.dtype, flags, eps))
-    if call is None or dtype != input.dtype:
+    found = statistics(_last(input).reshape(rows, channels), eps) if dtype == input.dtype else None
+    call = _prepared(rows, channels, input.dtype, flags, eps)
+    if call is None or found is None:
         return NotImplemented
-    out, (mean, variance) = empty(_last(input).shape, dtype), statistics(_last(input).reshape(rows, channels))
+    out, (mean, variance) = empty(_last(input).shape, dtype), found
     scales = [in_format(np.ascontiguousarray(x), float32) for x in (weight, bias) if x is not None]
     call(input, out, mean, variance, *scales)
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)

@@ -7,6 +7,8 @@ values, but for the order of the sum.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ...core.dtypes import DType, float32
@@ -82,8 +84,25 @@ def folded(array: HostArray) -> HostArray:
 
 
 def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
-    """The gradient of a bias: [..., N] summed in float32 over all axes but the last; None where `dtype` is None."""
-    return None if dtype is None else in_format(in_format(folded(array), float32).sum(0), dtype)
+    """The gradient of a bias: [..., N] summed in float32 over all axes but the last; None where `dtype` is None.
+
+    As a product with ones, which reads the array as it is stored, by all threads: a few times as fast as NumPy's sum,
+    and closer to the truth.
+    """
+    if dtype is None:
+        return None
+    rows = folded(array)
+    ones, out = _ones(len(rows), rows.dtype), empty((1, rows.shape[1]), float32)
+    if not (fits(ones, rows) and multiply(ones, rows, out)):
+        out = in_format(rows, float32).sum(0)
+    return in_format(out.reshape(-1), dtype)
+
+
+@lru_cache(64)
+def _ones(rows: int, dtype: DType) -> HostArray:
+    made = empty((1, rows), dtype)
+    made[...] = 1
+    return made
 
 
 def _plain(array: HostArray) -> HostArray:
