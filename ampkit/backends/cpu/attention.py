@@ -1,16 +1,16 @@
 """Body of attention: oneDNN's products and softmax over tiles, so that no more than a tile of scores is ever in memory.
 
-A tile is some heads, TILE rows and all columns that these rows may look at; under a causal mask that is half of them
-on the whole. The backward makes each tile's weights again. Masks other than the causal one are left to the reference.
-Scores and their softmax are float32; where the machine multiplies a 16-bit format, the weights are rounded to it.
+A tile is some heads, some rows and all columns that these rows may look at; under a causal mask that is half of them
+on the whole. The backward makes each tile's weights again. Scores and their softmax are float32; where the machine
+multiplies a 16-bit format, the weights are rounded to it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,52 +18,116 @@ from ...core.dtypes import DType, float32
 from ...core.random import keep_mask
 from ...core.saved import Saved
 from ...ops.attention import scaled_dot_product_attention_ as attention
+from ...ops.masks import kept
 from .device import in_format
 from .dnnl import library, multiplies
 from .formats import FORMATS, memory_order, reorder
 from .gemm import folded, multiply
-from .onednn import HostArray, empty
+from .onednn import ALGORITHM, DST, SRC, SRC_1, Call, HostArray, Layout, attributes, empty, prepared
 from .rowwise import row_gradients, rows_of
 
-TILE = 64  # rows
+# Rows of a tile. Few rows compute little of the future in vain; many seldom pack the other operand for matrix units.
+ROWS, ROWS_OF_UNITS = 64, 256
 ROOM = 1 << 20  # scores in a tile: 4 MiB of float32, of which each thread works on a part
 WORTH = 1 << 12  # scores; below, the reference is as fast
 
 
 def _fits(query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, *params: Any) -> bool:
-    is_causal, enable_gqa = params[2], params[4]
-    if added is not None or allowed is not None or enable_gqa or library() is None or query.dtype not in FORMATS:
+    is_causal, scale, enable_gqa = params[2:]
+    if enable_gqa or scale == 0 or library() is None or query.dtype not in FORMATS:
         return False
     alike = query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and query.dtype == key.dtype == value.dtype
     square = query.shape[-2] == key.shape[-2] or not is_causal
-    return alike and square and query.size > 0 and math.prod(query.shape[:-1]) * key.shape[-2] >= WORTH
+    worth = query.size > 0 and math.prod(query.shape[:-1]) * key.shape[-2] >= WORTH
+    return alike and square and worth and not _looks_nowhere(added, allowed)
+
+
+def _looks_nowhere(added: HostArray | None, allowed: HostArray | None) -> bool:
+    """Whether there is a row without anything to look at, which gets zeros."""
+    if added is not None:
+        return added.ndim == 0 or bool((added.max(-1) == -np.inf).any())
+    return allowed is not None and (allowed.ndim == 0 or not allowed.any(-1).all())
+
+
+class _Tile(NamedTuple):
+    """Some heads, rows and columns of the scores."""
+
+    heads: slice
+    rows: slice
+    columns: slice
+
+
+class _Mask:
+    """What is done to the scores of a tile: to add a mask, or to keep down what is not allowed."""
+
+    def __init__(self, added: Any, allowed: Any, lead: tuple[int, ...], size: tuple[int, int]):
+        mask = allowed if added is None else added
+        self.kind, self.lead, self.view = "min" if added is None else "add", lead, None
+        if mask is not None:
+            alike = math.prod(mask.shape[:-2]) == 1
+            self.lead = (1,) if alike else lead
+            self.view = np.broadcast_to(mask.reshape(1, *mask.shape[-2:]) if alike else mask, (*self.lead, *size))
+
+    def apply(self, scores: HostArray, tile: _Tile) -> None:
+        """Mask `scores`, those of the tile, in place."""
+        if self.view is not None:
+            heads = np.arange(math.prod(self.lead))[tile.heads if self.lead != (1,) else slice(None)]
+            part = self.view[..., tile.rows, tile.columns][np.unravel_index(heads, self.lead)]
+            _combine(self.kind, scores, _bound(part) if self.kind == "min" else in_format(part, float32))
+
+
+def _bound(allowed: HostArray) -> HostArray:
+    # The most that a score may be. Where all is allowed even NaN becomes infinite: softmax answers NaN to either.
+    return np.where(allowed, np.float32(np.inf), np.float32(-np.inf))
+
+
+@lru_cache(32)
+def _past(rows: int, columns: int) -> HostArray:
+    # The last of the columns is what the last row looks at.
+    return _bound(np.tri(rows, columns, columns - rows, np.bool_))[None]
+
+
+def _combine(kind: str, scores: HostArray, mask: HostArray) -> None:
+    """`scores` [heads, rows, columns] with `mask` [heads or 1, rows, columns], in place."""
+    size = scores[0].size
+
+    def build() -> Call:
+        of, by = (Layout((len(x), size), float32, (size * float32.itemsize, float32.itemsize)) for x in (scores, mask))
+        given = [ALGORITHM[kind], of.handle, by.handle, of.handle, attributes()]
+        return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, of)])
+
+    call = prepared(("mask", kind, len(scores), len(mask), size), build)
+    if call is None:
+        {"min": np.minimum, "add": np.add}[kind](scores, mask, out=scores)
+    else:
+        call(scores, np.ascontiguousarray(mask), scores)
 
 
 class _Heads:
     """The operands as [heads, rows, width], contiguous, in a format in which the machine multiplies."""
 
-    def __init__(self, *arrays: HostArray):
-        kind = self.kind = arrays[0].dtype if _complete(arrays[0].dtype) else float32
-        self.query, self.key, self.value = (_flat(in_format(array, kind)) for array in arrays)
+    def __init__(self, query: HostArray, key: HostArray, value: HostArray, mask: _Mask, causal: bool, scale: float):
+        kind = self.kind = query.dtype if _complete(query.dtype) else float32
+        self.query, self.key, self.value = (_flat(in_format(array, kind)) for array in (query, key, value))
+        self.mask, self.causal, self.scale = mask, causal, scale
+        self.step = ROWS if kind == float32 else ROWS_OF_UNITS
 
-    def tiles(self, causal: bool) -> Iterator[tuple[slice, slice, slice]]:
-        """(heads, rows, columns) of each tile."""
+    def tiles(self) -> Iterator[_Tile]:
         heads, rows, columns = len(self.query), self.query.shape[1], self.key.shape[1]
-        several = max(1, ROOM // (min(TILE, rows) * columns))
+        several = max(1, ROOM // (min(self.step, rows) * columns))
         for first in range(0, heads, several):
-            for start in range(0, rows, TILE):
-                end = min(start + TILE, rows)
-                yield slice(first, first + several), slice(start, end), slice(end if causal else columns)
+            for start in range(0, rows, self.step):
+                end = min(start + self.step, rows)
+                yield _Tile(slice(first, first + several), slice(start, end), slice(end if self.causal else columns))
 
-    def weights(self, tile: tuple[slice, slice, slice], causal: bool, scale: float) -> HostArray:
+    def weights(self, tile: _Tile) -> HostArray:
         """Softmax of a tile's scores, [heads, rows, columns]."""
-        heads, rows, columns = tile
-        query, key = self.query[heads, rows], self.key[heads, columns]
+        query, key = self.query[tile.heads, tile.rows], self.key[tile.heads, tile.columns]
         scores = empty((*query.shape[:2], key.shape[1]), float32)
-        _must(multiply(query, key.swapaxes(1, 2), scores, scale=scale))
-        if causal:
-            ahead = scores[..., rows.start :]
-            np.copyto(ahead, -np.inf, where=_future(ahead.shape[1]))
+        _must(multiply(query, key.swapaxes(1, 2), scores, scale=self.scale))
+        if self.causal:
+            _combine("min", scores, _past(*scores.shape[1:]))
+        self.mask.apply(scores, tile)
         found = rows_of(folded(scores), "softmax", self.kind)
         _must(found is not None)
         return found.reshape(scores.shape)  # type: ignore[union-attr]
@@ -79,19 +143,17 @@ def _flat(array: HostArray) -> HostArray:
     return array.reshape(-1, *array.shape[-2:])
 
 
-def _laid_like(query: HostArray, found: HostArray) -> HostArray:
-    # In the order of the query's axes in memory: heads that were split off a row go back into it without a copy.
-    order = memory_order(query)
+def _laid_like(array: HostArray, found: HostArray, dtype: DType) -> HostArray:
+    # `found` in the shape of `array`, in `dtype`, its axes in memory in the same order: heads that were split off a row
+    # go back into it without a copy.
+    order = memory_order(array)
+    found = found.reshape(*array.shape[:-1], -1)
     if order == sorted(order):
-        return found
-    home = empty([found.shape[i] for i in order], found.dtype).transpose(np.argsort(order))
+        return in_format(found, dtype)
+    home = empty([found.shape[i] for i in order], dtype).transpose(np.argsort(order))
     if not reorder(found, home):
-        home[...] = found
+        home[...] = in_format(found, dtype)
     return home
-
-
-def _future(size: int) -> HostArray:
-    return np.triu(np.ones((size, size), np.bool_), 1)
 
 
 @cache
@@ -110,12 +172,13 @@ def _must(done: bool) -> None:
     assert done, "oneDNN runs float32 everywhere, and 16-bit formats where `_complete` has seen it"
 
 
-def _scale(query: HostArray, scale: float | None) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+def _heads(query: Any, key: Any, value: Any, added: Any, allowed: Any, causal: bool, scale: float | None) -> _Heads:
+    mask = _Mask(added, allowed, query.shape[:-2], (query.shape[-2], key.shape[-2]))
+    return _Heads(query, key, value, mask, causal, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
 
 
-def _kept(query: HostArray, key: HostArray, dropout_p: float, draw: Any) -> HostArray | None:
-    # What dropout keeps, and by how much it grows.
+def _keep(query: HostArray, key: HostArray, dropout_p: float, draw: Any) -> HostArray | None:
+    # What dropout keeps, [heads, rows, columns]. By how much that grows enters as a factor of products.
     if draw is None:
         return None
     keep = keep_mask(draw[0], draw[1], dropout_p, (*query.shape[:-1], key.shape[-2]))
@@ -124,19 +187,20 @@ def _kept(query: HostArray, key: HostArray, dropout_p: float, draw: Any) -> Host
 
 @attention.on("cpu", when=_fits)
 def attention_cpu(
-    query: HostArray, key: HostArray, value: HostArray, added: None, allowed: None, dropout_p: float, draw: Any,
+    query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, dropout_p: float, draw: Any,
     is_causal: bool, scale: float | None, enable_gqa: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    a, factor, keep = _Heads(query, key, value), _scale(query, scale), _kept(query, key, dropout_p, draw)
+    a, keep = _heads(query, key, value, added, allowed, is_causal, scale), _keep(query, key, dropout_p, draw)
     out = empty((*a.query.shape[:2], a.value.shape[-1]), dtype if a.kind == query.dtype else a.kind)
-    for tile in a.tiles(is_causal):
-        weights, (heads, rows, columns) = a.weights(tile, is_causal, factor), tile
+    for tile in a.tiles():
+        weights = a.weights(tile)
         if keep is not None:
-            weights *= (keep[heads, rows, columns] / (1 - dropout_p)).astype(a.kind)
-        _must(multiply(weights, a.value[heads, columns], out[heads, rows]))
-    found = _laid_like(query, in_format(out, dtype).reshape(*query.shape[:-1], value.shape[-1]))
+            weights = kept(weights, keep[tile])
+        part = out[tile.heads, tile.rows]
+        _must(multiply(weights, a.value[tile.heads, tile.columns], part, scale=1 / (1 - dropout_p)))
     nothing = np.empty(0, np.float32)  # the sums of rows, a statistic that this body does not keep
-    return found, Saved(query=query, key=key, value=value, added=None, allowed=None, lse=nothing)
+    saved = Saved(query=query, key=key, value=value, added=added, allowed=allowed, lse=nothing)
+    return _laid_like(query, out, dtype), saved
 
 
 @attention_cpu.backward
@@ -145,46 +209,42 @@ def attention_cpu_backward(
     enable_gqa: bool,
 ) -> Any:  # fmt: skip
     given = saved.query, saved.key, saved.value
-    a, factor, keep = _Heads(*given), _scale(saved.query, scale), _kept(saved.query, saved.key, dropout_p, draw)
-    slope = _flat(in_format(dy, a.kind))
-    gradients = [empty(x.shape, float32) for x in (a.query, a.key, a.value)]
-    for tile in a.tiles(is_causal):
-        _tile_gradients(
-            a, a.weights(tile, is_causal, factor), slope, tile, is_causal, factor, keep, dropout_p, gradients
-        )
-    pairs = zip(gradients, given, needs[:3], strict=True)
-    return *(in_format(g, need).reshape(x.shape) if need else None for g, x, need in pairs), None
-
-
-def _tile_gradients(
-    a: _Heads, weights: HostArray, slope: HostArray, tile: tuple[slice, slice, slice], causal: bool, scale: float,
-    keep: HostArray | None, dropout_p: float, gradients: list[HostArray],
-) -> None:  # fmt: skip
-    heads, rows, columns = tile
-    # Under a causal mask the columns of these rows are new, and without one all were met by the first rows.
-    held = rows.start if causal or not rows.start else None
-    (dq, dk, dv), dy, used = gradients, slope[heads, rows], weights
-    ds = empty(weights.shape, a.kind)
-    _must(multiply(dy, a.value[heads, columns].swapaxes(1, 2), ds))
+    a = _heads(*given, saved.added, saved.allowed, is_causal, scale)
+    keep, slope = _keep(saved.query, saved.key, dropout_p, draw), _flat(in_format(dy, a.kind))
+    dq, dk, dv = (empty(x.shape, float32) for x in (a.query, a.key, a.value))
+    several = a.step < a.query.shape[1]  # tiles that add to the gradients of one key
+    if several:
+        dk[...] = 0
+        dv[...] = 0
+    dmask = empty((len(a.query), a.query.shape[1], a.key.shape[1]), float32) if needs[3] else None
+    for tile in a.tiles():
+        heads, rows, columns = tile
+        weights, dy = a.weights(tile), slope[heads, rows]
+        ds = empty(weights.shape, a.kind)
+        _must(multiply(dy, a.value[heads, columns].swapaxes(1, 2), ds, scale=a.scale / (1 - dropout_p)))
+        used = weights
+        if keep is not None:
+            used, ds = kept(weights, keep[tile]), kept(ds, keep[tile])
+        _add(used.swapaxes(1, 2), dy, dv[heads, columns], several)
+        found = row_gradients(folded(ds), folded(weights), "softmax", a.kind)
+        _must(found is not None)
+        ds = found.reshape(ds.shape)  # type: ignore[union-attr]
+        _must(multiply(ds, a.key[heads, columns], dq[heads, rows]))
+        _add(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], several)
+        if dmask is not None:
+            np.divide(in_format(ds, float32), np.float32(a.scale), out=dmask[tile])
     if keep is not None:
-        grown = (keep[heads, rows, columns] / (1 - dropout_p)).astype(a.kind)
-        used = weights * grown
-        ds *= grown
-    _add(used.swapaxes(1, 2), dy, dv[heads, columns], held)
-    found = row_gradients(folded(ds), folded(weights), "softmax", a.kind)
-    _must(found is not None)
-    ds = found.reshape(ds.shape)  # type: ignore[union-attr]
-    _must(multiply(ds, a.key[heads, columns], dq[heads, rows], scale=scale))
-    _add(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], held, scale)
+        dv /= np.float32(1 - dropout_p)
+    pairs = zip((dq, dk, dv), given, needs[:3], strict=True)
+    gradients = [_laid_like(x, g, need) if need else None for g, x, need in pairs]
+    if dmask is not None:
+        dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], -1)
+    return *gradients, dmask, None
 
 
-def _add(first: HostArray, second: HostArray, total: HostArray, held: int | None, scale: float = 1.0) -> None:
-    """Add scale * first @ second to `total`, of which the first `held` columns (None: all) hold something."""
-    if held == 0:
-        _must(multiply(first, second, total, scale=scale))
-        return
-    part = empty(total.shape, float32)
-    _must(multiply(first, second, part, scale=scale))
-    total[:, :held] += part[:, :held]
-    if held is not None:
-        total[:, held:] = part[:, held:]
+def _add(first: HostArray, second: HostArray, total: HostArray, more: bool) -> None:
+    """Write first @ second to `total`, or add it to what is there."""
+    if not multiply(first, second, total, more=more):
+        part = empty(total.shape, float32)
+        _must(multiply(first, second, part))
+        total += part

@@ -8,6 +8,7 @@ values, but for the order of the sum.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -46,24 +47,28 @@ def computed(array: HostArray) -> HostArray:
     return array if multiplies(array.dtype) else in_format(array, float32)
 
 
-def multiply(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None = None, scale: float = 1.0) -> bool:
+def multiply(
+    a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None = None, scale: float = 1.0, more: bool = False
+) -> bool:
     """Write scale * (a @ b) + bias to `out`, whose strides are free; False where oneDNN has no fast code for it.
 
-    a [..., M, K] and b [..., K, N], of one format in which the machine multiplies; leading axes are equal.
+    a [..., M, K] and b [..., K, N], of one format in which the machine multiplies; leading axes are equal. more: add
+    a @ b to what `out` holds.
     """
     a, b = _plain(a), _plain(b)
-    call = prepared(("matmul", *map(signed, (a, b, out, bias)), scale), lambda: _matmul(a, b, out, bias, scale))
+    key = ("matmul", *map(signed, (a, b, out, bias)), scale, more)
+    call = prepared(key, lambda: _matmul(a, b, out, bias, scale, more))
     if call is None:
         return False
     call(*((a, b, out) if bias is None else (a, b, out, bias)))
     return True
 
 
-def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, scale: float) -> Call:
+def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, scale: float, more: bool) -> Call:
     left, right, to = map(Layout.of, (a, b, out))
     row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
-    after = attributes(*([] if scale == 1 else [("linear", scale, 0.0)]))
-    described = [left.handle, right.handle, row and row.handle, to.handle, after]
+    after: list[tuple[Any, ...]] = [("sum", 1.0)] if more else [] if scale == 1 else [("linear", scale, 0.0)]
+    described = [left.handle, right.handle, row and row.handle, to.handle, attributes(*after)]
     return Call("matmul", described, [(SRC, left), (WEIGHTS, right), (DST, to), *([(BIAS, row)] if row else [])])
 
 
