@@ -48,7 +48,7 @@ def parsed(name: str) -> ast.Module:
 def is_body(name: str) -> bool:
     """Whether a module is backends/<name>/<stem>.py for the stem of a file whose primitives it makes faster."""
     folder, _, stem = name.rpartition(".")
-    stems = {other.rpartition(".")[2] for other in MODULES if other.partition(".")[0] not in ("core", "backends")}
+    stems = {other.rpartition(".")[2] for other in MODULES if other.partition(".")[0] != "backends"}
     return folder.startswith("backends.") and stem in stems
 
 

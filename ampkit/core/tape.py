@@ -17,6 +17,7 @@ from ..backends import Array
 from . import hooks, policy, quiet
 from .dtypes import FLOATS, DType, accumulator, float64, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
+from .primitive import Primitive
 from .recording import set_grad_enabled
 from .scaletag import ScaleTag, mixed_scales
 from .tensor import Edge, Tensor, tick
@@ -113,11 +114,18 @@ def _lead(node: Node, gradient: Any, shape: tuple[int, ...]) -> int:
 
 
 def _sum(held: Any, gradient: Any) -> Any:
+    return _add(held, gradient) if _is_taped(held) or _is_taped(gradient) else sum_of_two(held, gradient)
+
+
+def _add(held: Any, gradient: Any) -> Any:
     # In the accumulator, rounded once: to NumPy too, but by its slow conversions, element by element.
     dtype = held.dtype
     wide = accumulator(dtype)
     total = _as(held, wide) + _as(gradient, wide)
     return _as(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
+
+
+sum_of_two = Primitive("sum_of_two", "tape", _add)  # (gradient, another of its shape): their sum, like the first
 
 
 def _as(gradient: Any, dtype: DType) -> Any:

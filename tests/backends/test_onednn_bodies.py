@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ampkit
 from ampkit import ops
 from ampkit.backends.cpu import attention, conv, gemm
 from ampkit.backends.cpu.dnnl import library, trouble
@@ -13,7 +14,7 @@ from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
-from ampkit.testing import GRADIENT_TOLERANCE, Case, assert_close, check_precision, normal
+from ampkit.testing import GRADIENT_TOLERANCE, Case, assert_close, booleans, check_precision, normal
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
 
@@ -57,8 +58,16 @@ ATTENTION = [
     Case("scaled_dot_product_attention", *[normal(2, 600, 8)] * 3, is_causal=True, scale=0.3),
     Case("scaled_dot_product_attention", normal(3, 70, 16), normal(3, 90, 16), normal(3, 90, 24)),
 ]
-RELU = Case("relu", normal(100, 100))
-CASES = [RELU, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
+MASKED = [
+    Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, normal(70, 70)),
+    Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, normal(2, 1, 1, 70), scale=0.5),
+    Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, booleans(70, 70)),
+    Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, booleans(2, 1, 1, 70)),
+    Case("scaled_dot_product_attention", *[normal(5, 70, 8)] * 3, booleans(5, 70, 70)),
+]
+TWO = [Case(name, *[normal(400, 400)] * 2) for name in ("add", "sub", "mul")]
+RELU = Case("relu", normal(400, 400))
+CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -82,15 +91,18 @@ def test_products_of_bfloat16_as_it_is_stored_are_those_of_float64_within_tolera
     check_precision(case, bfloat16)
 
 
-@pytest.mark.parametrize("case", ATTENTION, ids=repr)
+@pytest.mark.parametrize("case", [*ATTENTION, *MASKED], ids=repr)
 def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_their_precision(case, bfloat16_units):
     assert attention._complete(bfloat16)
     low = case.tensors(bfloat16)
-    high = case.tensors(arrays=[t.array.astype(float) for t in low])
+    high = case.tensors(arrays=[t.array.astype(float) if t.requires_grad else t.array for t in low])
     (found,), (truth,) = case(*low), case(*high)
     assert_close(found, truth, (8e-3, 4e-3))  # 2^-9 of each weight, before they are summed
     slope = np.random.default_rng(0).standard_normal(truth.shape).astype(bfloat16)
-    pairs = grad(found, low, Tensor(slope)), grad(truth, high, Tensor(slope.astype(float)))
+    pairs = (
+        grad(y, [t for t in given if t.requires_grad], Tensor(slope.astype(y.dtype)))
+        for y, given in ((found, low), (truth, high))
+    )
     for got, want in zip(*pairs, strict=True):
         assert_close(got, want, GRADIENT_TOLERANCE[bfloat16])
 
@@ -117,7 +129,7 @@ def test_operands_may_lie_as_they_like(first, second):
 
 @pytest.mark.parametrize(
     "case",
-    [c for c in [*PRODUCTS, *CONVOLUTIONS, *ATTENTION] if len(c.inputs[1].shape) != 3 or c.name != "matmul"],
+    [c for c in [*PRODUCTS, *CONVOLUTIONS, *ATTENTION, *MASKED] if len(c.inputs[1].shape) != 3 or c.name != "matmul"],
     ids=repr,
 )
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -168,12 +180,14 @@ def test_what_is_not_finite_stays_not_finite(case, dtype):
     assert np.isnan(x.grad.array.reshape(-1)[0])
 
 
+@pytest.mark.parametrize("wild", [False, True], ids=["finite slopes", "slopes of every kind"])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
-def test_relu_keeps_nan_and_its_slope_is_the_reference_s(dtype):
-    values = np.random.default_rng(0).standard_normal((100, 100))
+def test_relu_keeps_nan_and_its_slope_is_the_reference_s(dtype, wild):
+    values = np.random.default_rng(0).standard_normal((401, 399))
     values[0, :6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40]
     slopes = np.random.default_rng(1).standard_normal(values.shape)
-    slopes[0, 2], slopes[1, 3] = np.nan, np.inf
+    if wild:
+        slopes[0, 2], slopes[-1, -1] = np.nan, np.inf
 
     def run():
         x = Tensor(values.astype(dtype), requires_grad=True)
@@ -187,6 +201,71 @@ def test_relu_keeps_nan_and_its_slope_is_the_reference_s(dtype):
     for got, want in zip(found, truth, strict=True):
         np.testing.assert_array_equal(got, want)
     assert np.isnan(found[0][0, 0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_dropout_keeps_of_attention_is_what_the_reference_keeps(causal):
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((2, 3, 150, 8)).astype(np.float32) for _ in range(4)]
+
+    def run():
+        ampkit.manual_seed(3)
+        q, k, v = (Tensor(a, requires_grad=True) for a in given[:3])
+        out = ops.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=causal)
+        return [out, *grad(out, [q, k, v], Tensor(given[3]))]
+
+    found = run()
+    with reference_only():
+        truth = run()
+    assert found[0].node.body is not truth[0].node.body
+    for got, want in zip(found, truth, strict=True):
+        assert_close(got, want)
+
+
+@pytest.mark.parametrize("mask", [np.eye(80, dtype=bool), np.where(np.eye(80), 0, -np.inf).astype(np.float32)])
+def test_a_query_that_may_look_nowhere_gets_zeros(mask):
+    mask = mask.copy()
+    mask[7] = False if mask.dtype == bool else -np.inf
+    q, k, v = (Tensor(np.random.default_rng(i).standard_normal((2, 80, 8)).astype(np.float32)) for i in range(3))
+    found = ops.scaled_dot_product_attention(q, k, v, Tensor(mask)).numpy()
+    assert (found[:, 7] == 0).all()
+    np.testing.assert_allclose(np.delete(found, 7, 1), np.delete(v.numpy(), 7, 1), rtol=1e-6)
+
+
+def test_a_score_of_what_is_masked_does_no_harm_whatever_it_is():
+    q, k, v = (np.random.default_rng(i).standard_normal((2, 80, 8)).astype(np.float32) for i in range(3))
+    k[:, 60:] = np.inf
+    k[:, 70] = np.nan
+    out = ops.scaled_dot_product_attention(Tensor(q), Tensor(k), Tensor(v), is_causal=True)
+    assert out.numpy()[:, :60].shape == (2, 60, 8)
+    assert np.isfinite(out.numpy()[:, :60]).all()
+    assert np.isnan(out.numpy()[:, 71:]).all()
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_two_gradients_of_one_tensor_add_up(dtype):
+    values = np.random.default_rng(0).standard_normal((400, 400)).astype(dtype)
+    x = Tensor(values, requires_grad=True)
+    y = x.abs()
+    (y * 3 + y * y).sum().backward()
+    with np.errstate(all="ignore"):
+        want = (3 + 2 * np.abs(values.astype(float))) * np.sign(values.astype(float))
+    assert_close(x.grad, want.astype(dtype), GRADIENT_TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_what_is_split_and_joined_is_the_same(dtype):
+    values = np.random.default_rng(0).standard_normal((90, 30, 50)).astype(dtype)
+    x = Tensor(values, requires_grad=True)
+    y = ops.cat([part * 2 for part in x.split([7, 20, 3], 1)][::-1], 1)
+    assert y.node.body is not y.node.op.forward.reference
+    slopes = np.random.default_rng(1).standard_normal(values.shape).astype(dtype)
+    y.backward(Tensor(slopes))
+    np.testing.assert_array_equal(
+        y.detach().numpy(), np.concatenate(np.split(values * dtype.type(2), [7, 27], 1)[::-1], 1)
+    )
+    back = np.concatenate(np.split(slopes, [3, 23], 1)[::-1], 1)
+    np.testing.assert_array_equal(x.grad.numpy(), back * dtype.type(2))
 
 
 def test_activations_keep_the_order_of_axes_in_memory():
