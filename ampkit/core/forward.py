@@ -7,6 +7,7 @@ cost another frame is written out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ def runner(op: Any) -> Callable[..., Any]:
             if plan.bodies:
                 body = signature.pick(op.forward, plan.backend, arrays, params)
             if body is not reference:
-                out = signature.call_in(body.run, arrays, params, plan.out)
+                faster = partial(body.run, versions=versions) if body.keeps else body.run
+                out = signature.call_in(faster, arrays, params, plan.out)
                 if out is NotImplemented:
                     body = reference
             if body is reference:

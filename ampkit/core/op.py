@@ -83,9 +83,11 @@ class Op:
         self.backward_primitive = Primitive(f"{self.name}_backward", self.forward.stem, function)
         return self.backward_primitive
 
-    def on(self, backend: str, when: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], Body]:
+    def on(
+        self, backend: str, when: Callable[..., Any] | None = None, keeps: bool = False
+    ) -> Callable[[Callable[..., Any]], Body]:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
-        return self.forward.on(backend, when)
+        return self.forward.on(backend, when, keeps)
 
     __call__: Callable[..., Any]  # written for each op: Signature.entry binds, forward.runner runs and records
 
@@ -109,16 +111,19 @@ class Op:
         params = dict(zip(self.signature.param_names, node.params, strict=True))
         saved, primitive, needs = node.saved, self.backward_primitive, self.needs(node)
         body = node.body.own_backward or primitive.pick(backends.of(one).name, dy, saved, needs, **params)
-        gradients = NotImplemented if body is primitive.reference else body.run(dy, saved, needs, **params)
+        gradients: Any = NotImplemented
+        if body is not primitive.reference:
+            more = {"versions": node.versions} if body.keeps else {}
+            gradients = body.run(dy, saved, needs, **params, **more)
         if gradients is NotImplemented:
             if node.plan.compute is not None:
                 dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
             gradients = primitive.reference.run(dy, saved, needs, **params)
-        gradients = self.each(gradients, node)
+        found = self.each(gradients, node)
         if observe.active:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
-            observe.report(primitive.name, (one, *arrays), gradients)
-        return gradients
+            observe.report(primitive.name, (one, *arrays), found)
+        return found
 
     def each(self, gradients: Any, node: Node) -> tuple[Any, ...]:
         """What a backward returned, as one gradient per input. Raises ArgumentError for too few or too many."""

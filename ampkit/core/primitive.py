@@ -29,13 +29,16 @@ def reference_only() -> Iterator[None]:
 
 
 class Body:
-    """One implementation for one backend: `run`, its condition `when` (None: always), a backward of its own or None."""
+    """One implementation for one backend: `run`, its condition `when` (None: always), a backward of its own or None.
 
-    __slots__ = ("name", "own_backward", "run", "when")
+    keeps: whether it is told the versions of its inputs, to keep forms of them (see core/version.py).
+    """
 
-    def __init__(self, run: Function, when: Function | None):
+    __slots__ = ("keeps", "name", "own_backward", "run", "when")
+
+    def __init__(self, run: Function, when: Function | None, keeps: bool = False):
         self.name = getattr(run, "__name__", "body")
-        self.run, self.when = run, when
+        self.run, self.when, self.keeps = run, when, keeps
         self.own_backward: Body | None = None
 
     def backward(self, function: Function) -> Function:
@@ -56,15 +59,16 @@ class Primitive:
         self.bodies: dict[str, list[Body]] = {}
         self._loaded: set[str] = set()
 
-    def on(self, backend: str, when: Function | None = None) -> Callable[[Function], Body]:
+    def on(self, backend: str, when: Function | None = None, keeps: bool = False) -> Callable[[Function], Body]:
         """Register a faster body for `backend`; it is picked where `when`, called like the body, is true.
 
         A body receives arrays in the dtype they are stored in and, as `dtype=`, the dtype to answer in. One that finds
-        it cannot do what it is asked for after all returns NotImplemented, and the reference runs.
+        it cannot do what it is asked for after all returns NotImplemented, and the reference runs. With `keeps`, the
+        body of an op receives `versions=`, those of its tensor inputs in their order.
         """
 
         def register(run: Function) -> Body:
-            body = Body(run, when)
+            body = Body(run, when, keeps)
             self.bodies.setdefault(backend, []).append(body)
             return body
 

@@ -18,6 +18,7 @@ from .dtypes import DType
 from .errors import DTypeError, RangeError, ShapeError, StateError
 from .quiet import quietly
 from .scaletag import ScaleTag, joined
+from .version import Version
 
 if TYPE_CHECKING:
     from .tape import Node
@@ -52,7 +53,7 @@ class Tensor:
     def __init__(self, array: Array, requires_grad: bool = False):
         self.array = array
         self.edge: Edge | None = None
-        self.version = [0]
+        self.version: list[int] = Version((0,))
         self.copies: dict[DType, tuple[int, Array]] | None = None
         self._grad: Tensor | None = None
         self.tag: ScaleTag | None = None
@@ -198,7 +199,9 @@ class Tensor:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
         self.array = array
         self.changed()
-        self.version = self.version[:1]  # views of the old memory, and what else looks at it, are on their own now
+        self.version = Version(
+            self.version[:1]
+        )  # views of the old memory, and what else looks at it, are on their own now
         if self.edge is not None:
             self.edge = (self, 0, array.shape, self._gradient_dtype())
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...core.dtypes import DType, float32, uint8
 from ...core.saved import Saved
+from ...core.version import form
 from ...ops import conv
 from ...ops.windows import Windows, batched, unbatched, windows
 from .device import in_format
@@ -132,11 +133,23 @@ def _backward_kernels(c: _Conv) -> Call:
 
 
 class _Ready(NamedTuple):
-    """A primitive, and the move of kernels between NumPy's order and the one that it wants or gives."""
+    """A primitive, and the move of kernels between NumPy's order and the one that it wants or gives: `number`."""
 
     run: Call
     move: Call
     room: int
+    number: int
+
+    def moved(self, kernels: HostArray, dtype: DType, version: Any) -> HostArray:
+        """`kernels` in `dtype` as the primitive wants them: those of last time, if they did not change."""
+
+        def make() -> HostArray:
+            home = empty((self.room,), uint8)
+            self.move(np.ascontiguousarray(in_format(kernels, dtype)), home)
+            return home
+
+        found: HostArray | None = form(version, kernels, ("kernels", self.number), make, at_once=False)
+        return make() if found is None else found
 
 
 def _ready(kind: str, c: _Conv, with_bias: bool = False) -> _Ready | None:
@@ -149,7 +162,7 @@ def _ready(kind: str, c: _Conv, with_bias: bool = False) -> _Ready | None:
         ours = Layout(c.grouped, dtype, _contiguous(c.grouped, dtype.itemsize))
         of, to = (theirs, ours) if kind == "kernels" else (ours, theirs)
         move = Call("reorder", [of.handle, engine(), to.handle, engine(), attributes()], [(SRC, of), (DST, to)])
-        return _Ready(call, move, theirs.nbytes)
+        return _Ready(call, move, theirs.nbytes, theirs.number)
 
     found: _Ready | None = prepared(("conv", kind, c, with_bias), build)
     return found
@@ -163,24 +176,22 @@ def _widened(c: _Conv) -> _Conv:
     return c._replace(dtype=float32, out=float32)
 
 
-def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: _Conv) -> HostArray | None:
+def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: _Conv, version: Any) -> HostArray | None:
     """Maps [N, O, rows, columns] in c.out or float32; None where oneDNN has no fast code for either."""
     ready = _ready("forward", c, bias is not None)
     if ready is None:
-        return None if c.dtype == float32 else convolve(images, kernels, bias, _widened(c))
-    home, out = empty((ready.room,), uint8), channels_last(c.maps, c.out)
-    ready.move(np.ascontiguousarray(in_format(kernels, c.dtype)), home)
+        return None if c.dtype == float32 else convolve(images, kernels, bias, _widened(c), version)
+    home, out = ready.moved(kernels, c.dtype, version), channels_last(c.maps, c.out)
     ready.run(turned(images, c.dtype), home, out, *([] if bias is None else [in_format(bias, c.dtype)]))
     return out
 
 
-def image_gradient(dy: HostArray, kernels: HostArray, c: _Conv) -> HostArray | None:
+def image_gradient(dy: HostArray, kernels: HostArray, c: _Conv, version: Any) -> HostArray | None:
     """The gradient of the images, in c.out or float32; None where oneDNN has no fast code for either."""
     ready = _ready("images", c)
     if ready is None:
-        return None if c.dtype == float32 else image_gradient(dy, kernels, _widened(c))
-    home, out = empty((ready.room,), uint8), channels_last(c.images, c.out)
-    ready.move(np.ascontiguousarray(in_format(kernels, c.dtype)), home)
+        return None if c.dtype == float32 else image_gradient(dy, kernels, _widened(c), version)
+    home, out = ready.moved(kernels, c.dtype, version), channels_last(c.images, c.out)
     ready.run(turned(dy, c.dtype), home, out)
     return out
 
@@ -208,25 +219,25 @@ def _fits(images: HostArray, kernels: HostArray) -> bool:
     return known and images.ndim > 2 and images.size * kernels[:, 0].size >= WORTH and 0 not in kernels.shape
 
 
-@conv.conv2d.on("cpu", when=lambda input, weight, *more: _fits(input, weight))
+@conv.conv2d.on("cpu", when=lambda input, weight, *more: _fits(input, weight), keeps=True)
 def conv2d_cpu(
     input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    *, dtype: DType,
+    *, dtype: DType, versions: Any,
 ) -> Any:  # fmt: skip
     w = windows("conv2d", weight.shape[2:], stride, padding, dilation, input.shape[-2:])
     images, kind = batched(input), _computed(input.dtype)
     c = _Conv(images.shape, weight.shape, w, groups, kind, dtype if kind == input.dtype else kind)
-    out = convolve(images, weight, bias, c)
+    out = convolve(images, weight, bias, c, versions[1])
     if out is None:
         return NotImplemented
     return unbatched(in_format(out, dtype), input.ndim), Saved(input=input, weight=weight, windows=w)
 
 
 @conv.conv2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
+    "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs), keeps=True
 )
 def conv2d_backward_cpu(
-    dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int
+    dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any
 ) -> Any:
     kind = _computed(dy.dtype)
     slope = turned(batched(dy), kind)
@@ -235,7 +246,7 @@ def conv2d_backward_cpu(
     if needs[0]:
         shape = (n, saved.weight.shape[1] * groups, *saved.windows.size)
         c = _Conv(shape, saved.weight.shape, saved.windows, groups, kind, needs[0] if kind == dy.dtype else kind)
-        dx = image_gradient(slope, saved.weight, c)
+        dx = image_gradient(slope, saved.weight, c, versions[1])
         if dx is None:
             return NotImplemented
         dx = unbatched(in_format(dx, needs[0]), dy.ndim)

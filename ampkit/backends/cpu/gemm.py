@@ -8,15 +8,16 @@ values, but for the order of the sum.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, float32, uint8
+from ...core.version import form
 from .device import in_format
 from .dnnl import library, multiplies
 from .formats import FORMATS
-from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, prepared, signed
+from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, engine, prepared, signed
 
 WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
 
@@ -27,17 +28,26 @@ def fits(a: HostArray, b: HostArray) -> bool:
     return known and a.ndim > 1 and b.ndim > 1 and a.size * b.shape[-1] >= WORTH
 
 
-def product(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None = None) -> HostArray | None:
+class Kept(NamedTuple):
+    """Whose second operand of a product it is: its version, and its array, which the operand may be a view of."""
+
+    version: Any
+    array: HostArray
+
+
+def product(
+    a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None = None, kept: Kept | None = None
+) -> HostArray | None:
     """a [..., M, K] times b [..., K, N], plus bias [N], in `dtype`; None where oneDNN has no fast code for it.
 
     Leading axes are equal, or b has none. Products are exact and summed in float32.
     """
     if b.ndim == 2 and a.ndim > 2:
-        rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias)
+        rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias, kept)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
     if a.dtype == b.dtype and multiplies(a.dtype):
         out = empty((*a.shape[:-1], b.shape[-1]), dtype)
-        if multiply(a, b, out, bias):
+        if (kept is not None and _by_packed(a, b, out, bias, kept)) or multiply(a, b, out, bias):
             return out
     return None if a.dtype == b.dtype == float32 else _widened(a, b, dtype, bias)
 
@@ -65,11 +75,56 @@ def multiply(
 
 
 def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, scale: float, more: bool) -> Call:
-    left, right, to = map(Layout.of, (a, b, out))
-    row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
     after: list[tuple[Any, ...]] = [("sum", 1.0)] if more else [] if scale == 1 else [("linear", scale, 0.0)]
+    return _call(a, Layout.of(b), out, bias, after)
+
+
+def _call(a: HostArray, right: Layout, out: HostArray, bias: HostArray | None, after: Any = ()) -> Call:
+    left, to = map(Layout.of, (a, out))
+    row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
     described = [left.handle, right.handle, row and row.handle, to.handle, attributes(*after)]
-    return Call("matmul", described, [(SRC, left), (WEIGHTS, right), (DST, to), *([(BIAS, row)] if row else [])])
+    place = (WEIGHTS, right if right.settled else None)
+    return Call("matmul", described, [(SRC, left), place, (DST, to), *([(BIAS, row)] if row else [])])
+
+
+class _Packed(NamedTuple):
+    """A product, and the move of its second operand into the layout that it wants, of so many bytes."""
+
+    run: Call
+    move: Call
+    layouts: tuple[int, int]
+    nbytes: int
+
+
+def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, kept: Kept) -> bool:
+    """Write a @ b + bias to `out` with b as oneDNN likes it best, if that is kept; whether it was."""
+
+    def build() -> _Packed | None:
+        run = _call(a, Layout(b.shape, b.dtype, None), out, bias)
+        ours, theirs = Layout.of(b), run.layouts[1]
+        if ours.number == theirs.number:
+            return None
+        move = Call(
+            "reorder", [ours.handle, engine(), theirs.handle, engine(), attributes()], [(SRC, ours), (DST, theirs)]
+        )
+        return _Packed(run, move, (ours.number, theirs.number), theirs.nbytes)
+
+    a = _plain(a)
+    packed: _Packed | None = prepared(("packed", *map(signed, (a, b, out, bias))), build)
+    if packed is None:
+        return False
+
+    def make() -> HostArray:
+        room = empty((packed.nbytes,), uint8)
+        packed.move(b, room)
+        return room
+
+    # Matrix units gain more than the packing costs; for float32 it pays from the second use on.
+    room = form(kept.version, kept.array, packed.layouts, make, at_once=b.dtype != float32)
+    if room is None:
+        return False
+    packed.run(*((a, room, out) if bias is None else (a, room, out, bias)))
+    return True
 
 
 def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:

@@ -61,11 +61,11 @@ class _Argument(ctypes.Structure):
 class Layout:
     """A memory descriptor: shape, dtype, and where elements lie. `strides` in bytes; None leaves the choice open."""
 
-    __slots__ = ("dtype", "handle", "shape")
+    __slots__ = ("dtype", "handle", "settled", "shape")
 
     def __init__(self, shape: Sequence[int], dtype: DType, strides: Sequence[int] | None, handle: Any = None):
         lib, count = _need().slow, len(shape)
-        self.shape, self.dtype = tuple(shape), dtype
+        self.shape, self.dtype, self.settled = tuple(shape), dtype, strides is not None or handle is not None
         row = ctypes.c_int64 * count
         if handle is not None:
             self.handle = make(lib, "memory_desc_clone", handle)
@@ -81,8 +81,21 @@ class Layout:
         return cls(array.shape, array.dtype, array.strides)
 
     @property
+    def number(self) -> int:
+        """The same for equal layouts."""
+        lib = _need().slow
+        for number, known in enumerate(_met):
+            if lib.dnnl_memory_desc_equal(self.handle, known.handle):
+                return number
+        _met.append(self)
+        return len(_met) - 1
+
+    @property
     def nbytes(self) -> int:
         return int(_need().slow.dnnl_memory_desc_get_size(self.handle))
+
+
+_met: list[Layout] = []
 
 
 def engine() -> Handle:

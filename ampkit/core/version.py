@@ -1,0 +1,37 @@
+"""Version: when the values of some memory last changed, and what was made of them since then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Version(list[int]):
+    """One number, set to a later one with every change in place, shared by all that look at the memory.
+
+    A second entry says that something unseen may write to it (see Tensor.exposed): nothing is kept then. forms: what
+    `form` keeps.
+    """
+
+    __slots__ = ("forms",)
+    forms: dict[Any, tuple[int, Any, Any]]
+
+
+def form(version: Any, array: Any, key: Any, make: Callable[[], Any], at_once: bool) -> Any:
+    """What `make` gives for `array`, values of `version`: made once under `key`, and kept until they change.
+
+    None for what is not worth keeping: results of ops, whose versions are plain lists, and without `at_once` what is
+    asked for the first time, since most training steps ask once.
+    """
+    if type(version) is not Version or len(version) != 1:
+        return None
+    try:
+        forms = version.forms
+    except AttributeError:
+        forms = version.forms = {}
+    at, held, made = forms.get(key, (-1, None, None))
+    again = at == version[0] and held is array
+    if made is None or not again:
+        made = make() if at_once or again else None
+        forms[key] = version[0], array, made
+    return made
