@@ -1,4 +1,4 @@
-"""Adam's update by oneDNN is the reference's, and a step that is not real changes nothing."""
+"""Updates, unscaling and norms by oneDNN are the references', and a step that is not real changes nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import pytest
 
 import ampkit
 from ampkit import nn, optim
+from ampkit.backends.cpu.binary import PIECE
 from ampkit.backends.cpu.dnnl import library, trouble
-from ampkit.backends.cpu.optim import PIECE
 from ampkit.core.primitive import reference_only
+from ampkit.flat import CHUNK
 from ampkit.optim.adam import adam_update
+from ampkit.optim.clip import power_sum
+from ampkit.overflow import unscale
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
 
@@ -28,12 +31,12 @@ def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
         scaler.scale((p.float() * gradient).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
-    found = optimizer.state_dict()["state"][0]
+    found = optimizer.state_dict()["state"].get(0, {})
     low = p.detach().numpy() if dtype == ampkit.bfloat16 else p.copy_in(ampkit.bfloat16, True)
     return {
         "p": p.detach().numpy(),
         "low": low,
-        **{name: found[name].numpy() for name in ("exp_avg", "exp_avg_sq", "step")},
+        **{name: found[name].numpy() for name in found if name != "master"},
     }
 
 
@@ -42,14 +45,22 @@ def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
 @pytest.mark.parametrize("size", [10_001, PIECE + 1])
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(optim.Adam, {}), (optim.AdamW, {"weight_decay": 0.1}), (optim.AdamW, {"eps": 1e-3, "betas": (0.5, 0.9)})],
+    [
+        (optim.Adam, {}),
+        (optim.AdamW, {"weight_decay": 0.1}),
+        (optim.AdamW, {"eps": 1e-3, "betas": (0.5, 0.9)}),
+        (optim.SGD, {}),
+        (optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+        (optim.SGD, {"momentum": 0.8, "dampening": 0.3}),
+        (optim.SGD, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
+    ],
 )
 def test_an_update_is_the_reference_s(kind, options, size, dtype, scaled):
     found = trained(kind, size, dtype, scaled, **options)
     with reference_only():
         truth = trained(kind, size, dtype, scaled, **options)
-    assert found["step"] == truth["step"] == (3 if scaled else 4)
-    for name in ("exp_avg", "exp_avg_sq"):
+    assert found.get("step") == truth.get("step") == (None if kind is optim.SGD else 3 if scaled else 4)
+    for name in set(truth) - {"p", "low", "step"}:
         np.testing.assert_allclose(found[name], truth[name], rtol=2e-6, atol=1e-6)
     for name, tolerance in (("p", 2e-6 if dtype == ampkit.float32 else 8e-3), ("low", 8e-3)):
         np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=tolerance, atol=1e-6)
@@ -70,3 +81,37 @@ def test_other_updates_are_left_to_the_reference(options):
     array = np.ones(10_000, np.float32)
     body = adam_update.pick("cpu", array, array, array, array, None, None, None, None, None, [], [], **given)
     assert body is not adam_update.reference
+
+
+@pytest.mark.parametrize("inverse", [None, 2.0**-10])
+@pytest.mark.parametrize(
+    "bad", [{}, {7: np.nan}, {PIECE + 3: np.inf, PIECE + 2000: np.nan}, {2 * PIECE: -np.inf}], ids=str
+)
+def test_unscaling_finds_the_first_that_is_not_finite(bad, inverse):
+    values = np.random.default_rng(0).standard_normal(2 * PIECE + 1).astype(np.float32)
+    for place, value in bad.items():
+        values[place] = value
+    given = values.copy(), values.copy()
+    by = None if inverse is None else np.array(inverse, np.float32)
+    body = unscale.pick("cpu", values, by, None)
+    assert body is not unscale.reference
+    found = body.run(given[0], by, None)
+    truth = unscale.reference.run(given[1], by, np.empty(CHUNK, np.bool_))
+    assert found == truth == min(bad, default=values.size)
+    np.testing.assert_array_equal(*given)
+
+
+def test_large_gradients_whose_sum_overflows_are_finite_all_the_same():
+    values = np.full(10_000, 3e38, np.float32)
+    with np.errstate(over="ignore"):
+        assert unscale.pick("cpu", values, None, None).run(values, None, None) == 10_000
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30, 0.0])
+@pytest.mark.parametrize("size", [10_001, 2 * PIECE + 100])
+def test_a_norm_is_that_of_float64(size, scale):
+    values = (np.random.default_rng(0).standard_normal(size) * scale).astype(np.float32)
+    body = power_sum.pick("cpu", values, 2.0, None)
+    assert body is not power_sum.reference
+    found = body.run(values, 2.0, np.empty(CHUNK))
+    np.testing.assert_allclose(found, (values.astype(float) ** 2).sum(), rtol=1e-7)

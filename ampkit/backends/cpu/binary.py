@@ -15,6 +15,7 @@ from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray,
 
 _LARGE = 1 << 17  # elements of float32: fewer stay in the caches, where NumPy is as fast
 _COLUMNS = 512
+PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, shared by the threads' caches
 
 
 def fits(a: HostArray, b: HostArray) -> bool:
@@ -31,8 +32,13 @@ def both(kind: str, a: HostArray, b: HostArray) -> HostArray:
     """`a` and `b`, for which `fits` holds, by "add", "sub" or "mul": in their format and order."""
     left, right = _flat(a), _flat(b)
     out = empty((left.size,), left.dtype)
-    prepared(("binary", kind, left.size, left.dtype), lambda: _two(kind, left.size, left.dtype))(left, right, out)
+    two(kind, left, right, out)
     return reordered_like(a, out)
+
+
+def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> None:
+    """Write `left` and `right`, flat and of one format that oneDNN computes in, by "add", "sub" or "mul" to `out`."""
+    prepared(("binary", kind, left.size, left.dtype), lambda: _two(kind, left.size, left.dtype))(left, right, out)
 
 
 def positive(array: HostArray) -> HostArray:
@@ -51,11 +57,11 @@ def where_nonzero(values: HostArray, of: HostArray) -> HostArray | None:
     out = empty((flat.size,), flat.dtype)
     call = prepared(("where", flat.size, flat.dtype), lambda: _by_zero("ne", "mul", flat.size, flat.dtype))
     call(mask, _zero(), out, flat)
-    return reordered_like(values, out) if _finite(out) else None
+    return reordered_like(values, out) if finite(out) else None
 
 
-def _finite(flat: HostArray) -> bool:
-    # By sums, which read at the pace of memory; one that overflows counts as not finite, too.
+def finite(flat: HostArray) -> bool:
+    """Whether all of `flat` is, by sums that read at the pace of memory; one that overflows counts as not finite."""
     whole = flat.size - flat.size % _COLUMNS
     parts: Any = column_sums(flat[:whole].reshape(-1, _COLUMNS), float32), flat[whole:].astype(np.float32)
     return all(np.isfinite(part).all() for part in parts)

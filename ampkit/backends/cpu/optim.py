@@ -1,4 +1,5 @@
-"""Bodies of the optimizers: Adam's update in five fused steps of oneDNN, a piece of flat memory at a time, and norms.
+"""Bodies of the optimizers: the updates of Adam and SGD in fused steps of oneDNN, a piece of flat memory at a time, and
+the norm of gradients.
 
 On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device,
 multiplies by it.
@@ -15,11 +16,12 @@ from ...core.dtypes import float32
 from ...flat import chunks, look, narrow
 from ...optim.adam import adam_update
 from ...optim.clip import power_sum
+from ...optim.sgd import sgd_update
+from .binary import PIECE, two
 from .dnnl import library
 from .formats import FORMATS, reorder
+from .gemm import column_sums
 from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
-
-PIECE = 1 << 18  # elements: with moments and gradient 4 MiB, shared by the threads' second-level caches
 
 
 class _Steps(NamedTuple):
@@ -97,12 +99,96 @@ def narrow_cpu(master: HostArray, copy: HostArray) -> None:
         narrow.reference.run(master, copy)
 
 
+# SGD
+
+
+class _Moves(NamedTuple):
+    """The steps of an update on a piece: what they read, and -> what they write."""
+
+    decay: Call  # master, weight_decay, gradient -> slope
+    hold: Call  # buffer, momentum -> buffer
+    take: Call  # slope, 1 - dampening -> added to buffer
+    ahead: Call  # buffer, momentum, slope -> room
+    move: Call  # slope, buffer or room, -lr -> added to master
+
+
+def _moves(size: int) -> _Moves:
+    row, number = _row(size), _row(1)
+
+    def scaled(*after: tuple[Any, ...]) -> Call:
+        described = [ALGORITHM["mul"], row.handle, number.handle, row.handle, attributes(*after)]
+        more = [(POST_OP | SRC_1, row)] if after and after[0][0] == "add" else []
+        return Call("binary", described, [(SRC, row), (SRC_1, number), (DST, row), *more])
+
+    return _Moves(scaled(("add", row)), scaled(), scaled(("sum", 1.0)), scaled(("add", row)), scaled(("sum", 1.0)))
+
+
+def _sgd_fits(master: HostArray, *others: Any, maximize: bool, **options: Any) -> bool:
+    plain = type(master) is np.ndarray and master.dtype == float32 and not maximize
+    return plain and master.size >= WORTH and library() is not None
+
+
+@sgd_update.on("cpu", when=_sgd_fits)
+def sgd_update_cpu(
+    master: HostArray, gradient: HostArray, buffer: HostArray | None, steps: HostArray, lr: HostArray,
+    momentum: HostArray, go: HostArray | None, copies: list[HostArray], scratch: Any,
+    *, dampening: float, weight_decay: float, nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
+    if go is not None and not look(go):
+        return
+    share = 1 if look(steps) == 0 else 1 - dampening  # the first gradient starts the buffer whole
+    numbers = (weight_decay, float(look(momentum)), share, -float(look(lr)))
+    penalty, push, take, step = (np.array([number], np.float32) for number in numbers)
+    slope, room = (empty((min(PIECE, master.size),), float32) for _ in range(2))
+    for start in range(0, master.size, PIECE):
+        p, d = master[start : start + PIECE], gradient[start : start + PIECE]
+        size = p.size
+        do = prepared(("sgd", size), partial(_moves, size))
+        if weight_decay:
+            do.decay(p, penalty, slope[:size], d)
+            d = slope[:size]
+        if buffer is not None:
+            m = buffer[start : start + PIECE]
+            do.hold(m, push, m)
+            do.take(d, take, m)
+            if nesterov:
+                do.ahead(m, push, room[:size], d)
+            d = room[:size] if nesterov else m
+        do.move(d, step, p)
+        for copy in copies:
+            narrow(p, copy[start : start + PIECE])
+
+
+# norms
+
+_COLUMNS = 512
+_SMALLEST = 1e-24  # a sum of squares below: of numbers whose squares float32 does not hold
+
+
 @power_sum.on("cpu", when=lambda values, order, scratch: order == 2 and library() is not None)
 def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
     # Not by `dot`: the threads of NumPy's BLAS would go on spinning, on the CPUs that oneDNN's want.
+    if values.dtype == float32 and values.size >= WORTH:
+        total = _sum_of_squares(values)
+        if _SMALLEST < total < np.inf:
+            return total
     total = np.zeros(())
     for part in chunks(values.size):
         wide = scratch[: part.stop - part.start]
         np.copyto(wide, values[part])
         total += np.multiply(wide, wide, out=wide).sum()
+    return total
+
+
+def _sum_of_squares(values: HostArray) -> Any:
+    # In float32 over up to PIECE / _COLUMNS squares, in float64 over these sums.
+    whole = values.size - values.size % _COLUMNS
+    room, rest = empty((min(PIECE, whole),), float32), values[whole:].astype(np.float64)
+    total = np.asarray((rest * rest).sum())
+    for start in range(0, whole, PIECE):
+        piece = values[start : min(start + PIECE, whole)]
+        squares = room[: piece.size]
+        two("mul", piece, piece, squares)
+        sums: Any = column_sums(squares.reshape(-1, _COLUMNS), float32)
+        total = total + sums.sum(dtype=np.float64)
     return total
