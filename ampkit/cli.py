@@ -111,7 +111,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     directory = options.run_dir or default_directory(options.recipe, recipe.amp.dtype, datetime.now())
     with ExitStack() as stack:
         run = fit(recipe)
-        journal = stack.enter_context(Journal(directory, recipe))
+        journal = stack.enter_context(Journal(directory, run.recipe))
         meter = stack.enter_context(display.Meter(console, recipe.amp.dtype, run.steps, run.per_step, run.unit))
         rows: list[Row] = []
         try:

@@ -117,6 +117,7 @@ class Run:
     """A recipe made ready to train: everything is built and checked, nothing has been learned.
 
     Iterating trains, and yields rows as they come to be; it goes on from where it was left.
+    recipe: what it was given, and the number of threads, on which the last bits of sums depend.
     steps: how many updates it will make; done: how many it has made. per_step, unit: what an update sees, samples or
     tokens. model, optimizer, schedule, scaler: its parts.
     """
@@ -126,7 +127,9 @@ class Run:
             raise ConfigError("train.compile", "false: this version does not compile steps", "true")
         keep_freed()
         if settable():
-            set_num_threads(recipe.train.threads or get_num_threads())
+            threads = recipe.train.threads or get_num_threads()
+            set_num_threads(threads)
+            recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
         random.manual_seed(recipe.train.seed)
         self.recipe, self._feed, self._region = recipe, build.feed(recipe), build.region(recipe)
         self.steps = build.steps(recipe, self._feed)

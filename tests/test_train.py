@@ -249,6 +249,13 @@ def test_a_run_uses_the_threads_of_its_recipe():
         threads.set_num_threads(before)
 
 
+@pytest.mark.skipif(not threads.settable(), reason="nothing here can be told how many threads to use")
+def test_a_run_says_how_many_threads_it_uses():
+    recipe = mlp()
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": None})})
+    assert fit(recipe).recipe.train.threads == threads.get_num_threads()
+
+
 # one step
 
 

@@ -201,7 +201,8 @@ class Train(Section):
     """How long, from which seed, where.
 
     eval_every None: once, at the end. eval_batches None: all that is held out. grad_clip: the largest norm.
-    threads: of matrix products, where NumPy's BLAS can be told (`ampkit doctor` says); None leaves them as they are.
+    threads: of matrix products, where they can be told (`ampkit doctor` says); None leaves them as they are, and the
+    run directory says how many they were.
     """
 
     steps: Count | None = None

@@ -1,4 +1,4 @@
-"""What the recipes ask of oneDNN in float32 it has fast code for, on every machine: nothing is refused."""
+"""Recipes on oneDNN: in float32 nothing that they ask for is refused, on any machine, and they give the same bits."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ampkit import config
-from ampkit.backends.cpu import onednn
+from ampkit.backends.cpu import onednn, rooms
 from ampkit.backends.cpu.dnnl import OneDNNError, library, trouble
-from ampkit.train import fit
+from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
+from ampkit.train import StepRow, fit
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -40,3 +41,23 @@ def test_nothing_that_a_recipe_asks_for_is_refused(name, more, monkeypatch):
         "text_gpt": {"matmul", "layer_normalization_backward", "softmax_backward", "eltwise_backward"},
     }
     assert {"binary", *kinds[name]} <= set(made)  # binary: Adam's update
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["digits_cnn", "text_gpt"])
+def test_the_same_seed_and_threads_give_the_same_bits(name, dtype):
+    more = ["train.epochs=", "train.steps=3", "train.eval_every=", "train.eval_batches=1", "train.log_every=1"]
+    more += [f"amp.dtype={dtype}", "train.grad_clip=0.5"]
+    more += ["model.n_layer=2", "model.dropout=0.1", "schedule.warmup=0"] if name == "text_gpt" else []
+    recipe, found = config.load(RECIPES / f"{name}.toml", more), []
+    before = get_num_threads()
+    try:
+        set_num_threads(2)
+        for _ in range(2):
+            run = fit(recipe)
+            losses = [row.loss for row in run if isinstance(row, StepRow)]
+            found.append((losses, {k: v.numpy().tobytes() for k, v in run.model.state_dict().items()}))
+            rooms._rooms.clear()  # other memory
+    finally:
+        set_num_threads(before)
+    assert found[0] == found[1]
