@@ -113,7 +113,7 @@ class Op:
         body = node.body.own_backward or primitive.pick(backends.of(one).name, dy, saved, needs, **params)
         gradients: Any = NotImplemented
         if body is not primitive.reference:
-            more = {"versions": node.versions} if body.keeps else {}
+            more = {"versions": node.versions, "homes": sweep.homes(node)} if body.keeps else {}
             gradients = body.run(dy, saved, needs, **params, **more)
         if gradients is NotImplemented:
             if node.plan.compute is not None:

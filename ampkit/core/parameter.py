@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from . import dtypes
+from . import dtypes, hooks
 from .dtypes import DType
 from .tensor import Tensor
 
@@ -32,6 +32,12 @@ class Parameter(Tensor):
         held, self._grad = self._grad, None
         if held is not None and self.slot is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
             held.array = held.array.copy()
+
+    @property
+    def room(self) -> Array | None:
+        """Where an optimizer wants the gradient, if there is none yet."""
+        free = self._grad is None and self.slot is not None and id(self) not in hooks.of_leaves
+        return self.slot.gradient if free else None
 
     def _gradient_home(self) -> Array:
         return super()._gradient_home() if self.slot is None else self.slot.gradient

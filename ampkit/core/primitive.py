@@ -31,7 +31,8 @@ def reference_only() -> Iterator[None]:
 class Body:
     """One implementation for one backend: `run`, its condition `when` (None: always), a backward of its own or None.
 
-    keeps: whether it is told the versions of its inputs, to keep forms of them (see core/version.py).
+    keeps: whether it is told the versions of its inputs, to keep forms of them (see core/version.py), and in a backward
+    where gradients may be left.
     """
 
     __slots__ = ("keeps", "name", "own_backward", "run", "when")
@@ -64,7 +65,8 @@ class Primitive:
 
         A body receives arrays in the dtype they are stored in and, as `dtype=`, the dtype to answer in. One that finds
         it cannot do what it is asked for after all returns NotImplemented, and the reference runs. With `keeps`, the
-        body of an op receives `versions=`, those of its tensor inputs in their order.
+        body of an op receives `versions=`, those of its tensor inputs in their order, and the body of its backward also
+        `homes=`: per input, memory to leave the gradient in, or None (see Sweep.homes).
         """
 
         def register(run: Function) -> Body:

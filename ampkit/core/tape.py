@@ -169,6 +169,15 @@ class Sweep:
             held = self.found.get(place)
             self.found[place] = gradient if held is None else _sum(held, gradient)
 
+    def homes(self, node: Node) -> list[Any]:
+        """Per input of `node`, the memory in which a backward may leave the gradient: an optimizer's, for the first one
+        of a parameter; None elsewhere.
+        """
+        plain = self.wanted is None and self.leaves is None
+        found = [getattr(edge[0], "room", None) if plain and edge is not None else None for edge in node.edges]
+        there = [id(room) for room in found if room is not None]
+        return found if len(set(there)) == len(there) else [None] * len(found)  # one parameter may come in twice
+
     def _add_to_leaf(self, leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
         if self.leaves is not None and id(leaf) not in self.leaves:
             return

@@ -183,7 +183,8 @@ class Tensor:
         """
         if self._grad is None:
             home = self._gradient_home()
-            home[...] = gradient
+            if gradient is not home:  # a backward may have left it there
+                home[...] = gradient
             self._grad = Tensor(home)
             self._grad.tag = tag
             return

@@ -196,14 +196,14 @@ def image_gradient(dy: HostArray, kernels: HostArray, c: _Conv, version: Any) ->
     return out
 
 
-def kernel_gradient(images: HostArray, dy: HostArray, c: _Conv) -> HostArray | None:
-    """The gradient of the kernels, float32; None where oneDNN has no fast code."""
+def kernel_gradient(images: HostArray, dy: HostArray, c: _Conv, home: HostArray | None = None) -> HostArray | None:
+    """The gradient of the kernels, float32, left in `home` if there is one; None where oneDNN has no fast code."""
     ready = _ready("kernels", c)
     if ready is None:
-        return None if c.dtype == float32 else kernel_gradient(images, dy, _widened(c))
-    home, out = empty((ready.room,), uint8), empty(c.kernels, float32)
-    ready.run(turned(images, c.dtype), turned(dy, c.dtype), home)
-    ready.move(home, out)
+        return None if c.dtype == float32 else kernel_gradient(images, dy, _widened(c), home)
+    found, out = empty((ready.room,), uint8), empty(c.kernels, float32) if home is None else home
+    ready.run(turned(images, c.dtype), turned(dy, c.dtype), found)
+    ready.move(found, out)
     return out
 
 
@@ -237,8 +237,9 @@ def conv2d_cpu(
     "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs), keeps=True
 )
 def conv2d_backward_cpu(
-    dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any
-) -> Any:
+    dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any,
+    homes: Any,
+) -> Any:  # fmt: skip
     kind = _computed(dy.dtype)
     slope = turned(batched(dy), kind)
     dx = dw = None
@@ -253,7 +254,8 @@ def conv2d_backward_cpu(
     if needs[1]:
         images = batched(saved.input)
         shape = (slope.shape[1], images.shape[1] // groups, *saved.windows.kernel)
-        dw = kernel_gradient(images, slope, _Conv(images.shape, shape, saved.windows, groups, kind, kind))
+        of = _Conv(images.shape, shape, saved.windows, groups, kind, kind)
+        dw = kernel_gradient(images, slope, of, homes[1] if needs[1] == float32 else None)
         if dw is None:
             return NotImplemented
         dw = in_format(dw, needs[1])

@@ -36,20 +36,25 @@ class Kept(NamedTuple):
 
 
 def product(
-    a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None = None, kept: Kept | None = None
+    a: HostArray,
+    b: HostArray,
+    dtype: DType,
+    bias: HostArray | None = None,
+    kept: Kept | None = None,
+    home: HostArray | None = None,
 ) -> HostArray | None:
     """a [..., M, K] times b [..., K, N], plus bias [N], in `dtype`; None where oneDNN has no fast code for it.
 
-    Leading axes are equal, or b has none. Products are exact and summed in float32.
+    Leading axes are equal, or b has none. Products are exact and summed in float32. home [M, N]: where to leave it.
     """
     if b.ndim == 2 and a.ndim > 2:
         rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias, kept)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
     if a.dtype == b.dtype and multiplies(a.dtype):
-        out = empty((*a.shape[:-1], b.shape[-1]), dtype)
+        out = empty((*a.shape[:-1], b.shape[-1]), dtype) if home is None else home
         if (kept is not None and _by_packed(a, b, out, bias, kept)) or multiply(a, b, out, bias):
             return out
-    return None if a.dtype == b.dtype == float32 else _widened(a, b, dtype, bias)
+    return None if a.dtype == b.dtype == float32 else _widened(a, b, dtype, bias, home)
 
 
 def computed(array: HostArray) -> HostArray:
@@ -131,10 +136,11 @@ def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
     return (bias.nbytes,) * (axes - 1) + bias.strides
 
 
-def _widened(a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None) -> HostArray | None:
-    out = product(
-        in_format(a, float32), in_format(b, float32), float32, None if bias is None else in_format(bias, float32)
-    )
+def _widened(
+    a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None, home: HostArray | None
+) -> HostArray | None:
+    wide, row = (in_format(a, float32), in_format(b, float32)), None if bias is None else in_format(bias, float32)
+    out = product(*wide, float32, row, home=home if dtype == float32 else None)
     return None if out is None else in_format(out, dtype)
 
 

@@ -18,10 +18,12 @@ def _answer(*gradients: Any) -> Any:
     return NotImplemented if any(each is _MISSING for each in gradients) else gradients
 
 
-def _gradient(a: HostArray, b: HostArray, dtype: DType | None, kept: Kept | None = None) -> Any:
+def _gradient(
+    a: HostArray, b: HostArray, dtype: DType | None, kept: Kept | None = None, home: HostArray | None = None
+) -> Any:
     if dtype is None:
         return None
-    found = product(a, b, dtype, None, kept)
+    found = product(a, b, dtype, None, kept, home if home is not None and home.dtype == dtype else None)
     return _MISSING if found is None else found
 
 
@@ -47,10 +49,10 @@ def _worth(dy: HostArray, saved: Saved, needs: Any) -> bool:
 @products.linear.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
     "cpu", when=_worth, keeps=True
 )
-def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any) -> Any:
+def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any, homes: Any) -> Any:
     dy = computed(dy)
     dx = _gradient(dy, saved.weight, needs[0], Kept(versions[1], saved.weight)) if needs[0] else None
-    dw = _gradient(folded(dy).T, folded(saved.input), needs[1]) if needs[1] else None
+    dw = _gradient(folded(dy).T, folded(saved.input), needs[1], None, homes[1]) if needs[1] else None
     return _answer(dx, dw, column_sums(dy, needs[2]))
 
 
@@ -70,7 +72,7 @@ def _two(op: Any, second: str) -> None:
     def worth(dy: HostArray, saved: Saved, needs: Any) -> bool:
         return _alike(dy, _turned(saved.__dict__[second])) if needs[0] else _alike(_turned(saved.input), dy)
 
-    def backward(dy: HostArray, saved: Saved, needs: Any, versions: Any) -> Any:
+    def backward(dy: HostArray, saved: Saved, needs: Any, versions: Any, homes: Any) -> Any:
         dy, da = computed(dy), None
         if needs[0]:
             other = saved.__dict__[second]
@@ -78,7 +80,7 @@ def _two(op: Any, second: str) -> None:
         if not needs[1]:
             return _answer(da, None)
         a, slope = (folded(saved.input), folded(dy)) if getattr(saved, "shared", False) else (saved.input, dy)
-        return _answer(da, _gradient(_turned(a), slope, needs[1]))
+        return _answer(da, _gradient(_turned(a), slope, needs[1], None, homes[1]))
 
     op.on("cpu", when=_alike, keeps=True)(forward)
     op.backward_primitive.on("cpu", when=worth, keeps=True)(backward)
