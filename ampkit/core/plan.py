@@ -111,7 +111,9 @@ def _casts(
         target = widest
     if (cast is Cast.LOW and widest in FLOATS) or (out in FLOATS and any(d not in FLOATS for d in stored)):
         target = out
-    if op.moves and len(stored) == 1:
+    # What only widens is left to the body, or to the reference, whose arrays come in one dtype anyway.
+    widens = cast is Cast.WIDEST and answer is None and not op.moves and FLOATS.issuperset(stored)
+    if widens or (op.moves and len(stored) == 1):
         target = None
     return tuple([target if is_tensor else None for is_tensor in tensors])
 

@@ -242,6 +242,34 @@ def test_a_score_of_what_is_masked_does_no_harm_whatever_it_is():
     assert np.isnan(out.numpy()[:, 71:]).all()
 
 
+@pytest.mark.parametrize("formats", [(float32, bfloat16), (bfloat16, float32), (float32, float16)], ids=str)
+@pytest.mark.parametrize("name", ["add", "sub", "mul"])
+def test_a_narrower_operand_is_widened_on_the_way(name, formats):
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((90, 100)).astype(dtype) for dtype in formats]
+    x, y = (Tensor(array, requires_grad=True) for array in given)
+    z = getattr(ops, name)(x, y)
+    wide = [Tensor(array.astype(float), requires_grad=True) for array in given]
+    truth = getattr(ops, name)(*wide)
+    assert z.dtype == float32
+    assert_close(z, truth)
+    slopes = rng.standard_normal(z.shape)
+    z.backward(Tensor(slopes.astype(np.float32)))
+    truth.backward(Tensor(slopes))
+    for low, high in zip((x, y), wide, strict=True):
+        assert low.grad.dtype == low.dtype
+        assert_close(low.grad, high.grad, GRADIENT_TOLERANCE[low.dtype])
+
+
+def test_a_residual_in_bfloat16_is_added_to_float32_in_one_pass():
+    a, b = np.ones((100, 100), np.float32), np.ones((100, 100), bfloat16)
+    assert ops.add.forward.pick("cpu", a, b, 1).name == "forward"
+    assert ops.add.forward.pick("cpu", b, a, 1).name == "forward"
+    turned = np.ascontiguousarray(b.T).T
+    assert ops.add.forward.pick("cpu", a, turned, 1) is ops.add.forward.reference
+    assert ops.add.forward.pick("cpu", a, b, 2) is ops.add.forward.reference
+
+
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_two_gradients_of_one_tensor_add_up(dtype):
     values = np.random.default_rng(0).standard_normal((400, 400)).astype(dtype)

@@ -11,18 +11,16 @@ from . import binary
 from .onednn import HostArray
 
 
-def _sum(op: Any, kind: str) -> None:
-    def worth(input: Any, other: Any, alpha: Any) -> bool:
-        return _large(input, other) and alpha == 1
-
-    def forward(input: HostArray, other: HostArray, alpha: Any, *, dtype: DType) -> HostArray:
-        return binary.both(kind, input, other)
-
-    op.on("cpu", when=worth)(forward)
-
-
 def _large(a: Any, b: Any) -> bool:
-    return hasattr(a, "strides") and hasattr(b, "strides") and binary.fits(a, b)
+    return hasattr(a, "strides") and hasattr(b, "strides") and binary.fit_widened(a, b)
+
+
+def _sum(op: Any, kind: str) -> None:
+    def forward(input: HostArray, other: HostArray, alpha: Any, *, dtype: DType) -> Any:
+        out = binary.both(kind, input, other)
+        return NotImplemented if out is None else out
+
+    op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other))(forward)
 
 
 _sum(arithmetic.add, "add")
@@ -31,19 +29,22 @@ _sum(arithmetic.sub, "sub")
 
 @arithmetic.mul.on("cpu", when=_large)
 def mul_cpu(input: HostArray, other: HostArray, *, dtype: DType) -> Any:
-    return binary.both("mul", input, other), Saved(input=input, other=other)
+    out = binary.both("mul", input, other)
+    return NotImplemented if out is None else (out, Saved(input=input, other=other))
+
+
+def _factors(saved: Saved, needs: Any) -> list[Any]:
+    # Per input, what the gradient is multiplied with for its own.
+    return [need and getattr(saved, name) for need, name in zip(needs, ("other", "input"), strict=True)]
 
 
 def _slopes_fit(dy: HostArray, saved: Saved, needs: Any) -> bool:
-    pairs = [
-        (need, getattr(saved, name)) for need, name in zip(needs, ("other", "input"), strict=True) if need is not None
-    ]
-    return all(need == dy.dtype and _large(dy, factor) for need, factor in pairs)
+    factors = [factor for factor in _factors(saved, needs) if factor is not None]
+    return all(need in (None, dy.dtype) for need in needs) and all(_large(dy, factor) for factor in factors)
 
 
 @arithmetic.mul.backward_primitive.on("cpu", when=_slopes_fit)  # type: ignore[union-attr,untyped-decorator]
 def mul_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
-    return tuple(
-        None if need is None else binary.both("mul", dy, getattr(saved, name))
-        for need, name in zip(needs, ("other", "input"), strict=True)
-    )
+    gradients = [None if factor is None else binary.both("mul", dy, factor) for factor in _factors(saved, needs)]
+    missing = any(g is None and need is not None for g, need in zip(gradients, needs, strict=True))
+    return NotImplemented if missing else tuple(gradients)

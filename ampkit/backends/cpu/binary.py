@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.dtypes import DType, float32
 from . import eltwise
-from .formats import flattened, reordered_like
+from .formats import FORMATS, flattened, reordered_like
 from .gemm import column_sums
 from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
 
@@ -20,25 +20,43 @@ PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, s
 
 def fits(a: HostArray, b: HostArray) -> bool:
     """Whether `a` and `b` are large, of one format that oneDNN computes in, and lie alike."""
-    return (
-        a.size >= (_LARGE if a.dtype == float32 else WORTH)
-        and type(b) is np.ndarray
-        and a.shape == b.shape
-        and eltwise.fits(a, b)
-    )
+    return a.size >= (_LARGE if a.dtype == float32 else WORTH) and _alike(a, b) and eltwise.fits(a, b)
 
 
-def both(kind: str, a: HostArray, b: HostArray) -> HostArray:
-    """`a` and `b`, for which `fits` holds, by "add", "sub" or "mul": in their format and order."""
+def fit_widened(a: HostArray, b: HostArray) -> bool:
+    """`fits`, or one of them is float32 and the other of a narrower format: then `both` widens that one as it goes."""
+    if a.dtype == b.dtype:
+        return fits(a, b)
+    mixed = a.size >= WORTH and float32 in (a.dtype, b.dtype) and {a.dtype, b.dtype} <= FORMATS
+    return mixed and _alike(a, b) and eltwise.fits(a) and eltwise.fits(b)
+
+
+def _alike(a: HostArray, b: HostArray) -> bool:
+    return a.shape == b.shape and [s // a.itemsize for s in a.strides] == [s // b.itemsize for s in b.strides]
+
+
+def both(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
+    """`a` and `b`, for which `fit_widened` holds, by "add", "sub" or "mul", in the wider format and the order of `a`.
+
+    None where oneDNN has no fast code for it.
+    """
+    if a.dtype != float32 and b.dtype == float32:
+        if kind == "sub":
+            return None
+        a, b = b, a  # the first is what the result is like
     left, right = _flat(a), _flat(b)
     out = empty((left.size,), left.dtype)
-    two(kind, left, right, out)
-    return reordered_like(a, out)
+    return reordered_like(a, out) if two(kind, left, right, out) else None
 
 
-def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> None:
-    """Write `left` and `right`, flat and of one format that oneDNN computes in, by "add", "sub" or "mul" to `out`."""
-    prepared(("binary", kind, left.size, left.dtype), lambda: _two(kind, left.size, left.dtype))(left, right, out)
+def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> bool:
+    """Write `left` and `right`, flat, by "add", "sub" or "mul" to `out`, like `left`; False where no code is fast."""
+    size, first, second = left.size, left.dtype, right.dtype
+    call = prepared(("binary", kind, size, first, second), lambda: _two(kind, size, first, second))
+    if call is None:
+        return False
+    call(left, right, out)
+    return True
 
 
 def positive(array: HostArray) -> HostArray:
@@ -84,10 +102,10 @@ def _row(size: int, dtype: DType) -> Layout:
     return Layout((size,), dtype, (dtype.itemsize,))
 
 
-def _two(kind: str, size: int, dtype: DType) -> Call:
-    row = _row(size, dtype)
-    given = [ALGORITHM[kind], row.handle, row.handle, row.handle, attributes()]
-    return Call("binary", given, [(SRC, row), (SRC_1, row), (DST, row)])
+def _two(kind: str, size: int, first: DType, second: DType) -> Call:
+    row, other = _row(size, first), _row(size, second)
+    given = [ALGORITHM[kind], row.handle, other.handle, row.handle, attributes()]
+    return Call("binary", given, [(SRC, row), (SRC_1, other), (DST, row)])
 
 
 def _by_zero(first: str, then: str, size: int, dtype: DType) -> Call:
