@@ -1,0 +1,70 @@
+"""How much of a training step is spent outside of bodies and casts: in calls, plans, the tape, the optimizer.
+
+    python tests/bench/overhead.py [--work nano] [--dtype float32] [--steps 40]
+
+Every reference, body and cast is timed where it is called; the rest of a step is overhead, the timing's own included.
+Prints the median step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import peers
+
+import ampkit
+from ampkit.backends import cpu
+from ampkit.core.primitive import Body
+
+
+class Clock:
+    """Seconds spent inside of what it wraps; what runs inside of that counts once."""
+
+    def __init__(self) -> None:
+        self.seconds, self.running = 0.0, False
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            if self.running:
+                return function(*arguments, **options)
+            self.running, start = True, time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.seconds += time.perf_counter() - start
+                self.running = False
+
+        return timed
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--work", choices=peers.WORK, default="nano")
+    options.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    options.add_argument("--steps", type=int, default=40)
+    given = options.parse_args()
+    ampkit.set_num_threads(ampkit.get_num_threads())
+    step, clock = peers.our_step(peers.WORK[given.work], given.dtype, []), Clock()
+    for number in range(3):
+        step(number)
+    for body in [found for found in gc.get_objects() if isinstance(found, Body)]:
+        body.run = clock.wrap(body.run)
+    cpu.cast = clock.wrap(cpu.cast)  # type: ignore[method-assign]
+    rows = []
+    for number in range(given.steps):
+        clock.seconds, start = 0.0, time.perf_counter()
+        step(number)
+        whole = time.perf_counter() - start
+        rows.append((whole, whole - clock.seconds))
+    whole, outside = (statistics.median(column) for column in zip(*rows, strict=True))
+    print(f"{given.work}, {given.dtype}: {1e3 * whole:.1f} ms a step, {1e3 * outside:.1f} ms of it outside of bodies")
+    print(f"share: {statistics.median(o / w for w, o in rows):.1%}")
+
+
+if __name__ == "__main__":
+    main()
