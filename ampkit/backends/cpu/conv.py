@@ -39,7 +39,7 @@ from .onednn import (
     attributes,
     described,
     empty,
-    engine,
+    packing,
     prepared,
 )
 
@@ -161,8 +161,7 @@ def _ready(kind: str, c: _Conv, with_bias: bool = False) -> _Ready | None:
         theirs, dtype = call.layouts[place], float32 if kind == "kernels" else c.dtype
         ours = Layout(c.grouped, dtype, _contiguous(c.grouped, dtype.itemsize))
         of, to = (theirs, ours) if kind == "kernels" else (ours, theirs)
-        move = Call("reorder", [of.handle, engine(), to.handle, engine(), attributes()], [(SRC, of), (DST, to)])
-        return _Ready(call, move, theirs.nbytes, theirs.number)
+        return _Ready(call, packing(of, to), theirs.nbytes, theirs.number)
 
     found: _Ready | None = prepared(("conv", kind, c, with_bias), build)
     return found

@@ -17,7 +17,7 @@ from ...core.version import form
 from .device import in_format
 from .dnnl import library, multiplies
 from .formats import FORMATS
-from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, engine, prepared, signed
+from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, packing, prepared, signed
 
 WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
 
@@ -109,9 +109,7 @@ def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | Non
         ours, theirs = Layout.of(b), run.layouts[1]
         if ours.number == theirs.number:
             return None
-        move = Call(
-            "reorder", [ours.handle, engine(), theirs.handle, engine(), attributes()], [(SRC, ours), (DST, theirs)]
-        )
+        move = packing(ours, theirs)
         return _Packed(run, move, (ours.number, theirs.number), theirs.nbytes)
 
     a = _plain(a)

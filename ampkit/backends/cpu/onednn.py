@@ -124,7 +124,7 @@ class Call:
     """A primitive ready to run on arrays, one per argument, in the order of `uses`.
 
     create: the name of the function that describes it, and its arguments after the engine. uses: per argument, its
-    number and its layout; None takes the one that oneDNN chose.
+    number and its layout; None takes the one that oneDNN chose. refuse: how the names of code begin that is too slow.
     Raises OneDNNError, with the status UNIMPLEMENTED also where oneDNN has only its reference code.
     """
 
@@ -133,11 +133,17 @@ class Call:
         "primitive", "scratch_bytes",
     )  # fmt: skip
 
-    def __init__(self, create: str, arguments: Sequence[Any], uses: Sequence[tuple[int, Layout | None]]):
+    def __init__(
+        self,
+        create: str,
+        arguments: Sequence[Any],
+        uses: Sequence[tuple[int, Layout | None]],
+        refuse: tuple[str, ...] = ("ref", "simple"),
+    ):
         lib = _need()
         slow = lib.slow
         self.described = described(create, *arguments)
-        if self._implementation(slow).startswith(("ref", "simple")):
+        if self._implementation(slow).startswith(refuse):
             raise OneDNNError(create, UNIMPLEMENTED)
         self.primitive = make(slow, "primitive_create", self.described)
         self.layouts = [layout or self._chosen(argument) for argument, layout in uses]
@@ -183,6 +189,15 @@ class Call:
         if status := self._execute(self.primitive, self._stream, self._count, self._row):
             raise OneDNNError("primitive_execute", status)
         self._wait(self._stream)
+
+
+def packing(ours: Layout, theirs: Layout) -> Call:
+    """The move of a weight into a layout that oneDNN chose, or out of it.
+
+    For some of these layouts it has but "simple" code, which is slow for a conversion and fast enough for a weight.
+    """
+    described = [ours.handle, engine(), theirs.handle, engine(), attributes()]
+    return Call("reorder", described, [(SRC, ours), (DST, theirs)], refuse=("ref",))
 
 
 class _Own(threading.local):
