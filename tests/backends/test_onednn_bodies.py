@@ -64,6 +64,8 @@ MASKED = [
     Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, booleans(70, 70)),
     Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, booleans(2, 1, 1, 70)),
     Case("scaled_dot_product_attention", *[normal(5, 70, 8)] * 3, booleans(5, 70, 70)),
+    Case("scaled_dot_product_attention", normal(2, 6, 70, 8), *[normal(2, 2, 70, 8)] * 2, enable_gqa=True),
+    Case("scaled_dot_product_attention", normal(4, 70, 8), *[normal(1, 70, 8)] * 2, is_causal=True, enable_gqa=True),
 ]
 TWO = [Case(name, *[normal(400, 400)] * 2) for name in ("add", "sub", "mul")]
 RELU = Case("relu", normal(400, 400))

@@ -34,12 +34,16 @@ WORTH = 1 << 12  # scores; below, the reference is as fast
 
 def _fits(query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, *params: Any) -> bool:
     is_causal, scale, enable_gqa = params[2:]
-    if enable_gqa or scale == 0 or library() is None or query.dtype not in FORMATS:
+    if scale == 0 or library() is None or query.dtype not in FORMATS:
         return False
-    alike = query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and query.dtype == key.dtype == value.dtype
+    alone = query.shape[: -2 - enable_gqa]  # heads of key and value serve several of query with enable_gqa
+    alike = (
+        alone == key.shape[: -2 - enable_gqa] == value.shape[: -2 - enable_gqa] and key.shape[:-2] == value.shape[:-2]
+    )
     square = query.shape[-2] == key.shape[-2] or not is_causal
     worth = query.size > 0 and math.prod(query.shape[:-1]) * key.shape[-2] >= WORTH
-    return alike and square and worth and not _looks_nowhere(added, allowed)
+    fit = alike and square and worth and query.dtype == key.dtype == value.dtype
+    return fit and not _looks_nowhere(added, allowed)
 
 
 def _looks_nowhere(added: HostArray | None, allowed: HostArray | None) -> bool:
@@ -177,6 +181,17 @@ def _heads(query: Any, key: Any, value: Any, added: Any, allowed: Any, causal: b
     return _Heads(query, key, value, mask, causal, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
 
 
+def _for_each(query: HostArray, array: HostArray) -> HostArray:
+    # Key or value with its heads repeated for each head of query that they serve.
+    return array if array.shape[:-2] == query.shape[:-2] else np.repeat(array, query.shape[-3] // array.shape[-3], -3)
+
+
+def _of_all(gradient: HostArray, array: HostArray) -> HostArray:
+    # The sum over the heads that one head of `array` served.
+    several = len(gradient) // max(1, math.prod(array.shape[:-2]))
+    return gradient if several == 1 else gradient.reshape(-1, several, *gradient.shape[1:]).sum(1)
+
+
 def _keep(query: HostArray, key: HostArray, dropout_p: float, draw: Any) -> HostArray | None:
     # What dropout keeps, [heads, rows, columns]. By how much that grows enters as a factor of products.
     if draw is None:
@@ -190,7 +205,8 @@ def attention_cpu(
     query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, dropout_p: float, draw: Any,
     is_causal: bool, scale: float | None, enable_gqa: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    a, keep = _heads(query, key, value, added, allowed, is_causal, scale), _keep(query, key, dropout_p, draw)
+    keys, values = (_for_each(query, array) for array in (key, value))
+    a, keep = _heads(query, keys, values, added, allowed, is_causal, scale), _keep(query, key, dropout_p, draw)
     out = empty((*a.query.shape[:2], a.value.shape[-1]), dtype if a.kind == query.dtype else a.kind)
     for tile in a.tiles():
         weights = a.weights(tile)
@@ -209,7 +225,8 @@ def attention_cpu_backward(
     enable_gqa: bool,
 ) -> Any:  # fmt: skip
     given = saved.query, saved.key, saved.value
-    a = _heads(*given, saved.added, saved.allowed, is_causal, scale)
+    keys, values = (_for_each(saved.query, array) for array in given[1:])
+    a = _heads(saved.query, keys, values, saved.added, saved.allowed, is_causal, scale)
     keep, slope = _keep(saved.query, saved.key, dropout_p, draw), _flat(in_format(dy, a.kind))
     dq, dk, dv = (empty(x.shape, float32) for x in (a.query, a.key, a.value))
     several = a.step < a.query.shape[1]  # tiles that add to the gradients of one key
@@ -236,7 +253,7 @@ def attention_cpu_backward(
     if keep is not None:
         dv /= np.float32(1 - dropout_p)
     pairs = zip((dq, dk, dv), given, needs[:3], strict=True)
-    gradients = [_laid_like(x, g, need) if need else None for g, x, need in pairs]
+    gradients = [_laid_like(x, _of_all(g, x), need) if need else None for g, x, need in pairs]
     if dmask is not None:
         dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], -1)
     return *gradients, dmask, None
