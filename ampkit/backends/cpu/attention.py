@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from .device import in_format
 from .dnnl import library, multiplies
 from .formats import FORMATS, memory_order, reorder
 from .gemm import folded, multiply
-from .onednn import ALGORITHM, DST, SRC, SRC_1, Call, HostArray, Layout, attributes, empty, prepared
+from .onednn import HostArray, empty
 from .rowwise import row_gradients, rows_of
+from .scores import Mask, Tile, hide_future, looks_nowhere
 
 # Rows of a tile. Few rows compute little of the future in vain; many seldom pack the other operand for matrix units.
 ROWS, ROWS_OF_UNITS = 64, 256
@@ -43,94 +44,33 @@ def _fits(query: HostArray, key: HostArray, value: HostArray, added: Any, allowe
     square = query.shape[-2] == key.shape[-2] or not is_causal
     worth = query.size > 0 and math.prod(query.shape[:-1]) * key.shape[-2] >= WORTH
     fit = alike and square and worth and query.dtype == key.dtype == value.dtype
-    return fit and not _looks_nowhere(added, allowed)
-
-
-def _looks_nowhere(added: HostArray | None, allowed: HostArray | None) -> bool:
-    """Whether there is a row without anything to look at, which gets zeros."""
-    if added is not None:
-        return added.ndim == 0 or bool((added.max(-1) == -np.inf).any())
-    return allowed is not None and (allowed.ndim == 0 or not allowed.any(-1).all())
-
-
-class _Tile(NamedTuple):
-    """Some heads, rows and columns of the scores."""
-
-    heads: slice
-    rows: slice
-    columns: slice
-
-
-class _Mask:
-    """What is done to the scores of a tile: to add a mask, or to keep down what is not allowed."""
-
-    def __init__(self, added: Any, allowed: Any, lead: tuple[int, ...], size: tuple[int, int]):
-        mask = allowed if added is None else added
-        self.kind, self.lead, self.view = "min" if added is None else "add", lead, None
-        if mask is not None:
-            alike = math.prod(mask.shape[:-2]) == 1
-            self.lead = (1,) if alike else lead
-            self.view = np.broadcast_to(mask.reshape(1, *mask.shape[-2:]) if alike else mask, (*self.lead, *size))
-
-    def apply(self, scores: HostArray, tile: _Tile) -> None:
-        """Mask `scores`, those of the tile, in place."""
-        if self.view is not None:
-            heads = np.arange(math.prod(self.lead))[tile.heads if self.lead != (1,) else slice(None)]
-            part = self.view[..., tile.rows, tile.columns][np.unravel_index(heads, self.lead)]
-            _combine(self.kind, scores, _bound(part) if self.kind == "min" else in_format(part, float32))
-
-
-def _bound(allowed: HostArray) -> HostArray:
-    # The most that a score may be. Where all is allowed even NaN becomes infinite: softmax answers NaN to either.
-    return np.where(allowed, np.float32(np.inf), np.float32(-np.inf))
-
-
-@lru_cache(32)
-def _past(rows: int, columns: int) -> HostArray:
-    # The last of the columns is what the last row looks at.
-    return _bound(np.tri(rows, columns, columns - rows, np.bool_))[None]
-
-
-def _combine(kind: str, scores: HostArray, mask: HostArray) -> None:
-    """`scores` [heads, rows, columns] with `mask` [heads or 1, rows, columns], in place."""
-    size = scores[0].size
-
-    def build() -> Call:
-        of, by = (Layout((len(x), size), float32, (size * float32.itemsize, float32.itemsize)) for x in (scores, mask))
-        given = [ALGORITHM[kind], of.handle, by.handle, of.handle, attributes()]
-        return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, of)])
-
-    call = prepared(("mask", kind, len(scores), len(mask), size), build)
-    if call is None:
-        {"min": np.minimum, "add": np.add}[kind](scores, mask, out=scores)
-    else:
-        call(scores, np.ascontiguousarray(mask), scores)
+    return fit and not looks_nowhere(added, allowed)
 
 
 class _Heads:
     """The operands as [heads, rows, width], contiguous, in a format in which the machine multiplies."""
 
-    def __init__(self, query: HostArray, key: HostArray, value: HostArray, mask: _Mask, causal: bool, scale: float):
+    def __init__(self, query: HostArray, key: HostArray, value: HostArray, mask: Mask, causal: bool, scale: float):
         kind = self.kind = query.dtype if _complete(query.dtype) else float32
         self.query, self.key, self.value = (_flat(in_format(array, kind)) for array in (query, key, value))
         self.mask, self.causal, self.scale = mask, causal, scale
         self.step = ROWS if kind == float32 else ROWS_OF_UNITS
 
-    def tiles(self) -> Iterator[_Tile]:
+    def tiles(self) -> Iterator[Tile]:
         heads, rows, columns = len(self.query), self.query.shape[1], self.key.shape[1]
         several = max(1, ROOM // (min(self.step, rows) * columns))
         for first in range(0, heads, several):
             for start in range(0, rows, self.step):
                 end = min(start + self.step, rows)
-                yield _Tile(slice(first, first + several), slice(start, end), slice(end if self.causal else columns))
+                yield Tile(slice(first, first + several), slice(start, end), slice(end if self.causal else columns))
 
-    def weights(self, tile: _Tile) -> HostArray:
+    def weights(self, tile: Tile) -> HostArray:
         """Softmax of a tile's scores, [heads, rows, columns]."""
         query, key = self.query[tile.heads, tile.rows], self.key[tile.heads, tile.columns]
         scores = empty((*query.shape[:2], key.shape[1]), float32)
         _must(multiply(query, key.swapaxes(1, 2), scores, scale=self.scale))
         if self.causal:
-            _combine("min", scores, _past(*scores.shape[1:]))
+            hide_future(scores)
         self.mask.apply(scores, tile)
         found = rows_of(folded(scores), "softmax", self.kind)
         _must(found is not None)
@@ -177,7 +117,7 @@ def _must(done: bool) -> None:
 
 
 def _heads(query: Any, key: Any, value: Any, added: Any, allowed: Any, causal: bool, scale: float | None) -> _Heads:
-    mask = _Mask(added, allowed, query.shape[:-2], (query.shape[-2], key.shape[-2]))
+    mask = Mask(added, allowed, query.shape[:-2], (query.shape[-2], key.shape[-2]))
     return _Heads(query, key, value, mask, causal, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
 
 

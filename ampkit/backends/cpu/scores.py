@@ -1,0 +1,78 @@
+"""Masks of attention's scores, a tile of them at a time."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core.dtypes import float32
+from .device import in_format
+from .onednn import ALGORITHM, DST, SRC, SRC_1, Call, HostArray, Layout, attributes, prepared
+
+
+class Tile(NamedTuple):
+    """Some heads, rows and columns of the scores."""
+
+    heads: slice
+    rows: slice
+    columns: slice
+
+
+class Mask:
+    """What is done to the scores of a tile: to add a mask, or to keep down what is not allowed."""
+
+    def __init__(self, added: Any, allowed: Any, lead: tuple[int, ...], size: tuple[int, int]):
+        mask = allowed if added is None else added
+        self.kind, self.lead, self.view = "min" if added is None else "add", lead, None
+        if mask is not None:
+            alike = math.prod(mask.shape[:-2]) == 1
+            self.lead = (1,) if alike else lead
+            self.view = np.broadcast_to(mask.reshape(1, *mask.shape[-2:]) if alike else mask, (*self.lead, *size))
+
+    def apply(self, scores: HostArray, tile: Tile) -> None:
+        """Mask `scores`, those of the tile, in place."""
+        if self.view is not None:
+            heads = np.arange(math.prod(self.lead))[tile.heads if self.lead != (1,) else slice(None)]
+            part = self.view[..., tile.rows, tile.columns][np.unravel_index(heads, self.lead)]
+            _combine(self.kind, scores, _bound(part) if self.kind == "min" else in_format(part, float32))
+
+
+def _bound(allowed: HostArray) -> HostArray:
+    # The most that a score may be. Where all is allowed even NaN becomes infinite: softmax answers NaN to either.
+    return np.where(allowed, np.float32(np.inf), np.float32(-np.inf))
+
+
+def hide_future(scores: HostArray) -> None:
+    """Mask `scores` [heads, rows, columns], in place: the last of the columns is what the last row looks at."""
+    _combine("min", scores, _past(*scores.shape[1:]))
+
+
+@lru_cache(32)
+def _past(rows: int, columns: int) -> HostArray:
+    return _bound(np.tri(rows, columns, columns - rows, np.bool_))[None]
+
+
+def _combine(kind: str, scores: HostArray, mask: HostArray) -> None:
+    """`scores` [heads, rows, columns] with `mask` [heads or 1, rows, columns], in place."""
+    size = scores[0].size
+
+    def build() -> Call:
+        of, by = (Layout((len(x), size), float32, (size * float32.itemsize, float32.itemsize)) for x in (scores, mask))
+        given = [ALGORITHM[kind], of.handle, by.handle, of.handle, attributes()]
+        return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, of)])
+
+    call = prepared(("mask", kind, len(scores), len(mask), size), build)
+    if call is None:
+        {"min": np.minimum, "add": np.add}[kind](scores, mask, out=scores)
+    else:
+        call(scores, np.ascontiguousarray(mask), scores)
+
+
+def looks_nowhere(added: HostArray | None, allowed: HostArray | None) -> bool:
+    """Whether there is a row without anything to look at, which gets zeros."""
+    if added is not None:
+        return added.ndim == 0 or bool((added.max(-1) == -np.inf).any())
+    return allowed is not None and (allowed.ndim == 0 or not allowed.any(-1).all())
