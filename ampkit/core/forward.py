@@ -30,8 +30,8 @@ _new = object.__new__
 
 def runner(op: Any) -> Callable[..., Any]:
     """What `op`'s calls run, with the arguments that `Signature.entry` binds. -> one Tensor, or a tuple of them."""
-    known, reference, call, signature, view = op.plans.get, op.forward.reference, op.call, op.signature, op.view
-    ndarray = np.ndarray
+    known, call, signature, view = op.plans.get, op.call, op.signature, op.view
+    primitive, reference, ndarray = op.forward, op.forward.reference, np.ndarray
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = known(key) or op.new_plan(key, inputs)
@@ -41,8 +41,8 @@ def runner(op: Any) -> Callable[..., Any]:
                 _cast(inputs, arrays, plan.casts)
             if op.checks is not None:
                 call(op.checks, arrays, params)
-            if plan.bodies:
-                body = signature.pick(op.forward, plan.backend, arrays, params)
+            if plan.bodies and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.least):
+                body = signature.pick(primitive, plan.backend, arrays, params)
             if body is not reference:
                 faster = partial(body.run, versions=versions) if body.keeps else body.run
                 out = signature.call_in(faster, arrays, params, plan.out)

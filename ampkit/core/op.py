@@ -84,10 +84,10 @@ class Op:
         return self.backward_primitive
 
     def on(
-        self, backend: str, when: Callable[..., Any] | None = None, keeps: bool = False
+        self, backend: str, when: Callable[..., Any] | None = None, keeps: bool = False, least: int = 0
     ) -> Callable[[Callable[..., Any]], Body]:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
-        return self.forward.on(backend, when, keeps)
+        return self.forward.on(backend, when, keeps, least)
 
     __call__: Callable[..., Any]  # written for each op: Signature.entry binds, forward.runner runs and records
 
@@ -110,7 +110,9 @@ class Op:
         one = dy[0] if type(dy) is tuple else dy
         params = dict(zip(self.signature.param_names, node.params, strict=True))
         saved, primitive, needs = node.saved, self.backward_primitive, self.needs(node)
-        body = node.body.own_backward or primitive.pick(backends.of(one).name, dy, saved, needs, **params)
+        body = node.body.own_backward or primitive.reference
+        if body is primitive.reference and (type(one) is not np.ndarray or one.size >= primitive.least):
+            body = primitive.pick(backends.of(one).name, dy, saved, needs, **params)
         gradients: Any = NotImplemented
         if body is not primitive.reference:
             more = {"versions": node.versions, "homes": sweep.homes(node)} if body.keeps else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import inf
 from typing import Any
 
 from .. import backends
@@ -58,10 +59,15 @@ class Primitive:
     def __init__(self, name: str, stem: str, reference: Function):
         self.name, self.stem, self.reference = name, stem, Body(reference, None)
         self.bodies: dict[str, list[Body]] = {}
+        self.least: float = inf  # no body is for a first array of fewer elements
         self._loaded: set[str] = set()
 
-    def on(self, backend: str, when: Function | None = None, keeps: bool = False) -> Callable[[Function], Body]:
+    def on(
+        self, backend: str, when: Function | None = None, keeps: bool = False, least: int = 0
+    ) -> Callable[[Function], Body]:
         """Register a faster body for `backend`; it is picked where `when`, called like the body, is true.
+
+        least: for a first array of fewer elements it is not even asked for, which spares small calls the question.
 
         A body receives arrays in the dtype they are stored in and, as `dtype=`, the dtype to answer in. One that finds
         it cannot do what it is asked for after all returns NotImplemented, and the reference runs. With `keeps`, the
@@ -71,6 +77,7 @@ class Primitive:
 
         def register(run: Function) -> Body:
             body = Body(run, when, keeps)
+            self.least = min(self.least, least)
             self.bodies.setdefault(backend, []).append(body)
             return body
 

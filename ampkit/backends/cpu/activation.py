@@ -9,7 +9,7 @@ from ...core.saved import Saved
 from ...ops import activation
 from . import binary, eltwise
 from .blocks import in_blocks
-from .onednn import HostArray
+from .onednn import WORTH, HostArray
 
 
 def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
@@ -24,8 +24,8 @@ def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
     def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
         return needs[0] == saved.input.dtype and eltwise.fits(dy, saved.input)
 
-    op.on("cpu", when=lambda input, *params: eltwise.fits(input))(forward)
-    op.backward_primitive.on("cpu", when=back_fits)(backward)
+    op.on("cpu", when=lambda input, *params: eltwise.fits(input), least=WORTH)(forward)
+    op.backward_primitive.on("cpu", when=back_fits, least=WORTH)(backward)
 
 
 _smooth(activation.gelu, lambda approximate: "gelu_erf" if approximate == "none" else "gelu_tanh")
@@ -33,7 +33,7 @@ _smooth(activation.silu, lambda: "swish", alpha=1.0)
 _smooth(activation.mish, lambda: "mish")
 
 
-@activation.relu.on("cpu", when=lambda input: eltwise.fits(input))
+@activation.relu.on("cpu", when=lambda input: eltwise.fits(input), least=WORTH)
 def relu_cpu(input: HostArray, *, dtype: DType) -> Any:
     out = binary.positive(input)
     return out, Saved(out=out)
@@ -43,7 +43,7 @@ def _relu_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return needs[0] == dy.dtype and binary.fits(dy, saved.out)
 
 
-@activation.relu.backward_primitive.on("cpu", when=_relu_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@activation.relu.backward_primitive.on("cpu", when=_relu_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
 def relu_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     dx = binary.where_nonzero(dy, saved.out)
     return NotImplemented if dx is None else dx

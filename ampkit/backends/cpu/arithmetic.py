@@ -8,7 +8,7 @@ from ...core.dtypes import DType
 from ...core.saved import Saved
 from ...ops import arithmetic
 from . import binary
-from .onednn import HostArray
+from .onednn import WORTH, HostArray
 
 
 def _large(a: Any, b: Any) -> bool:
@@ -20,14 +20,14 @@ def _sum(op: Any, kind: str) -> None:
         out = binary.both(kind, input, other)
         return NotImplemented if out is None else out
 
-    op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other))(forward)
+    op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other), least=WORTH)(forward)
 
 
 _sum(arithmetic.add, "add")
 _sum(arithmetic.sub, "sub")
 
 
-@arithmetic.mul.on("cpu", when=_large)
+@arithmetic.mul.on("cpu", when=_large, least=WORTH)
 def mul_cpu(input: HostArray, other: HostArray, *, dtype: DType) -> Any:
     out = binary.both("mul", input, other)
     return NotImplemented if out is None else (out, Saved(input=input, other=other))
@@ -43,7 +43,7 @@ def _slopes_fit(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return all(need in (None, dy.dtype) for need in needs) and all(_large(dy, factor) for factor in factors)
 
 
-@arithmetic.mul.backward_primitive.on("cpu", when=_slopes_fit)  # type: ignore[union-attr,untyped-decorator]
+@arithmetic.mul.backward_primitive.on("cpu", when=_slopes_fit, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
 def mul_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     gradients = [None if factor is None else binary.both("mul", dy, factor) for factor in _factors(saved, needs)]
     missing = any(g is None and need is not None for g, need in zip(gradients, needs, strict=True))

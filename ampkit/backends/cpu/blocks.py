@@ -47,8 +47,8 @@ def in_blocks(op: Any) -> None:
             _store(backward(_widened(part, wide), type(saved)(**items), needs, **params), result)
         return out
 
-    op.on("cpu", when=fits)(blocks)
-    op.backward_primitive.on("cpu", when=back_fits)(blocks_backward)
+    op.on("cpu", when=fits, least=2 * BLOCK)(blocks)
+    op.backward_primitive.on("cpu", when=back_fits, least=2 * BLOCK)(blocks_backward)
 
 
 def _plain(array: Any) -> bool:
