@@ -43,6 +43,14 @@ CONVOLUTIONS = [
     Case("conv2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), groups=16, dilation=2, stride=(2, 1)),
     Case("conv2d", normal(8, 14, 14), normal(9, 8, 4, 4), padding="same"),
     Case("conv2d", normal(2, 1, 28, 28), normal(6, 1, 5, 5), normal(6)),
+    Case("conv1d", normal(2, 8, 120), normal(12, 8, 5), normal(12), padding=2),
+    Case("conv1d", normal(2, 16, 121), normal(20, 4, 3), normal(20), stride=2, groups=4, dilation=3),
+    Case("conv1d", normal(16, 200), normal(16, 1, 7), padding="same", groups=16),
+    Case("conv_transpose2d", normal(2, 16, 8, 8), normal(16, 12, 4, 4), normal(12), stride=2, padding=1),
+    Case("conv_transpose2d", normal(2, 16, 9, 7), normal(16, 3, 3, 3), stride=(2, 3), output_padding=(1, 2)),
+    Case("conv_transpose2d", normal(16, 9, 9), normal(16, 5, 3, 3), normal(20), groups=4, dilation=2),
+    Case("conv_transpose2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), stride=2, groups=16),
+    Case("conv_transpose2d", normal(5, 8, 13, 12), normal(8, 20, 1, 1), normal(20)),
 ]
 ROWS = [
     Case("softmax", normal(100, 100), dim=-1),
@@ -314,3 +322,21 @@ def test_batch_norm_and_its_gradients_are_those_of_float64(turn, dtype):
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5 if dtype == float32 else 1e-2)
     for got, want in zip(found, wanted, strict=True):
         assert_close(got, want, GRADIENT_TOLERANCE[dtype])
+
+
+def test_convolutions_of_no_channels_are_left_to_the_reference():
+    images = Tensor(np.ones((64, 0, 40, 40), np.float32))
+    assert (ops.conv2d(images, Tensor(np.ones((2, 0, 3, 3), np.float32))).array == 0).all()
+    many = Tensor(np.ones((64, 8, 40, 40), np.float32))
+    assert ops.conv_transpose2d(many, Tensor(np.ones((8, 0, 3, 3), np.float32))).shape == (64, 0, 42, 42)
+
+
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv_transpose2d"])
+def test_maps_of_images_that_lie_channels_last_do_too(name):
+    length = (60,) if name == "conv1d" else (10, 12)
+    images = np.moveaxis(np.ones((4, *length, 8), np.float32), -1, 1)
+    x = Tensor(images, True)
+    y = getattr(ops, name)(x, Tensor(np.ones((8, 8, *(3,) * len(length)), np.float32), True))
+    assert np.moveaxis(y.array, 1, -1).flags.c_contiguous
+    (dx,) = grad(y.sum(), [x])
+    assert dx.array.strides == images.strides
