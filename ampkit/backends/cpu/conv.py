@@ -14,11 +14,12 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops import conv
 from ...ops.windows import Windows, batched, unbatched, windows
-from .convolution import Conv, convolve, image_gradient, kernel_gradient, turned
+from .convolution import Conv, convolve, image_gradient, kernel_gradient
 from .device import in_format
 from .dnnl import library, multiplies
 from .formats import FORMATS
 from .gemm import column_sums
+from .images import turned
 from .onednn import HostArray
 
 WORTH = 1 << 15  # multiplications; below, NumPy's own code takes as long

@@ -1,15 +1,11 @@
-"""convolution: the three products of a convolution by oneDNN, over images that lie with their channels innermost.
+"""convolution: the three products of a convolution by oneDNN, over images that lie channels-last.
 
-A result has its axes as PyTorch orders them and lies channels-last in memory, so a chain of convolutions, norms and
-activations never turns its images around; what comes otherwise is turned once. What oneDNN has no fast code for in a
-16-bit format is widened.
+What oneDNN has no fast code for in a 16-bit format is widened.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +13,7 @@ import numpy as np
 from ...core.dtypes import DType, float32, uint8
 from ...core.version import form
 from .device import in_format
-from .formats import FORMATS, reorder
+from .images import channels_last, geometry, layout, turned
 from .onednn import (
     ALGORITHM,
     BIAS,
@@ -42,22 +38,6 @@ if TYPE_CHECKING:
     from ...ops.windows import Windows
 
 
-def channels_last(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An array [N, C, H, W] that lies in memory as [N, H, W, C]."""
-    n, c, h, w = shape
-    return empty((n, h, w, c), dtype).transpose(0, 3, 1, 2)
-
-
-def turned(images: HostArray, dtype: DType) -> HostArray:
-    """Images [N, C, H, W] in `dtype`, channels-last."""
-    if images.dtype == dtype and images.transpose(0, 2, 3, 1).flags.c_contiguous:
-        return images
-    out = channels_last(images.shape, dtype)
-    if min(images.strides) <= 0 or images.dtype not in FORMATS or not reorder(images, out):
-        out[...] = images
-    return out
-
-
 class Conv(NamedTuple):
     """What a convolution's primitives depend on: kernels [O, C / groups, KH, KW] over images [N, C, H, W]."""
 
@@ -78,21 +58,9 @@ class Conv(NamedTuple):
         o, *rest = self.kernels
         return self.kernels if self.groups == 1 else (self.groups, o // self.groups, *rest)
 
-    def geometry(self) -> list[Any]:
-        """Strides, dilations (less one), and pads on both sides."""
-        w = self.windows
-        pairs = (w.stride, tuple(d - 1 for d in w.dilation), tuple(p[0] for p in w.pads), tuple(p[1] for p in w.pads))
-        return [(ctypes.c_int64 * 2)(*pair) for pair in pairs]
-
-
-def _images(shape: tuple[int, ...], dtype: DType) -> Layout:
-    _, c, h, w = shape
-    size = dtype.itemsize
-    return Layout(shape, dtype, (h * w * c * size, size, w * c * size, c * size))
-
 
 def _forward_parts(c: Conv, with_bias: bool) -> tuple[Any, ...]:
-    of, to = _images(c.images, c.dtype), _images(c.maps, c.out)
+    of, to = layout(c.images, c.dtype), layout(c.maps, c.out)
     kernels = Layout(c.grouped, c.dtype, None)
     bias = Layout((c.kernels[0],), c.dtype, (c.dtype.itemsize,)) if with_bias else None
     return of, to, kernels, bias
@@ -102,26 +70,28 @@ def _forward(c: Conv, with_bias: bool) -> Call:
     of, to, kernels, bias = _forward_parts(c, with_bias)
     handles = [of.handle, kernels.handle, bias and bias.handle, to.handle]
     uses = [(SRC, of), (WEIGHTS, None), (DST, to), *([(BIAS, bias)] if bias else [])]
-    return Call("convolution_forward", [TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes()], uses)
+    return Call(
+        "convolution_forward", [TRAINING, ALGORITHM["direct"], *handles, *geometry(c.windows), attributes()], uses
+    )
 
 
 def _hint(c: Conv) -> Any:
     of, to, kernels, _ = _forward_parts(c._replace(out=c.dtype), False)
     handles = [of.handle, kernels.handle, None, to.handle]
-    return described("convolution_forward", TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes())
+    return described("convolution_forward", TRAINING, ALGORITHM["direct"], *handles, *geometry(c.windows), attributes())
 
 
 def _backward_images(c: Conv) -> Call:
-    to, of, kernels = _images(c.images, c.out), _images(c.maps, c.dtype), Layout(c.grouped, c.dtype, None)
+    to, of, kernels = layout(c.images, c.out), layout(c.maps, c.dtype), Layout(c.grouped, c.dtype, None)
     handles = [to.handle, kernels.handle, of.handle]
-    given = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
+    given = [ALGORITHM["direct"], *handles, *geometry(c.windows), _hint(c), attributes()]
     return Call("convolution_backward_data", given, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
 
 
 def _backward_kernels(c: Conv) -> Call:
-    of, slope, kernels = _images(c.images, c.dtype), _images(c.maps, c.dtype), Layout(c.grouped, float32, None)
+    of, slope, kernels = layout(c.images, c.dtype), layout(c.maps, c.dtype), Layout(c.grouped, float32, None)
     handles = [of.handle, kernels.handle, None, slope.handle]
-    given = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
+    given = [ALGORITHM["direct"], *handles, *geometry(c.windows), _hint(c), attributes()]
     return Call("convolution_backward_weights", given, [(SRC, of), (DIFF_DST, slope), (DIFF_WEIGHTS, None)])
 
 
