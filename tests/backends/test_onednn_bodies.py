@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu import attention, conv, gemm
+from ampkit.backends.cpu import attention, conv, gemm, patches
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
@@ -52,6 +52,15 @@ CONVOLUTIONS = [
     Case("conv_transpose2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), stride=2, groups=16),
     Case("conv_transpose2d", normal(5, 8, 13, 12), normal(8, 20, 1, 1), normal(20)),
 ]
+FEW_WINDOWS = [  # whose kernels' gradients are one product
+    Case("conv2d", normal(2, 256, 3, 3), normal(256, 256, 3, 3), normal(256), padding=1),
+    Case("conv2d", normal(3, 256, 5, 4), normal(256, 256, 3, 3), stride=2, padding="valid"),
+    Case("conv2d", normal(2, 128, 5, 6), normal(256, 128, 4, 4), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
+    Case("conv2d", normal(2, 256, 4, 4), normal(256, 256, 3, 3), padding=1),
+    Case("conv2d", normal(4, 512, 4, 4), normal(1024, 512, 1, 1)),
+    Case("conv1d", normal(2, 512, 9), normal(512, 512, 3), padding=1),
+    Case("conv_transpose2d", normal(2, 256, 2, 2), normal(256, 128, 4, 4), normal(128), stride=2, padding=1),
+]
 ROWS = [
     Case("softmax", normal(100, 100), dim=-1),
     Case("softmax", normal(4, 30, 77), dim=2),
@@ -75,7 +84,7 @@ MASKED = [
 ]
 TWO = [Case(name, *[normal(400, 400)] * 2) for name in ("add", "sub", "mul")]
 RELU = Case("relu", normal(400, 400))
-CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
+CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *FEW_WINDOWS, *ROWS, *ATTENTION]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -94,7 +103,7 @@ def bfloat16_units(monkeypatch):
     attention._complete.cache_clear()
 
 
-@pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS], ids=repr)
+@pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS, *FEW_WINDOWS], ids=repr)
 def test_products_of_bfloat16_as_it_is_stored_are_those_of_float64_within_tolerance(case, bfloat16_units):
     check_precision(case, bfloat16)
 
@@ -113,6 +122,20 @@ def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_t
     )
     for got, want in zip(*pairs, strict=True):
         assert_close(got, want, GRADIENT_TOLERANCE[bfloat16])
+
+
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("case", FEW_WINDOWS, ids=repr)
+def test_gradients_of_large_kernels_over_few_windows_are_one_product(case, units, monkeypatch, request):
+    seen, product = [], patches.kernel_product
+    monkeypatch.setattr(patches, "kernel_product", lambda *given: (seen.append(given), product(*given))[1])
+    if units:
+        request.getfixturevalue("bfloat16_units")
+    x, w, *rest = case.tensors(bfloat16)
+    (out,) = case(x.detach(), w, *rest)
+    out.float().sum().backward()
+    ((images, dy, _),) = seen
+    assert images.dtype == dy.dtype == (bfloat16 if units else float32)
 
 
 TURNS = {

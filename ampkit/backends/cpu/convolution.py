@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core.dtypes import DType, float32, uint8
 from ...core.version import form
+from . import patches
 from .device import in_format
 from .images import channels_last, geometry, layout, turned
 from .onednn import (
@@ -164,10 +165,15 @@ def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
 
 def kernel_gradient(images: HostArray, dy: HostArray, c: Conv) -> HostArray | None:
     """The gradient of the kernels, float32; None where oneDNN has no fast code."""
+    images, dy = turned(images, c.dtype), turned(dy, c.dtype)
+    if patches.pays(c.kernels, c.windows, c.groups):
+        found = patches.kernel_product(images, dy, c.windows)
+        if found is not None:
+            return found
     ready = _ready("kernels", c)
     if ready is None:
         return None if c.dtype == float32 else kernel_gradient(images, dy, _widened(c))
     home, out = empty((ready.room,), uint8), empty(c.kernels, float32)
-    ready.run(turned(images, c.dtype), turned(dy, c.dtype), home)
+    ready.run(images, dy, home)
     ready.move(home, out)
     return out
