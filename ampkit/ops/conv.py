@@ -136,21 +136,21 @@ def conv1d(input: Array, weight: Array, bias: Array | None = None, stride=1, pad
 
     input [N, C, L] or [C, L], weight [O, C / groups, K], bias [O] -> [N, O, windows]; precision and errors as `conv2d`.
     """
-    w = _windows1d(input, weight, stride, padding, dilation)
-    maps = _with_bias(convolve(_tall(input), _tall(weight), w, groups), bias)
-    return _flat(maps, input.ndim), Saved(input=input, weight=weight, windows=w)
+    w = windows1d(input, weight, stride, padding, dilation)
+    maps = _with_bias(convolve(tall(input), tall(weight), w, groups), bias)
+    return flat(maps, input.ndim), Saved(input=input, weight=weight, windows=w)
 
 
 @conv1d.check
 def conv1d_check(input, weight, bias, stride, padding, dilation, groups):
     _check("conv1d", "L", input, weight, bias, groups, weight_axis=1)
-    _windows1d(input, weight, stride, padding, dilation)
+    windows1d(input, weight, stride, padding, dilation)
 
 
 @conv1d.backward(input="weight", weight="input")
 def conv1d_backward(dy, saved, needs, stride, padding, dilation, groups):
-    dx, dw, db = _gradients(dy, saved, _tall, needs, groups)
-    return None if dx is None else _flat(dx, dy.ndim), None if dw is None else _flat(dw, 3), db
+    dx, dw, db = _gradients(dy, saved, tall, needs, groups)
+    return None if dx is None else flat(dx, dy.ndim), None if dw is None else flat(dw, 3), db
 
 
 @op(cast=Cast.LOW)
@@ -163,7 +163,7 @@ def conv_transpose2d(
     columns longer, fewer than the stride. Precision and errors as `conv2d`.
     Dumoulin, Visin 2016, arXiv:1603.07285, ch. 4.
     """
-    w = _transposed(input, weight, stride, padding, output_padding, dilation)
+    w = transposed(input, weight, stride, padding, output_padding, dilation)
     images = _with_bias(input_gradient(batched(input), weight, w, groups), bias)
     return unbatched(images, input.ndim), Saved(input=input, weight=weight, windows=w)
 
@@ -171,7 +171,7 @@ def conv_transpose2d(
 @conv_transpose2d.check
 def conv_transpose2d_check(input, weight, bias, stride, padding, output_padding, groups, dilation):
     _check("conv_transpose2d", "H, W", input, weight, bias, groups, weight_axis=0)
-    _transposed(input, weight, stride, padding, output_padding, dilation)
+    transposed(input, weight, stride, padding, output_padding, dilation)
 
 
 @conv_transpose2d.backward(input="weight", weight="input")
@@ -182,16 +182,19 @@ def conv_transpose2d_backward(dy, saved, needs, stride, padding, output_padding,
     return dx, dw, images.sum((0, 2, 3)) if needs[2] else None
 
 
-def _tall(array: Array) -> Array:
-    # [N, C, L] or [C, L] -> [N, C, 1, L]
+def tall(array: Array) -> Array:
+    """Sequences [N, C, L] or [C, L] as images of one row: [N, C, 1, L]."""
     return array.reshape(*(1,) * (3 - array.ndim), *array.shape[:-1], 1, array.shape[-1])
 
 
-def _flat(maps: Array, ndim: int) -> Array:
+def flat(maps: Array, ndim: int) -> Array:
+    """Images of one row as sequences: [N, C, 1, L] -> [N, C, L], or [C, L] if `ndim` is 2."""
     return maps.reshape(*maps.shape[3 - ndim : 2], maps.shape[3])
 
 
-def _windows1d(input: Array, weight: Array, stride: Any, padding: Any, dilation: Any) -> Windows:
+def windows1d(input: Array, weight: Array, stride: Any, padding: Any, dilation: Any) -> Windows:
+    """The windows of conv1d's arguments over images of one row. Raises as `windows`."""
+
     def one(name: str, value: Any, least: int) -> int:
         return pair("conv1d", name, value if np.ndim(value) else (value, value), least)[1]
 
@@ -200,7 +203,8 @@ def _windows1d(input: Array, weight: Array, stride: Any, padding: Any, dilation:
     return windows("conv1d", (1, weight.shape[-1]), steps[0], pads, steps[1], (1, input.shape[-1]))
 
 
-def _transposed(input: Array, weight: Array, stride: Any, padding: Any, output_padding: Any, dilation: Any) -> Windows:
+def transposed(input: Array, weight: Array, stride: Any, padding: Any, output_padding: Any, dilation: Any) -> Windows:
+    """The windows over what conv_transpose2d makes, whose maps its input is. Raises as `windows`."""
     where = "conv_transpose2d"
     steps, spread = pair(where, "stride", stride, 1), pair(where, "dilation", dilation, 1)
     pads, more = pair(where, "padding", padding, 0), pair(where, "output_padding", output_padding, 0)

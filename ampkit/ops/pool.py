@@ -24,7 +24,7 @@ def max_pool2d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ce
     places of these values in H * W, int64. stride: by default the kernel. The gradient goes to the first of equals.
     Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
     """
-    w = _pool_windows("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode)
+    w = pool_windows("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode)
     lowest = -np.inf if input.dtype in FLOATS else np.iinfo(input.dtype).min
     source, best, place = padded(batched(input), w, lowest), None, None
     small = np.min_scalar_type(w.kernel[0] * w.kernel[1])
@@ -39,7 +39,7 @@ def max_pool2d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ce
         np.maximum(place, better * place.dtype.type(k), out=place)
     best, place = (unbatched(found.transpose(3, 0, 1, 2), input.ndim) for found in (best, place))
     saved = Saved(place=place, windows=w)
-    return ((best, _positions(place, w)), saved) if return_indices else (best, saved)
+    return ((best, positions(place, w)), saved) if return_indices else (best, saved)
 
 
 @max_pool2d.check
@@ -60,8 +60,8 @@ def max_pool2d_backward(dy, saved, needs, kernel_size, stride, padding, dilation
     return unbatched(w.crop(home).transpose(3, 0, 1, 2), dy.ndim)
 
 
-def _positions(place: Array, w: Windows) -> Array:
-    # Within its image, the flat position of the tap each window chose.
+def positions(place: Array, w: Windows) -> Array:
+    """Within its image, the flat position of the tap that each window chose: int64, of the shape of `place`."""
     rows, columns = (np.arange(n, like=place).astype(np.int64) for n in w.count)
     tap = place.astype(np.int64)
     high = rows[:, None] * w.stride[0] + tap // w.kernel[1] * w.dilation[0] - w.pads[0][0]
@@ -84,7 +84,7 @@ def avg_pool2d(
     stride: by default the kernel. The padding counts as zeros unless count_include_pad is False.
     Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
     """
-    w = _pool_windows("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode)
+    w = pool_windows("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode)
     source, total = padded(batched(input), w), 0
     for _, _, down, across in w.taps():
         total = source[:, down, across] + total
@@ -135,7 +135,7 @@ def adaptive_avg_pool2d(input: Array, output_size):
     input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, summed in float32 and rounded once.
     output_size: an integer or a pair, None for as many as there are. Raises ShapeError for another rank.
     """
-    size, out = input.shape[-2:], _adaptive_size(output_size, input.shape[-2:])
+    size, out = input.shape[-2:], adaptive_size(output_size, input.shape[-2:])
     saved = Saved(size=size)
     if size[0] % out[0] or size[1] % out[1]:
         down, across = (_means(plain(input), n, m) for n, m in zip(size, out, strict=True))
@@ -149,7 +149,7 @@ def adaptive_avg_pool2d_check(input, output_size):
     shape = np.shape(input)
     if len(shape) not in (3, 4) or 0 in shape[-2:]:
         raise ShapeError("adaptive_avg_pool2d", "input [N, C, H, W] or [C, H, W]", f"input {list(shape)}")
-    _adaptive_size(output_size, shape[-2:])
+    adaptive_size(output_size, shape[-2:])
 
 
 @adaptive_avg_pool2d.backward
@@ -175,7 +175,8 @@ def _means(like: Array, n: int, windows: int) -> Array:
     return matrix
 
 
-def _adaptive_size(output_size: Any, size: Any) -> tuple[int, int]:
+def adaptive_size(output_size: Any, size: Any) -> tuple[int, int]:
+    """How many windows by axis adaptive_avg_pool2d takes of images of `size`. Raises ArgumentError."""
     asked = output_size if isinstance(output_size, (list, tuple)) else (output_size, output_size)
     filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
     return pair("adaptive_avg_pool2d", "output_size", filled if len(asked) == 2 else asked, 1)
@@ -189,9 +190,10 @@ def _spread_taped(dy: Any, weights: Array, w: Windows) -> Any:
     return apply(fold, columns, w.size, w.kernel, w.dilation, w.pads, w.stride)
 
 
-def _pool_windows(
+def pool_windows(
     where: str, input: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> Windows:
+    """The windows of a pool's arguments. Raises as `windows`."""
     step = kernel if stride is None or (isinstance(stride, (list, tuple)) and not stride) else stride
     return windows(where, kernel, step, pair(where, "padding", padding, 0), dilation, input.shape[-2:], ceil)
 

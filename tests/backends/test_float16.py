@@ -59,3 +59,12 @@ def test_every_float16_widens_to_its_value():
     assert out.dtype == np.float32
     np.testing.assert_array_equal(out, truth)
     assert to_float32(np.empty((0, 3), np.float16)).shape == (0, 3)
+
+
+def test_axes_stay_in_memory_as_they_lie():
+    wide = np.random.default_rng(0).standard_normal((3, 20, 30, 5)).astype(np.float32).transpose(0, 3, 1, 2)
+    half = from_float32(wide)
+    np.testing.assert_array_equal(half, wide.astype(np.float16))
+    assert half.transpose(0, 2, 3, 1).flags.c_contiguous
+    assert to_float32(half).strides == wide.strides
+    np.testing.assert_array_equal(to_float32(half), half)

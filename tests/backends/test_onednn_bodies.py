@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu import attention, conv, gemm
+from ampkit.backends.cpu import attention, conv, gemm, patches
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
@@ -43,6 +43,23 @@ CONVOLUTIONS = [
     Case("conv2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), groups=16, dilation=2, stride=(2, 1)),
     Case("conv2d", normal(8, 14, 14), normal(9, 8, 4, 4), padding="same"),
     Case("conv2d", normal(2, 1, 28, 28), normal(6, 1, 5, 5), normal(6)),
+    Case("conv1d", normal(2, 8, 120), normal(12, 8, 5), normal(12), padding=2),
+    Case("conv1d", normal(2, 16, 121), normal(20, 4, 3), normal(20), stride=2, groups=4, dilation=3),
+    Case("conv1d", normal(16, 200), normal(16, 1, 7), padding="same", groups=16),
+    Case("conv_transpose2d", normal(2, 16, 8, 8), normal(16, 12, 4, 4), normal(12), stride=2, padding=1),
+    Case("conv_transpose2d", normal(2, 16, 9, 7), normal(16, 3, 3, 3), stride=(2, 3), output_padding=(1, 2)),
+    Case("conv_transpose2d", normal(16, 9, 9), normal(16, 5, 3, 3), normal(20), groups=4, dilation=2),
+    Case("conv_transpose2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), stride=2, groups=16),
+    Case("conv_transpose2d", normal(5, 8, 13, 12), normal(8, 20, 1, 1), normal(20)),
+]
+FEW_WINDOWS = [  # whose kernels' gradients are one product
+    Case("conv2d", normal(2, 256, 3, 3), normal(256, 256, 3, 3), normal(256), padding=1),
+    Case("conv2d", normal(3, 256, 5, 4), normal(256, 256, 3, 3), stride=2, padding="valid"),
+    Case("conv2d", normal(2, 128, 5, 6), normal(256, 128, 4, 4), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
+    Case("conv2d", normal(2, 256, 4, 4), normal(256, 256, 3, 3), padding=1),
+    Case("conv2d", normal(4, 512, 4, 4), normal(1024, 512, 1, 1)),
+    Case("conv1d", normal(2, 512, 9), normal(512, 512, 3), padding=1),
+    Case("conv_transpose2d", normal(2, 256, 2, 2), normal(256, 128, 4, 4), normal(128), stride=2, padding=1),
 ]
 ROWS = [
     Case("softmax", normal(100, 100), dim=-1),
@@ -69,7 +86,7 @@ MASKED = [
 ]
 TWO = [Case(name, *[normal(400, 400)] * 2) for name in ("add", "sub", "mul")]
 RELU = Case("relu", normal(400, 400))
-CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *ROWS, *ATTENTION]
+CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *FEW_WINDOWS, *ROWS, *ATTENTION]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -88,7 +105,7 @@ def bfloat16_units(monkeypatch):
     attention._complete.cache_clear()
 
 
-@pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS], ids=repr)
+@pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS, *FEW_WINDOWS], ids=repr)
 def test_products_of_bfloat16_as_it_is_stored_are_those_of_float64_within_tolerance(case, bfloat16_units):
     check_precision(case, bfloat16)
 
@@ -107,6 +124,20 @@ def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_t
     )
     for got, want in zip(*pairs, strict=True):
         assert_close(got, want, GRADIENT_TOLERANCE[bfloat16])
+
+
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("case", FEW_WINDOWS, ids=repr)
+def test_gradients_of_large_kernels_over_few_windows_are_one_product(case, units, monkeypatch, request):
+    seen, product = [], patches.kernel_product
+    monkeypatch.setattr(patches, "kernel_product", lambda *given: (seen.append(given), product(*given))[1])
+    if units:
+        request.getfixturevalue("bfloat16_units")
+    x, w, *rest = case.tensors(bfloat16)
+    (out,) = case(x.detach(), w, *rest)
+    out.float().sum().backward()
+    ((images, dy, *_),) = seen
+    assert images.dtype == dy.dtype == (bfloat16 if units else float32)
 
 
 TURNS = {
@@ -344,3 +375,21 @@ def test_batch_norm_and_its_gradients_are_those_of_float64(turn, dtype):
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5 if dtype == float32 else 1e-2)
     for got, want in zip(found, wanted, strict=True):
         assert_close(got, want, GRADIENT_TOLERANCE[dtype])
+
+
+def test_convolutions_of_no_channels_are_left_to_the_reference():
+    images = Tensor(np.ones((64, 0, 40, 40), np.float32))
+    assert (ops.conv2d(images, Tensor(np.ones((2, 0, 3, 3), np.float32))).array == 0).all()
+    many = Tensor(np.ones((64, 8, 40, 40), np.float32))
+    assert ops.conv_transpose2d(many, Tensor(np.ones((8, 0, 3, 3), np.float32))).shape == (64, 0, 42, 42)
+
+
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv_transpose2d"])
+def test_maps_of_images_that_lie_channels_last_do_too(name):
+    length = (60,) if name == "conv1d" else (10, 12)
+    images = np.moveaxis(np.ones((4, *length, 8), np.float32), -1, 1)
+    x = Tensor(images, True)
+    y = getattr(ops, name)(x, Tensor(np.ones((8, 8, *(3,) * len(length)), np.float32), True))
+    assert np.moveaxis(y.array, 1, -1).flags.c_contiguous
+    (dx,) = grad(y.sum(), [x])
+    assert dx.array.strides == images.strides

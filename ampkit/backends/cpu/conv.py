@@ -1,221 +1,89 @@
-"""Bodies of the convolutions: oneDNN's, over images that lie with their channels innermost.
+"""Bodies of the convolutions: oneDNN's three products, over images that lie channels-last.
 
-A result has its axes as PyTorch orders them and lies channels-last in memory, so a chain of convolutions, norms and
-activations never turns its images around; what comes otherwise is turned once. Where the machine does not multiply
-16-bit formats, images and kernels are widened and the result is rounded.
+Sequences are images of one row. A transposed convolution is the gradient of a convolution's images run forward; its
+own gradients are the other two products. Where the machine does not multiply a 16-bit format, images and kernels are
+widened and the result is rounded.
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-
-from ...core.dtypes import DType, float32, uint8
+from ...core.dtypes import DType, float32
 from ...core.saved import Saved
-from ...core.version import form
 from ...ops import conv
 from ...ops.windows import Windows, batched, unbatched, windows
+from .convolution import Conv, convolve, image_gradient, kernel_gradient
 from .device import in_format
 from .dnnl import library, multiplies
-from .formats import FORMATS, reorder
+from .formats import FORMATS
 from .gemm import column_sums
-from .onednn import (
-    ALGORITHM,
-    BIAS,
-    DIFF_DST,
-    DIFF_SRC,
-    DIFF_WEIGHTS,
-    DST,
-    SRC,
-    TRAINING,
-    WEIGHTS,
-    Call,
-    HostArray,
-    Layout,
-    attributes,
-    described,
-    empty,
-    packing,
-    prepared,
-)
+from .images import turned
+from .onednn import HostArray
 
 WORTH = 1 << 15  # multiplications; below, NumPy's own code takes as long
-
-
-def channels_last(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An array [N, C, H, W] that lies in memory as [N, H, W, C]."""
-    n, c, h, w = shape
-    return empty((n, h, w, c), dtype).transpose(0, 3, 1, 2)
-
-
-def turned(images: HostArray, dtype: DType) -> HostArray:
-    """Images [N, C, H, W] in `dtype`, channels-last."""
-    if images.dtype == dtype and images.transpose(0, 2, 3, 1).flags.c_contiguous:
-        return images
-    out = channels_last(images.shape, dtype)
-    if min(images.strides) <= 0 or images.dtype not in FORMATS or not reorder(images, out):
-        out[...] = images
-    return out
-
-
-class _Conv(NamedTuple):
-    """What a convolution's primitives depend on: kernels [O, C / groups, KH, KW] over images [N, C, H, W]."""
-
-    images: tuple[int, ...]
-    kernels: tuple[int, ...]
-    windows: Windows
-    groups: int
-    dtype: DType
-    out: DType
-
-    @property
-    def maps(self) -> tuple[int, ...]:
-        return self.images[0], self.kernels[0], *self.windows.count
-
-    @property
-    def grouped(self) -> tuple[int, ...]:
-        """The shape of the kernels as oneDNN has it: with an axis for groups, if there are some."""
-        o, *rest = self.kernels
-        return self.kernels if self.groups == 1 else (self.groups, o // self.groups, *rest)
-
-    def geometry(self) -> list[Any]:
-        """Strides, dilations (less one), and pads on both sides."""
-        w = self.windows
-        pairs = (w.stride, tuple(d - 1 for d in w.dilation), tuple(p[0] for p in w.pads), tuple(p[1] for p in w.pads))
-        return [(ctypes.c_int64 * 2)(*pair) for pair in pairs]
-
-
-def _images(shape: tuple[int, ...], dtype: DType) -> Layout:
-    _, c, h, w = shape
-    size = dtype.itemsize
-    return Layout(shape, dtype, (h * w * c * size, size, w * c * size, c * size))
-
-
-def _forward_parts(c: _Conv, with_bias: bool) -> tuple[Any, ...]:
-    of, to = _images(c.images, c.dtype), _images(c.maps, c.out)
-    kernels = Layout(c.grouped, c.dtype, None)
-    bias = Layout((c.kernels[0],), c.dtype, (c.dtype.itemsize,)) if with_bias else None
-    return of, to, kernels, bias
-
-
-def _forward(c: _Conv, with_bias: bool) -> Call:
-    of, to, kernels, bias = _forward_parts(c, with_bias)
-    handles = [of.handle, kernels.handle, bias and bias.handle, to.handle]
-    uses = [(SRC, of), (WEIGHTS, None), (DST, to), *([(BIAS, bias)] if bias else [])]
-    return Call("convolution_forward", [TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes()], uses)
-
-
-def _hint(c: _Conv) -> Any:
-    of, to, kernels, _ = _forward_parts(c._replace(out=c.dtype), False)
-    handles = [of.handle, kernels.handle, None, to.handle]
-    return described("convolution_forward", TRAINING, ALGORITHM["direct"], *handles, *c.geometry(), attributes())
-
-
-def _backward_images(c: _Conv) -> Call:
-    to, of, kernels = _images(c.images, c.out), _images(c.maps, c.dtype), Layout(c.grouped, c.dtype, None)
-    handles = [to.handle, kernels.handle, of.handle]
-    given = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
-    return Call("convolution_backward_data", given, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
-
-
-def _backward_kernels(c: _Conv) -> Call:
-    of, slope, kernels = _images(c.images, c.dtype), _images(c.maps, c.dtype), Layout(c.grouped, float32, None)
-    handles = [of.handle, kernels.handle, None, slope.handle]
-    given = [ALGORITHM["direct"], *handles, *c.geometry(), _hint(c), attributes()]
-    return Call("convolution_backward_weights", given, [(SRC, of), (DIFF_DST, slope), (DIFF_WEIGHTS, None)])
-
-
-# running them
-
-
-class _Ready(NamedTuple):
-    """A primitive, and the move of kernels between NumPy's order and the one that it wants or gives: `number`."""
-
-    run: Call
-    move: Call
-    room: int
-    number: int
-
-    def moved(self, kernels: HostArray, dtype: DType, version: Any) -> HostArray:
-        """`kernels` in `dtype` as the primitive wants them: those of last time, if they did not change."""
-
-        def make() -> HostArray:
-            home = empty((self.room,), uint8)
-            self.move(np.ascontiguousarray(in_format(kernels, dtype)), home)
-            return home
-
-        found: HostArray | None = form(version, kernels, ("kernels", self.number), make, at_once=False)
-        return make() if found is None else found
-
-
-def _ready(kind: str, c: _Conv, with_bias: bool = False) -> _Ready | None:
-    def build() -> _Ready:
-        call = {"forward": lambda: _forward(c, with_bias), "images": lambda: _backward_images(c)}.get(
-            kind, lambda: _backward_kernels(c)
-        )()
-        place = 2 if kind == "kernels" else 1
-        theirs, dtype = call.layouts[place], float32 if kind == "kernels" else c.dtype
-        ours = Layout(c.grouped, dtype, _contiguous(c.grouped, dtype.itemsize))
-        of, to = (theirs, ours) if kind == "kernels" else (ours, theirs)
-        return _Ready(call, packing(of, to), theirs.nbytes, theirs.number)
-
-    found: _Ready | None = prepared(("conv", kind, c, with_bias), build)
-    return found
-
-
-def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _widened(c: _Conv) -> _Conv:
-    return c._replace(dtype=float32, out=float32)
-
-
-def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: _Conv, version: Any) -> HostArray | None:
-    """Maps [N, O, rows, columns] in c.out or float32; None where oneDNN has no fast code for either."""
-    ready = _ready("forward", c, bias is not None)
-    if ready is None:
-        return None if c.dtype == float32 else convolve(images, kernels, bias, _widened(c), version)
-    home, out = ready.moved(kernels, c.dtype, version), channels_last(c.maps, c.out)
-    ready.run(turned(images, c.dtype), home, out, *([] if bias is None else [in_format(bias, c.dtype)]))
-    return out
-
-
-def image_gradient(dy: HostArray, kernels: HostArray, c: _Conv, version: Any) -> HostArray | None:
-    """The gradient of the images, in c.out or float32; None where oneDNN has no fast code for either."""
-    ready = _ready("images", c)
-    if ready is None:
-        return None if c.dtype == float32 else image_gradient(dy, kernels, _widened(c), version)
-    home, out = ready.moved(kernels, c.dtype, version), channels_last(c.images, c.out)
-    ready.run(turned(dy, c.dtype), home, out)
-    return out
-
-
-def kernel_gradient(images: HostArray, dy: HostArray, c: _Conv, home: HostArray | None = None) -> HostArray | None:
-    """The gradient of the kernels, float32, left in `home` if there is one; None where oneDNN has no fast code."""
-    ready = _ready("kernels", c)
-    if ready is None:
-        return None if c.dtype == float32 else kernel_gradient(images, dy, _widened(c), home)
-    found, out = empty((ready.room,), uint8), empty(c.kernels, float32) if home is None else home
-    ready.run(turned(images, c.dtype), turned(dy, c.dtype), found)
-    ready.move(found, out)
-    return out
-
-
-# the bodies
 
 
 def _computed(dtype: DType) -> DType:
     return dtype if multiplies(dtype) else float32
 
 
-def _fits(images: HostArray, kernels: HostArray) -> bool:
-    known = images.dtype in FORMATS and kernels.dtype == images.dtype and library() is not None
-    return known and images.ndim > 2 and images.size * kernels[:, 0].size >= WORTH and 0 not in kernels.shape
+def _conv(
+    images: tuple[int, ...], kernels: tuple[int, ...], w: Windows, groups: int, stored: DType, out: DType
+) -> Conv:
+    # Computed in float32 where the machine does not multiply the format that the operands are stored in.
+    kind = _computed(stored)
+    return Conv(images, kernels, w, groups, kind, out if kind == stored else kind)
+
+
+def _worth(array: HostArray, times: int) -> bool:
+    # times: about how often each element of the array is multiplied
+    return array.size * times >= WORTH and array.dtype in FORMATS and library() is not None
+
+
+def _fits(array: HostArray, kernels: HostArray) -> bool:
+    return array.dtype == kernels.dtype and _worth(array, kernels.size // max(kernels.shape[1], 1))
+
+
+def _back_fits(dy: HostArray, saved: Saved, needs: Any, four: Callable[[HostArray], HostArray]) -> bool:
+    if needs[0]:
+        return _fits(dy, saved.weight)
+    return bool(needs[1]) and _worth(dy, four(saved.input).shape[1])
+
+
+def _gradients(
+    dy: HostArray,
+    saved: Saved,
+    four: Callable[[HostArray], HostArray],
+    needs: Any,
+    groups: int,
+    version: Any,
+    home: Any,
+) -> Any:
+    # The gradients of images, kernels and bias; four: what gives an array its four axes.
+    slope, w = turned(four(dy), _computed(dy.dtype)), saved.windows
+    dx = dw = None
+    if needs[0]:
+        kernels = four(saved.weight).shape
+        shape = (len(slope), kernels[1] * groups, *w.size)
+        dx = image_gradient(slope, saved.weight, _conv(shape, kernels, w, groups, dy.dtype, needs[0]), version)
+        if dx is None:
+            return NotImplemented
+        dx = in_format(dx, needs[0])
+    if needs[1]:
+        images = four(saved.input)
+        shape = (slope.shape[1], images.shape[1] // groups, *w.kernel)
+        c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
+        dw = kernel_gradient(images, slope, c, home if needs[1] == float32 else None)
+        if dw is None:
+            return NotImplemented
+        dw = in_format(dw, needs[1])
+    return dx, dw, _bias_gradient(slope, needs[2])
+
+
+def _bias_gradient(slope: HostArray, need: DType | None) -> HostArray | None:
+    return column_sums(slope.transpose(0, 2, 3, 1), need)
 
 
 @conv.conv2d.on("cpu", when=lambda input, weight, *more: _fits(input, weight), keeps=True)
@@ -224,8 +92,8 @@ def conv2d_cpu(
     *, dtype: DType, versions: Any,
 ) -> Any:  # fmt: skip
     w = windows("conv2d", weight.shape[2:], stride, padding, dilation, input.shape[-2:])
-    images, kind = batched(input), _computed(input.dtype)
-    c = _Conv(images.shape, weight.shape, w, groups, kind, dtype if kind == input.dtype else kind)
+    images = batched(input)
+    c = _conv(images.shape, weight.shape, w, groups, input.dtype, dtype)
     out = convolve(images, weight, bias, c, versions[1])
     if out is None:
         return NotImplemented
@@ -233,40 +101,83 @@ def conv2d_cpu(
 
 
 @conv.conv2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs), keeps=True
+    "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs, batched), keeps=True
 )
 def conv2d_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any,
     homes: Any,
 ) -> Any:  # fmt: skip
-    kind = _computed(dy.dtype)
-    slope = turned(batched(dy), kind)
+    found = _gradients(dy, saved, batched, needs, groups, versions[1], homes[1])
+    if found is NotImplemented:
+        return found
+    dx, dw, db = found
+    return None if dx is None else unbatched(dx, dy.ndim), dw, db
+
+
+@conv.conv1d.on("cpu", when=lambda input, weight, *more: _fits(input, weight), keeps=True)
+def conv1d_cpu(
+    input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    *, dtype: DType, versions: Any,
+) -> Any:  # fmt: skip
+    w, images = conv.windows1d(input, weight, stride, padding, dilation), conv.tall(input)
+    c = _conv(images.shape, conv.tall(weight).shape, w, groups, input.dtype, dtype)
+    out = convolve(images, weight, bias, c, versions[1])
+    if out is None:
+        return NotImplemented
+    return conv.flat(in_format(out, dtype), input.ndim), Saved(input=input, weight=weight, windows=w)
+
+
+@conv.conv1d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+    "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs, conv.tall), keeps=True
+)
+def conv1d_backward_cpu(
+    dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any,
+    homes: Any,
+) -> Any:  # fmt: skip
+    found = _gradients(dy, saved, conv.tall, needs, groups, versions[1], None)
+    if found is NotImplemented:
+        return found
+    dx, dw, db = found
+    return None if dx is None else conv.flat(dx, dy.ndim), None if dw is None else conv.flat(dw, 3), db
+
+
+@conv.conv_transpose2d.on("cpu", when=lambda input, weight, *more: _fits(input, weight), keeps=True)
+def conv_transpose2d_cpu(
+    input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, output_padding: Any,
+    groups: int, dilation: Any, *, dtype: DType, versions: Any,
+) -> Any:  # fmt: skip
+    w = conv.transposed(input, weight, stride, padding, output_padding, dilation)
+    maps, wide = batched(input), dtype if bias is None else float32  # rounded once: after the bias, if there is one
+    shape = (len(maps), weight.shape[1] * groups, *w.size)
+    out = image_gradient(maps, weight, _conv(shape, weight.shape, w, groups, input.dtype, wide), versions[1])
+    if out is None:
+        return NotImplemented
+    if bias is not None:
+        out += in_format(bias, float32).reshape(-1, 1, 1)
+    return unbatched(in_format(out, dtype), input.ndim), Saved(input=input, weight=weight, windows=w)
+
+
+@conv.conv_transpose2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+    "cpu", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs, batched), keeps=True
+)
+def conv_transpose2d_backward_cpu(
+    dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any,
+    versions: Any, homes: Any,
+) -> Any:  # fmt: skip
+    images, w = turned(batched(dy), _computed(dy.dtype)), saved.windows
     dx = dw = None
-    n = len(slope)
     if needs[0]:
-        shape = (n, saved.weight.shape[1] * groups, *saved.windows.size)
-        c = _Conv(shape, saved.weight.shape, saved.windows, groups, kind, needs[0] if kind == dy.dtype else kind)
-        dx = image_gradient(slope, saved.weight, c, versions[1])
+        c = _conv(images.shape, saved.weight.shape, w, groups, dy.dtype, needs[0])
+        dx = convolve(images, saved.weight, None, c, versions[1])
         if dx is None:
             return NotImplemented
         dx = unbatched(in_format(dx, needs[0]), dy.ndim)
     if needs[1]:
-        images = batched(saved.input)
-        shape = (slope.shape[1], images.shape[1] // groups, *saved.windows.kernel)
-        of = _Conv(images.shape, shape, saved.windows, groups, kind, kind)
-        dw = kernel_gradient(images, slope, of, homes[1] if needs[1] == float32 else None)
+        maps = batched(saved.input)
+        shape = (maps.shape[1], images.shape[1] // groups, *w.kernel)
+        c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
+        dw = kernel_gradient(images, maps, c, homes[1] if needs[1] == float32 else None)
         if dw is None:
             return NotImplemented
         dw = in_format(dw, needs[1])
-    return dx, dw, column_sums(slope.transpose(0, 2, 3, 1), needs[2])
-
-
-def _back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
-    if needs[0]:
-        return _fits(dy, saved.weight)
-    return (
-        bool(needs[1])
-        and dy.dtype in FORMATS
-        and library() is not None
-        and dy.size * saved.input[..., 0, 0].size >= WORTH
-    )
+    return dx, dw, _bias_gradient(images, needs[2])

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .formats import flattened, reordered_like
+
 _BLOCK = 1 << 14  # 64 KiB of float32: a block and its scratch stay in the second-level cache
 _SMALLEST_NORMAL = np.uint32(0x38800000)  # the bits of 2^-14
 _OVERFLOW = np.uint32(0x47800000)  # the bits of 2^16, which rounds to infinity
@@ -21,30 +23,39 @@ _BIAS = np.uint32(126 << 10)  # (127 - 15 + 13 + 1) in the exponent field of flo
 
 
 def from_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`array` float32 -> float16, the same shape and the nearest values; NaN stays NaN."""
-    source = np.ascontiguousarray(array)
-    out = np.empty(source.shape, np.float16)
-    bits, halves = source.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint16)
+    """`array` float32 -> float16, the same shape and the nearest values; NaN stays NaN. Axes in memory as they lie."""
+    source, flat = _dense(array)
+    out = np.empty(flat.size, np.float16)
+    bits, halves = flat.view(np.uint32), out.view(np.uint16)
     size = min(_BLOCK, bits.size)
     absolute, magic = np.empty(size, np.uint32), np.empty(size, np.uint32)
     for start in range(0, bits.size, _BLOCK):
         block = bits[start : start + _BLOCK]
         _round(block, halves[start : start + _BLOCK], absolute[: block.size], magic[: block.size])
-    return out
+    return reordered_like(source, out)
 
 
 def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`array` float16 -> float32, the same shape and values."""
-    source = np.ascontiguousarray(array)
-    out = np.empty(source.shape, np.float32)
-    bits, wide, table = source.reshape(-1).view(np.uint16), out.reshape(-1), _values()
+    """`array` float16 -> float32, the same shape and values. Axes in memory as they lie."""
+    source, flat = _dense(array)
+    wide, table = np.empty(flat.size, np.float32), _values()
+    bits = flat.view(np.uint16)
     place = np.empty(min(_BLOCK, bits.size), np.intp)
     for start in range(0, bits.size, _BLOCK):
         block = bits[start : start + _BLOCK]
         at = place[: block.size]
         np.copyto(at, block)
         np.take(table, at, out=wide[start : start + _BLOCK], mode="clip")  # "raise" would copy `out`
-    return out
+    return reordered_like(source, wide)
+
+
+def _dense(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    # The array, copied if its elements do not lie side by side, and they in the order of memory.
+    flat = flattened(array)
+    if flat is None:
+        array = np.ascontiguousarray(array)
+        flat = array.reshape(-1)
+    return array, flat
 
 
 @cache
