@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, float32, uint8
 from . import eltwise
 from .formats import flattened, reordered_like
 from .gemm import column_sums
@@ -42,6 +42,15 @@ def positive(array: HostArray) -> HostArray:
     # The second of two operands is the answer where one is NaN: 0 at first, the array itself then.
     call = prepared(("positive", flat.size, flat.dtype), lambda: _by_zero("max", "max", flat.size, flat.dtype))
     call(flat, _zero(), out, flat)
+    return reordered_like(array, out)
+
+
+def by_mask(array: HostArray, mask: HostArray, scale: float) -> HostArray:
+    """`array`, for which `eltwise.fits` holds, times `mask` [flat] bool, in the order of memory, times `scale`."""
+    flat, bits = _flat(array), mask.view(np.uint8)
+    out = empty((flat.size,), flat.dtype)
+    call = prepared(("by_mask", flat.size, flat.dtype, scale), lambda: _scaled(flat.size, flat.dtype, scale))
+    call(flat, bits, out)
     return reordered_like(array, out)
 
 
@@ -82,6 +91,13 @@ def _two(kind: str, size: int, dtype: DType) -> Call:
     row = _row(size, dtype)
     given = [ALGORITHM[kind], row.handle, row.handle, row.handle, attributes()]
     return Call("binary", given, [(SRC, row), (SRC_1, row), (DST, row)])
+
+
+def _scaled(size: int, dtype: DType, scale: float) -> Call:
+    # source * another of whole numbers, times scale
+    row, mask = _row(size, dtype), _row(size, uint8)
+    given = [ALGORITHM["mul"], row.handle, mask.handle, row.handle, attributes(("linear", scale, 0.0))]
+    return Call("binary", given, [(SRC, row), (SRC_1, mask), (DST, row)])
 
 
 def _by_zero(first: str, then: str, size: int, dtype: DType) -> Call:
