@@ -54,12 +54,12 @@ def cross_entropy_(
 ):
     """`cross_entropy` for labels. What stays for backward is the logits and one number per label, not probabilities."""
     axis, classes = class_axis(input)
-    labels, counts = _labels("cross_entropy", target, classes, ignore_index, axis)
+    labels, counts = labels_of("cross_entropy", target, classes, ignore_index, axis)
     shift = peak(input, axis)
     shifted = input - shift
     log = np.log(np.exp(shifted).sum(axis, keepdims=True))
     loss = (1 - label_smoothing) * (log - _pick(shifted, labels, axis))
-    share = _shares(weight, labels, counts, input, axis)
+    share = shares(weight, labels, counts, input, axis)
     loss *= share
     if label_smoothing:
         spread = log - shifted
@@ -83,9 +83,9 @@ def cross_entropy_check(input, target, weight, ignore_index, reduction, label_sm
 def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoothing):
     x, weight = saved.input, saved.weight
     axis, classes = class_axis(x)
-    labels, counts = _sorted_out(saved.target, ignore_index, axis)
-    share = _shares(weight, labels, counts, x, axis)
-    slope = np.where(counts, _spread(dy, reduction, share, axis), 0)  # also where all are ignored: the mean is NaN
+    labels, counts = sorted_out(saved.target, ignore_index, axis)
+    share = shares(weight, labels, counts, x, axis)
+    slope = np.where(counts, slopes(dy, reduction, share, axis), 0)  # also where all are ignored: the mean is NaN
     dx = dw = None
     if needs[0] is not None:
         hit = (1 - label_smoothing) * share * slope
@@ -183,8 +183,8 @@ def nll_loss(
     float64 input). Raises as `cross_entropy` does.
     """
     axis, classes = class_axis(input)
-    labels, counts = _labels("nll_loss", target, classes, ignore_index, axis)
-    share = _shares(weight, labels, counts, input, axis)
+    labels, counts = labels_of("nll_loss", target, classes, ignore_index, axis)
+    share = shares(weight, labels, counts, input, axis)
     loss = np.where(counts, -share * _pick(input, labels, axis), 0)
     out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.squeeze(axis)
     return out, Saved(input=input, target=target, weight=weight, share=share)
@@ -198,8 +198,8 @@ def nll_loss_check(input, target, weight, ignore_index, reduction):
 @nll_loss.backward
 def nll_loss_backward(dy, saved, needs, ignore_index, reduction):
     axis, classes = class_axis(saved.input)
-    labels, counts = _sorted_out(saved.target, ignore_index, axis)
-    slope = np.where(counts, _spread(dy, reduction, saved.share, axis), 0)
+    labels, counts = sorted_out(saved.target, ignore_index, axis)
+    slope = np.where(counts, slopes(dy, reduction, saved.share, axis), 0)
     hot = _hot(labels, classes, axis)
     dx = np.where(hot, -slope * saved.share, 0) if needs[0] is not None else None
     if needs[2] is None:
@@ -219,20 +219,22 @@ def class_axis(input: Any) -> tuple[int, int]:
     return axis, input.shape[axis]
 
 
-def _labels(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
+def labels_of(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
+    """`sorted_out` of labels that were checked: RangeError for one that is no class."""
+
     def fail(value: int, position: Any) -> None:
         needs = f"labels from 0 to {classes - 1} ({classes} classes) or ignore_index={ignore}"
         raise RangeError(where, needs, f"{value} at position {position}")
 
-    labels, counts = _sorted_out(target, ignore, axis)
+    labels, counts = sorted_out(target, ignore, axis)
     if not isinstance(target, Taped):
         bad = (labels < 0) | (labels >= classes)
         backends.of(target).inspect(target, bad.reshape(target.shape), fail)
     return labels, counts
 
 
-def _sorted_out(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:
-    # Labels with an axis of length 1 for the classes, 0 in place of ignored ones; and which are not ignored.
+def sorted_out(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:
+    """Labels with an axis of length 1 for the classes, 0 in place of ignored ones; and which are not ignored."""
     labels = np.expand_dims(plain(target), axis)
     counts = labels != ignore
     return np.where(counts, labels, 0), counts
@@ -254,15 +256,15 @@ def _along(weight: Any, input: Any, axis: int) -> Any:
     return weight.reshape(*(1,) * axis, -1, *(1,) * (input.ndim - axis - 1))
 
 
-def _shares(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
-    # The weight of each label: 0 for an ignored one.
+def shares(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
+    """The weight of each label: 0 for an ignored one."""
     if weight is None:
         return counts.astype(input.dtype)
     return np.where(counts, _pick(_along(weight, input, axis), labels, axis), 0)
 
 
-def _spread(dy: Any, reduction: str, share: Any, axis: int) -> Any:
-    # What reaches the loss of each label.
+def slopes(dy: Any, reduction: str, share: Any, axis: int) -> Any:
+    """What reaches the loss of each label."""
     if reduction == "none":
         return dy.reshape(share.shape)
     return dy / share.sum() if reduction == "mean" else dy

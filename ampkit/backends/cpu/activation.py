@@ -33,6 +33,40 @@ _smooth(activation.silu, lambda: "swish", alpha=1.0)
 _smooth(activation.mish, lambda: "mish")
 
 
+@activation.sigmoid.on("cpu", when=lambda input: eltwise.worth(input), least=WORTH)
+def sigmoid_cpu(input: HostArray, *, dtype: DType) -> Any:
+    out = eltwise.forward("logistic", 0.0, input)
+    return out, Saved(out=out)
+
+
+def _sigmoid_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
+    return needs[0] == dy.dtype and eltwise.worth(dy, saved.out)
+
+
+@activation.sigmoid.backward_primitive.on("cpu", when=_sigmoid_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+def sigmoid_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> HostArray:
+    return eltwise.backward("logistic_by_output", 0.0, dy, saved.out)
+
+
+def _leaks(array: HostArray, negative_slope: Any) -> bool:
+    # Where it does not leak, oneDNN turns NaN into 0.
+    return negative_slope != 0 and eltwise.fits(array)
+
+
+@activation.leaky_relu.on("cpu", when=_leaks, least=WORTH)
+def leaky_relu_cpu(input: HostArray, negative_slope: float, *, dtype: DType) -> Any:
+    return eltwise.forward("relu", negative_slope, input), Saved(input=input)
+
+
+def _leaky_back_fits(dy: HostArray, saved: Saved, needs: Any, negative_slope: float) -> bool:
+    return needs[0] == dy.dtype and _leaks(dy, negative_slope) and eltwise.fits(dy, saved.input)
+
+
+@activation.leaky_relu.backward_primitive.on("cpu", when=_leaky_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+def leaky_relu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, negative_slope: float) -> HostArray:
+    return eltwise.backward("relu", negative_slope, dy, saved.input)
+
+
 @activation.relu.on("cpu", when=lambda input: eltwise.fits(input), least=WORTH)
 def relu_cpu(input: HostArray, *, dtype: DType) -> Any:
     out = binary.positive(input)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, float32, uint8
 from . import eltwise
 from .formats import FORMATS, flattened, reordered_like
 from .gemm import column_sums
@@ -69,6 +69,15 @@ def positive(array: HostArray) -> HostArray:
     return reordered_like(array, out)
 
 
+def by_mask(array: HostArray, mask: HostArray, scale: float) -> HostArray:
+    """`array`, for which `eltwise.fits` holds, times `mask` [flat] bool, in the order of memory, times `scale`."""
+    flat, bits = _flat(array), mask.view(np.uint8)
+    out = empty((flat.size,), flat.dtype)
+    call = prepared(("by_mask", flat.size, flat.dtype, scale), lambda: _scaled(flat.size, flat.dtype, scale))
+    call(flat, bits, out)
+    return reordered_like(array, out)
+
+
 def where_nonzero(values: HostArray, of: HostArray) -> HostArray | None:
     """`values` where `of` is not 0, else 0; None where an infinity or a NaN stands there. Both as `fits` wants them."""
     flat, mask = _flat(values), _flat(of)
@@ -106,6 +115,13 @@ def _two(kind: str, size: int, first: DType, second: DType) -> Call:
     row, other = _row(size, first), _row(size, second)
     given = [ALGORITHM[kind], row.handle, other.handle, row.handle, attributes()]
     return Call("binary", given, [(SRC, row), (SRC_1, other), (DST, row)])
+
+
+def _scaled(size: int, dtype: DType, scale: float) -> Call:
+    # source * another of whole numbers, times scale
+    row, mask = _row(size, dtype), _row(size, uint8)
+    given = [ALGORITHM["mul"], row.handle, mask.handle, row.handle, attributes(("linear", scale, 0.0))]
+    return Call("binary", given, [(SRC, row), (SRC_1, mask), (DST, row)])
 
 
 def _by_zero(first: str, then: str, size: int, dtype: DType) -> Call:

@@ -1,7 +1,8 @@
 """eltwise: functions of each element by oneDNN, for arrays that lie in one piece.
 
-Only those that keep what is not finite: oneDNN's relu turns NaN into 0, its exp and elu NaN into numbers, and they are
-not used. Beyond 1e19, where a square overflows, its gelu gives inf or NaN.
+Only those that keep what is not finite, and their digits. oneDNN's exp, its relu that does not leak and the slope of
+its elu make numbers of NaN; its elu is exp(x) - 1 as it stands, which loses small x; its softplus is 0 below -16, and
+NaN at -inf. They are not used. Beyond 1e19, where a square overflows, its gelu gives inf or NaN.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
-from ...core.dtypes import DType
+from ...core.dtypes import DType, float32
 from .dnnl import library
 from .formats import FORMATS, flattened, reordered_like
 from .onednn import (
@@ -29,12 +30,19 @@ from .onednn import (
     prepared,
 )
 
+_LARGE = 1 << 16  # elements of float32 from which on a function is worth its call that NumPy computes as fast
+
 
 def fits(array: HostArray, *others: HostArray) -> bool:
     """Whether `array`, and `others` beside it, are large, of one format that oneDNN computes in, and lie alike."""
     if array.size < WORTH or array.dtype not in FORMATS or not computes(array.dtype) or flattened(array) is None:
         return False
     return all(each.dtype == array.dtype and each.strides == array.strides for each in others)
+
+
+def worth(array: HostArray, *others: HostArray) -> bool:
+    """`fits`, and it is large enough for a function that NumPy computes nearly as fast."""
+    return array.size >= (_LARGE if array.dtype == float32 else WORTH) and fits(array, *others)
 
 
 @cache
@@ -57,7 +65,10 @@ def forward(function: str, alpha: float, input: HostArray) -> HostArray:
 
 
 def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> HostArray:
-    """dy times the slope of `function` at each element of `input`, which lies as `dy` does."""
+    """dy times the slope of `function` at each element of `input`, which lies as `dy` does.
+
+    `function` "..._by_output" takes what the function gave for `input`.
+    """
     slope, flat = flattened(dy), flattened(input)
     assert slope is not None
     assert flat is not None
@@ -82,4 +93,5 @@ def _backward(function: str, alpha: float, size: int, dtype: DType) -> Call:
     kind, handles = ALGORITHM[function], (row.handle, row.handle)
     hint = described("eltwise_forward", TRAINING, kind, *handles, *numbers, attributes())
     given = [kind, row.handle, *handles, *numbers, hint, attributes()]
-    return Call("eltwise_backward", given, [(DIFF_DST, row), (SRC, row), (DIFF_SRC, row)])
+    read = DST if function.endswith("_by_output") else SRC
+    return Call("eltwise_backward", given, [(DIFF_DST, row), (read, row), (DIFF_SRC, row)])

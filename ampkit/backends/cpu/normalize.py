@@ -1,18 +1,20 @@
-"""Bodies of layer_norm: oneDNN's, over rows, with statistics in float32."""
+"""Bodies of layer_norm and rms_norm: oneDNN's, over rows, with statistics in float32."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
-from ...ops.normalize import layer_norm
+from ...ops.normalize import layer_norm, rms_norm
 from .device import in_format
 from .eltwise import computes
 from .formats import FORMATS
+from .gemm import folded
 from .onednn import (
     BACKWARD,
     DIFF_DST,
@@ -36,7 +38,9 @@ from .onednn import (
     prepared,
 )
 
-_SCALED, _SHIFTED = 2, 4  # flags: there is a scale, a shift
+_GIVEN, _SCALED, _SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
+_LARGE = 1 << 17  # elements, for rms_norm; NumPy is as fast for fewer
+_BLOCK = 1 << 18  # elements that are read several times in a row
 
 
 def _flags(weight: Any, bias: Any) -> int:
@@ -113,3 +117,60 @@ def layer_norm_cpu_backward(dy: HostArray, saved: Saved, needs: Any, normalized_
     parts += [db] if len(parts) + 5 < len(call.layouts) else []
     call(dy, x, saved.mean, saved.variance, dx, *parts)
     return dx, in_format(dw, needs[1]) if needs[1] else None, in_format(db, needs[2]) if needs[2] else None
+
+
+# rms_norm: layer_norm with a mean of 0, given
+
+
+def _row_blocks(rows: HostArray) -> Iterator[slice]:
+    step = max(1, _BLOCK // rows.shape[1])
+    return (slice(start, start + step) for start in range(0, len(rows), step))
+
+
+@rms_norm.on("cpu", when=lambda input, shape, *more: input.size >= _LARGE and _fits(input, shape))
+def rms_norm_cpu(
+    input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
+) -> Any:
+    rows, flags = folded(input), _GIVEN | _flags(weight, None)
+    eps = float(np.finfo(np.float32).eps) if eps is None else eps
+    key = ("rms_norm", rows.shape, input.dtype, dtype, flags, eps)
+    call = prepared(key, lambda: _forward(rows.shape, input.dtype, dtype, flags, eps))
+    if call is None:
+        return NotImplemented
+    out, squares = empty(input.shape, dtype), empty((len(rows),), float32)
+    for at in _row_blocks(rows):
+        wide = in_format(rows[at], float32)
+        np.einsum("rc,rc->r", wide, wide, out=squares[at])
+    squares /= rows.shape[1]
+    scales = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32)]
+    call(input, out, np.zeros_like(squares), squares, *scales)
+    return out, Saved(input=input, weight=weight, rstd=(1 / np.sqrt(squares + np.float32(eps))).reshape(-1, 1))
+
+
+def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> bool:
+    if not needs[0] or dy.size < _LARGE or saved.rstd.dtype != float32:
+        return False
+    return _fits(dy, normalized_shape) and _fits(saved.input, normalized_shape)
+
+
+@rms_norm.backward_primitive.on("cpu", when=_rms_back_fits)  # type: ignore[union-attr,untyped-decorator]
+def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
+    # The slope of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
+    x, rstd, flags = folded(saved.input), saved.rstd, _GIVEN | _flags(saved.weight, None)
+    width = x.shape[1]
+    key = ("rms_norm_backward", x.shape, x.dtype, dy.dtype, flags)
+    call = prepared(key, lambda: _backward(x.shape, x.dtype, dy.dtype, float32, flags, 0.0))
+    if call is None:
+        return NotImplemented
+    push, dw = empty(x.shape, float32), empty((width,), float32)
+    scales = [] if saved.weight is None else [in_format(np.ascontiguousarray(saved.weight), float32), dw]
+    call(dy, x, np.zeros(len(x), np.float32), rstd.reshape(-1) ** -2, push, *scales)
+    dx = push if needs[0] == float32 else empty(x.shape, needs[0])
+    room = empty((max(1, _BLOCK // width), width), float32)
+    for at in _row_blocks(x):
+        wide, part = in_format(x[at], float32), push[at]
+        along = np.einsum("rc,rc->r", part, wide)[:, None]
+        part -= np.multiply(wide, along * rstd[at] ** 2 / width, out=room[: len(part)])
+        if dx is not push:
+            dx[at] = in_format(part, needs[0])
+    return dx.reshape(dy.shape), in_format(dw, needs[1]) if needs[1] else None

@@ -1,6 +1,6 @@
-"""rowwise: softmax and its logarithm along rows, by oneDNN.
+"""rowwise: softmax, its logarithm and exponentials along rows, by oneDNN.
 
-A NaN or +inf spoils its own place alone; the rest of its row becomes 0 or -inf.
+In softmax a NaN or +inf spoils its own place alone; the rest of its row becomes 0 or -inf.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from .onednn import (
     DIFF_DST,
     DIFF_SRC,
     DST,
+    POST_OP,
     SRC,
+    SRC_1,
     TRAINING,
     Call,
     HostArray,
@@ -56,3 +58,22 @@ def row_gradients(dy: HostArray, out: HostArray, function: str, dtype: DType) ->
         return None
     call(dy, out, dx)
     return dx
+
+
+def exponentials(input: HostArray, shift: HostArray, scale: HostArray, out: HostArray) -> bool:
+    """Write scale * exp(input - shift) to `out` [R, C], of `input`'s format; False where oneDNN has no fast code.
+
+    shift [R, 1] and scale [1, 1] float32. A NaN or +inf gives a number above 1e38 times scale: the caller sees to it.
+    """
+
+    def build() -> Call:
+        of, by, to, times = map(Layout.of, (input, shift, out, scale))
+        after = attributes(("exp", 0.0, 0.0), ("mul", times))
+        given = [ALGORITHM["sub"], of.handle, by.handle, to.handle, after]
+        return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, to), (2 * POST_OP | SRC_1, times)])
+
+    call = prepared(("exponentials", signed(input), shift.dtype), build)
+    if call is None:
+        return False
+    call(input, shift, out, scale)
+    return True

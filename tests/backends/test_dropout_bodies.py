@@ -1,0 +1,74 @@
+"""Dropout in one pass gives what the reference gives, bit for bit: the same elements, NaN where a product has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import ops
+from ampkit.backends.cpu.dnnl import library, trouble
+from ampkit.core.dtypes import bfloat16, float16, float32, float64
+from ampkit.core.primitive import reference_only
+from ampkit.core.tape import grad
+from ampkit.core.tensor import Tensor
+
+pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+
+VALUES = np.random.default_rng(0).standard_normal((90, 30, 50))
+VALUES[0, 0, :30] = np.repeat([np.nan, np.inf, -np.inf], 10)
+SLOPES = np.random.default_rng(1).standard_normal(VALUES.shape)
+SLOPES[1, 0, :30] = VALUES[0, 0, :30]
+
+
+def _run(values, slopes, p):
+    ampkit.manual_seed(5)
+    x = Tensor(values, requires_grad=True)
+    y = ops.dropout(x, p)
+    picked = y.node.op.backward_primitive.pick("cpu", slopes, y.node.saved, (x.dtype,), p=p, seed=0, call=0, shape=None)
+    return (y.node.body.name, picked.name), y.detach().numpy(), grad(y, [x], Tensor(slopes))[0].numpy()
+
+
+def _equal(found, truth):
+    assert found.dtype == truth.dtype
+    np.testing.assert_array_equal(found.astype(float), truth.astype(float))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_values_and_gradients_are_those_of_the_reference(dtype, p):
+    given = VALUES.astype(dtype), SLOPES.astype(dtype), p
+    names, *found = _run(*given)
+    assert names == ("dropout_cpu", "dropout_backward_cpu")
+    with reference_only():
+        names, *truth = _run(*given)
+    assert names == ("dropout_", "dropout_backward")
+    for got, want in zip(found, truth, strict=True):
+        _equal(got, want)
+        assert np.isnan(got.astype(float)).any()
+
+
+TURNS = {
+    "turned": lambda a: a.transpose(2, 0, 1),
+    "every other": lambda a: np.repeat(a, 2, -1)[..., ::2],
+    "backwards": lambda a: a[::-1],
+    "the same": lambda a: np.broadcast_to(a[:1], a.shape),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("dtype", [float64, float32, float16, bfloat16], ids=str)
+def test_other_formats_and_layouts_are_left_to_the_reference(turn, dtype):
+    given = TURNS[turn](VALUES.astype(dtype)), TURNS[turn](SLOPES.astype(dtype)), 0.3
+    names, *found = _run(*given)
+    with reference_only():
+        wanted, *truth = _run(*given)
+    assert names == wanted
+    for got, want in zip(found, truth, strict=True):
+        _equal(got, want)
+
+
+def test_whole_channels_are_left_to_the_reference():
+    y = ops.dropout2d(Tensor(np.ones((8, 64, 20, 20), np.float32), requires_grad=True), 0.5)
+    assert y.node.body is y.node.op.forward.reference
+    assert (y.array.reshape(512, 400).std(1) == 0).all()

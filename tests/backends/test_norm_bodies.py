@@ -1,0 +1,78 @@
+"""rms_norm by oneDNN: its values and gradients are those of float64, and a row that is not finite stays alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit import ops
+from ampkit.backends.cpu.dnnl import library, trouble
+from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.primitive import reference_only
+from ampkit.core.tape import grad
+from ampkit.core.tensor import Tensor
+from ampkit.testing import Case, assert_close, check_precision, normal
+
+pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+
+CASES = [
+    Case("rms_norm", normal(1400, 96), (96,), normal(96)),
+    Case("rms_norm", normal(1400, 96), (96,), normal(96), eps=0.5),
+    Case("rms_norm", normal(7, 200, 101), 101),
+    Case("rms_norm", normal(3, 50000), (50000,), normal(50000)),
+]
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
+    check_precision(case, dtype)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_the_bodies_are_what_runs(case, dtype):
+    (out,) = case(*case.tensors(dtype))
+    assert out.node.body.name == "rms_norm_cpu"
+    backward, needs = out.node.op.backward_primitive, out.node.op.needs(out.node)
+    params = {"normalized_shape": case.inputs[1], "eps": None}
+    body = backward.pick("cpu", out.array, out.node.saved, needs, **params)
+    assert body.name == "rms_norm_backward_cpu"
+    assert body.run(out.array, out.node.saved, needs, **params) is not NotImplemented
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_rows_that_are_not_finite_zero_or_huge_come_out_as_in_the_reference(dtype):
+    rng = np.random.default_rng(0)
+    values, slopes = (rng.standard_normal((1500, 90)).astype(dtype) for _ in range(2))
+    values[1, 3], values[2, 0], values[3, 89], values[4], values[5] = np.nan, np.inf, -np.inf, 0, 1e25
+    values[6], slopes[7, 5], slopes[8, 1] = 1e-30, np.nan, np.inf
+
+    def run(rows):
+        x, weight = Tensor(values[rows], True), Tensor(np.linspace(1, 2, 90, dtype=np.float32), True)
+        y = ops.rms_norm(x, 90, weight)
+        return y.detach(), *grad(y, [x, weight], Tensor(slopes[rows].astype(y.dtype)))
+
+    found = run(slice(None))
+    with reference_only():
+        truth = run(slice(None))
+    for got, want in zip(found, truth, strict=True):
+        got, want = got.numpy().astype(float), want.numpy().astype(float)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_allclose(got, want, rtol=2e-2 if dtype == bfloat16 else 1e-4, atol=1e-3)
+    assert np.flatnonzero(np.isnan(found[0].numpy().astype(float)).any(1)).tolist() == [1, 2, 3]
+
+
+def test_the_gradient_of_a_weight_alone_and_of_the_input_alone():
+    values = np.random.default_rng(0).standard_normal((1500, 90)).astype(np.float32)
+
+    def run(first, second):
+        x, weight = Tensor(values, first), Tensor(np.linspace(1, 2, 90, dtype=np.float32), second)
+        y = ops.rms_norm(x, 90, weight)
+        return grad(y, [t for t in (x, weight) if t.requires_grad], Tensor(values))
+
+    for asked in ((True, False), (False, True)):
+        found = run(*asked)
+        with reference_only():
+            truth = run(*asked)
+        assert_close(found[0], truth[0])
