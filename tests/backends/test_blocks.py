@@ -15,7 +15,8 @@ from ampkit.core.primitive import reference_only
 
 @pytest.fixture(autouse=True)
 def no_other_bodies(monkeypatch):
-    monkeypatch.setattr(eltwise, "fits", lambda *arrays: False)
+    for name in ("fits", "fit_widened"):
+        monkeypatch.setattr(eltwise, name, lambda *arrays: False)
 
 
 CALLS = {

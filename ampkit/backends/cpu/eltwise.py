@@ -11,6 +11,7 @@ import ctypes
 from functools import cache
 
 from ...core.dtypes import DType, float32
+from .device import in_format
 from .dnnl import library
 from .formats import FORMATS, flattened, reordered_like
 from .onednn import (
@@ -35,7 +36,12 @@ _LARGE = 1 << 16  # elements of float32 from which on a function is worth its ca
 
 def fits(array: HostArray, *others: HostArray) -> bool:
     """Whether `array`, and `others` beside it, are large, of one format that oneDNN computes in, and lie alike."""
-    if array.size < WORTH or array.dtype not in FORMATS or not computes(array.dtype) or flattened(array) is None:
+    return fit_widened(array, *others) and computes(array.dtype)
+
+
+def fit_widened(array: HostArray, *others: HostArray) -> bool:
+    """`fits`, or they could in float32: then what oneDNN does not compute in is widened, and the result rounded."""
+    if array.size < WORTH or array.dtype not in FORMATS or not computes(float32) or flattened(array) is None:
         return False
     return all(each.dtype == array.dtype and each.strides == array.strides for each in others)
 
@@ -55,13 +61,12 @@ def computes(dtype: DType) -> bool:
 
 
 def forward(function: str, alpha: float, input: HostArray) -> HostArray:
-    """`function` of each element, in the format and order of `input`, for which `fits` holds."""
-    flat = flattened(input)
-    assert flat is not None
+    """`function` of each element, in the format and order of `input`, for which `fit_widened` holds."""
+    flat = _computed(input)
     out = empty((flat.size,), flat.dtype)
     key = ("eltwise", function, alpha, flat.size, flat.dtype)
     prepared(key, lambda: _forward(function, alpha, flat.size, flat.dtype))(flat, out)
-    return reordered_like(input, out)
+    return reordered_like(input, in_format(out, input.dtype))
 
 
 def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> HostArray:
@@ -69,13 +74,18 @@ def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> Ho
 
     `function` "..._by_output" takes what the function gave for `input`.
     """
-    slope, flat = flattened(dy), flattened(input)
-    assert slope is not None
-    assert flat is not None
+    slope, flat = _computed(dy), _computed(input)
     out = empty((flat.size,), flat.dtype)
     key = ("eltwise_backward", function, alpha, flat.size, flat.dtype)
     prepared(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(slope, flat, out)
-    return reordered_like(input, out)
+    return reordered_like(dy, in_format(out, dy.dtype))
+
+
+def _computed(array: HostArray) -> HostArray:
+    # Its elements in the order of memory, in a format that oneDNN computes in.
+    flat = flattened(array)
+    assert flat is not None
+    return flat if computes(flat.dtype) else in_format(flat, float32)
 
 
 def _row(size: int, dtype: DType) -> Layout:
