@@ -1,4 +1,4 @@
-"""rms_norm by oneDNN: its values and gradients are those of float64, and a row that is not finite stays alone."""
+"""rms_norm and group_norm by oneDNN: values and gradients are those of float64, and what is not finite stays alone."""
 
 from __future__ import annotations
 
@@ -23,8 +23,16 @@ CASES = [
 ]
 
 
+GROUPS = [
+    Case("group_norm", normal(4, 24, 40, 41), 6, normal(24), normal(24)),
+    Case("group_norm", normal(4, 24, 40, 41), 1, eps=0.3),
+    Case("group_norm", normal(3, 8, 7000), 8, normal(8)),
+    Case("group_norm", normal(70, 2000), 20, normal(2000), normal(2000)),
+]
+
+
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("case", [*CASES, *GROUPS], ids=repr)
 def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
     check_precision(case, dtype)
 
@@ -76,3 +84,38 @@ def test_the_gradient_of_a_weight_alone_and_of_the_input_alone():
         with reference_only():
             truth = run(*asked)
         assert_close(found[0], truth[0])
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("case", GROUPS, ids=repr)
+def test_the_bodies_of_group_norm_are_what_runs(case, dtype):
+    (out,) = case(*case.tensors(dtype))
+    assert out.node.body.name == "group_norm_cpu"
+    backward, needs = out.node.op.backward_primitive, out.node.op.needs(out.node)
+    params = {"num_groups": case.inputs[1], "eps": 1e-5}
+    body = backward.pick("cpu", out.array, out.node.saved, needs, **params)
+    assert body.name == "group_norm_backward_cpu"
+    assert body.run(out.array, out.node.saved, needs, **params) is not NotImplemented
+
+
+def test_a_group_far_from_zero_keeps_its_digits_and_one_that_is_not_finite_stays_alone():
+    rng = np.random.default_rng(0)
+    values, slopes = (rng.standard_normal((4, 24, 40, 40)).astype(np.float32) for _ in range(2))
+    values[1] += 1000
+    values[2, 5, 0, 0] = np.nan
+
+    def run(dtype):
+        given = values.astype(dtype), np.linspace(1, 2, 24).astype(dtype)
+        x, weight = (Tensor(array, True) for array in given)
+        y = ops.group_norm(x, 6, weight)
+        return y, *grad(y, [x, weight], Tensor(slopes.astype(dtype)))
+
+    found, truth = run(np.float32), run(float)
+    assert found[0].node.body.name == "group_norm_cpu"
+    for got, want in zip(found[:2], truth[:2], strict=True):
+        got, want = got.detach().numpy(), want.detach().numpy()
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+    assert np.isnan(found[0].detach().numpy()).sum() == 4 * 1600
+    assert np.isnan(found[2].numpy()).sum() == 4
+    np.testing.assert_allclose(found[2].numpy()[:4], truth[2].numpy()[:4], rtol=1e-3)

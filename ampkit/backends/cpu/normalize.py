@@ -1,4 +1,4 @@
-"""Bodies of layer_norm and rms_norm: oneDNN's, over rows, with statistics in float32."""
+"""Bodies of layer_norm, rms_norm and group_norm: oneDNN's layer norm, over rows, with statistics in float32."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
-from ...ops.normalize import layer_norm, rms_norm
+from ...ops.normalize import group_norm, layer_norm, rms_norm
+from ...ops.sums import channels, sum_channels
 from .device import in_format
 from .eltwise import computes
 from .formats import FORMATS
 from .gemm import folded
 from .onednn import (
+    ALGORITHM,
     BACKWARD,
     DIFF_DST,
     DIFF_SCALE,
@@ -26,6 +28,7 @@ from .onednn import (
     SCALE,
     SHIFT,
     SRC,
+    SRC_1,
     TRAINING,
     VARIANCE,
     WORTH,
@@ -174,3 +177,78 @@ def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_sh
         if dx is not push:
             dx[at] = in_format(part, needs[0])
     return dx.reshape(dy.shape), in_format(dw, needs[1]) if needs[1] else None
+
+
+# group_norm: layer_norm of groups of channels, without scales, which belong to each channel
+
+
+def _groups_fit(array: HostArray) -> bool:
+    known = array.dtype in FORMATS and array.size >= _LARGE and array[0].size > 1
+    return known and computes(float32) and bool(array.flags.c_contiguous)
+
+
+def _by_channel(kind: str, array: HostArray, scale: HostArray) -> HostArray:
+    """`array` [N, C, S] "mul" or "add" `scale` [C], in place, float32."""
+    _, c, size = array.shape
+
+    def build() -> Call:
+        word = float32.itemsize
+        of = Layout(array.shape, float32, (c * size * word, size * word, word))
+        by = Layout((1, c, 1), float32, (c * word, word, word))
+        given = [ALGORITHM[kind], of.handle, by.handle, of.handle, attributes()]
+        return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, of)])
+
+    call = prepared(("by_channel", kind, array.shape), build)
+    if call is None:
+        {"mul": np.multiply, "add": np.add}[kind](array, scale.reshape(-1, 1), out=array)
+    else:
+        call(array, np.ascontiguousarray(scale), array)
+    return array
+
+
+def _standardized(input: HostArray, groups: int, eps: float) -> tuple[HostArray, HostArray, HostArray] | None:
+    """Each group of `input` [N, C, ...] with mean 0 and variance 1, float32; the means, and the variances."""
+    rows = len(input) * groups
+    shape = rows, input.size // rows
+    call = prepared(("group_norm", shape, eps), lambda: _forward(shape, float32, float32, 0, eps))
+    if call is None:
+        return None
+    out, mean, variance = empty(input.shape, float32), empty((rows,), float32), empty((rows,), float32)
+    call(in_format(input, float32), out, mean, variance)
+    return out, mean, variance
+
+
+@group_norm.on("cpu", when=lambda input, *more: _groups_fit(input), least=_LARGE)
+def group_norm_cpu(
+    input: HostArray, num_groups: int, weight: HostArray | None, bias: HostArray | None, eps: float, *, dtype: DType
+) -> Any:
+    found = _standardized(input, num_groups, eps)
+    if found is None:
+        return NotImplemented
+    out, mean, variance = found
+    for kind, scale in (("mul", weight), ("add", bias)):
+        if scale is not None:
+            _by_channel(kind, channels(out), in_format(scale, float32))
+    rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
+    return in_format(out, dtype), Saved(input=input, weight=weight, mean=mean.reshape(-1, 1), rstd=rstd)
+
+
+def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> bool:
+    return bool(needs[0]) and saved.rstd.dtype == float32 and _groups_fit(dy) and _groups_fit(saved.input)
+
+
+@group_norm.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+    "cpu", when=_group_back_fits, least=_LARGE
+)
+def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> Any:
+    shape = len(saved.rstd), dy.size // len(saved.rstd)
+    call = prepared(("group_norm_backward", shape), lambda: _backward(shape, float32, float32, float32, 0, 0.0))
+    hat = _standardized(saved.input, num_groups, eps) if needs[1] else None
+    if call is None or (needs[1] and hat is None):
+        return NotImplemented
+    dx, slope = empty(dy.shape, float32), channels(in_format(dy, float32))
+    dw = None if hat is None else in_format(np.einsum("ncs,ncs->c", slope, channels(hat[0])), needs[1])
+    db = in_format(sum_channels(slope).reshape(-1), needs[2]) if needs[2] else None
+    push = slope if saved.weight is None else _by_channel("mul", slope.copy(), in_format(saved.weight, float32))
+    call(push, in_format(saved.input, float32), saved.mean, saved.rstd.reshape(-1) ** -2, dx)
+    return in_format(dx, needs[0]), dw, db
