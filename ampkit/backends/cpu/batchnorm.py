@@ -51,15 +51,6 @@ def _last(array: HostArray) -> HostArray:
     return np.moveaxis(array, 1, -1)
 
 
-def _pixels(rows: int, channels: int, dtype: DType) -> Layout:
-    # Images are long columns of pixels here: [rows, C].
-    return Layout((rows, channels), dtype, (channels * dtype.itemsize, dtype.itemsize))
-
-
-def _row(size: int) -> Layout:
-    return Layout((size,), float32, (float32.itemsize,))
-
-
 def statistics(pixels: HostArray, eps: float) -> tuple[HostArray, HostArray] | None:
     """Mean and biased variance of each column of [rows, C], float32; None where oneDNN has no fast code for it.
 
@@ -96,7 +87,7 @@ def _prepared(rows: int, channels: int, dtype: DType, flags: int, eps: float) ->
 
 
 def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
-    of, each = _pixels(rows, channels, dtype), _row(channels)
+    of, each = Layout.dense((rows, channels), dtype), Layout.dense((channels,), float32)  # [rows of pixels, C]
     given = [TRAINING, of.handle, of.handle, ctypes.c_float(eps), flags, attributes()]
     uses = [(SRC, of), (DST, of), (MEAN, each), (VARIANCE, each)]
     uses += [(SCALE, each)] * bool(flags & _SCALED) + [(SHIFT, each)] * bool(flags & _SHIFTED)
@@ -104,7 +95,7 @@ def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> 
 
 
 def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
-    of, each, small = _pixels(rows, channels, dtype), _row(channels), ctypes.c_float(eps)
+    of, each, small = Layout.dense((rows, channels), dtype), Layout.dense((channels,), float32), ctypes.c_float(eps)
     given = [TRAINING, of.handle, of.handle, small, flags, attributes()]
     hint = described("batch_normalization_forward", *given)
     given = [BACKWARD, of.handle, of.handle, of.handle, small, flags, hint, attributes()]

@@ -107,25 +107,26 @@ def _zero() -> HostArray:
     return made
 
 
-def _row(size: int, dtype: DType) -> Layout:
-    return Layout((size,), dtype, (dtype.itemsize,))
+def calling(kind: str, first: Layout, second: Layout, *after: tuple[Any, ...]) -> Call:
+    """The call of `kind` on two arrays, the second of which may broadcast: (first, second, result like the first).
+
+    after: as for `attributes`; what their layouts stand for are further arrays, in their order.
+    """
+    given = [ALGORITHM[kind], first.handle, second.handle, first.handle, attributes(*after)]
+    more = [(POST_OP * (i + 1) | SRC_1, rest[0]) for i, (_, *rest) in enumerate(after) if isinstance(rest[0], Layout)]
+    return Call("binary", given, [(SRC, first), (SRC_1, second), (DST, first), *more])
 
 
 def _two(kind: str, size: int, first: DType, second: DType) -> Call:
-    row, other = _row(size, first), _row(size, second)
-    given = [ALGORITHM[kind], row.handle, other.handle, row.handle, attributes()]
-    return Call("binary", given, [(SRC, row), (SRC_1, other), (DST, row)])
+    return calling(kind, Layout.dense((size,), first), Layout.dense((size,), second))
 
 
 def _scaled(size: int, dtype: DType, scale: float) -> Call:
     # source * another of whole numbers, times scale
-    row, mask = _row(size, dtype), _row(size, uint8)
-    given = [ALGORITHM["mul"], row.handle, mask.handle, row.handle, attributes(("linear", scale, 0.0))]
-    return Call("binary", given, [(SRC, row), (SRC_1, mask), (DST, row)])
+    return calling("mul", Layout.dense((size,), dtype), Layout.dense((size,), uint8), ("linear", scale, 0.0))
 
 
 def _by_zero(first: str, then: str, size: int, dtype: DType) -> Call:
     # (source `first` 0) `then` another array
-    row, zero = _row(size, dtype), _row(1, float32)
-    given = [ALGORITHM[first], row.handle, zero.handle, row.handle, attributes((then, row))]
-    return Call("binary", given, [(SRC, row), (SRC_1, zero), (DST, row), (POST_OP | SRC_1, row)])
+    row = Layout.dense((size,), dtype)
+    return calling(first, row, Layout.dense((1,), float32), (then, row))

@@ -5,7 +5,6 @@ What oneDNN has no fast code for in a 16-bit format is widened.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,7 +62,7 @@ class Conv(NamedTuple):
 def _forward_parts(c: Conv, with_bias: bool) -> tuple[Any, ...]:
     of, to = layout(c.images, c.dtype), layout(c.maps, c.out)
     kernels = Layout(c.grouped, c.dtype, None)
-    bias = Layout((c.kernels[0],), c.dtype, (c.dtype.itemsize,)) if with_bias else None
+    bias = Layout.dense(c.kernels[:1], c.dtype) if with_bias else None
     return of, to, kernels, bias
 
 
@@ -126,16 +125,12 @@ def _ready(kind: str, c: Conv, with_bias: bool = False) -> _Ready | None:
         )()
         place = 2 if kind == "kernels" else 1
         theirs, dtype = call.layouts[place], float32 if kind == "kernels" else c.dtype
-        ours = Layout(c.grouped, dtype, _contiguous(c.grouped, dtype.itemsize))
+        ours = Layout.dense(c.grouped, dtype)
         of, to = (theirs, ours) if kind == "kernels" else (ours, theirs)
         return _Ready(call, packing(of, to), theirs.nbytes, theirs.number)
 
     found: _Ready | None = prepared(("conv", kind, c, with_bias), build)
     return found
-
-
-def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _widened(c: Conv) -> Conv:

@@ -88,18 +88,14 @@ def _computed(array: HostArray) -> HostArray:
     return flat if computes(flat.dtype) else in_format(flat, float32)
 
 
-def _row(size: int, dtype: DType) -> Layout:
-    return Layout((size,), dtype, (dtype.itemsize,))
-
-
 def _forward(function: str, alpha: float, size: int, dtype: DType) -> Call:
-    row, numbers = _row(size, dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
+    row, numbers = Layout.dense((size,), dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
     given = [TRAINING, ALGORITHM[function], row.handle, row.handle, *numbers, attributes()]
     return Call("eltwise_forward", given, [(SRC, row), (DST, row)])
 
 
 def _backward(function: str, alpha: float, size: int, dtype: DType) -> Call:
-    row, numbers = _row(size, dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
+    row, numbers = Layout.dense((size,), dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
     kind, handles = ALGORITHM[function], (row.handle, row.handle)
     hint = described("eltwise_forward", TRAINING, kind, *handles, *numbers, attributes())
     given = [kind, row.handle, *handles, *numbers, hint, attributes()]

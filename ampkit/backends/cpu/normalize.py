@@ -12,12 +12,12 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.normalize import group_norm, layer_norm, rms_norm
 from ...ops.sums import channels, sum_channels
+from .binary import calling
 from .device import in_format
 from .eltwise import computes
 from .formats import FORMATS
 from .gemm import folded
 from .onednn import (
-    ALGORITHM,
     BACKWARD,
     DIFF_DST,
     DIFF_SCALE,
@@ -28,7 +28,6 @@ from .onednn import (
     SCALE,
     SHIFT,
     SRC,
-    SRC_1,
     TRAINING,
     VARIANCE,
     WORTH,
@@ -50,16 +49,9 @@ def _flags(weight: Any, bias: Any) -> int:
     return _SCALED * (weight is not None) + _SHIFTED * (bias is not None)
 
 
-def _rows(shape: tuple[int, int], dtype: DType) -> Layout:
-    return Layout(shape, dtype, (shape[1] * dtype.itemsize, dtype.itemsize))
-
-
-def _row(size: int) -> Layout:
-    return Layout((size,), float32, (float32.itemsize,))
-
-
 def _forward(shape: tuple[int, int], dtype: DType, out: DType, flags: int, eps: float) -> Call:
-    of, to, each, scale = _rows(shape, dtype), _rows(shape, out), _row(shape[0]), _row(shape[1])
+    of, to = Layout.dense(shape, dtype), Layout.dense(shape, out)
+    each, scale = (Layout.dense((n,), float32) for n in shape)
     given = [TRAINING, of.handle, to.handle, each.handle, ctypes.c_float(eps), flags, attributes()]
     uses = [(SRC, of), (DST, to), (MEAN, each), (VARIANCE, each)]
     uses += [(SCALE, scale)] * bool(flags & _SCALED) + [(SHIFT, scale)] * bool(flags & _SHIFTED)
@@ -67,7 +59,8 @@ def _forward(shape: tuple[int, int], dtype: DType, out: DType, flags: int, eps: 
 
 
 def _backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, flags: int, eps: float) -> Call:
-    of, dy, to, each, scale = *(_rows(shape, d) for d in (dtype, slope, out)), _row(shape[0]), _row(shape[1])
+    of, dy, to = (Layout.dense(shape, d) for d in (dtype, slope, out))
+    each, scale = (Layout.dense((n,), float32) for n in shape)
     small = ctypes.c_float(eps)
     given = [TRAINING, of.handle, dy.handle, each.handle, small, flags, attributes()]
     hint = described("layer_normalization_forward", *given)
@@ -189,14 +182,10 @@ def _groups_fit(array: HostArray) -> bool:
 
 def _by_channel(kind: str, array: HostArray, scale: HostArray) -> HostArray:
     """`array` [N, C, S] "mul" or "add" `scale` [C], in place, float32."""
-    _, c, size = array.shape
+    c = array.shape[1]
 
     def build() -> Call:
-        word = float32.itemsize
-        of = Layout(array.shape, float32, (c * size * word, size * word, word))
-        by = Layout((1, c, 1), float32, (c * word, word, word))
-        given = [ALGORITHM[kind], of.handle, by.handle, of.handle, attributes()]
-        return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, of)])
+        return calling(kind, Layout.dense(array.shape, float32), Layout.dense((1, c, 1), float32))
 
     call = prepared(("by_channel", kind, array.shape), build)
     if call is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,11 @@ class Layout:
     def of(cls, array: HostArray) -> Layout:
         """The layout of an array."""
         return cls(array.shape, array.dtype, array.strides)
+
+    @classmethod
+    def dense(cls, shape: Sequence[int], dtype: DType) -> Layout:
+        """The layout of an array of this shape whose elements lie side by side, the last axis innermost."""
+        return cls(shape, dtype, [dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape))])
 
     @property
     def number(self) -> int:

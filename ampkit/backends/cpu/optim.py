@@ -17,11 +17,11 @@ from ...flat import chunks, look, narrow
 from ...optim.adam import adam_update
 from ...optim.clip import power_sum
 from ...optim.sgd import sgd_update
-from .binary import PIECE, two
+from .binary import PIECE, calling, two
 from .dnnl import library
 from .formats import FORMATS, reorder
 from .gemm import column_sums
-from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
+from .onednn import WORTH, Call, HostArray, Layout, empty, prepared
 
 
 class _Steps(NamedTuple):
@@ -35,23 +35,15 @@ class _Steps(NamedTuple):
 
 
 def _steps(size: int, first: float, second: float, eps: float) -> _Steps:
-    row, number = _row(size), _row(1)
-
-    def step(kind: str, other: Layout, *after: tuple[Any, ...], more: Any = ()) -> Call:
-        described = [ALGORITHM[kind], row.handle, other.handle, row.handle, attributes(*after)]
-        return Call("binary", described, [(SRC, row), (SRC_1, other), (DST, row), *more])
+    row, number = (Layout.dense((n,), float32) for n in (size, 1))
 
     return _Steps(
-        step("mul", number, ("sum", first)),
-        step("mul", row, ("linear", 1 - second, 0.0), ("sum", second)),
-        step("mul", number, ("sqrt", 0.0, 0.0), ("linear", 1.0, eps)),
-        step("mul", number),
-        step("div", row, ("mul", number), ("sum", 1.0), more=[(POST_OP | SRC_1, number)]),
+        calling("mul", row, number, ("sum", first)),
+        calling("mul", row, row, ("linear", 1 - second, 0.0), ("sum", second)),
+        calling("mul", row, number, ("sqrt", 0.0, 0.0), ("linear", 1.0, eps)),
+        calling("mul", row, number),
+        calling("div", row, row, ("mul", number), ("sum", 1.0)),
     )
-
-
-def _row(size: int) -> Layout:
-    return Layout((size,), float32, (float32.itemsize,))
 
 
 def _fits(master: HostArray, *others: Any, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> bool:
@@ -113,14 +105,10 @@ class _Moves(NamedTuple):
 
 
 def _moves(size: int) -> _Moves:
-    row, number = _row(size), _row(1)
+    row, number = (Layout.dense((n,), float32) for n in (size, 1))
 
-    def scaled(*after: tuple[Any, ...]) -> Call:
-        described = [ALGORITHM["mul"], row.handle, number.handle, row.handle, attributes(*after)]
-        more = [(POST_OP | SRC_1, row)] if after and after[0][0] == "add" else []
-        return Call("binary", described, [(SRC, row), (SRC_1, number), (DST, row), *more])
-
-    return _Moves(scaled(("add", row)), scaled(), scaled(("sum", 1.0)), scaled(("add", row)), scaled(("sum", 1.0)))
+    by_number, more, plus = (calling("mul", row, number, *after) for after in ((), (("sum", 1.0),), (("add", row),)))
+    return _Moves(plus, by_number, more, plus, more)
 
 
 def _sgd_fits(master: HostArray, *others: Any, maximize: bool, **options: Any) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 
 from ...core.dtypes import float32
 from ...overflow import unscale
-from .binary import PIECE, finite
+from .binary import PIECE, calling, finite
 from .dnnl import library
-from .onednn import ALGORITHM, DST, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, prepared
+from .onednn import WORTH, Call, HostArray, Layout, prepared
 
 
 def _fits(gradient: HostArray, inverse: Any, flags: Any) -> bool:
@@ -32,8 +32,6 @@ def unscale_cpu(gradient: HostArray, inverse: HostArray | None, flags: HostArray
 
 def _times(piece: HostArray, number: HostArray) -> None:
     def build() -> Call:
-        row, one = (Layout((size,), float32, (float32.itemsize,)) for size in (piece.size, 1))
-        given = [ALGORITHM["mul"], row.handle, one.handle, row.handle, attributes()]
-        return Call("binary", given, [(SRC, row), (SRC_1, one), (DST, row)])
+        return calling("mul", Layout.dense((piece.size,), float32), Layout.dense((1,), float32))
 
     prepared(("times", piece.size), build)(piece, number, piece)

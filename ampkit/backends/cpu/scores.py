@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.dtypes import float32
+from .binary import calling
 from .device import in_format
-from .onednn import ALGORITHM, DST, SRC, SRC_1, Call, HostArray, Layout, attributes, prepared
+from .onednn import Call, HostArray, Layout, prepared
 
 
 class Tile(NamedTuple):
@@ -60,9 +61,8 @@ def _combine(kind: str, scores: HostArray, mask: HostArray) -> None:
     size = scores[0].size
 
     def build() -> Call:
-        of, by = (Layout((len(x), size), float32, (size * float32.itemsize, float32.itemsize)) for x in (scores, mask))
-        given = [ALGORITHM[kind], of.handle, by.handle, of.handle, attributes()]
-        return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, of)])
+        first, second = (Layout.dense((len(array), size), float32) for array in (scores, mask))
+        return calling(kind, first, second)
 
     call = prepared(("mask", kind, len(scores), len(mask), size), build)
     if call is None:
