@@ -35,7 +35,7 @@ WORTH = 1 << 12  # scores; below, the reference is as fast
 
 def _fits(query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, *params: Any) -> bool:
     is_causal, scale, enable_gqa = params[2:]
-    if scale == 0 or library() is None or query.dtype not in FORMATS:
+    if scale == 0 or library() is None or query.dtype not in FORMATS or not _complete(float32):
         return False
     alone = query.shape[: -2 - enable_gqa]  # heads of key and value serve several of query with enable_gqa
     alike = (
@@ -103,13 +103,14 @@ def _laid_like(array: HostArray, found: HostArray, dtype: DType) -> HostArray:
 @cache
 def _complete(dtype: DType) -> bool:
     """Whether every step can be made in `dtype`, and is worth it: tried once, on a small tile."""
-    if dtype == float32 or not multiplies(dtype):
-        return dtype == float32
+    if not multiplies(dtype):
+        return False
     rows = empty((1, 16, 16), dtype)
     rows[...] = 0
     wide, found = empty(rows.shape, float32), rows_of(folded(np.zeros(rows.shape, np.float32)), "softmax", dtype)
-    steps = (multiply(rows, rows, wide), multiply(rows, rows, rows.copy()), found is not None)
-    return all(steps) and row_gradients(folded(rows), folded(rows), "softmax", dtype) is not None
+    steps = [multiply(rows, rows, wide), multiply(rows, rows, rows.copy()), found is not None]
+    back = dtype == float32 or row_gradients(folded(rows), folded(rows), "softmax", dtype) is not None
+    return all(steps) and back
 
 
 def _must(done: bool) -> None:
@@ -183,9 +184,7 @@ def attention_cpu_backward(
         if keep is not None:
             used, ds = kept(weights, keep[tile]), kept(ds, keep[tile])
         _add(used.swapaxes(1, 2), dy, dv[heads, columns], several)
-        found = row_gradients(folded(ds), folded(weights), "softmax", a.kind)
-        _must(found is not None)
-        ds = found.reshape(ds.shape)  # type: ignore[union-attr]
+        ds = _through_softmax(ds, weights)
         _must(multiply(ds, a.key[heads, columns], dq[heads, rows]))
         _add(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], several)
         if dmask is not None:
@@ -197,6 +196,15 @@ def attention_cpu_backward(
     if dmask is not None:
         dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], -1)
     return *gradients, dmask, None
+
+
+def _through_softmax(ds: HostArray, weights: HostArray) -> HostArray:
+    found = row_gradients(folded(ds), folded(weights), "softmax", ds.dtype)
+    if found is not None:
+        return found.reshape(ds.shape)
+    ds -= np.einsum("hrc,hrc->hr", ds, weights)[..., None]  # in float32, without AVX-512
+    ds *= weights
+    return ds
 
 
 def _add(first: HostArray, second: HostArray, total: HostArray, more: bool) -> None:

@@ -91,11 +91,12 @@ class Layout:
     def number(self) -> int:
         """The same for equal layouts."""
         lib = _need().slow
-        for number, known in enumerate(_met):
-            if lib.dnnl_memory_desc_equal(self.handle, known.handle):
-                return number
-        _met.append(self)
-        return len(_met) - 1
+        with _meeting:
+            for number, known in enumerate(_met):
+                if lib.dnnl_memory_desc_equal(self.handle, known.handle):
+                    return number
+            _met.append(self)
+            return len(_met) - 1
 
     @property
     def nbytes(self) -> int:
@@ -103,6 +104,7 @@ class Layout:
 
 
 _met: list[Layout] = []
+_meeting = threading.Lock()
 
 
 def engine() -> Handle:
