@@ -75,7 +75,7 @@ def _blas() -> Iterator[Finding]:
 def _onednn() -> Iterator[Finding]:
     lib = dnnl.library()
     if lib is None:
-        cure = "NumPy runs everything; with oneDNN a training step takes a third to a half of the time"
+        cure = "NumPy runs everything; with oneDNN a training step takes about half of the time"
         yield Finding("oneDNN", "note", dnnl.trouble(), cure)
     else:
         yield Finding("oneDNN", "ok", f"{'.'.join(map(str, lib.version))}, {dnnl.isa()}")

@@ -34,6 +34,7 @@ def _equal(found, truth):
     np.testing.assert_array_equal(found.astype(float), truth.astype(float))
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_values_and_gradients_are_those_of_the_reference(dtype, p):

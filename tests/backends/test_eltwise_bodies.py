@@ -34,6 +34,7 @@ def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype)
     check_precision(case, dtype)
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_onednn_is_what_runs(case, dtype, monkeypatch):

@@ -51,6 +51,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_arrays_of_every_layout_are_converted_or_left_to_numpy(layout):
     array = LAYOUTS[layout](np.random.default_rng(0).standard_normal((3, 4, 5, 6)).astype(np.float32))

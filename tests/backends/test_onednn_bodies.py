@@ -96,7 +96,7 @@ def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype)
 
 
 @pytest.fixture
-def bfloat16_units(monkeypatch):
+def bfloat16_units(monkeypatch, computed):
     """As if this machine multiplied bfloat16 fast: oneDNN does it everywhere, slowly where there are no units."""
     for module in (gemm, conv, attention):
         monkeypatch.setattr(module, "multiplies", lambda dtype: dtype in (float32, bfloat16))
@@ -296,6 +296,7 @@ def test_a_narrower_operand_is_widened_on_the_way(name, formats):
         assert_close(low.grad, high.grad, GRADIENT_TOLERANCE[low.dtype])
 
 
+@pytest.mark.usefixtures("computed")
 def test_a_residual_in_bfloat16_is_added_to_float32_in_one_pass():
     a, b = np.ones((100, 100), np.float32), np.ones((100, 100), bfloat16)
     assert ops.add.forward.pick("cpu", a, b, 1).name == "forward"
@@ -354,6 +355,7 @@ def _channels_last(values):
     return np.ascontiguousarray(values.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 @pytest.mark.parametrize(
     "turn", [_channels_last, lambda values: values[:, :, 0, 0].repeat(60, 0)], ids=["images", "rows"]

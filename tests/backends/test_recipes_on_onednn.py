@@ -8,7 +8,7 @@ import pytest
 
 from ampkit import config
 from ampkit.backends.cpu import onednn, rooms
-from ampkit.backends.cpu.dnnl import OneDNNError, library, trouble
+from ampkit.backends.cpu.dnnl import OneDNNError, isa, library, trouble
 from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
 from ampkit.train import StepRow, fit
 
@@ -34,13 +34,14 @@ def test_nothing_that_a_recipe_asks_for_is_refused(name, more, monkeypatch):
     monkeypatch.setattr(onednn.Call, "__init__", watched)
     monkeypatch.setattr(onednn._own, "calls", {})
     list(fit(config.load(RECIPES / f"{name}.toml", ["train.epochs=", "train.steps=2", "train.eval_every=", *more])))
-    assert not refused
+    known = set() if "AVX-512" in isa() or "AMX" in isa() else {"softmax_backward"}
+    assert {each.partition(":")[0] for each in refused} <= known  # the slope of softmax is fast with AVX-512 alone
     kinds = {
         "digits_cnn": {"convolution_forward", "convolution_backward_weights", "batch_normalization_backward"},
         "digits_mlp": {"matmul"},
         "text_gpt": {"matmul", "layer_normalization_backward", "softmax_backward", "eltwise_backward"},
     }
-    assert {"binary", *kinds[name]} <= set(made)  # binary: Adam's update
+    assert {"binary", *kinds[name]} - known <= set(made)  # binary: Adam's update
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

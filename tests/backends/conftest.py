@@ -1,0 +1,18 @@
+"""What the tests of the CPU's bodies share."""
+
+from __future__ import annotations
+
+import pytest
+
+from ampkit.backends.cpu.dnnl import isa
+from ampkit.backends.cpu.eltwise import computes
+from ampkit.core.dtypes import bfloat16
+
+
+@pytest.fixture
+def computed(request):
+    """Skips a test where oneDNN has no fast code in its `dtype`; in bfloat16 if it is about no other."""
+    callspec = getattr(request.node, "callspec", None)
+    dtype = callspec.params.get("dtype", bfloat16) if callspec else bfloat16
+    if not computes(dtype):
+        pytest.skip(f"oneDNN has no fast code in {dtype} on {isa()}")
