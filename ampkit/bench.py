@@ -68,6 +68,7 @@ Event = Started | Row | Result
 def bench(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Iterator[Event]:
     """Train `recipe` once per precision; for each yields Started, its rows as they come, and its Result.
 
+    A recipe with `train.bench_steps` is trained for that many steps, its schedule drawn together to fit.
     A recipe that cannot run here raises what `fit` raises, before the first Started. A run that fails on the way, by
     NonFiniteError say, gives a Result with `error`.
     """
@@ -77,7 +78,10 @@ def bench(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Iterator[Ev
 
 def _in(recipe: Recipe, dtype: str) -> Recipe:
     amp = recipe.amp.model_copy(update={"dtype": dtype})
-    return recipe.model_copy(update={"amp": amp, "train": recipe.train.model_copy(update={"log_every": 1})})
+    train: dict[str, Any] = {"log_every": 1}
+    if recipe.train.bench_steps is not None:
+        train |= {"steps": recipe.train.bench_steps, "epochs": None}
+    return recipe.model_copy(update={"amp": amp, "train": recipe.train.model_copy(update=train)})
 
 
 def _one(recipe: Recipe) -> Iterator[Event]:

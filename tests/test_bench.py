@@ -34,6 +34,12 @@ def test_each_precision_starts_logs_every_step_evaluates_and_gives_its_result():
     assert half.seconds < half.wall_seconds
 
 
+def test_a_bench_takes_as_many_steps_as_the_recipe_says_for_it():
+    events = list(bench(recipe("train.steps=", "train.epochs=9", "train.bench_steps=2"), ["float32"]))
+    assert events[0].steps == 2
+    assert [event.step for event in events if isinstance(event, StepRow)] == [1, 2]
+
+
 def test_a_run_that_fails_gives_a_result_that_says_why():
     result = list(bench(recipe('optimizer={name="sgd", lr=1e30}'), ["float32"]))[-1]
     assert "needs a finite loss" in result.error

@@ -101,8 +101,10 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
     if train.epochs is not None and isinstance(data, Text):
         yield Fault("train.epochs", "steps instead: windows of text are drawn without end", str(train.epochs))
     warmup = getattr(schedule, "warmup", 0)
-    if train.steps is not None and warmup >= train.steps:
-        yield Fault("schedule.warmup", f"less than train.steps, {train.steps}", str(warmup))
+    for key in ("steps", "bench_steps"):
+        steps = getattr(train, key)
+        if steps is not None and warmup >= steps:
+            yield Fault("schedule.warmup", f"less than train.{key}, {steps}", str(warmup))
 
 
 def _amp_misfits(amp: Any) -> Iterator[Fault]:

@@ -202,11 +202,12 @@ class Train(Section):
 
     eval_every None: once, at the end. eval_batches None: all that is held out. grad_clip: the largest norm.
     threads: of matrix products, where they can be told (`ampkit doctor` says); None leaves them as they are, and the
-    run directory says how many they were.
+    run directory says how many they were. bench_steps: how many `ampkit bench` takes in each precision; None: all.
     """
 
     steps: Count | None = None
     epochs: Count | None = None
+    bench_steps: Count | None = None
     seed: Seed = 0
     device: Device = "cpu"
     grad_clip: Positive | None = None
