@@ -1,0 +1,88 @@
+"""The GPU as a machine: CuPy arrays in the device's memory, and one line on why there is none."""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import DType
+from ...core.errors import DeviceError
+from .kernel import Kernels
+
+Array = Any  # a CuPy array
+
+
+class CUDA:
+    """The `Backend` of CuPy arrays. xp: CuPy, or what stands for it. index: the device that new arrays go to."""
+
+    name = "cuda"
+
+    def __init__(self, xp: Any, index: int = 0, kernels: Kernels | None = None):
+        self.xp, self.index = xp, index
+        self.kernels = kernels or Kernels(xp)
+        self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
+
+    def at(self, index: int) -> CUDA:
+        """The same for another device of the machine."""
+        return self if index == self.index else CUDA(self.xp, index, self.kernels)
+
+    def device_of(self, array: Array) -> str:
+        return f"cuda:{array.device.id}"
+
+    def asarray(self, values: Any, dtype: DType | None = None) -> Array:
+        with self.xp.cuda.Device(self.index):
+            return self.xp.asarray(values, dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        with self.xp.cuda.Device(self.index):
+            return self.xp.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        with self.xp.cuda.Device(self.index):
+            return self.xp.zeros(shape, dtype)
+
+    def cast(self, array: Array, dtype: DType) -> Array:
+        """`array` rounded to the nearest value of `dtype`, ties to even."""
+        return array.astype(dtype)
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """A copy in the host's memory; waits for the device."""
+        return self.xp.asnumpy(array)  # type: ignore[no-any-return]
+
+    def peek(self, array: Array) -> Any:
+        """The one value of `array` as a Python number; waits for the device."""
+        return array.item()
+
+    def inspect(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None:
+        raise NotImplementedError
+
+
+def connect() -> CUDA:
+    """The backend of this machine's GPUs. Raises DeviceError, with the cure, where none can be used."""
+    try:
+        xp = importlib.import_module("cupy")
+    except ImportError as error:
+        cure = "pip install 'ampkit[cuda13]' (or cuda12, by the driver's CUDA version)"
+        raise DeviceError("cuda", "CuPy", f"none: {error}", cure) from None
+    trouble = why_not(xp)
+    if trouble is not None:
+        raise DeviceError("cuda", *trouble)
+    return CUDA(xp)
+
+
+def why_not(xp: Any) -> tuple[str, str, str] | None:
+    """What keeps CuPy from using a GPU: what is needed, what was found, the cure; None if nothing does."""
+    runtime = xp.cuda.runtime
+    driver, mine = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if not driver:
+        return "NVIDIA's driver", "none", "install it, where there is a GPU; or train on the CPU"
+    if driver // 1000 < mine // 1000:
+        found = f"a driver for CUDA {driver // 1000} and CuPy for CUDA {mine // 1000}"
+        return "CuPy for the driver's CUDA", found, f"pip install 'ampkit[cuda{driver // 1000}]', or a newer driver"
+    if not xp.cuda.is_available():
+        return "a GPU", "a driver and no device", "see whether nvidia-smi lists one, and CUDA_VISIBLE_DEVICES"
+    return None
