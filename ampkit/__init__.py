@@ -18,6 +18,7 @@ from math import e, inf, nan, pi
 
 from . import amp, cuda, data, models, nn, ops, optim, utils
 from .backends import Device as device
+from .backends import get_default_device, set_default_device
 from .backends.cpu.threads import get_num_threads, set_num_threads
 from .core import observe
 from .core.dlpack import from_dlpack

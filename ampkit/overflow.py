@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ class Verdict:
 class Guard:
     """Watches the scale from the host, and stops a training that cannot go on. On a CPU it looks at once.
 
-    On a device that runs ahead the same look can come later, at copies of what `count` is given: a step that overflows
+    On a device that runs ahead the same look comes later, at copies of what `count` is given: a step that overflows
     changes no parameter in the meantime.
     """
 
@@ -126,11 +127,16 @@ class Guard:
     ) -> None:
         """Count an update. Raises ScaleCollapseError after SKIPS overflows in a row, or one at the floor."""
         self.updates += 1
-        was, now = float(look(before)), float(look(after))
-        for step, scale in ((self.updates, was), (self.updates + 1, now)):
+        judge = partial(self._judge, verdicts, self.updates, floor, hysteresis)
+        backends.of(overflow).later((overflow, before, after), judge)
+
+    def _judge(
+        self, verdicts: list[Verdict], update: int, floor: float, hysteresis: int, lost: bool, was: float, now: float
+    ) -> None:
+        for step, scale in ((update, was), (update + 1, now)):
             if not self.history or self.history[-1][1] != scale:
                 self.history.append((step, scale))
-        self.skips = self.skips + 1 if look(overflow) else 0
+        self.skips = self.skips + 1 if lost else 0
         if self.skips >= SKIPS:
             raise self._collapse(f"{self.skips} steps in a row overflowed", verdicts)
         if self.skips >= hysteresis and was <= floor:

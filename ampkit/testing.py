@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from . import backends
 from .core import dtypes
 from .core.dtypes import DType, bfloat16, float16, float32, float64
 from .core.errors import ArgumentError
@@ -115,11 +116,14 @@ class Case:
         return [draw.make(generator) for draw in _draws([*self.inputs, *self.params.values()])]
 
     def tensors(self, dtype: Any = float64, arrays: list[Array] | None = None) -> list[Tensor]:
-        """The drawn inputs as tensors, floats in `dtype` with requires_grad; their arrays refuse writes."""
+        """The drawn inputs as tensors of the default device, floats in `dtype` with requires_grad.
+
+        On a CPU their arrays refuse writes.
+        """
         made = [a.astype(dtype) if a.dtype == float64 else a.copy() for a in arrays or self.arrays()]
         for array in made:
             array.flags.writeable = False
-        return [Tensor(a, requires_grad=dtypes.is_float(a.dtype)) for a in made]
+        return [_placed(a, dtypes.is_float(a.dtype)) for a in made]
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         """Run the operation with `tensors` for the draws; its outputs as a list."""
@@ -132,6 +136,10 @@ class Case:
     def __repr__(self) -> str:
         more = [f"{name}={value!r}" for name, value in self.params.items()]
         return f"{self.name}({', '.join([*map(repr, self.inputs), *more])})"
+
+
+def _placed(array: Array, requires_grad: bool = False) -> Tensor:
+    return Tensor(backends.get().asarray(array), requires_grad)
 
 
 def _draws(items: Any) -> list[Draw]:
@@ -172,7 +180,7 @@ def assert_close(got: Any, want: Any, tolerance: tuple[float, float] | None = No
 
 
 def _array(value: Any) -> Array:
-    return value.array if isinstance(value, Tensor) else np.asarray(value)
+    return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
 
 
 # gradients
@@ -187,7 +195,7 @@ def gradcheck(function: Function, inputs: list[Tensor], tolerance: float = 1e-6)
     """
     generator = np.random.default_rng(0)
     outs = _floats(function(*inputs))
-    seeds = [Tensor(_fixed(generator.normal(size=o.shape))) for o in outs]
+    seeds = [_placed(_fixed(generator.normal(size=o.shape))) for o in outs]
     _compare(
         _gradients(outs, inputs, seeds), lambda *x: _dot(_floats(function(*x)), seeds), inputs, generator, tolerance
     )
@@ -197,14 +205,14 @@ def gradgradcheck(function: Function, inputs: list[Tensor], tolerance: float = 1
     """Check the gradients of the gradients of `function` against central differences of its gradients, in float64."""
     generator = np.random.default_rng(1)
     outs = _floats(function(*inputs))
-    seeds = [Tensor(_fixed(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
+    seeds = [_placed(_fixed(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
     points = [x for x in inputs if x.requires_grad]
     first = _gradients(outs, inputs, seeds, create_graph=True)
     for taped, plain in zip(first, _gradients(outs, inputs, seeds, retain_graph=True), strict=True):
         if plain is not None:
             assert taped is not None, "the recorded gradient is missing"
             assert_close(taped, plain, GRADIENT_TOLERANCE[float64], "the recorded gradient")
-    weights = [Tensor(_fixed(generator.normal(size=x.shape))) for x in points]
+    weights = [_placed(_fixed(generator.normal(size=x.shape))) for x in points]
     pairs = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and g.requires_grad]
     variables = [*points, *seeds]
     if not pairs:
@@ -229,13 +237,13 @@ def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], gene
         slope, direction = next(slopes), generator.normal(size=item.shape)
         sides = [_moved(inputs, position, sign * STEP * direction) for sign in (1, -1)]
         want = (f(*sides[0]) - f(*sides[1])) / (2 * STEP)
-        terms = np.zeros(()) if slope is None else slope.array * direction
+        terms = np.zeros(()) if slope is None else _array(slope) * direction
         room = tolerance * (1 + np.abs(terms).sum() + abs(want))
         assert abs(terms.sum() - want) <= room, f"input {position}: slope {terms.sum()}, by differences {want}"
 
 
 def _moved(inputs: list[Tensor], position: int, step: Array) -> list[Tensor]:
-    return [Tensor(np.asarray(x.array + step), True) if i == position else x for i, x in enumerate(inputs)]
+    return [_placed(np.asarray(_array(x) + step), True) if i == position else x for i, x in enumerate(inputs)]
 
 
 def _fixed(array: Any) -> Array:
@@ -274,15 +282,15 @@ def check_gradients(case: Case) -> None:
 def check_precision(case: Case, dtype: DType) -> None:
     """Values and gradients in `dtype` against those in float64 from the same, rounded, inputs."""
     low = case.tensors(dtype)
-    high = case.tensors(arrays=[t.array.astype(np.float64) if t.requires_grad else t.array for t in low])
+    high = case.tensors(arrays=[_array(t).astype(np.float64) if t.requires_grad else _array(t) for t in low])
     outs, wants = case(*low), case(*high)
     for got, want in zip(outs, wants, strict=True):
         assert_close(got, want)
     seeds = [np.random.default_rng(2).normal(size=w.shape).astype(dtype) for w in _floats(wants)]
     found = _gradients(
-        _floats(outs), low, [Tensor(s.astype(o.dtype)) for s, o in zip(seeds, _floats(outs), strict=True)]
+        _floats(outs), low, [_placed(s.astype(o.dtype)) for s, o in zip(seeds, _floats(outs), strict=True)]
     )
-    truth = _gradients(_floats(wants), high, [Tensor(s.astype(np.float64)) for s in seeds])
+    truth = _gradients(_floats(wants), high, [_placed(s.astype(np.float64)) for s in seeds])
     for slope, want in zip(found, truth, strict=True):
         assert (slope is None) == (want is None), "a gradient is missing"
         if slope is not None:
@@ -293,18 +301,20 @@ def check_precision(case: Case, dtype: DType) -> None:
 def check_strides(case: Case) -> None:
     """The same values from inputs whose elements do not lie next to each other."""
     tensors = case.tensors()
-    apart = [Tensor(_spread(t.array), t.requires_grad) for t in tensors]
+    apart = [Tensor(_spread(_array(t)), t.requires_grad) for t in tensors]
     for got, want in zip(case(*apart), case(*tensors), strict=True):
         assert_close(got, want)
 
 
-def _spread(array: Array) -> Array:
+def _spread(array: Array) -> Any:
+    there = backends.get()
     if not array.ndim:
-        return array
-    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype).T
-    view = wide.T[..., ::-2]
-    view[...] = array
-    view.flags.writeable = False
+        return there.asarray(array)
+    wide = there.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    view = wide[..., ::-2]
+    view[...] = there.asarray(array)
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = False
     return view
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,12 +45,14 @@ class Backend(Protocol):
     def cast(self, array: Array, dtype: DType) -> Array: ...
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]: ...
     def peek(self, array: Array) -> Any: ...
+    def later(self, arrays: Sequence[Array], then: Callable[..., None]) -> None: ...
     def inspect(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None: ...
 
 
 cpu: Backend = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
-_BY_NAME: dict[str, Backend] = {"cpu": cpu}
+_BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
+_default = "cpu"
 
 
 def of(array: Array) -> Backend:
@@ -59,8 +61,15 @@ def of(array: Array) -> Backend:
     return found if found is not None else _of_subclass(type(array))
 
 
+def holds(value: Any) -> bool:
+    """Whether `value` is an array of an installed backend."""
+    return any(base in _BY_TYPE for base in type(value).__mro__)
+
+
 def _of_subclass(kind: type) -> Backend:
     for base in kind.__mro__:
+        if base.__module__ == "cupy" and base not in _BY_TYPE:
+            get("cuda")
         if base in _BY_TYPE:
             _BY_TYPE[kind] = _BY_TYPE[base]
             return _BY_TYPE[kind]
@@ -68,18 +77,54 @@ def _of_subclass(kind: type) -> Backend:
 
 
 def get(device: str | None = None) -> Backend:
-    """The backend of a device name: `cpu`, `cuda` or `cuda:1`; None is the default device, the CPU.
+    """The backend of a device name: `cpu`, `cuda` or `cuda:1`; None is the default device (see set_default_device).
 
     Raises DeviceError for a device that this machine does not have.
     """
-    kind = Device(device or "cpu").type
-    if kind in _BY_NAME and (device is None or device in ("cpu", "cpu:0") or kind != "cpu"):
-        return _BY_NAME[kind]
-    if kind in ("cpu", "cuda"):
-        raise DeviceError(
-            "device", "a device of this machine (cpu)", repr(device), "`ampkit doctor` shows what is missing"
-        )
-    raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", repr(device))
+    name = device or _default
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", repr(device))
+    if kind == "cpu":
+        raise DeviceError("device", "a device of this machine (cpu)", repr(device))
+    if "cuda" not in _BY_NAME:
+        from .cuda.device import connect
+
+        install(connect())
+    gpus = _BY_NAME["cuda"]
+    if number:
+        _BY_NAME[name] = gpus.at(int(number))  # type: ignore[attr-defined]
+    return _BY_NAME[name]
+
+
+def install(backend: Any) -> Callable[[], None]:
+    """Make `backend`, for the arrays `backend.xp.ndarray`, the one of its name. -> what undoes it."""
+    before = dict(_BY_NAME), dict(_BY_TYPE)
+    _BY_NAME[backend.name], _BY_TYPE[backend.xp.ndarray] = backend, backend
+
+    def undo() -> None:
+        for table, held in zip((_BY_NAME, _BY_TYPE), before, strict=True):
+            table.clear()  # type: ignore[attr-defined]
+            table.update(held)  # type: ignore[attr-defined]
+
+    return undo
+
+
+def set_default_device(device: str) -> None:
+    """Where tensors are made that do not say where: `cpu`, `cuda` or `cuda:1`.
+
+    Raises DeviceError for a device that this machine does not have.
+    """
+    global _default
+    get(str(device))
+    _default = str(device)
+
+
+def get_default_device() -> Device:
+    """The device that tensors are made on; `cpu` until `set_default_device` says otherwise."""
+    return Device(_default)
 
 
 def bodies(name: str, stem: str) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import backends
+from ..backends import Backend
 from .dtypes import DType
 from .tensor import Tensor
 
@@ -82,18 +84,29 @@ def apply(op: Any, *args: Any, **params: Any) -> Any:
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of Tensors on arrays, some of them taped; its Tensors come back taped."""
-    out = function(*(_in(a) for a in args), **{k: _in(v) for k, v in kwargs.items()})
+    home = _home([*args, *kwargs.values()])
+    out = function(*(_in(a, home) for a in args), **{k: _in(v, home) for k, v in kwargs.items()})
     return tuple(_out(o) for o in out) if isinstance(out, tuple) else _out(out)
 
 
-def _in(value: Any) -> Any:
+def _home(values: Any) -> Backend:
+    # Of the first taped array.
+    for value in values:
+        if isinstance(value, Taped):
+            return backends.of(value.tensor.array)
+        if isinstance(value, (list, tuple)) and any(isinstance(v, Taped) for v in value):
+            return _home(value)
+    return backends.cpu
+
+
+def _in(value: Any, home: Backend) -> Any:
     if isinstance(value, Taped):
         return value.tensor
     if isinstance(value, (list, tuple)) and any(isinstance(v, Taped) for v in value):
-        return [_in(v) for v in value]
-    if isinstance(value, np.floating):
-        return Tensor(np.asarray(value))
-    return Tensor(value) if isinstance(value, np.ndarray) else value
+        return [_in(v, home) for v in value]
+    if isinstance(value, np.floating | np.ndarray):
+        return Tensor(home.asarray(value))
+    return Tensor(value) if backends.holds(value) else value
 
 
 def _out(value: Any) -> Any:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from .. import backends
 from .dtypes import FLOATS, DType
-from .replay import Taped
+from .replay import Taped, plain
 from .saved import Saved, filled, widen
 from .tape import Node, alias, grad
 from .tensor import Tensor
@@ -52,11 +51,12 @@ def _link(array: Any, edge: Any) -> Taped:
 
 def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any]) -> tuple[Any, ...]:
     inputs: list[Any] = []
+    zeros = backends.of(next(plain(dy) for dy in dys if dy is not None)).zeros
     for i, edge in enumerate(node.edges):
         held = linked.get(op.signature.name_of(i))
         held = held[i] if type(held) is tuple else held
         if held is None and edge is not None:  # its value serves no gradient: any value will do
-            held = Taped(alias(np.zeros(edge[2], node.plan.compute or edge[3]), edge))
+            held = Taped(alias(zeros(edge[2], node.plan.compute or edge[3]), edge))
         inputs.append(held)
     out = op.call(op.forward.reference.run, inputs, node.params)
     out = out[0] if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved else out

@@ -109,7 +109,7 @@ scatter_.check(_check_along("scatter"))
 @scatter_.backward
 def scatter_backward(dy, saved, needs, dim):
     where = places(plain(saved.index), dim)
-    free = np.ones(dy.shape, np.bool_, like=plain(dy))
+    free = np.ones_like(plain(dy), np.bool_)
     free[where] = False
     return kept(dy, free), None, _read(dy, where, saved.size) if needs[2] else None
 

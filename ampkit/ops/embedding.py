@@ -94,12 +94,13 @@ def _segments(values: Any, index: Any) -> tuple[Any, Any]:
     order = np.argsort(index, kind="stable")
     index = index[order]
     while (index[1:] == index[:-1]).any():
-        starts = np.flatnonzero(np.append(True, index[1:] != index[:-1]))
-        place = np.arange(len(index)) - np.repeat(starts, np.diff(starts, append=len(index)))
+        steps = np.arange(len(index), like=index)
+        first = np.concatenate((steps[:1] == 0, index[1:] != index[:-1]))
+        place = steps - np.flatnonzero(first)[np.cumsum(first) - 1]  # among the equal ones
         even = place % 2 == 0
         odd = np.flatnonzero(~even)
         pairs = np.cumsum(even)[odd] - 1
         merged = values[order[even]]
         merged[pairs] += values[order[odd]]
-        values, index, order = merged, index[even], np.arange(len(merged))
+        values, index, order = merged, index[even], np.arange(len(merged), like=index)
     return values[order], index

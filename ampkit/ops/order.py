@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.dtypes import bfloat16, float32
 from ..core.errors import RangeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -143,6 +144,7 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 
 def _order(x: Any, dim: int, descending: bool) -> Any:
+    x = x if x.dtype != bfloat16 else x.astype(float32)  # which CuPy cannot sort
     if not descending:
         return np.argsort(x, dim, kind="stable")
     return x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..core.dtypes import LOW, float32
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
@@ -15,7 +16,7 @@ from .arithmetic import lerp
 from .axes import axis
 from .convert import to
 from .index import index_select
-from .order import Found, sort
+from .order import Found, _order, sort
 from .reduce import mean, std, var
 from .shape import flatten, movedim, reshape, squeeze
 
@@ -31,10 +32,10 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         return median(flatten(input), 0).values
     at, x = axis("median", dim, input.ndim), input.array
     if not input.ndim:
-        return Found(reshape(input, ()), Tensor(np.zeros((), np.int64)))
+        return Found(reshape(input, ()), Tensor(np.zeros_like(x, np.int64)))
     if not x.shape[at]:
         raise ShapeError("median", "at least one element", f"shape {tuple(input.shape)}")
-    order = np.take(np.argsort(x, at, kind="stable"), [(x.shape[at] - 1) // 2], at)
+    order = np.take(_order(x, at, False), [(x.shape[at] - 1) // 2], at)
     lost = np.isnan(x) if x.dtype.kind not in "iub" else np.zeros(x.shape, np.bool_)
     places = Tensor(np.where(lost.any(at, keepdims=True), lost.argmax(at, keepdims=True), order))
     values = gather(input, at, places)
@@ -60,8 +61,9 @@ def quantile(
         raise ShapeError("quantile", "at least one element", f"shape {tuple(input.shape)}")
     place, share = _between(shares * (flat.shape[at] - 1), interpolation)
     rows = movedim(sort(flat, at).values, at, 0)
-    low, high = (Tensor(f(place).astype(np.int64)) for f in (np.floor, np.ceil))
-    weight = Tensor(share.astype(input.dtype).reshape(-1, *(1,) * (rows.ndim - 1)))
+    there = backends.of(input.array).asarray
+    low, high = (Tensor(there(f(place).astype(np.int64))) for f in (np.floor, np.ceil))
+    weight = Tensor(there(share.astype(input.dtype).reshape(-1, *(1,) * (rows.ndim - 1))))
     found = _or_nan(lerp(index_select(rows, 0, low), index_select(rows, 0, high), weight), rows)
     if keepdim:
         kept = (1,) * input.ndim if dim is None else (*input.shape[:at], 1, *input.shape[at + 1 :])
@@ -70,7 +72,7 @@ def quantile(
 
 
 def _shares(q: Any) -> Any:
-    shares = np.atleast_1d(q.array if isinstance(q, Tensor) else np.asarray(q)).astype(np.float64)
+    shares = np.atleast_1d(q.numpy(force=True) if isinstance(q, Tensor) else np.asarray(q)).astype(np.float64)
     if shares.ndim > 1 or not ((shares >= 0) & (shares <= 1)).all():
         raise RangeError("quantile", "q from 0 to 1, a number or a vector", f"{shares.tolist()}")
     return shares

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import apply
+from ..core.replay import apply, plain
 from ..core.tensor import Tensor
 from .index import index_select, put_item
 from .pool import adaptive_avg_pool2d
@@ -44,7 +45,8 @@ def interpolate(
     if mode in ("nearest", "nearest-exact"):
         for i, (length, step) in enumerate(zip(sizes, steps, strict=True)):
             places = np.floor((np.arange(length) + 0.5 * (mode == "nearest-exact")) * step).astype(np.int64)
-            input = index_select(input, i + 2, Tensor(np.minimum(places, input.shape[i + 2] - 1)))
+            inside = backends.of(input.array).asarray(np.minimum(places, input.shape[i + 2] - 1))
+            input = index_select(input, i + 2, Tensor(inside))
         return input
     if mode == "area" and input.ndim == 4:
         return adaptive_avg_pool2d(input, sizes)  # type: ignore[no-any-return]
@@ -88,7 +90,7 @@ def interpolate_(input: Array, axes):
     out = input
     for i, (low, high, share) in enumerate(axes):
         at = i - len(axes)
-        weight = _weight(share, at, input.dtype)
+        weight = _weight(share, at, input)
         out = np.take(out, low, at) * (1 - weight) + np.take(out, high, at) * weight
     return out, Saved(shape=input.shape)
 
@@ -97,7 +99,7 @@ def interpolate_(input: Array, axes):
 def interpolate_backward(dy, saved, needs, axes):
     for i in range(len(axes) - 1, -1, -1):
         (low, high, share), at = axes[i], i - len(axes)
-        weight, rank = _weight(share, at, dy.dtype), len(saved.shape)
+        weight, rank = _weight(share, at, dy), len(saved.shape)
         shape = (*dy.shape[: rank + at], saved.shape[at], *dy.shape[rank + at + 1 :])
         before = (slice(None),) * (rank + at)
         below = apply(put_item, dy * (1 - weight), (*before, low), shape)
@@ -105,5 +107,5 @@ def interpolate_backward(dy, saved, needs, axes):
     return dy
 
 
-def _weight(share: Any, at: int, dtype: Any) -> Any:
-    return share.astype(dtype).reshape(-1, *(1,) * (-1 - at))
+def _weight(share: Any, at: int, like: Any) -> Any:
+    return np.asarray(share, like.dtype, like=plain(like)).reshape(-1, *(1,) * (-1 - at))

@@ -27,7 +27,11 @@ def _need_axis(where: str, dim: Any, ndim: int) -> None:
 
 def peak(input: Any, dim: Any) -> Any:
     """The maximum along `dim`, as a constant: a shift by it cancels, and no derivative flows through it."""
-    return plain(input).max(dim, keepdims=True, initial=-np.inf)
+    values = plain(input)
+    if values.size:
+        return values.max(dim, keepdims=True)
+    shape = np.empty(values.shape, np.bool_).any(dim, keepdims=True).shape
+    return np.full_like(values, -np.inf, shape=shape)
 
 
 @op(cast=Cast.FP32, integers="float")

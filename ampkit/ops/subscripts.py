@@ -63,13 +63,18 @@ def _gradient(dy: Any, operands: Any, parts: list[str], out: str, i: int) -> Any
     terms = [(out, dy), *((p, o) for k, (p, o) in enumerate(zip(parts, operands, strict=True)) if k != i)]
     own, ties = _distinct(parts[i], "".join(parts) + out)
     lengths = dict(zip(own, operands[i].shape, strict=True))
-    terms += [(a + b, np.eye(lengths[a], dtype=dy.dtype, like=plain(dy))) for a, b in ties]
+    terms += [(a + b, _identity(lengths[a], plain(dy))) for a, b in ties]
     held = {letter for part, _ in terms for letter in part}
     kept = "".join(letter for letter in own if letter in held)
     found = np.einsum(f"{','.join(p for p, _ in terms)}->{kept}", *(o for _, o in terms), optimize=True)
     shape = [found.shape[kept.index(letter)] if letter in held else 1 for letter in own]
     short = [m if n == 1 else 1 for n, m in zip(shape, operands[i].shape, strict=True)]
     return found if math.prod(short) == 1 else found.reshape(*shape) * np.ones_like(plain(dy), shape=short)
+
+
+def _identity(length: int, like: Any) -> Any:
+    steps = np.arange(length, like=like)
+    return (steps[:, None] == steps).astype(like.dtype)
 
 
 def _distinct(part: str, used: str) -> tuple[str, list[tuple[str, str]]]:

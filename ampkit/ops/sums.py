@@ -42,7 +42,7 @@ def sum_channels(a: Any) -> Any:
     if isinstance(a, Taped):
         return a.sum((0, 2)).reshape(-1, 1)
     batch, channels, size = a.shape
-    rows = a.reshape(batch * channels, size) @ np.ones(size, a.dtype, like=a)  # a product outruns sums of short rows
+    rows = a.reshape(batch * channels, size) @ np.ones_like(a, shape=(size,))  # a product outruns sums of short rows
     return rows.reshape(batch, channels).sum(0)[:, None]
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from cuda_on_cpu import cupy_like
 
+from ampkit import backends
 from ampkit.backends.cpu.dnnl import isa
 from ampkit.backends.cpu.eltwise import computes
+from ampkit.backends.cuda.device import CUDA
 from ampkit.core.dtypes import bfloat16
 
 
@@ -16,3 +19,12 @@ def computed(request):
     dtype = callspec.params.get("dtype", bfloat16) if callspec else bfloat16
     if not computes(dtype):
         pytest.skip(f"oneDNN has no fast code in {dtype} on {isa()}")
+
+
+@pytest.fixture
+def device():
+    """The emulated GPU, as the backend "cuda"."""
+    backend = CUDA(cupy_like)
+    undo = backends.install(backend)
+    yield backend
+    undo()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,10 @@ class CPU:
     def peek(self, array: HostArray) -> Any:
         """The one value of `array` as a Python number; the CPU never has to wait for it."""
         return np.ndarray.item(array.view(np.ndarray))
+
+    def later(self, arrays: Sequence[HostArray], then: Callable[..., None]) -> None:
+        """Call `then` with the one value of each of `arrays`: at once, where nothing has to be waited for."""
+        then(*map(self.peek, arrays))
 
     def inspect(self, values: HostArray, bad: HostArray, fail: Callable[[Any, Any], None]) -> None:
         """Call `fail(value, position)` for the first of `values` that `bad` marks, at once."""

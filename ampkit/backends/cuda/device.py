@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,47 @@ class CUDA:
         """The one value of `array` as a Python number; waits for the device."""
         return array.item()
 
+    def later(self, arrays: Sequence[Array], then: Callable[..., None]) -> None:
+        """Call `then` with the one value of each of `arrays` once the device has them, in a later call of `later`.
+
+        The values are copied out on the current stream, and nobody waits for them.
+        """
+        self._look()
+        host = [self._copied_out(array) for array in arrays]
+        event = self.xp.cuda.get_current_stream().record()
+        self._waiting.append((event, host, then))
+
+    def _copied_out(self, array: Array) -> np.ndarray[Any, Any]:
+        room = np.frombuffer(self.xp.cuda.alloc_pinned_memory(array.nbytes), array.dtype, 1).reshape(array.shape)
+        array.get(out=room, blocking=False)
+        return room
+
+    def _look(self) -> None:
+        # In order, as far as the device has come.
+        while self._waiting and self._waiting[0][0].done:
+            _, host, then = self._waiting.popleft()
+            then(*[values.item() for values in host])
+
+    def settle(self) -> None:
+        """Wait for the device, and see what was to be looked at."""
+        self.xp.cuda.get_current_stream().synchronize()
+        while self._waiting:
+            _, host, then = self._waiting.popleft()
+            then(*[values.item() for values in host])
+
     def inspect(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None:
-        raise NotImplementedError
+        """Have `fail(value, position)` called for the first of `values` that `bad` marks, in a later call."""
+        if not values.size:
+            return
+        marks, shape = bad.reshape(-1), values.shape
+        first = marks.argmax()
+
+        def judge(found: bool, at: int, value: Any) -> None:
+            if found:
+                place = tuple(int(i) for i in np.unravel_index(at, shape))
+                fail(value, place[0] if len(place) == 1 else place)
+
+        self.later((marks.any(), first, np.take(values.reshape(-1), first)), judge)
 
 
 def connect() -> CUDA:

@@ -1,0 +1,339 @@
+"""cublasLt: NVIDIA's matrix products, planned once per description and run on CuPy's current stream, through ctypes.
+
+A `Product` says in BLAS's words, column after column, what is multiplied; `gemm` makes one of arrays. `CublasLt.run`
+looks for the best algorithm the first time it meets a description, keeps it, and from then on is one call of the
+library. It waits for nothing and allocates nothing but a stream's first workspace, so it can be captured in a graph.
+
+The library is the one of NVIDIA's wheels, what `cuda.pathfinder` finds, or the system's. Why it cannot be used is said
+in a line (`trouble`), never raised: without it the references run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from functools import cache, lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from ...core import dtypes
+from ...core.dtypes import LOW, DType
+
+WORKSPACE = 32 << 20  # bytes; what NVIDIA advises for Hopper, and more than older devices use
+PLANS = 4096  # descriptions whose plans are kept
+MOST = 2**31 - 1  # rows, columns and batches
+TYPES = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}  # cudaDataType
+
+_STATUS = {1: "not initialized", 3: "out of memory", 7: "invalid value", 8: "wrong architecture", 13: "execution failed"}
+_STATUS |= {14: "internal error", 15: "not supported"}
+_REFUSALS = (7, 15)  # what a search answers for a description that no algorithm is for
+
+# cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t
+TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LEADING, BIAS_TYPE = 3, 4, 7, 8, 11, 12, 26
+BATCH_COUNT, BATCH_STRIDE = 5, 6
+MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+IN_FLOAT32, ANY_REDUCTION = 2, 7  # cublasLtReductionScheme_t: COMPUTE_TYPE, MASK
+
+
+class Epilogue(IntEnum):
+    """What becomes of alpha * op(a) op(b) + beta * c before it is stored in d, in float32 but for what is stored.
+
+    BIAS adds bias [rows of d] to each column. RELU and GELU, the approximation by tanh, follow it. AUX also leaves what
+    GELU was given in aux, laid out like d with a leading dimension that is a multiple of 8, or for RELU a bit per
+    element, of 128. DRELU and DGELU multiply by the slope at what aux holds; BGRAD leaves the sums of their rows in
+    bias. BGRADA leaves the sums of op(a)'s rows in bias, BGRADB those of op(b)'s columns. Biases are stored as d is.
+    """
+
+    NONE = 1
+    RELU = 2
+    BIAS = 4
+    RELU_BIAS = RELU | BIAS
+    GELU = 32
+    GELU_BIAS = GELU | BIAS
+    RELU_AUX = RELU | 128
+    RELU_AUX_BIAS = RELU_AUX | BIAS
+    GELU_AUX = GELU | 128
+    GELU_AUX_BIAS = GELU_AUX | BIAS
+    DRELU = 8 | 128
+    DRELU_BGRAD = DRELU | 16
+    DGELU = 64 | 128
+    DGELU_BGRAD = DGELU | 16
+    BGRADA = 256
+    BGRADB = 512
+
+    @property
+    def has_bias(self) -> bool:
+        return bool(self & (4 | 16 | 256 | 512))
+
+    @property
+    def has_aux(self) -> bool:
+        return bool(self & 128)
+
+
+class Compute(IntEnum):
+    """cublasComputeType_t: what products are summed in. TF32 rounds float32 operands to 10 bits after the point."""
+
+    FLOAT32 = 68
+    FLOAT64 = 70
+    TF32 = 77
+
+
+class Matrix(NamedTuple):
+    """[rows, columns] of dtype, column after column: element (i, j) of the n-th is n * stride + j * leading + i."""
+
+    dtype: DType
+    rows: int
+    columns: int
+    leading: int
+    batch: int = 1
+    stride: int = 0
+
+
+class Memory(NamedTuple):
+    """The addresses, or what they are multiples of, that belong to a Product; c may be d."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+    bias: int = 0
+    aux: int = 0
+
+
+class Product(NamedTuple):
+    """d = epilogue(alpha * op(a) op(b) + beta * c), where op turns the matrix if `turn` says so.
+
+    alignment: bytes that the addresses are multiples of, powers of two up to 256. leading: aux's leading dimension.
+    """
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    d: Matrix
+    turn: tuple[bool, bool]
+    compute: Compute
+    alignment: Memory
+    epilogue: Epilogue = Epilogue.NONE
+    leading: int = 0
+
+
+class CublasLtError(RuntimeError):
+    """A call of cublasLt failed; the message names the function and the status, `status` is its number."""
+
+    def __init__(self, what: str, status: int):
+        super().__init__(f"cublasLt{what}: {_STATUS.get(status, status)}")
+        self.status = status
+
+
+# finding it
+
+
+@cache
+def library() -> tuple[Any, str]:
+    """cublasLt and "", or None and a line on why there is none."""
+    reason = "libcublasLt.so.13 (or .12) was not found: pip install 'ampkit[cuda13]' (or cuda12)"
+    for path in _places():
+        try:
+            return _declared(ctypes.CDLL(path)), ""
+        except (OSError, AttributeError) as error:
+            if Path(path).exists():
+                reason = f"cublasLt could not be loaded: {error}"
+    return None, reason
+
+
+def _places() -> Iterator[str]:
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec and spec.submodule_search_locations) or ():
+        for folder in ("cu13", "cublas"):
+            yield from map(str, sorted(Path(root, folder, "lib").glob("libcublasLt.so.*"), reverse=True))
+    try:
+        yield importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path
+    except (ImportError, RuntimeError):
+        pass
+    yield from ("libcublasLt.so.13", "libcublasLt.so.12")
+
+
+def _declared(lib: Any) -> Any:
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    lib.cublasLtMatmul.argtypes = [pointer] * 14 + [size, pointer]
+    lib.cublasLtMatrixLayoutCreate.argtypes = [pointer, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64]
+    lib.cublasLtMatmulDescCreate.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
+    lib.cublasLtMatmulPreferenceCreate.argtypes = [pointer]
+    for kind in ("MatmulDesc", "MatrixLayout", "MatmulPreference"):
+        getattr(lib, f"cublasLt{kind}Destroy").argtypes = [pointer]
+        getattr(lib, f"cublasLt{kind}SetAttribute").argtypes = [pointer, ctypes.c_int, pointer, size]
+    lib.cublasLtMatmulAlgoGetHeuristic.argtypes = [pointer] * 7 + [ctypes.c_int, pointer, pointer]
+    lib.cublasLtGetVersion.restype = size
+    return lib
+
+
+# describing a product
+
+
+class Description:
+    """Something of cublasLt's, `kind` by its name there, given back when nobody holds it any more."""
+
+    def __init__(self, lib: Any, kind: str, *arguments: int):
+        self._lib, self.kind, self.handle = lib, kind, ctypes.c_void_p()
+        _call(lib, f"{kind}Create", ctypes.byref(self.handle), *arguments)
+
+    def set(self, attribute: int, value: int, form: Any = ctypes.c_int32) -> None:
+        """Set an attribute, whose C type is `form`."""
+        held = form(value)
+        _call(self._lib, f"{self.kind}SetAttribute", self.handle, attribute, ctypes.byref(held), ctypes.sizeof(held))
+
+    def __del__(self) -> None:
+        if self.handle and not sys.is_finalizing():
+            getattr(self._lib, f"cublasLt{self.kind}Destroy")(self.handle)
+
+
+def _call(lib: Any, name: str, *arguments: Any) -> None:
+    status = getattr(lib, f"cublasLt{name}")(*arguments)
+    if status:
+        raise CublasLtError(name, status)
+
+
+def operation(lib: Any, product: Product) -> Description:
+    """What is done, but for the addresses of bias and aux."""
+    scale = TYPES[dtypes.float64 if product.compute is Compute.FLOAT64 else dtypes.float32]
+    made = Description(lib, "MatmulDesc", product.compute, scale)
+    made.set(TRANS_A, product.turn[0])
+    made.set(TRANS_B, product.turn[1])
+    made.set(EPILOGUE, product.epilogue)
+    if product.epilogue.has_bias:
+        made.set(BIAS_TYPE, TYPES[product.d.dtype])
+    if product.epilogue.has_aux:
+        made.set(AUX_LEADING, product.leading, ctypes.c_int64)
+    return made
+
+
+def layout(lib: Any, matrix: Matrix) -> Description:
+    """How an operand lies in memory."""
+    made = Description(lib, "MatrixLayout", TYPES[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
+    if matrix.batch > 1:
+        made.set(BATCH_COUNT, matrix.batch)
+        made.set(BATCH_STRIDE, matrix.stride, ctypes.c_int64)
+    return made
+
+
+def preference(lib: Any, product: Product) -> Description:
+    """What an algorithm may use: so much workspace and alignment, and sums of 16-bit results in float32 alone."""
+    made = Description(lib, "MatmulPreference")
+    made.set(MAX_WORKSPACE, WORKSPACE, ctypes.c_size_t)
+    made.set(REDUCTIONS, IN_FLOAT32 if product.d.dtype in LOW else ANY_REDUCTION)
+    for attribute, nbytes in zip(ALIGNMENTS, product.alignment[:4], strict=True):
+        made.set(attribute, nbytes)
+    return made
+
+
+# running one
+
+
+class _Found(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+class Plan(NamedTuple):
+    """A product ready to run: what was described, and the algorithm for it."""
+
+    operation: Description
+    layouts: tuple[Description, ...]
+    found: _Found
+
+
+class CublasLt:
+    """Products on the devices of `xp`, CuPy. refused: the descriptions that no algorithm is for, and the status."""
+
+    def __init__(self, xp: Any):
+        self.xp = xp
+        self.refused: dict[Product, int] = {}
+        self._plan: Callable[[int, Product], Plan | None] = lru_cache(PLANS)(self._search)
+        self._handles: dict[int, ctypes.c_void_p] = {}
+        self._rooms: dict[tuple[int, int], Any] = {}
+        self._lock = Lock()  # between the addresses of bias and aux, which a plan holds, and the call that reads them
+
+    def trouble(self) -> str:
+        """Why cublasLt cannot be used, in one line; "" if it can."""
+        return library()[1]
+
+    def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
+        """Start `product` on the current stream of `device`; False where no algorithm is for it. Raises CublasLtError.
+
+        The products of one stream share a workspace: a graph captured on a stream must not run beside others' work on
+        that stream.
+        """
+        if self.xp.cuda.runtime.getDevice() != device:
+            with self.xp.cuda.Device(device):
+                return self.run(device, product, memory, alpha, beta)
+        with self._lock:
+            plan = self._plan(device, product)
+            if plan is not None:
+                _point(plan.operation, product.epilogue, memory)
+                self._start(device, plan, memory, _number(product.compute, alpha), _number(product.compute, beta))
+        return plan is not None
+
+    def _start(self, device: int, plan: Plan, memory: Memory, alpha: Any, beta: Any) -> None:
+        stream, needed = self.xp.cuda.get_current_stream().ptr, plan.found.workspace
+        a, b, c, d = plan.layouts
+        status = library()[0].cublasLtMatmul(
+            self._handles[device], plan.operation.handle, alpha, memory.a, a.handle, memory.b, b.handle,
+            beta, memory.c, c.handle, memory.d, d.handle, ctypes.byref(plan.found.algorithm),
+            self._room(device, stream) if needed else 0, needed, stream,
+        )  # fmt: skip
+        if status:
+            raise CublasLtError("Matmul", status)
+
+    def _room(self, device: int, stream: int) -> int:
+        room = self._rooms.get((device, stream))
+        if room is None:
+            room = self._rooms[device, stream] = self.xp.empty((WORKSPACE,), dtypes.uint8)
+        return int(room.data.ptr)
+
+    def _search(self, device: int, product: Product) -> Plan | None:
+        lib, found, count = library()[0], _Found(), ctypes.c_int()
+        what, layouts = operation(lib, product), tuple([layout(lib, matrix) for matrix in product[:4]])
+        _point(what, product.epilogue, product.alignment)  # the search looks at how the addresses are aligned
+        wish = preference(lib, product)
+        status = lib.cublasLtMatmulAlgoGetHeuristic(
+            self._handle(device), what.handle, *(each.handle for each in layouts), wish.handle, 1,
+            ctypes.byref(found), ctypes.byref(count),
+        )  # fmt: skip
+        if status and status not in _REFUSALS:
+            raise CublasLtError("MatmulAlgoGetHeuristic", status)
+        if status or not count.value or found.state:
+            self.refused[product] = status or found.state
+            return None
+        return Plan(what, layouts, found)
+
+    def _handle(self, device: int) -> ctypes.c_void_p:
+        if device not in self._handles:
+            handle = ctypes.c_void_p()
+            _call(library()[0], "Create", ctypes.byref(handle))
+            self._handles[device] = handle
+        return self._handles[device]
+
+
+def _point(what: Description, epilogue: Epilogue, memory: Memory) -> None:
+    if epilogue.has_bias:
+        what.set(BIAS_POINTER, memory.bias, ctypes.c_void_p)
+    if epilogue.has_aux:
+        what.set(AUX_POINTER, memory.aux, ctypes.c_void_p)
+
+
+@lru_cache(256)
+def _number(compute: Compute, value: float) -> Any:
+    held = ctypes.c_double(value) if compute is Compute.FLOAT64 else ctypes.c_float(value)
+    return ctypes.cast(ctypes.pointer(held), ctypes.c_void_p)

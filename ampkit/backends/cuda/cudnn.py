@@ -1,0 +1,179 @@
+"""cudnn: NVIDIA's convolutions and attention, planned once per signature and run on CuPy's current stream.
+
+`Cudnn` takes arrays that lie as cuDNN wants them, and says False where it has no engine; `plans` holds what is asked
+for. The first call of a signature looks for an engine, and may compile it for a second or two; from then on a call is
+one of the library. It waits for nothing, and allocates its workspace through CuPy, so it can be captured in a graph.
+
+Why cuDNN cannot be used is said in a line (`trouble`), never raised: without it the references run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ...core.dtypes import LOW, DType
+from .plans import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
+
+if TYPE_CHECKING:
+    from ...ops.windows import Windows
+
+Array = Any  # a CuPy array
+
+ALIGNED = 16  # bytes, of the address of each array
+OLDEST = 90100  # the first cuDNN with engines for grouped heads and masks, forward and backward, on Hopper
+FRONTEND = "nvidia-cudnn-frontend"
+
+
+class Cudnn:
+    """cuDNN on the devices of `xp`, CuPy. refused: the signatures that it has no engine for, and what it said."""
+
+    def __init__(self, xp: Any):
+        self.xp = xp
+        self.refused: dict[Any, str] = {}
+        self._plans: dict[tuple[int, Any], Plan | None] = {}
+        self._planners: dict[int, Planner] = {}
+        self._streams: dict[int, int] = {}
+        self._lock = Lock()  # between the stream, which a handle holds, and the call that goes to it
+        self._found: tuple[Any, str] | None = None
+
+    def trouble(self) -> str:
+        """Why cuDNN cannot be used, in one line; "" if it can."""
+        if self._found is None:
+            self._found = find(self.xp)
+        return self._found[1]
+
+    # convolutions: images [N, C, H, W], kernels [O, C / groups, KH, KW], maps [N, O, rows, columns], all channels-last
+
+    def conv_forward(
+        self, images: Array, kernels: Array, bias: Array | None, maps: Array, windows: Windows, tf32: bool = False
+    ) -> bool:
+        """Write to `maps`: each window times each kernel, plus bias [O]."""
+        what = _convolution("maps", maps, images, kernels, windows, images.dtype, bias, tf32)
+        return self._run(what, images, kernels, *([] if bias is None else [bias]), maps)
+
+    def conv_data(
+        self, maps: Array, kernels: Array, bias: Array | None, images: Array, windows: Windows, tf32: bool = False
+    ) -> bool:
+        """Write to `images`: the gradient of a convolution's images, given that of its maps; plus bias [C]."""
+        what = _convolution("images", maps, images, kernels, windows, maps.dtype, bias, tf32)
+        return self._run(what, kernels, maps, *([] if bias is None else [bias]), images)
+
+    def conv_weight(self, images: Array, maps: Array, kernels: Array, windows: Windows, tf32: bool = False) -> bool:
+        """Write to `kernels`: the gradient of a convolution's kernels, given that of its maps."""
+        what = _convolution("kernels", maps, images, kernels, windows, maps.dtype, None, tf32)
+        return self._run(what, images, maps, kernels)
+
+    # attention: four axes each, the last one packed; see plans.Attention
+
+    def attention_forward(
+        self, query: Array, key: Array, value: Array, bias: Array | None, out: Array, lse: Array,
+        causal: bool, scale: float,
+    ) -> bool:  # fmt: skip
+        """Write to `out` and `lse` [N, H, L, 1] float32."""
+        what = _attention(query, key, value, bias, out, causal, scale)
+        return self._run(what, query, key, value, *([] if bias is None else [bias]), out, lse)
+
+    def attention_backward(
+        self, query: Array, key: Array, value: Array, bias: Array | None, out: Array, lse: Array, slope: Array,
+        gradients: tuple[Array, Array, Array], causal: bool, scale: float,
+    ) -> bool:  # fmt: skip
+        """Write to `gradients` those of query, key and value, given the result, its gradient `slope`, and lse."""
+        forward = _attention(query, key, value, bias, out, causal, scale)
+        dq, dk, dv = (layout(g) for g in gradients)
+        what = AttentionBackward(forward, layout(slope), (dq, dk, dv))
+        return self._run(what, query, key, value, *([] if bias is None else [bias]), out, lse, slope, *gradients)
+
+    # plans
+
+    def _run(self, what: Any, *arrays: Array) -> bool:
+        device = arrays[0].data.device_id
+        if self.xp.cuda.runtime.getDevice() != device:
+            with self.xp.cuda.Device(device):
+                return self._run(what, *arrays)
+        with self._lock:
+            key = (device, what)
+            if key not in self._plans:
+                self._plans[key] = self._plan(device, what)
+            plan = self._plans[key]
+            if plan is not None:
+                self._start(device, plan, {i: array.data.ptr for i, array in enumerate(arrays, 1)})
+        return plan is not None
+
+    def _start(self, device: int, plan: Plan, addresses: dict[int, int]) -> None:
+        planner, stream = self._planners[device], self.xp.cuda.get_current_stream().ptr
+        handle = planner.place["handle"]
+        if self._streams.get(device) != stream:
+            planner.cudnn.set_stream(handle=handle, stream=stream)
+            self._streams[device] = stream
+        room = self.xp.cuda.alloc(plan.workspace) if plan.workspace else None
+        plan.graph._execute(addresses, 0 if room is None else room.ptr, handle)
+
+    def _plan(self, device: int, what: Any) -> Plan | None:
+        planner = self._planner(device)
+        try:
+            return planner.plan(what)
+        except planner.cudnn.cudnnGraphNotSupportedError as refusal:
+            self.refused[what] = str(refusal).strip().partition("\n")[0]
+            return None
+
+    def _planner(self, device: int) -> Planner:
+        if device not in self._planners:
+            assert not self.trouble() and self._found is not None
+            cudnn = self._found[0]
+            self._planners[device] = Planner(cudnn, handle=cudnn.create_handle())
+        return self._planners[device]
+
+
+def find(xp: Any) -> tuple[Any, str]:
+    """The frontend's module, and why it cannot be used, in one line: "" if it can."""
+    try:
+        cudnn = importlib.import_module("cudnn")
+    except ImportError as error:
+        return None, f"no {FRONTEND} ({error}): pip install 'ampkit[cuda13]' (or cuda12)"
+    try:
+        version = cudnn.backend_version()
+    except RuntimeError:
+        return None, "no libcudnn.so.9: pip install nvidia-cudnn-cu13 (or nvidia-cudnn-cu12)"
+    if version < OLDEST:
+        return None, f"cuDNN {version}, and ampkit needs {OLDEST}: pip install --upgrade nvidia-cudnn-cu13"
+    try:
+        xp.cuda.nvrtc.getVersion()  # loads the compiler from where CuPy knows it to be; cuDNN asks for it by name alone
+        cudnn.destroy_handle(cudnn.create_handle())
+    except Exception as error:
+        return None, f"cuDNN {version} does not start: {str(error).strip().partition(chr(10))[0]}"
+    return cudnn, ""
+
+
+# arrays
+
+
+def layout(array: Array) -> Layout:
+    """How an array of four axes lies. An axis of one element has no step of its own and gets that of all within it."""
+    size, strides, within = array.dtype.itemsize, [0] * array.ndim, 1
+    for axis in sorted(range(array.ndim), key=lambda i: (array.strides[i], -i)):
+        strides[axis] = array.strides[axis] // size if array.shape[axis] > 1 else within
+        within = max(within, strides[axis] * array.shape[axis])
+    return Layout(array.shape, tuple(strides), array.dtype)
+
+
+def aligned(array: Array) -> bool:
+    """Whether cuDNN can read an array where it begins."""
+    return not array.data.ptr % ALIGNED
+
+
+def _convolution(
+    kind: str, maps: Array, images: Array, kernels: Array, windows: Windows, dtype: DType, bias: Any, tf32: bool
+) -> Convolution:
+    out = {"maps": maps, "images": images, "kernels": kernels}[kind].dtype
+    fast = tf32 and dtype not in LOW
+    shapes = maps.shape, images.shape, kernels.shape
+    return Convolution(kind, *shapes, windows, dtype, out, bias is not None, fast)
+
+
+def _attention(
+    query: Array, key: Array, value: Array, bias: Array | None, out: Array, causal: bool, scale: float
+) -> Attention:
+    laid = layout(query), layout(key), layout(value)
+    return Attention(*laid, None if bias is None else layout(bias), layout(out), causal, scale)

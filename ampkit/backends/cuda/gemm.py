@@ -1,0 +1,163 @@
+"""gemm: one matrix product of device arrays, however they lie in memory.
+
+What BLAS can read is taken as it is (see matrices.py), other operands are copied first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...core.dtypes import DType, accumulator, bfloat16, float16, float32, float64
+from ..precision import get_float32_matmul_precision
+from .cublaslt import TYPES, Compute, Epilogue, Memory
+from .matrices import Calls, Sign, arranged
+
+Array = Any  # a CuPy array
+
+ALIGNED = 256  # bytes; what CuPy's pools give at least, and the most that a library asks for
+_ANSWERS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16, float32)}
+
+
+def fits(a: Array, b: Array) -> bool:
+    """Whether `product` can multiply arrays of these dtypes."""
+    return a.dtype in TYPES and b.dtype == a.dtype and not _door(a).trouble()
+
+
+def product(a: Array, b: Array, dtype: DType, home: Array | None = None, **more: Any) -> Array | None:
+    """a [..., M, K] times b [..., K, N], whose leading axes broadcast, in `dtype`; None where nothing can do it.
+
+    Products are exact, summed in float32 and rounded once; see set_float32_matmul_precision for those of float32. home
+    [..., M, N]: where to leave the result, if it is of the dtype. more: see `multiply`.
+    """
+    lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] or b.ndim == 2 else _broadcast(a.shape[:-2], b.shape[:-2])
+    backend, stored = backends.of(a), answer(a.dtype, dtype)
+    shape = (*lead, a.shape[-2], b.shape[-1])
+    fit = home is not None and home.dtype == stored and home.shape == shape
+    out = home if fit else backend.empty(shape, stored)
+    if not multiply(a, b, out, **more):
+        return None
+    return out if stored == dtype else backend.cast(out, dtype)
+
+
+def answer(stored: DType, dtype: DType) -> DType:
+    """What a product of arrays stored in `stored` is written in, if `dtype` is wanted."""
+    return dtype if (stored, dtype) in _ANSWERS else accumulator(stored)
+
+
+def multiply(
+    a: Array,
+    b: Array,
+    out: Array,
+    bias: Array | None = None,
+    addend: Array | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    sums: Array | None = None,
+    exact: bool = False,
+) -> bool:
+    """Write alpha * a @ b + beta * addend + bias to `out`; False where nothing can do it.
+
+    addend, which broadcasts to out, and bias [N] are stored as out is, and None adds nothing. sums [M], stored as out
+    is: where to leave the sums of a's rows, for matrices without a bias. exact: in float32 even where TF32 is allowed.
+    """
+    if not a.shape[-1] or not out.size:
+        return _nothing(out, bias, addend, beta, sums)
+    if addend is not None and addend.shape != out.shape:
+        out[...] = addend
+        addend = out
+    bias = None if bias is None else np.ascontiguousarray(bias)
+    vector = bias if sums is None else sums
+    c = out if addend is None else addend
+    calls = _calls(a, b, c, out, vector, _epilogue(bias, sums), exact)
+    if calls.copies:
+        if 3 in calls.copies:
+            return False
+        a, b, c = (_copied(x, out, calls) if i in calls.copies else x for i, x in enumerate((a, b, c)))
+        return multiply(a, b, out, bias, None if addend is None else c, alpha, beta, sums, exact)
+    if _run(calls, (a, b, c, out), vector, alpha, 0.0 if addend is None else beta):
+        return True
+    if bias is None or addend is not None:
+        return False
+    out[...] = bias  # which has the same dtype, so that this rounds nothing
+    return multiply(a, b, out, addend=out, alpha=alpha, exact=exact)
+
+
+def column_sums(rows: Array, dtype: DType) -> Array:
+    """[M, N] -> [N] in `dtype`: the gradient of a bias, summed in float32 and rounded once.
+
+    As a product with ones, which reads the matrix as it is stored.
+    """
+    backend, wide = backends.of(rows), accumulator(rows.dtype)
+    ones, out = backend.empty((1, rows.shape[0]), rows.dtype), backend.empty((1, rows.shape[1]), wide)
+    ones.fill(1)
+    found = out.reshape(-1) if multiply(ones, rows, out, exact=True) else rows.sum(0, dtype=wide)
+    return found if wide == dtype else backend.cast(found, dtype)
+
+
+def folded(array: Array) -> Array:
+    """[..., N] as [rows, N]."""
+    return array if array.ndim == 2 else array.reshape(-1 if array.size else array.size, array.shape[-1])
+
+
+# pieces
+
+
+def _door(array: Array) -> Any:
+    return backends.of(array).products  # type: ignore[attr-defined]
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return np.broadcast_shapes(a, b)
+
+
+def _nothing(out: Array, bias: Array | None, addend: Array | None, beta: float, sums: Array | None) -> bool:
+    # What is left where there is nothing to multiply.
+    if sums is not None:
+        return False
+    if addend is not None:
+        wide = accumulator(out.dtype)
+        out[...] = addend.astype(wide) * wide.type(beta)
+    else:
+        out[...] = 0 if bias is None else bias
+    return True
+
+
+def _epilogue(bias: Array | None, sums: Array | None) -> Epilogue:
+    return Epilogue.BGRADB if sums is not None else Epilogue.NONE if bias is None else Epilogue.BIAS
+
+
+def _calls(a: Array, b: Array, c: Array, d: Array, vector: Array | None, epilogue: Epilogue, exact: bool) -> Calls:
+    aligned = 0 if vector is None else _alignment(vector)
+    return arranged(_sign(a), _sign(b), _sign(c), _sign(d), aligned, epilogue, _compute(a.dtype, exact))
+
+
+def _sign(array: Array) -> Sign:
+    return Sign(array.shape, array.strides, array.dtype, _alignment(array))
+
+
+def _alignment(array: Array) -> int:
+    address: int = array.data.ptr
+    return min(address & -address, ALIGNED) or ALIGNED
+
+
+def _compute(dtype: DType, exact: bool) -> Compute:
+    if dtype == float64:
+        return Compute.FLOAT64
+    fast = dtype == float32 and not exact and get_float32_matmul_precision() != "highest"
+    return Compute.TF32 if fast else Compute.FLOAT32
+
+
+def _copied(array: Array, out: Array, calls: Calls) -> Array:
+    return np.ascontiguousarray(np.broadcast_to(array, out.shape[:-2] + array.shape[-2:]) if calls.spread else array)
+
+
+def _run(calls: Calls, arrays: tuple[Array, ...], vector: Array | None, alpha: float, beta: float) -> bool:
+    door, device = _door(arrays[3]), arrays[3].data.device_id
+    a, b, c, d = (array.data.ptr for array in arrays)
+    extra = 0 if vector is None else vector.data.ptr
+    # To BLAS the second operand comes first.
+    places = (Memory(b + y, a + x, c + z, d + w, extra) for x, y, z, w in calls.offsets)
+    return calls.product is not None and all(door.run(device, calls.product, at, alpha, beta) for at in places)

@@ -1,0 +1,368 @@
+"""An emulated CuPy: arrays that behave as CuPy's do where a machine without a GPU can tell.
+
+`ndarray` wraps a NumPy array and lets nothing through that CuPy would refuse: functions, parameters and loops that CuPy
+does not have (tests/golden/cupy.json), plain NumPy arrays among the operands, a silent copy to the host. What would
+make the host wait for the device counts in `waits`. `ampkit.backends.cuda` runs on this module as on CuPy itself; its
+kernels go to the emulator.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+RawModule = None
+
+_CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
+_PLAIN_RESULTS = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "isrealobj"}
+_COMPARES = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+waits = [0]  # how often the host has read the device
+
+
+class ndarray:
+    """A device array: everything NumPy's arrays have of what CuPy's have."""
+
+    __slots__ = ("__weakref__", "_held", "_keep")
+    __hash__ = None
+
+    def __init__(self, held: Any, keep: Any = None):
+        self._held = held
+        self._keep = keep
+
+    # NumPy's protocols
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        name = ufunc.__name__
+        if method != "__call__":
+            if method not in ("at", "reduce", "accumulate"):
+                raise TypeError(f"{name}.{method}: not in CuPy")
+            if method == "at" and name not in ("add", "subtract", "maximum", "minimum", "bitwise_and", "bitwise_or"):
+                raise TypeError(f"{name}.at: not in CuPy")
+        if name not in _CUPY["ufuncs"] and name not in _CUPY["functions"]:
+            raise TypeError(f"{name}: not in CuPy")
+        unknown = set(kwargs) - {"out", "casting", "dtype", "axis", "keepdims"}
+        if unknown:
+            raise TypeError(f"{name}: CuPy does not take {', '.join(sorted(unknown))}")
+        _need_loop(name, inputs)
+        outs = kwargs.get("out")
+        found = getattr(ufunc, method)(*_opened(inputs), **_opened(kwargs))
+        if outs is not None:
+            return outs[0] if len(outs) == 1 else outs
+        return _wrapped(found)
+
+    def __array_function__(self, function, kinds, args, kwargs):
+        name = function.__name__
+        if not _module_of(function) or name not in {**_CUPY["functions"], **_CUPY["ufuncs"]}:
+            raise TypeError(f"{function.__module__}.{name}: not in CuPy")
+        known = _CUPY["functions"].get(name)
+        if known is not None and set(kwargs) - set(known):
+            raise TypeError(f"{name}: CuPy does not take {', '.join(sorted(set(kwargs) - set(known)))}")
+        if known is not None and len(args) > len(known):
+            raise TypeError(f"{name}: CuPy takes {len(known)} arguments, got {len(args)}")
+        if name not in ("asarray", "array", "take", "repeat"):
+            _need_device(name, args)
+        if name in ("nonzero", "unique", "flatnonzero", "argwhere", "count_nonzero", "array_equal"):
+            waits[0] += name != "count_nonzero"
+        if name in ("argmax", "argmin", "sort", "argsort", "cumsum", "cumprod") and _is_bfloat16(args[0]):
+            raise TypeError(f"{name}: CuPy has no bfloat16")
+        found = function(*_opened(args), **_opened(kwargs))
+        if name in _PLAIN_RESULTS:
+            return found
+        return _wrapped(found, kwargs.get("out"))
+
+    # attributes
+
+    def __getattr__(self, name):
+        if name not in _CUPY["methods"]:
+            raise AttributeError(f"CuPy's arrays have no {name!r}")
+        found = getattr(self._held, name)
+        if not callable(found) or name in ("dtype", "flags"):
+            return _wrapped(found) if isinstance(found, np.ndarray) else found
+        known = _CUPY["methods"][name]
+
+        def method(*args, **kwargs):
+            extra = set(kwargs) - set(known or kwargs)
+            if extra or (known is not None and len(args) > len(known)):
+                raise TypeError(f"{name}: CuPy takes {known}, got {args} {kwargs}")
+            _need_device(name, args)
+            return _wrapped(found(*_opened(args), **_opened(kwargs)), kwargs.get("out"))
+
+        return method
+
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=self._held.ctypes.data, device_id=0, mem=self._held)
+
+    @property
+    def device(self):
+        return types.SimpleNamespace(id=0)
+
+    @property
+    def base(self):
+        return None if self._held.base is None else ndarray(self._held.base)
+
+    @property
+    def __cuda_array_interface__(self):
+        return self._held.__array_interface__
+
+    def get(self, stream=None, order="C", out=None, blocking=True):
+        if not blocking or out is not None:
+            out[...] = self._held
+            return out
+        waits[0] += 1
+        return self._held.copy(order)
+
+    def set(self, array, stream=None):
+        self._held[...] = array
+
+    def item(self):
+        waits[0] += 1
+        return self._held.item()
+
+    def tolist(self):
+        waits[0] += 1
+        return self._held.tolist()
+
+    def __len__(self):
+        return len(self._held)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self._held)))
+
+    def __getitem__(self, index):
+        _count_masks(index)
+        return _wrapped(self._held[_opened(index)])
+
+    def __setitem__(self, index, value):
+        if isinstance(value, np.ndarray) and value.ndim:
+            raise TypeError("Unsupported type numpy.ndarray: bring it to the device first")
+        self._held[_opened(index)] = _opened(value)
+
+    def __repr__(self):
+        return f"device {self._held!r}"
+
+    def __deepcopy__(self, memo):
+        return ndarray(self._held.copy())
+
+    def __copy__(self):
+        return ndarray(self._held.copy())
+
+    def __reduce__(self):
+        return ndarray, (self._held,)
+
+    def __dlpack__(self, **options):
+        return self._held.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+
+def _reading(name):
+    def read(self):
+        waits[0] += 1
+        return getattr(self._held, name)()
+
+    return read
+
+
+def _binary(ufunc, swapped):
+    def operator(self, other):
+        if other is None or isinstance(other, (str, list, tuple)):
+            return NotImplemented
+        pair = (other, self) if swapped else (self, other)
+        return self.__array_ufunc__(ufunc, "__call__", *pair)
+
+    return operator
+
+
+def _in_place(ufunc):
+    def operator(self, other):
+        return self.__array_ufunc__(ufunc, "__call__", self, other, out=(self,))
+
+    return operator
+
+
+_OPERATORS = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "pow": np.power, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "lshift": np.left_shift, "rshift": np.right_shift, "matmul": np.matmul,
+}  # fmt: skip
+for _name, _ufunc in _OPERATORS.items():
+    setattr(ndarray, f"__{_name}__", _binary(_ufunc, False))
+    setattr(ndarray, f"__r{_name}__", _binary(_ufunc, True))
+    setattr(ndarray, f"__i{_name}__", _in_place(_ufunc))
+for _name, _ufunc in (("eq", np.equal), ("ne", np.not_equal), ("lt", np.less), ("le", np.less_equal),
+                      ("gt", np.greater), ("ge", np.greater_equal)):  # fmt: skip
+    setattr(ndarray, f"__{_name}__", _binary(_ufunc, False))
+for _name, _ufunc in (("neg", np.negative), ("pos", np.positive), ("abs", np.absolute), ("invert", np.invert)):
+    setattr(ndarray, f"__{_name}__", lambda self, u=_ufunc: self.__array_ufunc__(u, "__call__", self))
+for _name in ("bool", "int", "float", "index"):
+    setattr(ndarray, f"__{_name}__", _reading(f"__{_name}__"))
+
+
+def _module_of(function):
+    return (function.__module__ or "").partition(".")[0] == "numpy"
+
+
+def _is_bfloat16(value):
+    return getattr(value, "dtype", None) == ml_dtypes.bfloat16
+
+
+def _need_loop(name, inputs):
+    """CuPy's refusals of operands: NumPy arrays, and dtypes that a ufunc has no loop for."""
+    _need_device(name, inputs)
+    loops = _CUPY["ufuncs"].get(name)
+    if loops is not None and any(map(_is_bfloat16, inputs)) and not any("E" in loop for loop in loops):
+        raise TypeError(f"{name}: CuPy has no loop for bfloat16")
+    if name == "matmul" and any(map(_is_bfloat16, inputs)) and any(getattr(i, "ndim", 0) > 2 for i in inputs):
+        raise TypeError("matmul: CuPy has no product of stacks in bfloat16")
+
+
+def _need_device(name, args):
+    for value in args:
+        if isinstance(value, np.ndarray):
+            raise TypeError(f"{name}: Unsupported type {type(value)}")
+
+
+def _count_masks(index):
+    # A boolean mask makes the host wait for the number of elements it takes.
+    parts = index if isinstance(index, tuple) else (index,)
+    waits[0] += any(isinstance(p, ndarray) and p.dtype == np.bool_ for p in parts)
+
+
+def _opened(value):
+    if isinstance(value, ndarray):
+        return value._held
+    if isinstance(value, (tuple, list)):
+        return type(value)(_opened(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _opened(v) for k, v in value.items()}
+    return value
+
+
+def _wrapped(found, out=None):
+    if out is not None:
+        return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+    if isinstance(found, (np.ndarray, np.generic)):
+        return ndarray(np.asarray(found))
+    if isinstance(found, (tuple, list)) and any(isinstance(f, (np.ndarray, np.generic)) for f in found):
+        return type(found)([_wrapped(f) for f in found])
+    return found
+
+
+# the module's functions
+
+
+def asarray(values, dtype=None, order=None, *, copy=None, blocking=False):
+    return ndarray(np.array(_opened(values), dtype, order=order or "K")) if copy or not isinstance(values, ndarray) or (
+        dtype is not None and dtype != values.dtype
+    ) else values
+
+
+def array(values, dtype=None, copy=True):
+    return ndarray(np.array(_opened(values), dtype))
+
+
+def asnumpy(values, stream=None, order="C", out=None, *, blocking=True):
+    return values.get() if isinstance(values, ndarray) else np.asarray(values)
+
+
+def empty(shape, dtype=np.float64, order="C"):
+    """Memory as the device gives it: aligned to 256 bytes, filled with what must not be read."""
+    dtype = np.dtype(dtype)
+    count = math.prod(shape) if isinstance(shape, tuple) else shape
+    raw = np.full(count * dtype.itemsize + 256, 0xFF, np.uint8)  # NaN in every floating-point format
+    start = -raw.ctypes.data % 256
+    return ndarray(raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape))
+
+
+def zeros(shape, dtype=np.float64, order="C"):
+    made = empty(shape, dtype)
+    made._held[...] = 0
+    return made
+
+
+class _Device:
+    def __init__(self, id=0):
+        if id:
+            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+        self.id = id
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def synchronize(self):
+        waits[0] += 1
+
+
+class _Event:
+    done = True
+
+    def record(self, stream=None): ...
+
+    def synchronize(self):
+        waits[0] += 1
+
+
+class _Stream:
+    null: Any = None
+
+    def __init__(self, non_blocking=False, null=False):
+        self.ptr = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def record(self, event=None):
+        return event or _Event()
+
+    def wait_event(self, event): ...
+
+    def synchronize(self):
+        waits[0] += 1
+
+
+_stream = _Stream()
+
+
+@contextmanager
+def _allocating(allocator=None):
+    yield
+
+
+cuda = types.SimpleNamespace(
+    Device=_Device,
+    Event=_Event,
+    Stream=_Stream,
+    get_current_stream=lambda: _stream,
+    is_available=lambda: True,
+    using_allocator=_allocating,
+    alloc_pinned_memory=lambda size: memoryview(bytearray(size)),
+    runtime=types.SimpleNamespace(
+        driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000, getDeviceCount=lambda: 1
+    ),
+)
+
+
+def __getattr__(name):
+    # Functions that take no device array, such as arange: NumPy's, on the device.
+    if name not in _CUPY["functions"] and name not in _CUPY["ufuncs"]:
+        raise AttributeError(f"CuPy has no {name!r}")
+    function = getattr(np, name)
+    return lambda *args, **kwargs: _wrapped(function(*_opened(args), **_opened(kwargs)))

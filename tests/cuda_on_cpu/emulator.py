@@ -1,0 +1,277 @@
+"""CuPy's RawModule on a CPU: kernels compiled by g++ and run by `cuda_on_cpu.h`, one fiber per CUDA thread.
+
+    module = RawModule(code='#include "softmax.cu"', options=OPTIONS, name_expressions=("softmax_forward<float, float, 1>",))
+    module.get_function("softmax_forward<float, float, 1>")((rows,), (256,), (x, out, np.int64(n)), shared_mem=0)
+
+It refuses what a GPU would run into garbage: arguments whose number, kind or size are not the kernel's, arrays of another
+dtype than the parameter points to, grids and blocks that CUDA does not take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import os
+import re
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampkit.backends.cuda import kernel
+
+HERE = Path(__file__).parent
+FORWARD, REVERSE, SHUFFLED = 0, 1, 20211  # orders of the threads; any number above 1 is the seed of a shuffle
+FLAGS = ["-std=c++17", "-O1", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden"]
+FLAGS += ["-fno-gnu-unique", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-fcf-protection=none"]
+MOST = (2**31 - 1, 65535, 65535, 1024, 1024, 64)  # blocks and threads along each axis
+AT_ONCE = 60  # entries that one run of g++ compiles
+order = SHUFFLED
+
+
+@contextmanager
+def threads(how: int) -> Iterator[None]:
+    """Within the block kernels run their threads FORWARD, in REVERSE, or shuffled by the seed `how`."""
+    global order
+    before, order = order, how
+    try:
+        yield
+    finally:
+        order = before
+
+
+class LaunchError(RuntimeError):
+    """What a GPU would refuse, or turn into garbage."""
+
+
+class Parameter(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_char), ("element", ctypes.c_char), ("size", ctypes.c_int))
+
+
+class Entry(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("kernel", ctypes.c_void_p),
+        ("call", ctypes.c_void_p),
+        ("parameters", ctypes.POINTER(Parameter)),
+        ("count", ctypes.c_int),
+    )
+
+
+class RawModule:
+    """`code`, compiled. Where it is `#include "<stem>.cu"` alone, all entries that the file names are compiled at once."""
+
+    def __init__(self, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()):
+        stem = re.fullmatch(r'\s*#include "(\w+)\.cu"\s*', code)
+        folders = [Path(o[2:]) for o in options if o.startswith("-I")]
+        home = next((f for f in folders if stem and (f / f"{stem[1]}.cu").exists()), None)
+        self.entries = library(code, tuple(map(str, folders)), tuple(name_expressions), stem and stem[1], home)
+
+    def get_function(self, name: str) -> Function:
+        """The entry `name`. Raises LookupError for one that the comments at the end of the file do not name."""
+        if name not in self.entries:
+            raise LookupError(f"no entry {name!r}: the comments at the end of the .cu file name {sorted(self.entries)}")
+        return Function(name, *self.entries[name])
+
+
+class Function:
+    """A kernel, called as CuPy's: (grid, block, arguments, shared_mem)."""
+
+    def __init__(self, name: str, lib: ctypes.PyDLL, entry: Entry, shared: list[tuple[int, int]]):
+        self.name, self.lib, self.entry, self.shared = name, lib, entry, shared
+        self.parameters = entry.parameters[: entry.count]
+        self.max_dynamic_shared_size_bytes = 48 << 10
+
+    def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int = 0) -> None:
+        sizes = (*grid, *(1,) * (3 - len(grid)), *block, *(1,) * (3 - len(block)))
+        self._check(sizes, args, shared_mem)
+        values = [self._value(i, p, a) for i, (p, a) in enumerate(zip(self.parameters, args, strict=True))]
+        pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
+        for address, size in self.shared:
+            ctypes.memset(address, 0xFF, size)
+        given = ((ctypes.c_uint * 6)(*sizes), ctypes.c_size_t(shared_mem), pointers, order)
+        trouble = self.lib.cuda_on_cpu_launch(ctypes.byref(self.entry), *given)
+        if trouble:
+            raise LaunchError(f"{self.name}: {trouble.decode()}")
+
+    def _check(self, sizes: Sequence[int], args: Sequence[Any], shared: int) -> None:
+        if any(not 1 <= n <= most for n, most in zip(sizes, MOST, strict=True)) or math.prod(sizes[3:]) > 1024:
+            raise LaunchError(f"{self.name}: CUDA takes no grid {tuple(sizes[:3])} of blocks {tuple(sizes[3:])}")
+        if shared > min(self.max_dynamic_shared_size_bytes, 227 << 10):
+            limit = "48 KiB, or up to 227 KiB with max_dynamic_shared_size_bytes"
+            raise LaunchError(f"{self.name}: {shared} bytes of dynamic shared memory; {limit}")
+        if len(args) != len(self.parameters):
+            raise LaunchError(f"{self.name}: {len(self.parameters)} parameters, {len(args)} arguments")
+
+    def _value(self, i: int, parameter: Parameter, given: Any) -> Any:
+        wrong = mismatch(parameter, given)
+        if wrong:
+            raise LaunchError(f"{self.name}: argument {i} is {wrong}")
+        if parameter.kind == b"p":
+            return ctypes.c_void_p(address(given))
+        raw = np.asarray(given).tobytes()
+        return ctypes.create_string_buffer(raw, len(raw))
+
+
+def address(array: Any) -> int | None:
+    if array is None:
+        return None
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+
+
+def letter(dtype: np.dtype) -> str:
+    """What cuda_on_cpu.h calls a dtype: float16 h, bfloat16 b, other floats f, integers and bools i, records s."""
+    named = {"float16": "h", "bfloat16": "b"}
+    return named.get(dtype.name) or {"f": "f", "i": "i", "u": "i", "b": "i"}.get(dtype.kind, "s")
+
+
+def mismatch(parameter: Parameter, given: Any) -> str | None:
+    """Why `given` cannot be passed for `parameter`, or None."""
+    kind, element = parameter.kind.decode(), parameter.element.decode()
+    if kind == "p":
+        if given is None:
+            return None
+        if isinstance(given, np.generic) or not hasattr(given, "dtype"):
+            return f"{given!r} and the parameter a pointer"
+        known = (letter(given.dtype), given.dtype.itemsize) == (element, parameter.size)
+        return None if known or element == "s" else f"of {given.dtype}; the parameter points to {element}{parameter.size}"
+    record = isinstance(given, np.ndarray) and given.size == 1 and given.dtype.kind == "V" and given.dtype.names
+    if not isinstance(given, np.generic) and not record:
+        return f"a {type(given).__name__}; the parameter is a value, which takes a NumPy scalar"
+    same = given.dtype.itemsize == parameter.size and (kind == "s" or letter(given.dtype) == kind)
+    return None if same else f"of {given.dtype}; the parameter is {kind}{parameter.size}"
+
+
+def library(code: str, folders: tuple[str, ...], names: tuple[str, ...], stem: str | None, home: Path | None) -> Any:
+    """The compiled entries by name: (library, entry, its static shared memory)."""
+    if home is None:
+        return _loaded(code, folders, names, _digest(code, *map(Path, folders)))
+    return _loaded(code, folders, _entries(stem, home), _digest(code, home))
+
+
+def _entries(stem: str | None, home: Path) -> tuple[str, ...]:
+    return tuple(kernel.entries(stem or "", home))
+
+
+def _digest(code: str, *folders: Path) -> str:
+    """Of everything that the compiled code is made of."""
+    text = "\n".join([code, *FLAGS, _compiler()])
+    files = [f for folder in folders for f in sorted(folder.glob("*.cuh"))] + sorted(HERE.rglob("*.h"))
+    files += [folder / name for folder in folders for name in re.findall(r'"(\w+\.cu)"', code)]
+    return hashlib.sha256("\n".join([text, *(f.read_text() for f in files if f.exists())]).encode()).hexdigest()[:24]
+
+
+@cache
+def _loaded(code: str, folders: tuple[str, ...], names: tuple[str, ...], digest: str) -> dict[str, Any]:
+    found = {}
+    parts = [names[i : i + AT_ONCE] for i in range(0, len(names), AT_ONCE)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        paths = list(pool.map(lambda part: _compiled(code, folders, part, digest), parts))
+    for path in paths:
+        found.update(_opened(path))
+    return found
+
+
+def _opened(path: Path) -> dict[str, Any]:
+    lib = ctypes.PyDLL(str(path))
+    lib.cuda_on_cpu_launch.restype = ctypes.c_char_p
+    count = ctypes.c_int.in_dll(lib, "cuda_on_cpu_count").value
+    listed = (Entry * count).in_dll(lib, "cuda_on_cpu_entries")
+    base = ctypes.addressof(listed)
+    shared = [(base + offset, size) for offset, size in _statics(path)]
+    return {entry.name.decode(): (lib, entry, shared) for entry in listed}
+
+
+def _statics(path: Path) -> list[tuple[int, int]]:
+    """Where, from the table of entries on, the `__shared__` variables of kernels lie, and their sizes."""
+    table = subprocess.run(["objdump", "-t", str(path)], check=True, capture_output=True, text=True).stdout
+    lines = [line.replace("\t", " ").split() for line in table.splitlines()]
+    base = next(int(line[0], 16) for line in lines if line and line[-1] == "cuda_on_cpu_entries" and ".bss" in line)
+    ours = [line for line in lines if line and line[-1].startswith("_ZZ") and ".bss" in line]
+    return [(int(line[0], 16) - base, int(line[line.index(".bss") + 1], 16)) for line in ours]
+
+
+def _compiled(code: str, folders: tuple[str, ...], names: tuple[str, ...], digest: str) -> Path:
+    name = hashlib.sha256("\n".join([digest, *names]).encode()).hexdigest()[:24]
+    path = _folder() / f"{name}.so"
+    if not path.exists():
+        listed = "".join(f'    cuda_on_cpu_entries[i++] = ENTRY("{n}", {n});\n' for n in names)
+        source = _header() + code + TABLE.format(count=len(names), room=max(1, len(names)), listed=listed)
+        build(source, path, ["-shared", *_includes(), *(f"-I{f}" for f in folders)])
+    return path
+
+
+TABLE = """
+extern "C" {{
+__attribute__((visibility("default"))) cuda_on_cpu::Entry cuda_on_cpu_entries[{room}];
+__attribute__((visibility("default"))) int cuda_on_cpu_count = {count};
+__attribute__((visibility("default"))) const char* cuda_on_cpu_launch(
+    const cuda_on_cpu::Entry* entry, const unsigned* sizes, size_t shared, void** arguments, int how) {{
+    return cuda_on_cpu::launch(*entry, sizes, shared, arguments, how);
+}}
+}}
+__attribute__((constructor)) static void fill_table() {{
+    int i = 0;
+{listed}}}
+"""
+
+
+def build(source: str, path: Path, flags: Sequence[str]) -> None:
+    """Compile `source` to `path`, which appears whole or not at all. Raises RuntimeError with g++'s words."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as work:
+        file, result = Path(work) / "code.cpp", Path(work) / "result"
+        file.write_text(source)
+        run = subprocess.run(["g++", *FLAGS, *flags, str(file), "-o", str(result)], capture_output=True, text=True)
+        if run.returncode:
+            raise RuntimeError(f"g++ refused:\n{run.stderr[:4000]}")
+        os.replace(result, path)
+
+
+def _header() -> str:
+    """The line that includes cuda_on_cpu.h, compiled before, once."""
+    name = _digest("header")
+    path = _folder() / f"{name}.h.gch"
+    if not path.exists():
+        line = f'#include "{HERE}/cuda_on_cpu.h"\n'
+        (_folder() / f"{name}.h").write_text(line)
+        build(line, path, ["-x", "c++-header", *_includes()])
+    return f'#include "{_folder()}/{name}.h"\n'
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"ampkit_cuda_on_cpu_{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@cache
+def _compiler() -> str:
+    return subprocess.run(["g++", "-v"], check=True, capture_output=True, text=True).stderr
+
+
+@cache
+def headers() -> Path | None:
+    """The folder of NVIDIA's cuda_fp16.h: of the wheel nvidia-cuda-runtime, or of an installed toolkit."""
+    site = Path(sysconfig.get_path("purelib")) / "nvidia"
+    places = [*sorted(site.glob("cu*/include")), site / "cuda_runtime" / "include", Path("/usr/local/cuda/include")]
+    return next((place for place in places if (place / "cuda_fp16.h").exists()), None)
+
+
+def missing() -> str | None:
+    """What keeps the emulation from running here, or None."""
+    if subprocess.run(["sh", "-c", "command -v g++ objdump"], capture_output=True).returncode:
+        return "no g++ or objdump"
+    return None if headers() else "no cuda_fp16.h: pip install nvidia-cuda-runtime"
+
+
+def _includes() -> list[str]:
+    return [f"-I{HERE}", f"-I{HERE / 'stub'}", f"-I{headers()}"]
