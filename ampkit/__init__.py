@@ -20,6 +20,8 @@ from . import amp, cuda, data, models, nn, ops, optim, utils
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
 from .backends.cpu.threads import get_num_threads, set_num_threads
+from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from .capture import compile
 from .core import observe
 from .core.dlpack import from_dlpack
 from .core.dtypes import DType as dtype
@@ -56,6 +58,7 @@ from .core.tensor import Tensor
 from .core.values import tensor
 from .core.words import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .ops import *
+from .profiler import profile
 from .scaler import GradScaler
 from .serialize import load, save
 

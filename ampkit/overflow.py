@@ -21,6 +21,7 @@ from .core import dtypes, observe
 from .core.errors import ScaleCollapseError
 from .core.primitive import Primitive
 from .core.quiet import quietly
+from .core.tensor import Tensor
 from .flat import chunks, look
 
 SKIPS = 50  # in a row, before the guard stops: from 65536 the scale has then come down to 6e-11, where no loss needs it
@@ -60,11 +61,20 @@ class StepResult:
         self._overflow, self.value = overflow, value
 
     @property
+    def overflow(self) -> Tensor | None:
+        """Whether the gradients overflowed, as a bool on the device; None without a scaler at work."""
+        return None if self._overflow is None else Tensor(_array(self._overflow))
+
+    @property
     def skipped(self) -> bool:
         return self._overflow is not None and bool(look(self._overflow))
 
     def __repr__(self) -> str:
         return f"StepResult(skipped={self.skipped})"
+
+
+def _array(flag: Any) -> Array:
+    return np.asarray(flag) if isinstance(flag, np.generic) else flag  # NumPy's operations on 0-d arrays give scalars
 
 
 class Stage(Enum):
@@ -89,6 +99,8 @@ class Verdict:
         """Unscale the gradients of `slots`, if `inverse` says by what, and note whether they are finite."""
         with quietly():
             for run in spans(slots):
+                if observe.watches:
+                    observe.begin("unscale", "", run.gradient)
                 first = unscale(run.gradient, inverse and inverse(run), run.block.flags())
                 bad = np.less(first, len(run))
                 self.overflow = bad if self.overflow is None else np.logical_or(self.overflow, bad)
@@ -126,14 +138,14 @@ class Guard:
         hysteresis: int,
     ) -> None:
         """Count an update. Raises ScaleCollapseError after SKIPS overflows in a row, or one at the floor."""
-        self.updates += 1
-        judge = partial(self._judge, verdicts, self.updates, floor, hysteresis)
-        backends.of(overflow).later((overflow, before, after), judge)
+        judge = partial(self._judge, verdicts, floor, hysteresis)
+        backends.of(before).later((overflow, before, after), judge)
 
     def _judge(
-        self, verdicts: list[Verdict], update: int, floor: float, hysteresis: int, lost: bool, was: float, now: float
+        self, verdicts: list[Verdict], floor: float, hysteresis: int, lost: bool, was: float, now: float
     ) -> None:
-        for step, scale in ((update, was), (update + 1, now)):
+        self.updates += 1
+        for step, scale in ((self.updates, was), (self.updates + 1, now)):
             if not self.history or self.history[-1][1] != scale:
                 self.history.append((step, scale))
         self.skips = self.skips + 1 if lost else 0

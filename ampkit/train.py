@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from . import build, nn, ops, optim
+from . import backends, build, nn, ops, optim
 from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
+from .capture import compile
 from .config import Recipe
 from .core import random
-from .core.errors import ConfigError, NonFiniteError
+from .core.dtypes import bool_
+from .core.errors import NonFiniteError
 from .core.recording import no_grad
 from .core.tensor import Tensor
 from .scaler import GradScaler
@@ -52,11 +55,14 @@ Row = StepRow | EvalRow
 
 
 class Outcome(NamedTuple):
-    """What a step did: the mean loss of its batches, the norm of the gradients if asked, and whether it was skipped."""
+    """What a step did, still on the device.
+
+    loss: the mean of its batches. grad_norm: of the gradients, if asked. skipped: whether they overflowed, a bool.
+    """
 
     loss: Tensor
     grad_norm: Tensor | None
-    skipped: bool
+    skipped: Tensor
 
 
 def step(
@@ -89,7 +95,8 @@ def step(
     result = scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
-    return Outcome(sum(losses[1:], losses[0]) / len(losses), norm, bool(getattr(result, "skipped", False)))
+    loss, overflow = sum(losses[1:], losses[0]) / len(losses), getattr(result, "overflow", None)
+    return Outcome(loss, norm, ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow)
 
 
 def evaluate(model: nn.Module, batches: Iterator[Batch], region: AbstractContextManager[Any]) -> tuple[float, float]:
@@ -123,8 +130,6 @@ class Run:
     """
 
     def __init__(self, recipe: Recipe):
-        if recipe.train.compile:
-            raise ConfigError("train.compile", "false: this version does not compile steps", "true")
         keep_freed()
         if settable():
             threads = recipe.train.threads or get_num_threads()
@@ -139,6 +144,8 @@ class Run:
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)
         self.scaler = build.scaler(recipe)
         self.done, self.skipped, self.seconds = 0, 0, 0.0
+        self._device = backends.get(recipe.train.device)
+        self._update = compile(self._advance) if recipe.train.compile else self._advance
 
     def __iter__(self) -> Iterator[Row]:
         plan = self.recipe.train
@@ -159,20 +166,30 @@ class Run:
             raise NonFiniteError("training", "a step whose gradients are finite", f"{self.steps} skipped", cure)
 
     def _step(self, number: int, logged: bool) -> StepRow | None:
-        plan, start = self.recipe.train, time.perf_counter()
-        lr = float(self.optimizer.param_groups[0]["lr"])
-        batches = [next(self._feed.batches) for _ in range(plan.accumulate)]
-        outcome = step(self._loss, batches, self.optimizer, self.scaler, self._region, plan.grad_clip, logged)
+        start = time.perf_counter()
+        lr = float(self.optimizer.param_groups[0]["lr"]) if logged else math.nan
+        batches = [next(self._feed.batches) for _ in range(self.recipe.train.accumulate)]
+        outcome = self._update(batches, logged)
         self.schedule.step()
-        self.skipped += outcome.skipped
-        loss = float(outcome.loss)
+        self._device.later((outcome.loss.array, outcome.skipped.array), partial(self._saw, number))
+        if logged:
+            self._device.settle()
         self.seconds += time.perf_counter() - start
-        if not math.isfinite(loss) and not self.scaler.is_enabled():
-            raise self._not_finite(f"step {number}", loss, lr)
         if not logged:
             return None
-        norm = float(outcome.grad_norm) if outcome.grad_norm is not None else math.nan
-        return StepRow(number, loss, lr, float(self.scaler.get_scale()), self.skipped, norm, self.seconds)
+        assert outcome.grad_norm is not None
+        scale, norm = float(self.scaler.get_scale()), float(outcome.grad_norm)
+        return StepRow(number, float(outcome.loss), lr, scale, self.skipped, norm, self.seconds)
+
+    def _advance(self, batches: Sequence[Batch], logged: bool) -> Outcome:
+        clip = self.recipe.train.grad_clip
+        return step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, logged)
+
+    def _saw(self, number: int, loss: float, skipped: bool) -> None:
+        # Of every step, at once on a CPU; on a device that runs ahead, when a later step finds it done.
+        self.skipped += skipped
+        if not math.isfinite(loss) and not self.scaler.is_enabled():
+            raise self._not_finite(f"step {number}", loss, float(self.optimizer.param_groups[0]["lr"]))
 
     def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return ops.cross_entropy(_flat(self.model(inputs)), targets.reshape(-1))

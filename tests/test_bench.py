@@ -47,8 +47,8 @@ def test_a_run_that_fails_gives_a_result_that_says_why():
 
 
 def test_a_recipe_that_cannot_run_here_raises_as_fit_does():
-    with pytest.raises(ConfigError, match="train.compile: needs false"):
-        next(bench(recipe("train.compile=true")))
+    with pytest.raises(ConfigError, match=r"schedule.warmup: needs less than the 46 steps"):
+        next(bench(recipe("train.steps=", "train.epochs=2", 'schedule={name="constant", warmup=100}')))
 
 
 def test_a_process_that_dies_is_reported_with_its_status(monkeypatch):

@@ -202,8 +202,7 @@ def test_nan_in_the_data_is_named_before_anything_runs(monkeypatch):
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
-        ("train.device=cuda", DeviceError, "a device of this machine"),
-        ("train.compile=true", ConfigError, "train.compile"),
+        ("train.device=cuda", DeviceError, "cuda: needs"),
         ('schedule={name="constant", warmup=100}', ConfigError, "schedule.warmup: needs less than the 46 steps"),
         ('amp={dtype="float16", overrides={no_such_op="low"}}', ConfigError, "the name of an op"),
     ],

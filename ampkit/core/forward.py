@@ -43,6 +43,8 @@ def runner(op: Any) -> Callable[..., Any]:
                 call(op.checks, arrays, params)
             if plan.bodies and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.least):
                 body = signature.pick(primitive, plan.backend, arrays, params)
+            if observe.watches:
+                observe.begin(op.name, body.name, arrays[0])
             if body is not reference:
                 faster = partial(body.run, versions=versions) if body.keeps else body.run
                 out = signature.call_in(faster, arrays, params, plan.out)

@@ -9,6 +9,7 @@ from typing import Any
 Observer = Callable[[str, tuple[Any, ...], Any], None]
 
 active: list[Observer] = []
+watches: list[Any] = []  # profilers, told also when a body begins (see ampkit/profiler.py)
 
 
 @contextmanager
@@ -23,6 +24,12 @@ def watch(callback: Observer) -> Iterator[None]:
         yield
     finally:
         active.remove(callback)
+
+
+def begin(name: str, body: str, array: Any) -> None:
+    """Tell every profiler that `body`, of what will be reported as `name`, begins on the device of `array`."""
+    for profiler in tuple(watches):
+        profiler.begin(name, body, array)
 
 
 def report(name: str, inputs: tuple[Any, ...], output: Any) -> None:

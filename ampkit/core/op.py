@@ -113,6 +113,8 @@ class Op:
         body = node.body.own_backward or primitive.reference
         if body is primitive.reference and (type(one) is not np.ndarray or one.size >= primitive.least):
             body = primitive.pick(backends.of(one).name, dy, saved, needs, **params)
+        if observe.watches:
+            observe.begin(primitive.name, body.name, one)
         gradients: Any = NotImplemented
         if body is not primitive.reference:
             more = {"versions": node.versions, "homes": sweep.homes(node)} if body.keeps else {}

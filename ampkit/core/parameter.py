@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..backends import Array
 from . import dtypes, hooks
 from .dtypes import DType
 from .tensor import Tensor
+
+
+def _array(data: Any) -> Array:
+    return data if backends.holds(data) else backends.get().asarray(np.asarray(data))
 
 
 class Parameter(Tensor):
@@ -24,7 +29,7 @@ class Parameter(Tensor):
     def __init__(self, data: Any, requires_grad: bool = True):
         self.name = ""
         self.slot: Any = None
-        super().__init__(data.array if isinstance(data, Tensor) else np.asarray(data), requires_grad)
+        super().__init__(data.array if isinstance(data, Tensor) else _array(data), requires_grad)
         if isinstance(data, Tensor):
             self.version = data.version
 

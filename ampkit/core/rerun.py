@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
 from . import policy, random
 from .dtypes import DType, is_float
 from .errors import DTypeError, StateError
+from .nested import tensors_in, with_tensors
 from .recording import enable_grad, is_grad_enabled, no_grad
 from .tape import Node, Sweep, alias, attach, target
 from .tensor import Tensor, tick
@@ -58,7 +59,7 @@ def _again(
     finally:
         policy.leave(token)
         random.set_rng_state(after)
-    return list(_tensors(outs))
+    return list(tensors_in(outs))
 
 
 def _given(arg: Any) -> Any:
@@ -89,29 +90,6 @@ def _changed(what: str) -> StateError:
     return StateError("backward", "the values that the forward read", found, cure)
 
 
-def _tensors(outs: Any) -> Iterator[Tensor]:
-    # The tensors in what the function returned, in order.
-    if isinstance(outs, Tensor):
-        yield outs
-    elif isinstance(outs, (list, tuple)):
-        for item in outs:
-            yield from _tensors(item)
-    elif isinstance(outs, dict):
-        yield from _tensors(list(outs.values()))
-
-
-def _rebuilt(outs: Any, tensors: Iterator[Tensor]) -> Any:
-    # What the function returned, with `tensors` in the places of its own.
-    if isinstance(outs, Tensor):
-        return next(tensors)
-    if isinstance(outs, dict):
-        return {key: _rebuilt(item, tensors) for key, item in outs.items()}
-    if isinstance(outs, (list, tuple)):
-        items = [_rebuilt(item, tensors) for item in outs]
-        return type(outs)(*items) if hasattr(outs, "_fields") else type(outs)(items)
-    return outs
-
-
 def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """`function(*args, **options)` without keeping what its operations save: backward runs it again.
 
@@ -128,9 +106,9 @@ def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return function(*args, **options)
     with no_grad():
         outs = function(*args, **options)
-    given = list(_tensors(outs))
+    given = list(tensors_in(outs))
     kept = tuple(map(_kept, args)), {name: _kept(arg) for name, arg in options.items()}
     versions = [arg.version for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
     node = Node(_RECOMPUTE, (), (function, *kept, region, state), versions=versions)
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in given)
-    return _rebuilt(outs, iter([attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(given)]))
+    return with_tensors(outs, iter([attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(given)]))

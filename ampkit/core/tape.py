@@ -96,11 +96,18 @@ def fit(node: Node, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None
     if getattr(gradient, "shape", None) != shape:
         lead = _lead(node, gradient, shape)
         axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
-        gradient = _as(gradient, accumulator(gradient.dtype)).sum(axes, keepdims=True).reshape(shape)
+        gradient = (_sum_over if _is_taped(gradient) else sum_over)(gradient, axes).reshape(shape)
     for dtype in dtypes:
         if dtype is not None:
             gradient = _as(gradient, dtype)
     return gradient
+
+
+def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
+    return _as(gradient, accumulator(gradient.dtype)).sum(axes, keepdims=True)
+
+
+sum_over = Primitive("sum_over", "reduce", _sum_over)  # (gradient, axes): summed over them, which stay with length 1
 
 
 def _lead(node: Node, gradient: Any, shape: tuple[int, ...]) -> int:
@@ -328,7 +335,7 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
         if out.array.size != 1:
             cure = "reduce it, or pass the gradient: y.backward(dy)"
             raise ShapeError("backward", "a tensor of one element", f"shape {tuple(out.shape)}", cure)
-        return Tensor(backends.of(out.array).asarray(np.ones(out.array.shape), out.array.dtype))
+        return Tensor(np.ones_like(out.array))
     if not isinstance(seed, Tensor) or seed.shape != out.shape:
         got = f"shape {tuple(seed.shape)}" if isinstance(seed, Tensor) else type(seed).__name__
         raise ShapeError("backward", f"a gradient Tensor of shape {tuple(out.shape)}", got)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # One clock for recordings and changes in place, so that a backward can tell which of the two came first.
 tick = count(1).__next__
 
+# What is being recorded (see ampkit/capture.py): told of changes in place, and of kept copies that were read.
+watchers: list[Any] = []
+
 # Where the gradient of a tensor goes, and what it must look like: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]
 
@@ -256,6 +259,8 @@ class Tensor:
     def changed(self) -> None:
         """Note a change of the values: copies in other dtypes are stale, a backward through the old values raises."""
         self.version[0] = tick()
+        for watcher in watchers:
+            watcher.changed(self)
 
     def copy_in(self, dtype: DType, keep: bool) -> Array:
         """The values rounded to `dtype`: kept per (dtype, version) if `keep`, so an unchanged tensor is cast once.
@@ -266,7 +271,11 @@ class Tensor:
         if keep and self.copies is not None:
             version, held = self.copies.get(dtype, (-1, None))
             if version == self.version[0]:
+                for watcher in watchers:
+                    watcher.read(self, dtype, held)
                 return held
+        if observe.watches:
+            observe.begin("cast", "", self.array)
         made = self._cast(dtype)
         if observe.active:
             observe.report("cast", (self.array,), made)
@@ -343,7 +352,8 @@ class Tensor:
         if self.node is not None:
             raise StateError("pickle", "a leaf", "the result of a recorded operation", "use .detach()")
         values = backends.of(self.array).to_numpy(self.array)
-        return _unpickle, (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
+        what = (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
+        return _unpickle, (*what, str(self.device))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.node is not None:
@@ -364,6 +374,8 @@ class Tensor:
         return f"tensor({text}{kind}{grad})"
 
 
-def _unpickle(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, tracked: bool) -> Tensor:
+def _unpickle(
+    kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, tracked: bool, device: str = "cpu"
+) -> Tensor:
     values = np.frombuffer(data, dtypes.parse(dtype)).reshape(shape).copy()
-    return kind(values, requires_grad=tracked)
+    return kind(backends.get(device).asarray(values), requires_grad=tracked)

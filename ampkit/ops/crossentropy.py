@@ -6,6 +6,7 @@ Classes are axis 1, or the only axis.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -221,16 +222,21 @@ def class_axis(input: Any) -> tuple[int, int]:
 
 def labels_of(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
     """`sorted_out` of labels that were checked: RangeError for one that is no class."""
-
-    def fail(value: int, position: Any) -> None:
-        needs = f"labels from 0 to {classes - 1} ({classes} classes) or ignore_index={ignore}"
-        raise RangeError(where, needs, f"{value} at position {position}")
-
     labels, counts = sorted_out(target, ignore, axis)
     if not isinstance(target, Taped):
         bad = (labels < 0) | (labels >= classes)
-        backends.of(target).inspect(target, bad.reshape(target.shape), fail)
+        backends.of(target).inspect(target, bad.reshape(target.shape), no_class(where, classes, ignore))
     return labels, counts
+
+
+def no_class(where: str, classes: int, ignore: int) -> Callable[[Any, Any], None]:
+    """What raises RangeError for a label that is no class, and its position."""
+
+    def fail(value: Any, position: Any) -> None:
+        needs = f"labels from 0 to {classes - 1} ({classes} classes) or ignore_index={ignore}"
+        raise RangeError(where, needs, f"{value} at position {position}")
+
+    return fail
 
 
 def sorted_out(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:

@@ -140,10 +140,13 @@ class Optimizer:
             for group in self.param_groups:
                 for block in group.blocks:
                     for run in block.runs([s for s in present if s.block is block]):
+                        name = f"{type(self).__name__.lower()}_update"
+                        if observe.watches:
+                            observe.begin(name, "", run.gradient)
                         self.update(group, run, go)
                         run.written(go)
                         if observe.active:
-                            observe.report(f"{type(self).__name__.lower()}_update", (run.gradient,), run.master)
+                            observe.report(name, (run.gradient,), run.master)
             self._count(1 if go is None else go)
 
     def _count(self, real: Any) -> None:

@@ -24,7 +24,7 @@ from .optimizer import Optimizer
 def _follow(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
     np.add(count, np.greater(steps, seen), out=count)
     seen[...] = steps
-    np.take(table, count, axis=0, out=row, mode="clip")
+    row[...] = np.take(table, count, axis=0)
 
 
 # (count, seen, real steps, table, row): move count on if there were steps, and read the table's row there; in place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,7 +54,18 @@ class CPU:
 
     def later(self, arrays: Sequence[HostArray], then: Callable[..., None]) -> None:
         """Call `then` with the one value of each of `arrays`: at once, where nothing has to be waited for."""
-        then(*map(self.peek, arrays))
+        then(*[self.peek(np.asarray(array)) for array in arrays])
+
+    def mark(self, name: str | None = None) -> float:
+        """This moment, for `between`."""
+        return time.perf_counter()
+
+    def between(self, first: float, second: float) -> float:
+        """Seconds between two marks."""
+        return second - first
+
+    def settle(self) -> None:
+        """Nothing: whatever was to be looked at has been."""
 
     def inspect(self, values: HostArray, bad: HostArray, fail: Callable[[Any, Any], None]) -> None:
         """Call `fail(value, position)` for the first of `values` that `bad` marks, at once."""

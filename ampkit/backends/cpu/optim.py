@@ -65,7 +65,7 @@ def adam_update_cpu(
     *, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
 ) -> None:  # fmt: skip
     if go is not None and not look(go):
-        return
+        return _rewrite(master, copies)
     first, second = betas.tolist()
     count, rate = int(look(steps)) + 1, float(look(lr))
     numbers = [1 - first, 1 / (1 - second**count), 1 - rate * weight_decay, -rate / (1 - first**count)]
@@ -83,6 +83,12 @@ def adam_update_cpu(
         do.move(m, root, p, step)
         for copy in copies:
             narrow(p, copy[start : start + PIECE])
+
+
+def _rewrite(master: HostArray, copies: list[HostArray]) -> None:
+    # After any step the copies count as fresh, and one that was just made for a neighbour is not filled yet.
+    for copy in copies:
+        narrow(master, copy)
 
 
 @narrow.on("cpu", when=lambda master, copy: library() is not None and {master.dtype, copy.dtype} <= FORMATS)
@@ -123,7 +129,7 @@ def sgd_update_cpu(
     *, dampening: float, weight_decay: float, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
     if go is not None and not look(go):
-        return
+        return _rewrite(master, copies)
     share = 1 if look(steps) == 0 else 1 - dampening  # the first gradient starts the buffer whole
     numbers = (weight_decay, float(look(momentum)), share, -float(look(lr)))
     penalty, push, take, step = (np.array([number], np.float32) for number in numbers)

@@ -11,6 +11,8 @@ import numpy as np
 
 from ...core.dtypes import DType
 from ...core.errors import DeviceError
+from .cublaslt import CublasLt
+from .cudnn import Cudnn
 from .kernel import Kernels
 
 Array = Any  # a CuPy array
@@ -21,14 +23,21 @@ class CUDA:
 
     name = "cuda"
 
-    def __init__(self, xp: Any, index: int = 0, kernels: Kernels | None = None):
+    def __init__(
+        self, xp: Any, index: int = 0, kernels: Kernels | None = None, products: Any = None, dnn: Any = None
+    ):
         self.xp, self.index = xp, index
-        self.kernels = kernels or Kernels(xp)
+        self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
+        self.recording: Any = None  # what graph.Recording leaves for later, while a step is recorded
+
+    def graph(self) -> Any:
+        """A place to record a step in (see graph.py)."""
+        return importlib.import_module(".graph", __package__).Graph(self)
 
     def at(self, index: int) -> CUDA:
         """The same for another device of the machine."""
-        return self if index == self.index else CUDA(self.xp, index, self.kernels)
+        return self if index == self.index else CUDA(self.xp, index, self.kernels, self.products, self.dnn)
 
     def device_of(self, array: Array) -> str:
         return f"cuda:{array.device.id}"
@@ -62,6 +71,9 @@ class CUDA:
 
         The values are copied out on the current stream, and nobody waits for them.
         """
+        if self.recording is not None:
+            self.recording.later.append((list(arrays), then))
+            return
         self._look()
         host = [self._copied_out(array) for array in arrays]
         event = self.xp.cuda.get_current_stream().record()
@@ -77,6 +89,21 @@ class CUDA:
         while self._waiting and self._waiting[0][0].done:
             _, host, then = self._waiting.popleft()
             then(*[values.item() for values in host])
+
+    def mark(self, name: str | None = None) -> Any:
+        """This place in the stream, for `between`; name: of the NVTX range that begins here, None ends the last one."""
+        if name is None:
+            self.xp.cuda.nvtx.RangePop()
+        else:
+            self.xp.cuda.nvtx.RangePush(name)
+        event = self.xp.cuda.Event()
+        event.record()
+        return event
+
+    def between(self, first: Any, second: Any) -> float:
+        """Seconds that the device took between two marks; waits for the second."""
+        second.synchronize()
+        return float(self.xp.cuda.get_elapsed_time(first, second)) / 1000
 
     def settle(self) -> None:
         """Wait for the device, and see what was to be looked at."""

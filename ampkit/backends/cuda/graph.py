@@ -1,0 +1,84 @@
+"""A recorded stretch of work on the GPU: launched again as one CUDA graph, in memory of its own.
+
+Recording executes nothing. Memory that the work takes comes from a private pool, which the graph keeps: what CuPy
+would hand to others after the recording, the graph goes on using.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .device import CUDA, Array
+
+
+class Recording:
+    """What a recording leaves for the host to do at every launch.
+
+    draws: [seed, call] uint64 on the device, where the kernels find the number of the first random draw; first: that
+    number while it was recorded. later: the values that `CUDA.later` was to look at, and who wants them.
+    """
+
+    def __init__(self, backend: CUDA, seed: int, first: int):
+        self.backend, self.seed, self.first = backend, seed, first
+        self.draws = backend.zeros((2,), np.dtype(np.uint64))
+        self.later: list[tuple[list[Array], Callable[..., None]]] = []
+
+    def begin_at(self, seed: int, call: int) -> None:
+        """Let the next launch draw its random numbers from `call` on."""
+        for place, number in enumerate((seed, call)):
+            self.draws[place : place + 1].fill(number)
+
+
+class Graph:
+    """One stretch of work: run eagerly in its room first, recorded once, launched from then on."""
+
+    def __init__(self, backend: CUDA):
+        self.backend, self.xp = backend, backend.xp
+        self.pool, self.stream = self.xp.cuda.MemoryPool(), self.xp.cuda.Stream(non_blocking=True)
+        self.recording: Recording | None = None
+        self._graph: Any = None
+
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """Within the block work goes to the graph's stream and memory, in order with the stream outside."""
+        outside = self.xp.cuda.get_current_stream()
+        self.stream.wait_event(outside.record())
+        with self.xp.cuda.using_allocator(self.pool.malloc), self.stream:
+            yield
+        outside.wait_event(self.stream.record())
+
+    def record(self, work: Callable[[], Any], seed: int, call: int) -> Any:
+        """Record `work`; what it returns, whose memory the launches will fill."""
+        with self.room():
+            recording = Recording(self.backend, seed, call)
+            self.stream.synchronize()
+            gc.collect()
+            collects = gc.isenabled()
+            gc.disable()
+            self.stream.begin_capture()
+            self.backend.recording = recording
+            try:
+                out = work()
+            finally:
+                self.backend.recording = None
+                try:
+                    self._graph = self.stream.end_capture()
+                finally:
+                    if collects:
+                        gc.enable()
+        self.recording = recording
+        return out
+
+    def launch(self, seed: int, call: int) -> None:
+        """Do the recorded work, with random draws from `call` on."""
+        assert self.recording is not None
+        with self.room():
+            self.recording.begin_at(seed, call)
+            self._graph.launch(self.stream)
+        for arrays, then in self.recording.later:
+            self.backend.later(arrays, then)

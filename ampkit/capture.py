@@ -1,0 +1,173 @@
+"""Compiled steps: a training step recorded once and replayed as a whole.
+
+On a GPU the first calls run as they are; then one is recorded as a CUDA graph, and later calls launch that, with new
+batches, learning rates, loss scales and random numbers, and the same bits as eager calls. On a CPU there is no queue
+that would have to be kept full: a call is a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any
+
+from . import backends
+from .core import random
+from .core.errors import AmpkitError, ArgumentError, StateError
+from .core.nested import tensors_in, with_tensors
+from .core.op import Op
+from .core.policy import _stack
+from .core.recording import _recording
+from .core.tensor import Tensor, watchers
+
+WARM = 3  # eager calls before the recording: they compile kernels, plan products and make what lasts
+MOST = 8  # recordings of one step; calls of yet another kind run eagerly
+
+
+def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARM) -> Any:
+    """`step` as a callable that is recorded on a GPU and launched as one graph; also a decorator.
+
+    step: a function or a module: forward, backward, and what an optimizer and a GradScaler do. Tensors among its
+    arguments may have new values at every call; other shapes, dtypes or other arguments are recorded anew, up to 8
+    kinds, and beyond that run eagerly. warmup: how many calls of a kind run eagerly before it is recorded; they are
+    real steps. What it returns is new memory at every call. A step whose result is still on the tape, such as a model's
+    forward alone, runs eagerly, as every step does on a CPU.
+
+    Raises ArgumentError for something that cannot be called. At the recording, StateError for a step that needs the
+    host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host), naming the op.
+    """
+    if step is None:
+        return lambda f: compile(f, warmup=warmup)
+    if not callable(step):
+        raise ArgumentError("compile", "a function or a module", f"a {type(step).__name__}")
+    if not isinstance(warmup, int) or warmup < 1:
+        raise ArgumentError("compile", "warmup from 1", repr(warmup))
+    return Compiled(step, warmup)
+
+
+class Compiled:
+    """A step that `compile` was given."""
+
+    def __init__(self, step: Callable[..., Any], warmup: int):
+        self.step, self.warmup = step, warmup
+        self._kinds: dict[Any, _Kind] = {}
+        update_wrapper(self, step, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = list(tensors_in((args, kwargs)))
+        backend = _backend(given)
+        if not hasattr(backend, "graph"):
+            return self.step(*args, **kwargs)
+        key = _frozen((args, kwargs)), _region(backend.name)
+        if key not in self._kinds and len(self._kinds) < MOST:
+            self._kinds[key] = _Kind(backend, self.step)
+        kind = self._kinds.get(key)
+        if kind is None or kind.eager:
+            return self.step(*args, **kwargs)
+        return kind.warm(args, kwargs) if kind.calls < self.warmup else kind(args, kwargs, given)
+
+
+class _Kind:
+    """Calls of one kind: arguments of the same shapes and dtypes in the same region."""
+
+    def __init__(self, backend: Any, step: Callable[..., Any]):
+        self.step, self.graph = step, backend.graph()
+        self.calls, self.eager = 0, False
+        self.inputs: list[Tensor] = []  # where the recording reads its arguments
+        self.out: Any = None
+        self.draws = 0  # of random numbers, in a step
+        self.changes: dict[int, Tensor] = {}  # what a step changes in place
+        self.copies: list[tuple[Tensor, Any, Any]] = []  # (tensor, dtype, copy): what it reads and does not make
+        self.known: dict[int, int] = {}  # the versions that those copies are of
+
+    def warm(self, args: Any, kwargs: Any) -> Any:
+        """A call that runs eagerly, where the recording will."""
+        self.calls += 1
+        with self.graph.room():
+            out = self.step(*args, **kwargs)
+        self.eager = any(t.node is not None and t.node.saved is not None for t in tensors_in(out))
+        return out
+
+    def __call__(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
+        """A call that launches the recording, which the first one makes."""
+        seed, call = random.default.state()
+        if self.graph.recording is None:
+            self._record(args, kwargs, given)
+            self.draws = random.default.state()[1] - call
+        else:
+            random.default.restore((seed, call + self.draws))
+        for held, new in zip(self.inputs, given, strict=True):
+            held.array[...] = new.array
+        for tensor, dtype, copy in self.copies:
+            if tensor.version[0] != self.known[id(tensor)]:  # somebody else changed it since
+                copy[...] = tensor._cast(dtype)
+        self.graph.launch(seed, call)
+        for tensor in self.changes.values():
+            _written(tensor)
+        self.known = {id(t): t.version[0] for t, _, _ in self.copies}
+        return with_tensors(self.out, (Tensor(t.array.copy()) for t in tensors_in(self.out)))
+
+    def _record(self, args: Any, kwargs: Any, given: list[Tensor]) -> None:
+        with self.graph.room():
+            self.inputs = [Tensor(t.array.copy(), t.requires_grad) for t in given]
+        args, kwargs = with_tensors((args, kwargs), iter(self.inputs))
+        watchers.append(self)
+        try:
+            self.out = self.graph.record(lambda: self.step(*args, **kwargs), *random.default.state())
+        except Exception as error:
+            raise _cannot(error) from error
+        finally:
+            watchers.remove(self)
+        self.known = {id(t): t.version[0] for t, _, _ in self.copies}
+
+    # told of what happens while it is recorded
+
+    def changed(self, tensor: Tensor) -> None:
+        """A tensor's values changed in place."""
+        self.changes[id(tensor)] = tensor
+
+    def read(self, tensor: Tensor, dtype: Any, copy: Any) -> None:
+        """A kept copy of a tensor's values in `dtype` was read."""
+        self.copies.append((tensor, dtype, copy))
+
+
+def _written(tensor: Tensor) -> None:
+    slot = getattr(tensor, "slot", None)
+    if slot is not None and slot.held():
+        slot.written()  # with its copies in 16 bits
+    else:
+        tensor.changed()
+
+
+def _backend(given: list[Tensor]) -> Any:
+    held = [backends.of(t.array) for t in given]
+    return next((b for b in held if b.name != "cpu"), backends.get())
+
+
+def _frozen(value: Any) -> Any:
+    # What a recording is for: tensors by what they look like, numbers and words by value, all else by identity.
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device, value.requires_grad
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple((key, _frozen(item)) for key, item in value.items())
+    return (type(value), value if isinstance(value, (bool, int, float, str, bytes)) else id(value))
+
+
+def _region(backend: str) -> tuple[Any, ...]:
+    region = _stack.get()
+    return None if region is None else region.policies[backend], _recording.get()
+
+
+def _cannot(error: Exception) -> AmpkitError:
+    # Which op was under way, and what it wanted.
+    name, trace = "", error.__traceback__
+    while trace is not None:
+        held = trace.tb_frame.f_locals.get("op", trace.tb_frame.f_locals.get("self"))
+        name = held.name if isinstance(held, Op) else name
+        trace = trace.tb_next
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    got = f"{name or 'something'} that needs the host: {said}"
+    cure = "read values (item, float, if) after the step, and bring batches to the device before it"
+    return StateError("compile", "a step that the device can do alone", got, cure)

@@ -1,0 +1,132 @@
+"""The profiler: how long each op and each body took, how many bytes it touched, and what casts cost.
+
+    with ampkit.profile() as found:
+        train_some_steps()
+    print(found)                    # a table
+    found.save("trace.json")        # for chrome://tracing or Perfetto
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import backends
+from .core import observe
+from .core.errors import FileError, StateError
+
+
+@dataclass(frozen=True)
+class Row:
+    """All calls of one body of one op: how many, seconds of the device (or of the CPU), bytes read and written."""
+
+    name: str
+    body: str
+    calls: int
+    seconds: float
+    bytes: int
+
+
+@dataclass
+class _Span:
+    name: str
+    body: str
+    backend: Any
+    start: Any
+    end: Any = None
+    bytes: int = 0
+
+
+class profile:
+    """Within the block every op, cast and update is timed: on a GPU by events in its stream, on a CPU by the clock.
+
+    rows: after the block, per op and body, the longest first. seconds: of the block, what lies between ops included.
+    A GPU shows the ops as NVTX ranges as well. Launches of a compiled step (see `ampkit.compile`) are one piece of
+    work, and show no ops.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.seconds = 0.0
+        self._spans: list[_Span] = []
+        self._open: list[_Span] = []
+
+    def __enter__(self) -> profile:
+        if self in observe.watches:
+            raise StateError("profile", "a block that is not entered yet", "one that is")
+        self._spans, self._open = [], []
+        self._began = time.perf_counter()
+        observe.watches.append(self)
+        observe.active.append(self._ended)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        observe.watches.remove(self)
+        observe.active.remove(self._ended)
+        self._times = [(s, s.backend.between(s.start, s.end)) for s in self._spans]
+        self.seconds = time.perf_counter() - self._began
+        self.rows = _rows(self._times)
+
+    def begin(self, name: str, body: str, array: Any) -> None:
+        """A body begins."""
+        backend = backends.of(array) if backends.holds(array) else backends.cpu
+        self._open.append(_Span(name, body, backend, backend.mark(name)))
+
+    def _ended(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
+        while self._open:  # what an error left open is dropped
+            span = self._open.pop()
+            if span.name == name:
+                span.end, span.bytes = span.backend.mark(), _bytes((*inputs, output))
+                self._spans.append(span)
+                return
+
+    def __str__(self) -> str:
+        """A table of the rows, and what share of the block casts took and what lay between ops."""
+        total = sum(row.seconds for row in self.rows)
+        casts = sum(row.seconds for row in self.rows if row.name == "cast")
+        lines = [f"{'op':28}{'body':28}{'calls':>8}{'ms':>12}{'share':>8}{'GB/s':>8}"]
+        for row in self.rows:
+            rate = row.bytes / row.seconds / 1e9 if row.seconds else 0.0
+            share = row.seconds / total if total else 0.0
+            lines.append(
+                f"{row.name:28.27}{row.body:28.27}{row.calls:8}{row.seconds * 1e3:12.3f}{share:8.1%}{rate:8.1f}"
+            )
+        whole = self.seconds or 1.0
+        lines.append(f"casts: {casts / whole:.1%} of {self.seconds * 1e3:.1f} ms; outside ops: {1 - total / whole:.1%}")
+        return "\n".join(lines)
+
+    def save(self, path: str | Path) -> None:
+        """Write the spans as a Chrome trace (JSON). Raises FileError where that cannot be written."""
+        if not self._spans:
+            raise StateError("profile.save", "a block that has run ops", "none")
+        first = self._spans[0]
+        events = [
+            {
+                "name": span.name, "cat": span.body or "ampkit", "ph": "X", "pid": 0, "tid": span.backend.name,
+                "ts": span.backend.between(first.start, span.start) * 1e6 if span.backend is first.backend else 0.0,
+                "dur": seconds * 1e6, "args": {"body": span.body, "bytes": span.bytes},
+            }
+            for span, seconds in self._times
+        ]  # fmt: skip
+        try:
+            Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), "utf-8")
+        except OSError as error:
+            raise FileError("profile.save", "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
+
+
+def _rows(times: Iterable[tuple[_Span, float]]) -> list[Row]:
+    sums: dict[tuple[str, str], tuple[int, float, int]] = {}
+    for span, seconds in times:
+        calls, before, size = sums.get((span.name, span.body), (0, 0.0, 0))
+        sums[span.name, span.body] = calls + 1, before + seconds, size + span.bytes
+    return sorted((Row(*key, *found) for key, found in sums.items()), key=lambda row: -row.seconds)
+
+
+def _bytes(values: Any) -> int:
+    if isinstance(values, (tuple, list)):
+        return sum(map(_bytes, values))
+    return int(getattr(values, "nbytes", 0))

@@ -1,0 +1,287 @@
+"""Compiled steps: a launch does what an eager call does, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import cupy_like
+
+import ampkit
+from ampkit import backends, nn, ops, optim
+from ampkit.backends.cuda.device import CUDA
+from ampkit.config import load
+from ampkit.core.errors import ArgumentError, StateError
+from ampkit.train import StepRow, fit
+
+MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
+
+
+@pytest.fixture
+def device():
+    """The emulated GPU, as the backend "cuda"."""
+    backend = CUDA(cupy_like)
+    undo = backends.install(backend)
+    yield backend
+    undo()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 3))
+
+
+def cnn():
+    layers = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(nn.Unflatten(1, (2, 2, 2)), *layers, nn.Linear(4, 3))
+
+
+def gpt():
+    return nn.Sequential(nn.Linear(8, 8), _Attend(), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+class _Attend(nn.Module):
+    def forward(self, x):
+        y = x.reshape(1, 1, *x.shape)
+        return x + ops.scaled_dot_product_attention(y, y, y, is_causal=True).reshape(x.shape)
+
+
+def batches(count, rows=5, seed=1):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        x, y = rng.normal(size=(rows, 8)).astype("f"), rng.integers(0, 3, rows)
+        yield ampkit.tensor(x, device="cuda"), ampkit.tensor(y, device="cuda")
+
+
+class Training:
+    """A model, its optimizer and scaler, and one step of them, eager or compiled."""
+
+    def __init__(self, build, dtype=ampkit.float32, compiled=False, kind=optim.AdamW, scale=2.0**10, **options):
+        ampkit.manual_seed(0)
+        self.model = build().to("cuda")
+        self.optimizer = kind(self.model.parameters(), lr=1e-2, **options)
+        self.scaler = ampkit.GradScaler(init_scale=scale, growth_interval=3, enabled=dtype == ampkit.float16)
+        self.region = ampkit.autocast("cuda", dtype=dtype, enabled=dtype != ampkit.float32)
+        self.step = ampkit.compile(self._step) if compiled else self._step
+
+    def _step(self, x, y):
+        with self.region:
+            loss = ops.cross_entropy(self.model(x), y)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        optim.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return loss
+
+    def state(self):
+        numbers = [p.numpy(force=True).copy() for p in (*self.model.parameters(), *self.model.buffers())]
+        return [*numbers, np.array(self.scaler.get_scale())]
+
+
+def _all(step, given):
+    return [step(*batch) for batch in given]
+
+
+def assert_same(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16, ampkit.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("build", [mlp, cnn, gpt])
+def test_a_compiled_step_gives_the_bits_of_eager_ones(build, dtype, device):
+    eager, compiled = Training(build, dtype), Training(build, dtype, compiled=True)
+    losses = [[float(t.step(x, y)) for x, y in batches(8)] for t in (eager, compiled)]
+    assert losses[0] == losses[1]
+    assert_same(eager.state(), compiled.state())
+    assert len(set(losses[0])) == 8
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.9, "nesterov": True}, {}])
+def test_sgd_as_well(options, device):
+    runs = [Training(mlp, ampkit.float16, c, optim.SGD, **options) for c in (False, True)]
+    for run in runs:
+        for batch in batches(6):
+            run.step(*batch)
+    assert_same(*(run.state() for run in runs))
+
+
+def test_a_launch_reads_nothing_on_the_host(device):
+    run = Training(mlp, ampkit.float16, compiled=True)
+    for batch in batches(5):
+        run.step(*batch)
+    given, before = list(batches(3)), cupy_like.waits[0]
+    for batch in given:
+        run.step(*batch)
+    assert cupy_like.waits[0] == before
+
+
+def test_an_overflow_within_a_recording_skips_the_step_and_halves_the_scale(device):
+    runs = [Training(mlp, ampkit.float16, c) for c in (False, True)]
+    for run in runs:
+        for number, (x, y) in enumerate(batches(8)):
+            run.step(x * (float("inf") if number in (5, 6) else 1.0), y)
+    assert_same(*(run.state() for run in runs))
+    assert runs[1].scaler.get_scale() < 2.0**11
+
+
+def test_a_scale_that_collapses_raises_in_a_later_launch(device):
+    run = Training(mlp, ampkit.float16, compiled=True)
+    with pytest.raises(ampkit.ScaleCollapseError, match="50 steps in a row"):
+        _all(run.step, ((x * float("inf"), y) for x, y in batches(60)))
+
+
+def test_a_schedule_beside_the_step_moves_the_learning_rate(device):
+    runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
+    for run in runs:
+        schedule = optim.lr_scheduler.CosineAnnealingLR(run.optimizer, T_max=8)
+        for batch in batches(8):
+            run.step(*batch)
+            schedule.step()
+    assert_same(*(run.state() for run in runs))
+
+
+def test_other_shapes_get_recordings_of_their_own(device):
+    runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
+    for run in runs:
+        for few, many in zip(batches(6), batches(6, rows=7), strict=True):
+            run.step(*few)
+            run.step(*many)
+    assert_same(*(run.state() for run in runs))
+    assert len(runs[1].step._kinds) == 2
+
+
+def test_beyond_eight_kinds_a_call_runs_eagerly(device):
+    runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
+    for run in runs:
+        for rows in range(1, 11):
+            for batch in batches(4, rows):
+                run.step(*batch)
+    assert_same(*(run.state() for run in runs))
+    assert len(runs[1].step._kinds) == 8
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.float16], ids=lambda d: d.name)
+def test_weights_that_are_loaded_between_launches_are_used(dtype, device):
+    runs = [Training(mlp, dtype, c) for c in (False, True)]
+    for run in runs:
+        state = {k: v.detach().clone() for k, v in run.model.state_dict().items()}
+        for number, batch in enumerate(batches(8)):
+            if number == 6:
+                run.model.load_state_dict(state)
+            run.step(*batch)
+    assert_same(*(run.state() for run in runs))
+
+
+def test_a_frozen_weight_that_changes_between_launches_is_used(device):
+    runs = [Training(mlp, ampkit.float16, c) for c in (False, True)]
+    for run in runs:
+        frozen = run.model[0].weight
+        frozen.requires_grad = False
+        for number, batch in enumerate(batches(8)):
+            if number == 6:
+                with ampkit.no_grad():
+                    frozen.mul_(2.0)
+            run.step(*batch)
+    assert_same(*(run.state() for run in runs))
+
+
+def test_a_backward_through_weights_that_a_launch_changed_raises(device):
+    run = Training(mlp, compiled=True)
+    given = list(batches(6))
+    for batch in given[:5]:
+        run.step(*batch)
+    loss = ops.cross_entropy(run.model(given[5][0]), given[5][1])
+    run.step(*given[5])
+    with pytest.raises(StateError, match="changed in place"):
+        loss.backward()
+
+
+def test_a_result_is_new_memory_at_every_call(device):
+    run = Training(mlp, compiled=True)
+    found = [run.step(*batch) for batch in batches(6)]
+    values = [float(f) for f in found]
+    assert len(set(values)) == 6
+
+
+def test_a_model_s_forward_stays_on_the_tape(device):
+    model = mlp().to("cuda")
+    forward = ampkit.compile(model)
+    for x, _ in batches(5):
+        model.zero_grad()
+        forward(x).sum().backward()
+        assert model[0].weight.grad is not None
+
+
+def test_what_runs_without_the_tape_is_recorded(device):
+    model = mlp().to("cuda")
+    forward = ampkit.compile(model)
+    with ampkit.no_grad():
+        for x, _ in batches(6):
+            np.testing.assert_array_equal(forward(x).numpy(), model(x).numpy())
+    assert next(iter(forward._kinds.values())).graph.recording is not None
+
+
+def test_a_step_that_reads_a_value_says_so_and_names_the_op(device):
+    model = mlp().to("cuda")
+
+    @ampkit.compile
+    def step(x):
+        y = model(x).sum()
+        return y if y.item() > 0 else -y
+
+    with ampkit.no_grad(), pytest.raises(StateError, match="compile: needs a step that the device can do alone"):
+        _all(step, ((x,) for x, _ in batches(5)))
+
+
+def test_a_batch_from_the_host_is_named(device):
+    @ampkit.compile
+    def step(x, y):
+        return x * y.to("cuda")
+
+    with pytest.raises(StateError, match="got move that needs the host"):
+        _all(step, [(ampkit.ones(3, device="cuda"), ampkit.ones(3, device="cpu"))] * 5)
+
+
+def test_on_a_cpu_a_call_is_a_call():
+    model = mlp()
+    forward = ampkit.compile(model)
+    x = ampkit.ones(2, 8)
+    for _ in range(5):
+        np.testing.assert_array_equal(forward(x).numpy(force=True), model(x).numpy(force=True))
+    assert forward(x).requires_grad
+
+
+def test_compile_wants_something_to_call():
+    with pytest.raises(ArgumentError, match="compile: needs a function or a module"):
+        ampkit.compile(3)
+    with pytest.raises(ArgumentError, match="warmup from 1"):
+        ampkit.compile(mlp(), warmup=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_recipe_trains_compiled_as_it_does_eagerly(dtype, device):
+    small = ["train.epochs=", "train.steps=9", "train.log_every=3", "train.eval_every=", "model.hidden=[16]"]
+    overrides = [*small, "train.device=cuda", f"amp.dtype={dtype}"]
+    rows = [
+        [
+            (r.loss, r.lr, r.scale, r.skipped, r.grad_norm)
+            for r in fit(load(MLP, [*overrides, more]))
+            if type(r) is StepRow
+        ]
+        for more in ("train.compile=false", "train.compile=true")
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 4
+
+
+def test_a_recipe_on_the_device_reads_it_only_where_it_logs(device):
+    overrides = ["train.epochs=", "train.steps=40", "train.log_every=20", "model.hidden=[16]", "train.device=cuda"]
+    run = fit(load(MLP, [*overrides, "amp.dtype=float16"]))
+    next(iter(run))
+    before = cupy_like.waits[0]
+    for number in range(2, 19):
+        run._step(number, False)
+    assert cupy_like.waits[0] == before
