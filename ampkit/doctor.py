@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import importlib.util
 import platform
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from . import backends
 from .backends.cpu import dnnl, threads
 from .core import dtypes
+from .core.errors import DeviceError
 
 # Instructions that compute in 16 bits, as Linux spells them in /proc/cpuinfo (x86: `flags`, Arm: `Features`).
 BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "avx_ne_convert": "AVX", "bf16": "Arm", "svebf16": "SVE"}
@@ -103,18 +104,29 @@ def _entry(info: str, name: str) -> str:
 
 
 def _cuda() -> Iterator[Finding]:
-    part = _has("backends.cuda")
-    if not part:
-        yield Finding("CUDA", "note", "no part of this version of ampkit", "train on the CPU")
     driver, cupy = _driver(), _cupy()
-    cure = "install NVIDIA's driver, where there is a GPU" if part and not driver else None
-    yield Finding("NVIDIA driver", "ok" if driver else "missing", f"for CUDA {driver}" if driver else "none", cure)
-    cure = f"pip install cupy-cuda{(driver or '12').partition('.')[0]}x" if part and not cupy else None
-    yield Finding("CuPy", "ok" if cupy else "missing", cupy or "not installed", cure)
+    wanted = f"cuda{(driver or '13').partition('.')[0]}"
+    cure = None if driver else "nothing, on a machine without a GPU; with one, install NVIDIA's driver"
+    yield Finding("NVIDIA driver", "ok" if driver else "note", f"for CUDA {driver}" if driver else "none", cure)
+    if cupy is None:
+        cure = f"pip install 'ampkit[{wanted}]'" if driver else "not needed without a GPU"
+        yield Finding("CuPy", "missing" if driver else "note", "not installed", cure)
+        return
+    yield Finding("CuPy", "ok", cupy)
+    yield from _gpu(f"pip install 'ampkit[{wanted}]'")
 
 
-def _has(part: str) -> bool:
-    return importlib.util.find_spec(f"{__package__}.{part}") is not None
+def _gpu(install: str) -> Iterator[Finding]:
+    try:
+        gpus: Any = backends.get("cuda")
+    except DeviceError as error:
+        line, _, cure = str(error).partition("\nhelp: ")
+        yield Finding("GPU", "note", line.removeprefix("cuda: "), cure or None)
+        return
+    yield Finding("GPU", "ok", gpus.describe())
+    # Without these, array code runs products in float32, and convolutions and attention as products.
+    for topic, trouble in (("cublasLt", gpus.products.trouble()), ("cuDNN", gpus.dnn.trouble())):
+        yield Finding(topic, "note" if trouble else "ok", trouble or "found", install if trouble else None)
 
 
 def _driver() -> str | None:

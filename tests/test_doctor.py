@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ampkit import doctor
+from cuda_on_cpu import cupy_like
+
+from ampkit import backends, doctor
+from ampkit.backends.cuda.device import CUDA, why_not
 
 
 def test_every_needed_package_is_found_where_the_tests_run():
@@ -42,8 +45,52 @@ def test_instructions_that_ampkit_does_not_use_are_not_sold_as_speed(monkeypatch
     info.write_text("model name\t: A CPU\nflags\t\t: fpu amx_bf16 avx512_fp16\n")
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(doctor, "Path", lambda path: info)
-    monkeypatch.setattr(doctor, "_has", lambda part: False)
     found = {finding.topic: finding for finding in doctor._cpu()}
     assert found["bfloat16 on the CPU"].found == "amx_bf16 (AMX)"
     assert found["float16 on the CPU"].found == "avx512_fp16 (AVX-512)"
     assert {found["bfloat16 on the CPU"].state, found["float16 on the CPU"].state} == {"note"}
+
+
+def test_without_a_driver_there_is_nothing_to_install(monkeypatch):
+    monkeypatch.setattr(doctor, "_driver", lambda: None)
+    monkeypatch.setattr(doctor, "_cupy", lambda: None)
+    found = {finding.topic: finding for finding in doctor._cuda()}
+    assert (found["NVIDIA driver"].state, found["CuPy"].state) == ("note", "note")
+
+
+def test_with_a_driver_the_extra_of_its_cuda_is_named(monkeypatch):
+    monkeypatch.setattr(doctor, "_driver", lambda: "12.8")
+    monkeypatch.setattr(doctor, "_cupy", lambda: None)
+    found = {finding.topic: finding for finding in doctor._cuda()}
+    assert found["CuPy"].cure == "pip install 'ampkit[cuda12]'"
+
+
+def test_a_gpu_is_described_with_its_libraries(monkeypatch):
+    undo = backends.install(CUDA(cupy_like))
+    monkeypatch.setattr(doctor, "_cupy", lambda: "cupy 14.2.0")
+    found = {finding.topic: finding for finding in doctor._cuda()}
+    undo()
+    assert found["GPU"].found == "an emulated GPU, compute capability 9.0, 80.0 GiB"
+    assert {"cublasLt", "cuDNN"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("driver", "runtime", "devices", "needs", "cure"),
+    [
+        (0, 13000, 0, "NVIDIA's driver", "train on the CPU"),
+        (12080, 13000, 1, "CuPy for the driver's CUDA", "ampkit[cuda12]"),
+        (13000, 13000, 0, "a GPU", "nvidia-smi"),
+    ],
+)
+def test_why_a_gpu_cannot_be_used_is_one_line_with_its_cure(monkeypatch, driver, runtime, devices, needs, cure):
+    for name, value in (("driverGetVersion", driver), ("runtimeGetVersion", runtime)):
+        monkeypatch.setattr(cupy_like.cuda.runtime, name, lambda value=value: value)
+    monkeypatch.setattr(cupy_like.cuda, "is_available", lambda: bool(devices))
+    found = why_not(cupy_like)
+    assert found[0] == needs
+    assert cure in found[2]
+
+
+def test_an_old_card_is_refused(monkeypatch):
+    monkeypatch.setattr(cupy_like._Device, "compute_capability", "75")
+    assert why_not(cupy_like)[1] == "one of compute capability 7.5"

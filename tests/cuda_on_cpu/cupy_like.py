@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import operator
+import time
 import types
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-RawModule = None
+from . import emulator
 
 _CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
 _PLAIN_RESULTS = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "isrealobj"}
-_COMPARES = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+_CHANGING = {"copyto", "put", "putmask", "place", "fill", "sort", "partition", "fill_diagonal", "put_along_axis"}
 waits = [0]  # how often the host has read the device
 
 
@@ -55,10 +58,11 @@ class ndarray:
             raise TypeError(f"{name}: CuPy does not take {', '.join(sorted(unknown))}")
         _need_loop(name, inputs)
         outs = kwargs.get("out")
-        found = getattr(ufunc, method)(*_opened(inputs), **_opened(kwargs))
+        changes = outs is not None or method == "at"
+        found = _done(getattr(ufunc, method), inputs, kwargs, changes)
         if outs is not None:
             return outs[0] if len(outs) == 1 else outs
-        return _wrapped(found)
+        return found
 
     def __array_function__(self, function, kinds, args, kwargs):
         name = function.__name__
@@ -71,14 +75,15 @@ class ndarray:
             raise TypeError(f"{name}: CuPy takes {len(known)} arguments, got {len(args)}")
         if name not in ("asarray", "array", "take", "repeat"):
             _need_device(name, args)
-        if name in ("nonzero", "unique", "flatnonzero", "argwhere", "count_nonzero", "array_equal"):
-            waits[0] += name != "count_nonzero"
+        if name in ("nonzero", "unique", "flatnonzero", "argwhere", "array_equal"):
+            _wait()
         if name in ("argmax", "argmin", "sort", "argsort", "cumsum", "cumprod") and _is_bfloat16(args[0]):
             raise TypeError(f"{name}: CuPy has no bfloat16")
-        found = function(*_opened(args), **_opened(kwargs))
         if name in _PLAIN_RESULTS:
-            return found
-        return _wrapped(found, kwargs.get("out"))
+            return function(*_opened(args), **_opened(kwargs))
+        out = kwargs.get("out")
+        found = _done(function, args, kwargs, out is not None or name in _CHANGING)
+        return found if out is None else out
 
     # attributes
 
@@ -95,7 +100,9 @@ class ndarray:
             if extra or (known is not None and len(args) > len(known)):
                 raise TypeError(f"{name}: CuPy takes {known}, got {args} {kwargs}")
             _need_device(name, args)
-            return _wrapped(found(*_opened(args), **_opened(kwargs)), kwargs.get("out"))
+            out = kwargs.get("out")
+            made = _done(found, args, kwargs, out is not None or name in _CHANGING)
+            return made if out is None else out
 
         return method
 
@@ -116,21 +123,23 @@ class ndarray:
         return self._held.__array_interface__
 
     def get(self, stream=None, order="C", out=None, blocking=True):
+        _refuse_recording("a copy to the host")
         if not blocking or out is not None:
             out[...] = self._held
             return out
-        waits[0] += 1
+        _wait()
         return self._held.copy(order)
 
     def set(self, array, stream=None):
+        _refuse_recording("a copy from the host")
         self._held[...] = array
 
     def item(self):
-        waits[0] += 1
+        _wait()
         return self._held.item()
 
     def tolist(self):
-        waits[0] += 1
+        _wait()
         return self._held.tolist()
 
     def __len__(self):
@@ -141,12 +150,12 @@ class ndarray:
 
     def __getitem__(self, index):
         _count_masks(index)
-        return _wrapped(self._held[_opened(index)])
+        return _done(operator.getitem, (self, index), {}, False)
 
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type numpy.ndarray: bring it to the device first")
-        self._held[_opened(index)] = _opened(value)
+        perform(lambda: operator.setitem(self._held, _opened(index), _opened(value)))
 
     def __repr__(self):
         return f"device {self._held!r}"
@@ -169,7 +178,7 @@ class ndarray:
 
 def _reading(name):
     def read(self):
-        waits[0] += 1
+        _wait()
         return getattr(self._held, name)()
 
     return read
@@ -237,7 +246,8 @@ def _need_device(name, args):
 def _count_masks(index):
     # A boolean mask makes the host wait for the number of elements it takes.
     parts = index if isinstance(index, tuple) else (index,)
-    waits[0] += any(isinstance(p, ndarray) and p.dtype == np.bool_ for p in parts)
+    if any(isinstance(p, ndarray) and p.dtype == np.bool_ for p in parts):
+        _wait()
 
 
 def _opened(value):
@@ -248,6 +258,66 @@ def _opened(value):
     if isinstance(value, dict):
         return {k: _opened(v) for k, v in value.items()}
     return value
+
+
+# running, or recording what would run
+
+
+def perform(action):
+    """Do what changes memory of the device: now, or at each launch of what is being recorded."""
+    recorded = _streams[-1].recorded
+    if recorded is None:
+        return action()
+    recorded.append(action)
+    return None
+
+
+def _done(function, args, kwargs, changes):
+    """`function` of the arrays, wrapped. While a stream records, results are memory that the launches fill."""
+    args, kwargs = _opened(args), _opened(kwargs)
+    if changes:
+        return _wrapped(perform(lambda: function(*args, **kwargs)))
+    if _streams[-1].recorded is None:
+        return _wrapped(function(*args, **kwargs))
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = _wrapped(function(*args, **kwargs))
+    inputs = _flat([*args, *kwargs.values(), getattr(function, "__self__", None)])
+    for place, made in enumerate(_flat(found)):
+        if not any(np.may_share_memory(made, given) for given in inputs):
+            perform(lambda made=made, place=place: np.copyto(made, _again(function, args, kwargs, place)))
+    return found
+
+
+def _again(function, args, kwargs, place):
+    return _flat(_wrapped(function(*args, **kwargs)))[place]
+
+
+def _flat(values):
+    if isinstance(values, (list, tuple)):
+        return [v for item in values for v in _flat(item)]
+    values = _opened(values)
+    return [values] if isinstance(values, np.ndarray) else []
+
+
+def _wait():
+    _refuse_recording("waiting for the device")
+    waits[0] += 1
+
+
+def _refuse_recording(what):
+    if _streams[-1].recorded is not None:
+        raise RuntimeError(f"cudaErrorStreamCaptureUnsupported: {what}")
+
+
+class RawModule(emulator.RawModule):
+    """The emulator's, whose launches can be recorded."""
+
+    def get_function(self, name):
+        function = super().get_function(name)
+        return lambda grid, block, args, shared_mem=0: perform(
+            lambda: function(grid, block, args, shared_mem=shared_mem)
+        )
 
 
 def _wrapped(found, out=None):
@@ -264,9 +334,15 @@ def _wrapped(found, out=None):
 
 
 def asarray(values, dtype=None, order=None, *, copy=None, blocking=False):
-    return ndarray(np.array(_opened(values), dtype, order=order or "K")) if copy or not isinstance(values, ndarray) or (
-        dtype is not None and dtype != values.dtype
-    ) else values
+    if not isinstance(values, ndarray):
+        _refuse_recording("a copy from the host")
+    elif copy or (dtype is not None and dtype != values.dtype):
+        return values.astype(dtype or values.dtype, order or "K")
+    return (
+        ndarray(np.array(_opened(values), dtype, order=order or "K"))
+        if copy or not isinstance(values, ndarray) or (dtype is not None and dtype != values.dtype)
+        else values
+    )
 
 
 def array(values, dtype=None, copy=True):
@@ -288,11 +364,13 @@ def empty(shape, dtype=np.float64, order="C"):
 
 def zeros(shape, dtype=np.float64, order="C"):
     made = empty(shape, dtype)
-    made._held[...] = 0
+    made.fill(0)
     return made
 
 
 class _Device:
+    compute_capability = "90"
+
     def __init__(self, id=0):
         if id:
             raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
@@ -305,29 +383,46 @@ class _Device:
         return None
 
     def synchronize(self):
-        waits[0] += 1
+        _wait()
 
 
 class _Event:
-    done = True
+    def __init__(self):
+        self.asked = 0
 
-    def record(self, stream=None): ...
+    @property
+    def done(self):
+        """Not the first time: the host is ahead of the device."""
+        self.asked += 1
+        return self.asked > 1
+
+    def record(self, stream=None):
+        self.at = time.perf_counter()
 
     def synchronize(self):
-        waits[0] += 1
+        _wait()
+
+
+class _Graph:
+    def __init__(self, actions):
+        self.actions = actions
+
+    def launch(self, stream=None):
+        with np.errstate(all="ignore"):
+            for action in self.actions:
+                action()
 
 
 class _Stream:
-    null: Any = None
-
     def __init__(self, non_blocking=False, null=False):
-        self.ptr = 0
+        self.ptr, self.recorded = 0, None
 
     def __enter__(self):
+        _streams.append(self)
         return self
 
     def __exit__(self, *error):
-        return None
+        _streams.pop()
 
     def record(self, event=None):
         return event or _Event()
@@ -335,10 +430,22 @@ class _Stream:
     def wait_event(self, event): ...
 
     def synchronize(self):
-        waits[0] += 1
+        _wait()
+
+    def begin_capture(self):
+        self.recorded = []
+
+    def end_capture(self):
+        recorded, self.recorded = self.recorded, None
+        return _Graph(recorded)
 
 
-_stream = _Stream()
+class _MemoryPool:
+    def malloc(self, size):
+        raise NotImplementedError
+
+
+_streams = [_Stream(null=True)]
 
 
 @contextmanager
@@ -350,12 +457,20 @@ cuda = types.SimpleNamespace(
     Device=_Device,
     Event=_Event,
     Stream=_Stream,
-    get_current_stream=lambda: _stream,
+    get_current_stream=lambda: _streams[-1],
+    MemoryPool=_MemoryPool,
+    get_elapsed_time=lambda first, second: (second.at - first.at) * 1000,
+    nvtx=types.SimpleNamespace(RangePush=lambda name, id_color=-1: None, RangePop=lambda: None),
     is_available=lambda: True,
     using_allocator=_allocating,
     alloc_pinned_memory=lambda size: memoryview(bytearray(size)),
     runtime=types.SimpleNamespace(
-        driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000, getDeviceCount=lambda: 1
+        driverGetVersion=lambda: 13000,
+        runtimeGetVersion=lambda: 13000,
+        getDeviceCount=lambda: 1,
+        getDeviceProperties=lambda device: {
+            "name": b"an emulated GPU", "totalGlobalMem": 80 << 30, "major": 9, "minor": 0, "multiProcessorCount": 132,
+        },
     ),
 )
 

@@ -16,6 +16,7 @@ from .cudnn import Cudnn
 from .kernel import Kernels
 
 Array = Any  # a CuPy array
+OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
 
 
 class CUDA:
@@ -38,6 +39,12 @@ class CUDA:
     def at(self, index: int) -> CUDA:
         """The same for another device of the machine."""
         return self if index == self.index else CUDA(self.xp, index, self.kernels, self.products, self.dnn)
+
+    def describe(self) -> str:
+        """The card, for people."""
+        about = self.xp.cuda.runtime.getDeviceProperties(self.index)
+        name, memory = about["name"].decode(), about["totalGlobalMem"] / 2**30
+        return f"{name}, compute capability {about['major']}.{about['minor']}, {memory:.1f} GiB"
 
     def device_of(self, array: Array) -> str:
         return f"cuda:{array.device.id}"
@@ -151,4 +158,8 @@ def why_not(xp: Any) -> tuple[str, str, str] | None:
         return "CuPy for the driver's CUDA", found, f"pip install 'ampkit[cuda{driver // 1000}]', or a newer driver"
     if not xp.cuda.is_available():
         return "a GPU", "a driver and no device", "see whether nvidia-smi lists one, and CUDA_VISIBLE_DEVICES"
+    capability = str(xp.cuda.Device().compute_capability)
+    if int(capability) < OLDEST:
+        needs, found = f"a GPU of compute capability {OLDEST / 10} or newer", f"{capability[:-1]}.{capability[-1]}"
+        return needs, f"one of compute capability {found}", "train on the CPU: older cards have no bfloat16"
     return None
