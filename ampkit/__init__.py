@@ -40,6 +40,7 @@ from .core.errors import (
     DTypeError,
     FileError,
     NonFiniteError,
+    OutOfMemoryError,
     RangeError,
     ScaleCollapseError,
     ShapeError,

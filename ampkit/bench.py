@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from . import cuda
 from .config import Recipe
 from .core import errors
 from .core.errors import AmpkitError
@@ -46,7 +47,8 @@ class Result:
     step_seconds: the median over steps, the first left out. seconds: all steps, evaluations left out.
     wall_seconds: the whole process, start included. peak_bytes: the most physical memory the process held.
     run_bytes: by how much that is above what it held before it built anything. Both are None where the system does
-    not tell. val_loss (nats), accuracy (a fraction), scale: at the end. skipped: steps. error: why it failed, or None.
+    not tell. device_bytes: the most that arrays on the GPU held; None on a CPU. val_loss (nats), accuracy (a
+    fraction), scale: at the end. skipped: steps. error: why it failed, or None.
     """
 
     dtype: str
@@ -55,6 +57,7 @@ class Result:
     wall_seconds: float | None = None
     peak_bytes: int | None = None
     run_bytes: int | None = None
+    device_bytes: int | None = None
     val_loss: float | None = None
     accuracy: float | None = None
     scale: float | None = None
@@ -124,7 +127,7 @@ def _result(dtype: str, rows: list[Row], last: dict[str, Any], wall: float) -> R
     evaluations = [row for row in rows if isinstance(row, EvalRow)]
     times = [after.seconds - before.seconds for before, after in pairwise(steps)]
     found: dict[str, Any] = {"wall_seconds": wall}
-    found |= {name: last.get(name) for name in ("error", "peak_bytes", "run_bytes")}
+    found |= {name: last.get(name) for name in ("error", "peak_bytes", "run_bytes", "device_bytes")}
     if steps:
         found |= {"seconds": steps[-1].seconds, "scale": steps[-1].scale, "skipped": steps[-1].skipped}
         found["step_seconds"] = statistics.median(times or [steps[-1].seconds])
@@ -138,13 +141,16 @@ def worker() -> int:
     recipe = Recipe.model_validate_json(sys.stdin.read())
     before = peak_bytes()
     try:
+        if recipe.train.device != "cpu":
+            cuda.reset_peak_memory_stats(recipe.train.device)
         run = fit(recipe)
         _tell("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
         for row in run:
             _tell(type(row).__name__, asdict(row))
         peak = peak_bytes()
         above = None if peak is None or before is None else peak - before
-        _tell("Done", {"peak_bytes": peak, "run_bytes": above})
+        held = None if recipe.train.device == "cpu" else cuda.max_memory_allocated(recipe.train.device)
+        _tell("Done", {"peak_bytes": peak, "run_bytes": above, "device_bytes": held})
     except AmpkitError as error:
         _tell("Failed", {"kind": type(error).__name__, "error": str(error)})
         return 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from . import backends, models, nn, optim
+from . import models, nn, optim
 from .config import Recipe, sections
 from .core import random
 from .core.errors import ArgumentError, ConfigError
@@ -18,6 +18,7 @@ from .core.policy import Policy, autocast
 from .core.tensor import Tensor
 from .data import digits, synthetic, text
 from .data.loader import DataLoader, TensorDataset
+from .data.prefetch import prefetch
 from .optim import lr_scheduler
 from .scaler import GradScaler
 
@@ -43,7 +44,7 @@ class Feed:
 def model(recipe: Recipe) -> nn.Module:
     """The recipe's model, on its device, drawn from the default random stream."""
     made = _MODELS[type(recipe.model)](recipe.model, recipe.data)
-    return made if recipe.train.device == "cpu" else made.to(recipe.train.device)
+    return made.to(recipe.train.device)
 
 
 def _mlp(spec: sections.MLP, data: Any) -> nn.Module:
@@ -77,7 +78,9 @@ _MODELS: dict[type, Callable[..., nn.Module]] = {
 
 def feed(recipe: Recipe) -> Feed:
     """The recipe's data. Raises ConfigError or ArgumentError for data that is missing, too short or not finite."""
-    return _FEEDS[type(recipe.data)](recipe, recipe.data)
+    found, device = _FEEDS[type(recipe.data)](recipe, recipe.data), recipe.train.device
+    held_out = found.held_out
+    return replace(found, batches=prefetch(found.batches, device), held_out=lambda: prefetch(held_out(), device))
 
 
 def _digits(recipe: Recipe, data: sections.Digits) -> Feed:
@@ -104,16 +107,16 @@ def _sampled(recipe: Recipe, train: Arrays, test: Arrays, unit: str) -> Feed:
     """A feed of arrays that are shuffled anew in each epoch."""
     _need_finite("training", train[0])
     _need_finite("held-out", test[0])
-    size, device = recipe.data.batch_size, recipe.train.device
-    loader = DataLoader(_dataset(train, device), size, shuffle=True, generator=random.Stream(recipe.train.seed))
+    size = recipe.data.batch_size
+    loader = DataLoader(_dataset(train), size, shuffle=True, generator=random.Stream(recipe.train.seed))
     kept = _spread(len(test[0]), size, recipe.train.eval_batches)
-    held_out = DataLoader(_dataset((test[0][kept], test[1][kept]), device), size)
+    held_out = DataLoader(_dataset((test[0][kept], test[1][kept])), size)
     per_sample = test[1][0].size
     return Feed(_forever(loader), lambda: map(_pair, held_out), size * per_sample, unit, len(loader))
 
 
-def _dataset(arrays: Arrays, device: str) -> TensorDataset:
-    return TensorDataset(*(_tensor(array, device) for array in arrays))
+def _dataset(arrays: Arrays) -> TensorDataset:
+    return TensorDataset(*map(Tensor, arrays))
 
 
 def _forever(loader: DataLoader) -> Iterator[Batch]:
@@ -141,14 +144,14 @@ def _need_finite(part: str, values: np.ndarray[Any, Any]) -> None:
 def _text(recipe: Recipe, data: sections.Text) -> Feed:
     assert isinstance(recipe.model, sections.GPT)
     train, held_out = text.split(text.corpus(data.path, data.limit), data.validation)
-    context, size, device = recipe.model.block_size, data.batch_size, recipe.train.device
+    context, size = recipe.model.block_size, data.batch_size
     text.even_starts(train, context, 1)
     wanted = None if recipe.train.eval_batches is None else recipe.train.eval_batches * size
     starts = text.even_starts(held_out, context, wanted)
 
     def windows(source: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Batch:
         inputs, targets = text.windows(source, at, context)
-        return _tensor(inputs, device), _tensor(targets, device)
+        return Tensor(inputs), Tensor(targets)
 
     def draws() -> Iterator[Batch]:
         for number in count():
@@ -168,10 +171,6 @@ _FEEDS: dict[type, Callable[..., Feed]] = {
     sections.SyntheticTokens: _tokens,
     sections.Text: _text,
 }
-
-
-def _tensor(array: np.ndarray[Any, Any], device: str) -> Tensor:
-    return Tensor(backends.get(device).asarray(array))
 
 
 def steps(recipe: Recipe, feed: Feed) -> int:

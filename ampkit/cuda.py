@@ -1,17 +1,32 @@
-"""The GPUs of this machine: `ampkit.cuda.is_available()`, so that a script that asks first runs without one."""
+"""The GPUs of this machine: `ampkit.cuda.is_available()`, so that a script that asks first runs without one.
+
+Bytes are those of CuPy's memory pool, and all that recorded steps hold for themselves.
+"""
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 from . import backends
+from .arena import Block
 from .core.errors import DeviceError
+from .core.parameter import Parameter
+from .core.tensor import Tensor
 
 __all__ = [
     "current_device",
     "device_count",
     "empty_cache",
+    "get_device_capability",
+    "get_device_name",
     "is_available",
     "manual_seed",
     "manual_seed_all",
+    "max_memory_allocated",
+    "memory_allocated",
+    "memory_reserved",
+    "reset_peak_memory_stats",
     "synchronize",
 ]
 
@@ -25,24 +40,73 @@ def is_available() -> bool:
     return True
 
 
+def _gpu(device: Any = None) -> Any:
+    # The backend of a GPU, given as PyTorch takes it: "cuda:1", 1, or nothing for the one in use.
+    return backends.get("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device))
+
+
 def device_count() -> int:
-    """How many GPUs tensors can live on: none without a backend for them, and with one the first."""
-    return int(is_available())
+    """How many GPUs tensors can live on."""
+    return int(_gpu().xp.cuda.runtime.getDeviceCount()) if is_available() else 0
 
 
 def current_device() -> int:
-    """The number of the GPU in use. Raises DeviceError without one."""
-    backends.get("cuda")
-    return 0
+    """The number of the GPU that "cuda" means. Raises DeviceError without one."""
+    return int(_gpu().index)
 
 
-def synchronize(device: object = None) -> None:
-    """Wait until the GPU is done. Raises DeviceError without one."""
-    backends.get("cuda")
+def get_device_name(device: Any = None) -> str:
+    """The GPU's name, as NVIDIA sells it. Raises DeviceError without one."""
+    return str(_properties(device)["name"].decode())
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """The GPU's compute capability: (9, 0) for an H100. Raises DeviceError without one."""
+    about = _properties(device)
+    return int(about["major"]), int(about["minor"])
+
+
+def _properties(device: Any) -> Any:
+    gpu = _gpu(device)
+    return gpu.xp.cuda.runtime.getDeviceProperties(gpu.index)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until the GPU is done; an error that it found on its way, such as a label out of range, is raised here.
+
+    Raises DeviceError without a GPU.
+    """
+    _gpu(device).settle()
 
 
 def empty_cache() -> None:
     """Give memory that no tensor holds back to the GPU; without one there is none."""
+    if is_available():
+        _gpu().usage.free()
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes that arrays on the GPU hold; 0 without one."""
+    return int(_gpu(device).usage.used()) if is_available() else 0
+
+
+def memory_reserved(device: Any = None) -> int:
+    """Bytes that the memory pool holds, free blocks included; 0 without a GPU."""
+    return int(_gpu(device).usage.reserved()) if is_available() else 0
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes that arrays held since `reset_peak_memory_stats`; 0 without a GPU.
+
+    Nobody looks before its first call, and this is what the pool holds, which is no less.
+    """
+    return int(_gpu(device).usage.peak()) if is_available() else 0
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Look for the peak of this thread's allocations from now on, at a microsecond for each."""
+    if is_available():
+        _gpu(device).usage.watch()
 
 
 def manual_seed(seed: int) -> None:
@@ -50,3 +114,31 @@ def manual_seed(seed: int) -> None:
 
 
 manual_seed_all = manual_seed
+
+
+# who holds memory, for the error when there is no more
+
+
+def _held(device: str) -> dict[str, int]:
+    """Bytes on `device` of parameters (masters and 16-bit copies), of gradients, and of optimizers' moments."""
+    found: dict[str, dict[int, Any]] = {"parameters": {}, "gradients": {}, "optimizer": {}}
+    for item in gc.get_objects():
+        kind = type(item)  # a proxy's __class__ may be anything
+        if issubclass(kind, Block):
+            arrays = [item.master, *item.copies.values()], [item.gradient], [*item.moments.values()]
+        elif issubclass(kind, Parameter) and item.slot is None:
+            arrays = _of_parameter(item)
+        else:
+            continue
+        for kept, some in zip(found.values(), arrays, strict=True):
+            kept.update({id(a): a for a in some if backends.of(a).device_of(a) == device})
+    return {name: sum(int(a.nbytes) for a in kept.values()) for name, kept in found.items()}
+
+
+def _of_parameter(parameter: Parameter) -> tuple[list[Any], list[Any], list[Any]]:
+    copies = [copy for _, copy in (parameter.copies or {}).values()]
+    gradient: Tensor | None = parameter._grad
+    return [parameter.array, *copies], [] if gradient is None else [gradient.array], []
+
+
+backends.accounts.append(_held)

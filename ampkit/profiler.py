@@ -1,9 +1,9 @@
 """The profiler: how long each op and each body took, how many bytes it touched, and what casts cost.
 
-    with ampkit.profile() as found:
-        train_some_steps()
-    print(found)                    # a table
-    found.save("trace.json")        # for chrome://tracing or Perfetto
+with ampkit.profile() as found:
+    train_some_steps()
+print(found)                    # a table
+found.save("trace.json")        # for chrome://tracing or Perfetto
 """
 
 from __future__ import annotations

@@ -258,8 +258,8 @@ def _floats(outs: Any) -> list[Tensor]:
 
 
 def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
-    finite = [np.where(np.isfinite(o.array), o.array, 0) for o in outs]
-    return sum(float((o * s.array).sum()) for o, s in zip(finite, seeds, strict=True))
+    finite = [np.where(np.isfinite(o), o, 0) for o in map(_array, outs)]
+    return sum(float((o * _array(s)).sum()) for o, s in zip(finite, seeds, strict=True))
 
 
 def _gradients(outs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor], **options: Any) -> list[Tensor | None]:

@@ -1,12 +1,15 @@
-"""Which device the tests run on: `pytest --device cuda` for a GPU, `--device emulated` for one that is not there."""
+"""Which device the tests run on: `pytest --device cuda` for a GPU, `--device emulated` for one that is not there.
+
+There the default device is that one, and values are looked at at once, so that an error comes from the call that it is
+about. A test marked `cpu` is about NumPy's arrays, and runs on the CPU wherever; one marked `no_gpu` does not run.
+"""
 
 from __future__ import annotations
 
 import pytest
-from cuda_on_cpu import cupy_like
+from cuda_on_cpu import emulated
 
 from ampkit import backends, set_default_device
-from ampkit.backends.cuda.device import CUDA
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,5 +19,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     device = config.getoption("--device")
     if device == "emulated":
-        backends.install(CUDA(cupy_like))
-    set_default_device("cpu" if device == "cpu" else "cuda")
+        backends.install(emulated())
+    if device != "cpu":
+        gpu = backends.get("cuda")
+        gpu.later = lambda arrays, then: then(*[array.item() for array in arrays])
+
+
+@pytest.fixture(autouse=True)
+def _default_device(request: pytest.FixtureRequest) -> object:
+    if request.config.getoption("--device") != "cpu":
+        if request.node.get_closest_marker("no_gpu"):
+            pytest.skip("about a machine without a GPU")
+        if not request.node.get_closest_marker("cpu"):
+            set_default_device("cuda")
+    yield
+    set_default_device("cpu")

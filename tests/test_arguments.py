@@ -22,6 +22,7 @@ def stepped(kind, **options):
     return p.tolist()
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(("kind", "words"), [
     (optim.SGD, {"foreach": True, "fused": False}),
     (optim.Adam, {"foreach": False, "fused": True, "capturable": True}),
@@ -33,16 +34,19 @@ def test_optimizers_take_the_words_for_pytorchs_implementations(kind, words):
         stepped(kind, differentiable=True)
 
 
+@pytest.mark.cpu
 def test_adam_with_decoupled_decay_is_adamw():
     decayed = stepped(optim.Adam, weight_decay=0.5, decoupled_weight_decay=True)
     assert decayed == stepped(optim.AdamW, weight_decay=0.5) != stepped(optim.Adam, weight_decay=0.5)
 
 
+@pytest.mark.cpu
 def test_clipping_takes_foreach():
     assert optim.clip_grad_norm_([parameter()], 0.1, 2.0, False, True) == optim.clip_grad_norm_([parameter()], 0.1)
     optim.clip_grad_value_([parameter()], 0.1, foreach=True)
 
 
+@pytest.mark.cpu
 def test_a_schedule_counts_for_itself():
     scheduler = optim.lr_scheduler.StepLR(optim.SGD([parameter()]), 1)
     scheduler.step(None)
@@ -133,6 +137,7 @@ def test_ranges_and_repeats_take_names_and_tensors():
             call()
 
 
+@pytest.mark.cpu
 def test_a_tensor_answers_what_scripts_ask():
     x = ampkit.ones(2, 3)
     assert (x.is_cpu, x.is_cuda, x.is_sparse, x.is_quantized, x.is_meta, x.layout) == (
@@ -150,6 +155,7 @@ def test_a_tensor_answers_what_scripts_ask():
     assert not y.requires_grad
 
 
+@pytest.mark.cpu
 def test_random_numbers_are_written_in_place():
     ampkit.manual_seed(0)
     x = ampkit.zeros(4000)

@@ -78,6 +78,10 @@ def test_the_median_step_leaves_the_first_one_out():
     assert _result("float32", rows, {}, 20.0).step_seconds == 1.0
 
 
+def test_a_gpu_s_memory_is_a_figure_of_its_own():
+    assert _result("float32", [], {"device_bytes": 5, "run_bytes": 7}, 1.0).device_bytes == 5
+
+
 @pytest.mark.skipif(peak_bytes() is None, reason="this system does not tell")
 def test_peak_memory_grows_with_what_is_held():
     before = peak_bytes()

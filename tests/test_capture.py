@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like
+from cuda_on_cpu import cupy_like, emulated
 
 import ampkit
 from ampkit import backends, nn, ops, optim
-from ampkit.backends.cuda.device import CUDA
 from ampkit.config import load
 from ampkit.core.errors import ArgumentError, StateError
 from ampkit.train import StepRow, fit
@@ -21,7 +20,7 @@ MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
 @pytest.fixture
 def device():
     """The emulated GPU, as the backend "cuda"."""
-    backend = CUDA(cupy_like)
+    backend = emulated()
     undo = backends.install(backend)
     yield backend
     undo()
@@ -42,7 +41,7 @@ def gpt():
 
 class _Attend(nn.Module):
     def forward(self, x):
-        y = x.reshape(1, 1, *x.shape)
+        y = x.reshape(1, 1, *x.shape) * ampkit.arange(1, x.shape[-1] + 1, device=x.device)
         return x + ops.scaled_dot_product_attention(y, y, y, is_causal=True).reshape(x.shape)
 
 
@@ -197,6 +196,15 @@ def test_a_backward_through_weights_that_a_launch_changed_raises(device):
     run.step(*given[5])
     with pytest.raises(StateError, match="changed in place"):
         loss.backward()
+
+
+def test_random_numbers_of_the_host_are_refused(device):
+    @ampkit.compile
+    def step(x):
+        return x + ampkit.randn(3, device="cuda")
+
+    with pytest.raises(StateError, match="a copy from the host"):
+        _all(step, [(ampkit.ones(3, device="cuda"),)] * 5)
 
 
 def test_a_result_is_new_memory_at_every_call(device):

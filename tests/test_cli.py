@@ -71,6 +71,7 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
     assert "steps = 2" in (tmp_path / "here" / "config.toml").read_text()
 
 
+@pytest.mark.no_gpu
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

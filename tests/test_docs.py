@@ -48,6 +48,7 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
         categories.pop("squareplus", None)
 
 
+@pytest.mark.cpu
 def test_the_bodies_of_add_a_backend_are_picked_and_precise():
     body, door = examples("docs/add-a-backend.md")
     square = ops.elementwise.square
@@ -75,3 +76,12 @@ def test_every_link_leads_somewhere():
     ]:
         for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page}: {link}"
+
+
+def test_what_the_page_on_kernels_quotes_is_there():
+    page = (ROOT / "docs/add-a-kernel.md").read_text()
+    quotes = re.findall(r"```(?:cuda|python)\n(.*?)```", page, re.DOTALL)
+    sources = [path.read_text() for path in (ROOT / "ampkit/backends/cuda").iterdir() if path.suffix in (".cu", ".py")]
+    assert len(quotes) == 4
+    for quote in quotes:
+        assert any(quote in source for source in sources), quote

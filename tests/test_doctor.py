@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from cuda_on_cpu import cupy_like
+from cuda_on_cpu import cupy_like, emulated
 
 from ampkit import backends, doctor
-from ampkit.backends.cuda.device import CUDA, why_not
+from ampkit.backends.cuda.device import why_not
 
 
 def test_every_needed_package_is_found_where_the_tests_run():
@@ -66,7 +65,7 @@ def test_with_a_driver_the_extra_of_its_cuda_is_named(monkeypatch):
 
 
 def test_a_gpu_is_described_with_its_libraries(monkeypatch):
-    undo = backends.install(CUDA(cupy_like))
+    undo = backends.install(emulated())
     monkeypatch.setattr(doctor, "_cupy", lambda: "cupy 14.2.0")
     found = {finding.topic: finding for finding in doctor._cuda()}
     undo()

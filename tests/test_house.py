@@ -23,8 +23,8 @@ ROWS = [
         {"arena", "flat", "lossscale", "overflow", "scaler", "optim"}
         | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "cuda"},
     ),
-    ("bodies", set()),  # backends/<name>/<stem>.py: see is_body
-    ("services", {"config", "doctor"}),
+    ("bodies", {"backends.cuda.mapped"}),  # backends/<name>/<stem>.py: see is_body
+    ("services", {"config", "doctor", "capture", "profiler"}),
     ("a run", {"build", "train", "journal", "bench"}),
     ("doors", {"cli", "display", "__main__", ""}),
 ]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from cuda_on_cpu import cupy_like
+from cuda_on_cpu import emulated
 
 import ampkit
 from ampkit import backends, nn, optim
-from ampkit.backends.cuda.device import CUDA
 from ampkit.core import observe
 from ampkit.core.errors import FileError, ShapeError, StateError
 
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request):
-    undo = backends.install(CUDA(cupy_like)) if request.param == "cuda" else lambda: None
+    undo = backends.install(emulated()) if request.param == "cuda" else lambda: None
     yield request.param
     undo()
 

@@ -267,6 +267,7 @@ def test_a_gradient_set_to_zero_in_place_takes_any_scale():
     assert np.array_equal(p.array, np.full(3, 0.5))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("zero", ["grad.zero_()", "module", "optimizer"])
 def test_a_gradient_filled_with_zeros_takes_any_scale_whoever_filled_it(zero):
     module = nn.Linear(2, 1, bias=False)

@@ -26,6 +26,7 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
     assert found.shape == (2, 3)
 
 
+@pytest.mark.cpu
 def test_strided_empty_and_zero_dimensional_tensors_come_back(tmp_path):
     state = {"t": Tensor(np.arange(6.0).reshape(2, 3).T), "e": Tensor(np.zeros((0, 3))), "s": Tensor(np.array(3.0))}
     save(state, tmp_path / "file")

@@ -71,6 +71,7 @@ def test_arithmetic_in_16_bits_is_found(define):
         testing.check_precision(CASE, float32)
 
 
+@pytest.mark.cpu
 def test_a_write_into_an_input_is_found(define):
     def oops(input: Array):
         input *= 1.0
@@ -81,6 +82,7 @@ def test_a_write_into_an_input_is_found(define):
         testing.check_gradients(CASE)
 
 
+@pytest.mark.cpu
 def test_a_body_that_reads_memory_and_not_the_array_is_found(define):
     def oops(input: Array):
         flat = np.ndarray(input.shape, input.dtype, input.base if input.base is not None else input)

@@ -199,6 +199,7 @@ def test_nan_in_the_data_is_named_before_anything_runs(monkeypatch):
 # what cannot run here
 
 
+@pytest.mark.no_gpu
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [

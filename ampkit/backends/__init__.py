@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +40,7 @@ class Backend(Protocol):
 
     def device_of(self, array: Array) -> str: ...
     def asarray(self, values: Any, dtype: DType | None = None) -> Array: ...
+    def constant(self, values: Array) -> Array: ...
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array: ...
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array: ...
     def cast(self, array: Array, dtype: DType) -> Array: ...
@@ -47,6 +48,7 @@ class Backend(Protocol):
     def peek(self, array: Array) -> Any: ...
     def later(self, arrays: Sequence[Array], then: Callable[..., None]) -> None: ...
     def inspect(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None: ...
+    def exhausted(self, error: MemoryError) -> MemoryError: ...
     def settle(self) -> None: ...
     def mark(self, name: str | None = None) -> Any: ...
     def between(self, first: Any, second: Any) -> float: ...
@@ -56,6 +58,7 @@ cpu: Backend = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
 _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
 _default = "cpu"
+accounts: list[Callable[[str], dict[str, int]]] = []  # device -> bytes held there, by holder: for when there is no more
 
 
 def of(array: Array) -> Backend:
@@ -67,6 +70,11 @@ def of(array: Array) -> Backend:
 def holds(value: Any) -> bool:
     """Whether `value` is an array of an installed backend."""
     return any(base in _BY_TYPE for base in type(value).__mro__)
+
+
+def exhausted(arrays: Iterable[Any], error: MemoryError) -> MemoryError:
+    """The error to raise where memory ran out in work on `arrays`, which may stand among other values."""
+    return next((of(array) for array in arrays if holds(array)), cpu).exhausted(error)
 
 
 def _of_subclass(kind: type) -> Backend:
@@ -105,6 +113,8 @@ def get(device: str | None = None) -> Backend:
 def install(backend: Any) -> Callable[[], None]:
     """Make `backend`, for the arrays `backend.xp.ndarray`, the one of its name. -> what undoes it."""
     before = dict(_BY_NAME), dict(_BY_TYPE)
+    for numbered in [name for name in _BY_NAME if name.startswith(f"{backend.name}:")]:
+        del _BY_NAME[numbered]
     _BY_NAME[backend.name], _BY_TYPE[backend.xp.ndarray] = backend, backend
 
     def undo() -> None:

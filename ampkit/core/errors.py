@@ -44,6 +44,10 @@ class DeviceError(AmpkitError, RuntimeError):
     """A device that is missing, or tensors on different devices."""
 
 
+class OutOfMemoryError(AmpkitError, MemoryError):
+    """A GPU's memory that is not enough; says what was asked for, who holds how much, and three ways down."""
+
+
 class RangeError(AmpkitError, IndexError):
     """A label, an index or an axis outside its range."""
 

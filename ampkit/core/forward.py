@@ -65,6 +65,8 @@ def runner(op: Any) -> Callable[..., Any]:
             if (misfit := _misfit(op, arrays, params, error)) is None:
                 raise
             raise misfit from error
+        except MemoryError as error:
+            raise backends.exhausted(arrays, error) from None
         finally:
             speak(token)
         if observe.active:

@@ -316,6 +316,8 @@ def _sweep(
                 start = _seed(out, seed)
                 sweep.add(*target(out), Taped(start) if taped else start.array, start.tag)
             sweep.run()
+    except MemoryError as error:
+        raise backends.exhausted([out.array for out in outs], error) from None
     finally:
         quiet.speak(token)
         policy.leave(region)

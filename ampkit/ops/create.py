@@ -30,11 +30,14 @@ Stream = random.Stream
 Generator = np.random.Generator
 
 
-def _made(values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType = float32) -> Tensor:
+def _made(
+    values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType = float32, constant: bool = False
+) -> Tensor:
     wanted = default if dtype is None else dtypes.parse(dtype)
     with quietly():
         made = np.asarray(values).astype(wanted, copy=False)
-    return Tensor(backends.get(device).asarray(made), requires_grad)
+    there = backends.get(device)
+    return Tensor(there.constant(made) if constant else there.asarray(made), requires_grad)
 
 
 def _shape(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
@@ -109,6 +112,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
         device,
         requires_grad,
         kind,
+        constant=True,
     )
 
 
@@ -120,7 +124,7 @@ def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
-    return _made(np.ones(_shape("ones", size), np.int8), dtype, device, requires_grad)
+    return _made(np.ones(_shape("ones", size), np.int8), dtype, device, requires_grad, constant=True)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -148,19 +152,19 @@ def arange(
     if last is None or step == 0 or (last - first) * step < 0:
         raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
     kind = float32 if float in (type(first), type(last), type(step)) else int64
-    return _made(np.arange(first, last, step), dtype, device, requires_grad, kind)
+    return _made(np.arange(first, last, step), dtype, device, requires_grad, kind, constant=True)
 
 
 def linspace(
     start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` values at equal distances from start to end, both included."""
-    return _made(np.linspace(start, end, steps), dtype, device, requires_grad)
+    return _made(np.linspace(start, end, steps), dtype, device, requires_grad, constant=True)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix [n, m], m being n by default."""
-    return _made(np.eye(n, m), dtype, device, requires_grad)
+    return _made(np.eye(n, m), dtype, device, requires_grad, constant=True)
 
 
 # random numbers
@@ -238,7 +242,8 @@ def normal(
     requires_grad: bool = False,
 ) -> Tensor:
     """Normal numbers of the given mean and deviation: numbers with a size, or tensors, whose shape it then is."""
-    given = [v.array if isinstance(v, Tensor) else v for v in (mean, std)]
+    given = [v.numpy(force=True) if isinstance(v, Tensor) else v for v in (mean, std)]
+    device = device or next((v.device for v in (mean, std) if isinstance(v, Tensor)), None)
     shape = np.broadcast_shapes(*[np.shape(v) for v in given]) if size is None else _shape("normal", (size,))
     if np.min(given[1], initial=0) < 0:
         raise ArgumentError("normal", "std from 0", f"{np.min(given[1])}")
@@ -249,10 +254,10 @@ def normal(
 
 def bernoulli(input: Tensor, *, generator: Stream | None = None) -> Tensor:
     """1 with the probability that each element of input is, else 0, in input's dtype."""
-    p = input.array.astype(np.float64)
+    p = input.numpy(force=True).astype(np.float64)
     if not np.all((p >= 0) & (p <= 1)):
         raise ArgumentError("bernoulli", "probabilities from 0 to 1", "others")
-    return _random(lambda g: g.random(p.shape) < p, input.dtype, None, False, generator)
+    return _random(lambda g: g.random(p.shape) < p, input.dtype, input.device, False, generator)
 
 
 def multinomial(
@@ -262,7 +267,7 @@ def multinomial(
 
     Raises ArgumentError for weights that are negative, not finite or all 0, and for more samples than a row can give.
     """
-    weights = input.array.astype(np.float64)
+    weights = input.numpy(force=True).astype(np.float64)
     if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
         raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")
     if not replacement and num_samples > (weights > 0).sum(-1).min(initial=weights.shape[-1]):
@@ -276,4 +281,4 @@ def multinomial(
         keys = np.where(weights > 0, g.exponential(size=weights.shape) / np.where(weights > 0, weights, 1), np.inf)
         return np.argsort(keys, -1)[..., :num_samples]
 
-    return _random(draw, None, None, False, generator, int64)
+    return _random(draw, None, input.device, False, generator, int64)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..core import dtypes
 from ..core.errors import RangeError, ShapeError
 from ..core.tensor import Tensor
@@ -29,7 +30,8 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
         raise ShapeError("diagonal", "two different axes", got)
     moved = movedim(input, (dim1, dim2), (0, 1))
     rows, columns = _places(moved.shape[0], moved.shape[1], offset)
-    return movedim(getitem(moved, (Tensor(rows), Tensor(columns))), 0, -1)
+    there = backends.of(input.array).constant
+    return movedim(getitem(moved, (Tensor(there(rows)), Tensor(there(columns)))), 0, -1)
 
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:

@@ -11,6 +11,7 @@ from ..core.dtypes import accumulator
 from ..core.errors import AmpkitError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
+from ..core.primitive import Primitive
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
 from .axes import axis, axis_of
@@ -126,12 +127,30 @@ def pick_item_backward(dy, saved, needs, index):
 @op(cast=Cast.KEEP)
 def put_item(input: Array, index, shape):
     """Zeros of `shape` with `input` added at [index]: what undoes getitem."""
+    if not _is_basic(index):
+        return added_at(input, _beside(input, index), shape), Saved()
     out = np.zeros(shape, input.dtype, like=input)
-    if _is_basic(index):
-        out[index] = input
-    else:
-        np.add.at(out, index, input)
+    out[index] = input
     return out, Saved()
+
+
+def _beside(values: Any, index: Any) -> Any:
+    # An index whose arrays are where `values` is: lists, and places that were worked out here, are the host's.
+    there = backends.of(values)
+    if there.name == "cpu":
+        return index
+    if type(index) is tuple:
+        return tuple([_beside(values, part) for part in index])
+    return there.constant(index) if isinstance(index, np.ndarray) else index
+
+
+def _added_at(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
+    out = np.zeros(shape, values.dtype, like=values)
+    np.add.at(out, index, values)
+    return out
+
+
+added_at = Primitive("added_at", "index", _added_at)  # (values, index, shape): zeros with values added at [index]
 
 
 @put_item.backward

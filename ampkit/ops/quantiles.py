@@ -36,7 +36,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if not x.shape[at]:
         raise ShapeError("median", "at least one element", f"shape {tuple(input.shape)}")
     order = np.take(_order(x, at, False), [(x.shape[at] - 1) // 2], at)
-    lost = np.isnan(x) if x.dtype.kind not in "iub" else np.zeros(x.shape, np.bool_)
+    lost = np.isnan(x) if x.dtype.kind not in "iub" else np.zeros_like(x, np.bool_)
     places = Tensor(np.where(lost.any(at, keepdims=True), lost.argmax(at, keepdims=True), order))
     values = gather(input, at, places)
     return Found(values, places) if keepdim else Found(squeeze(values, at), squeeze(places, at))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..core.dtypes import accumulator, is_float
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
@@ -70,9 +71,10 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each of `elements` is among `test_elements` (tensors or a number), as bool; invert: whether it is not."""
-    found = [e.array if isinstance(e, Tensor) else np.asarray(e) for e in (elements, test_elements)]
+    home = next((backends.of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu)
+    found = [e.array if isinstance(e, Tensor) else home.asarray(e) for e in (elements, test_elements)]
     wide = [f.astype(accumulator(f.dtype)) if is_float(f.dtype) else f for f in found]
-    return Tensor(np.asarray(np.isin(*wide, assume_unique=assume_unique, invert=invert)))
+    return Tensor(np.isin(*wide, assume_unique=assume_unique, invert=invert))
 
 
 def searchsorted(
@@ -91,12 +93,13 @@ def searchsorted(
     """
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError("searchsorted", "side 'left' or 'right', as `right` says", f"{side!r}, right={right}")
-    values = input.array if isinstance(input, Tensor) else np.asarray(input)
+    home = backends.of(sorted_sequence.array)
+    values = input.array if isinstance(input, Tensor) else home.asarray(input)
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
     rows = rows if order is None else np.take_along_axis(rows, order, -1)
     where = "right" if right or side == "right" else "left"
     if rows.ndim == 1:
-        found = np.asarray(np.searchsorted(rows, values, where))
+        found = home.asarray(np.searchsorted(rows, values, where))
     elif rows.shape[:-1] != values.shape[:-1]:
         raise ShapeError("searchsorted", f"input [{', '.join(map(str, rows.shape[:-1]))}, m]", f"{tuple(values.shape)}")
     else:

@@ -34,13 +34,13 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 @op(cast=Cast.LOW)
 def einsum_(operands: Arrays, equation):
     """`einsum` of a list of operands."""
-    parts, out = _parse(equation, operands)
+    parts, out = parse(equation, operands)
     return np.einsum(f"{','.join(parts)}->{out}", *operands, optimize=True), Saved(operands=tuple(operands))
 
 
 @einsum_.check
 def einsum_check(operands, equation):
-    parts, _ = _parse(equation, operands)
+    parts, _ = parse(equation, operands)
     lengths: dict[str, int] = {}
     for part, operand in zip(parts, operands, strict=True):
         for letter, n in zip(part, operand.shape, strict=True):
@@ -53,7 +53,7 @@ def einsum_check(operands, equation):
 @einsum_.backward
 def einsum_backward(dy, saved, needs, equation):
     operands = saved.operands
-    parts, out = _parse(equation, operands)
+    parts, out = parse(equation, operands)
     return tuple([_gradient(dy, operands, parts, out, i) if needs[i] else None for i in range(len(operands))])
 
 
@@ -87,7 +87,7 @@ def _distinct(part: str, used: str) -> tuple[str, list[tuple[str, str]]]:
     return own, ties
 
 
-def _parse(equation: Any, operands: Any) -> tuple[list[str], str]:
+def parse(equation: Any, operands: Any) -> tuple[list[str], str]:
     """The subscripts of each operand and of the result, with letters in place of `...`."""
     if not isinstance(equation, str):
         raise ArgumentError("einsum", "an equation such as 'ij,jk->ik'", repr(equation))

@@ -98,7 +98,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     limit = _need("clip_grad_value_", "clip_value", clip_value)
     owners = _with_gradients("clip_grad_value_", parameters)
     for piece in _flat(owners):
-        bound = np.asarray(limit).astype(piece.dtype)
+        bound = backends.of(piece).zeros((), piece.dtype)
+        bound[...] = limit
         np.maximum(np.minimum(piece, bound, out=piece), -bound, out=piece)
     _changed(owners)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cuda_on_cpu import cupy_like
+from cuda_on_cpu import emulated
 
 from ampkit import backends
 from ampkit.backends.cpu.dnnl import isa
 from ampkit.backends.cpu.eltwise import computes
-from ampkit.backends.cuda.device import CUDA
 from ampkit.core.dtypes import bfloat16
 
 
@@ -24,7 +23,7 @@ def computed(request):
 @pytest.fixture
 def device():
     """The emulated GPU, as the backend "cuda"."""
-    backend = CUDA(cupy_like)
+    backend = emulated()
     undo = backends.install(backend)
     yield backend
     undo()

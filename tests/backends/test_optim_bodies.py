@@ -115,3 +115,13 @@ def test_a_norm_is_that_of_float64(size, scale):
     assert body is not power_sum.reference
     found = body.run(values, 2.0, np.empty(CHUNK))
     np.testing.assert_allclose(found, (values.astype(float) ** 2).sum(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD])
+def test_a_skipped_step_fills_a_copy_that_was_made_for_a_neighbour(kind):
+    first, second = (nn.Parameter(ampkit.tensor(np.full(10_000, float(n), np.float32))) for n in (1, 3))
+    optimizer, scaler = kind([first, second], lr=0.1), ampkit.GradScaler()
+    first.copy_in(ampkit.bfloat16, True)
+    scaler.scale((first + second).sum() * float("inf")).backward()
+    assert scaler.step(optimizer).skipped
+    assert (second.copy_in(ampkit.bfloat16, True) == 3).all()

@@ -159,7 +159,7 @@ class GPT(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor | None = None):
         parts = self.transformer
-        x = parts.drop(parts.wte(idx) + parts.wpe(torch.arange(idx.shape[1])))
+        x = parts.drop(parts.wte(idx) + parts.wpe(torch.arange(idx.shape[1], device=idx.device)))
         for layer in parts.h:
             x = layer(x)
         logits = self.lm_head(parts.ln_f(x))

@@ -49,6 +49,7 @@ def tensor(values, dtype=ampkit.float64, grad=True):
     return ampkit.tensor(values, dtype=dtype, requires_grad=grad)
 
 
+@pytest.mark.cpu
 def test_a_user_s_op_gets_values_gradients_and_second_derivatives():
     f = scaled()
     x, w = tensor([[0.3, -0.7]]), tensor([2.0, 3.0])
@@ -79,6 +80,7 @@ def test_the_check_runs_before_any_arithmetic():
     assert not ran
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dtype", [ampkit.float16, ampkit.bfloat16])
 def test_a_reference_computes_in_float32_and_is_rounded_once(dtype):
     f, seen = scaled(), []
@@ -165,6 +167,7 @@ def test_a_list_of_tensors_is_one_input():
 # bodies
 
 
+@pytest.mark.cpu
 def test_the_first_body_whose_condition_holds_runs_and_brings_its_own_backward():
     f, ran = scaled(), []
 
@@ -189,6 +192,7 @@ def test_the_first_body_whose_condition_holds_runs_and_brings_its_own_backward()
     assert len(ran) == 2
 
 
+@pytest.mark.cpu
 def test_a_faster_backward_gets_the_dtypes_that_gradients_are_wanted_in():
     f, seen = scaled(Cast.LOW), []
 

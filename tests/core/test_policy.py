@@ -346,6 +346,7 @@ def test_an_async_generator_is_refused_rather_than_run_outside():
 # backward
 
 
+@pytest.mark.cpu
 def test_gradients_do_not_depend_on_a_region_around_backward():
     def gradient(region):
         w = nn.Parameter(np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3))
@@ -361,6 +362,7 @@ def test_gradients_do_not_depend_on_a_region_around_backward():
     np.testing.assert_array_equal(plain.array, inside.array)
 
 
+@pytest.mark.cpu
 def test_autocast_is_off_inside_backward():
     seen = []
     w = nn.Parameter(np.ones((2, 2), np.float32))
@@ -371,6 +373,7 @@ def test_autocast_is_off_inside_backward():
     assert ("linear_backward", False) in seen
 
 
+@pytest.mark.cpu
 def test_a_parameter_s_gradient_is_never_rounded_to_16_bits():
     w = nn.Parameter(np.ones((1, 1), np.float32))
     x = ampkit.tensor([[60000.0], [60000.0]], dtype=ampkit.float16)
@@ -416,6 +419,7 @@ def test_cache_enabled_false_casts_at_each_use():
     assert casts(twice) == 2
 
 
+@pytest.mark.cpu
 def test_a_copy_made_in_no_grad_does_not_lose_the_weight_s_gradient():
     layer, x = nn.Linear(3, 1), ones(2, 3)
     with autocast(dtype=ampkit.float16):
@@ -463,6 +467,7 @@ def test_in_place_ops_are_not_autocast():
     assert x.dtype == ampkit.float32
 
 
+@pytest.mark.cpu
 def test_memory_that_numpy_holds_is_cast_anew_each_time():
     shared = np.ones((2, 2), np.float32)
     x, layer = ampkit.from_numpy(shared), nn.Linear(2, 2, bias=False)

@@ -10,6 +10,7 @@ def leaf(*values, dtype=ampkit.float64):
     return ampkit.tensor(list(values), dtype=dtype, requires_grad=True)
 
 
+@pytest.mark.cpu
 def test_recompute_gives_the_same_gradients_for_arguments_and_parameters():
     layer = nn.Linear(3, 3)
     x = leaf(1.0, 2.0, 3.0, dtype=ampkit.float32)
@@ -23,6 +24,7 @@ def test_recompute_gives_the_same_gradients_for_arguments_and_parameters():
         np.testing.assert_array_equal(direct, again)
 
 
+@pytest.mark.cpu
 def test_recompute_enters_the_forward_s_region_and_random_state_again():
     w, seen = nn.Parameter(np.ones((8, 8), np.float32)), []
     x = ampkit.tensor(np.ones((4, 8)), dtype=ampkit.float32, requires_grad=True)
@@ -51,6 +53,7 @@ def test_recompute_notices_an_argument_that_changed_in_place():
         y.backward()
 
 
+@pytest.mark.cpu
 def test_recompute_keeps_nothing_but_its_arguments():
     x = leaf(1.0, 2.0)
     y = ampkit.recompute(lambda t: ops.exp(ops.exp(t)), x)

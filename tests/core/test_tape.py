@@ -18,6 +18,7 @@ def leaf(*values, dtype=ampkit.float64):
     return ampkit.tensor(list(values), dtype=dtype, requires_grad=True)
 
 
+@pytest.mark.cpu
 def test_gradients_add_up_over_uses_and_over_backwards():
     x = leaf(2.0, 3.0)
     (x * x + x).sum().backward()
@@ -42,6 +43,7 @@ def test_broadcast_axes_are_summed_in_the_accumulator():
     assert bias.grad.item() == 4096 and bias.grad.dtype == ampkit.float16
 
 
+@pytest.mark.cpu
 def test_a_leaf_used_in_two_dtypes_gets_one_gradient_in_its_own():
     x = leaf(1.0, 2.0, dtype=ampkit.float32)
     (x.half().float() * x).sum().backward()
@@ -70,6 +72,7 @@ def test_backward_frees_what_the_nodes_saved():
     assert gone() is None
 
 
+@pytest.mark.cpu
 def test_backward_of_a_vector_wants_a_gradient_of_its_shape():
     x = leaf(1.0, 2.0)
     with pytest.raises(ShapeError, match="a tensor of one element"):
@@ -104,6 +107,7 @@ def test_no_grad_records_nothing_and_enable_grad_inside_does():
     assert not quiet().requires_grad and not quiet().requires_grad
 
 
+@pytest.mark.cpu
 def test_a_weight_changed_between_forward_and_backward_raises():
     w, x = nn.Parameter(np.ones((2, 2), np.float32)), leaf(1.0, 2.0, dtype=ampkit.float32)
     y = ops.linear(x, w).sum()
@@ -113,6 +117,7 @@ def test_a_weight_changed_between_forward_and_backward_raises():
         y.backward()
 
 
+@pytest.mark.cpu
 def test_a_change_of_values_that_backward_does_not_read_is_harmless():
     b = nn.Parameter(np.ones(2, np.float32))
     y = (leaf(1.0, 2.0, dtype=ampkit.float32) + b).sum()
@@ -122,6 +127,7 @@ def test_a_change_of_values_that_backward_does_not_read_is_harmless():
     np.testing.assert_array_equal(b.grad.array, [1, 1])
 
 
+@pytest.mark.cpu
 def test_what_a_frozen_input_would_need_is_not_saved():
     w, x = nn.Parameter(np.ones((2, 3), np.float32)), leaf(1.0, 2.0, 3.0, dtype=ampkit.float32)
     frozen = nn.Parameter(np.ones((2, 3), np.float32), requires_grad=False)
@@ -181,6 +187,7 @@ def test_derivatives_of_any_order():
         assert y.item() == expected
 
 
+@pytest.mark.cpu
 def test_a_gradient_penalty_through_a_network_matches_finite_differences():
     rng = np.random.default_rng(0)
     x = ampkit.tensor(rng.standard_normal((4, 3)), requires_grad=True)

@@ -62,6 +62,7 @@ def test_an_unknown_or_missing_device_is_refused():
         ampkit.tensor([1.0], device="cpu:3")
 
 
+@pytest.mark.cpu
 def test_shape_and_kind_answer_in_pytorch_s_words():
     x = ampkit.zeros(2, 3, dtype=ampkit.bfloat16)
     assert x.shape == (2, 3) and x.shape.numel() == 6 and x.size(1) == 3 and x.dim() == 2
@@ -80,6 +81,7 @@ def test_one_element_reads_as_a_number_and_more_do_not():
         [1, 2][ampkit.tensor(1.0)]
 
 
+@pytest.mark.cpu
 def test_numpy_shares_memory_and_refuses_a_tensor_on_the_tape():
     x = ampkit.tensor([1.0, 2.0])
     x.numpy()[0] = 7
@@ -88,6 +90,7 @@ def test_numpy_shares_memory_and_refuses_a_tensor_on_the_tape():
         x.requires_grad_().numpy()
 
 
+@pytest.mark.cpu
 def test_data_reads_off_the_tape_and_writes_count_as_changes():
     p = nn.Parameter(np.ones(2, np.float32))
     before = p.version[0]
@@ -97,6 +100,7 @@ def test_data_reads_off_the_tape_and_writes_count_as_changes():
         p.data = ampkit.tensor([1.0])
 
 
+@pytest.mark.cpu
 def test_a_gradient_can_be_set_and_must_fit():
     p = nn.Parameter(np.ones(2, np.float32))
     p.grad = ampkit.tensor([1.0, 2.0])
@@ -130,6 +134,7 @@ def test_repr_shows_values_dtype_and_place_on_the_tape():
     assert "dtype=bfloat16" in repr(ampkit.tensor([1.0], dtype="bfloat16"))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "int8", "uint8", "bool"])
 def test_dlpack_hands_over_the_same_memory(dtype):
     x = ampkit.tensor([1.0, 0.0, 1.0], dtype=dtype)

@@ -28,6 +28,7 @@ def test_axis_and_keepdims_are_other_names_of_dim_and_keepdim(name):
     assert same(getattr(X, name)(axis=0), function(X, 0))
 
 
+@pytest.mark.cpu
 def test_axis_may_stand_for_a_dim_that_is_required():
     assert same(ops.cumsum(X, axis=1), ops.cumsum(X, 1))
     assert same(ops.gather(X, axis=0, index=ampkit.tensor([[1, 0, 1]])), ops.gather(X, 0, ampkit.tensor([[1, 0, 1]])))
@@ -64,6 +65,7 @@ def test_size_average_and_reduce_mean_what_they_meant(name, size_average, reduce
     assert same(loss(X, X * X, size_average, reduce), loss(X, X * X, reduction=reduction))
 
 
+@pytest.mark.cpu
 def test_they_stand_where_pytorch_has_them():
     labels, weight = ampkit.tensor([0, 2]), ampkit.tensor([1.0, 2.0, 3.0])
     for loss in (ops.cross_entropy, ops.nll_loss):
@@ -114,6 +116,7 @@ def test_shapes_may_come_by_name():
     assert same(X.repeat(repeats=(2, 1)), X.repeat(2, 1))
 
 
+@pytest.mark.cpu
 def test_creation_takes_layout_and_memory_words():
     made = ampkit.ones((2, 2), layout=ampkit.strided, pin_memory=True)
     assert same(made, ampkit.ones(2, 2))

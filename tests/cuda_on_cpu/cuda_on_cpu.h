@@ -1,10 +1,10 @@
 // CUDA C++ on a CPU: one fiber per CUDA thread, the blocks of a grid one after another.
 //
-// It is there to show mistakes. Threads run in the order asked for (forward, reverse, shuffled anew at every barrier), so
-// a missing barrier changes results; shared memory starts as NaN; a barrier or warp primitive that not all threads reach,
-// a shuffle from a lane outside the mask and a misaligned 16-byte access end the launch with a message. Subnormal float32
-// numbers are flushed to zero, as CuPy has kernels compiled. It does not run inline PTX, wmma or cooperative groups, and
-// blocks that wait for each other hang.
+// It is there to show mistakes. Threads run in the order asked for (forward, reverse, shuffled anew at every barrier), a
+// warp as far as it comes before the next: a missing barrier changes results. Shared memory starts as NaN. A barrier or
+// warp primitive that not all threads reach, a shuffle from a lane outside the mask and a misaligned 16-byte access end
+// the launch with a message. Subnormal float32 numbers are flushed to zero, as CuPy has kernels compiled. It does not
+// run inline PTX, wmma or cooperative groups, and blocks that wait for each other hang.
 #pragma once
 #define CUDA_ON_CPU 1
 #include <math.h>
@@ -51,7 +51,7 @@ struct Meeting {
 struct Machine {
     std::vector<std::unique_ptr<Fiber>> fibers;
     std::vector<std::vector<std::unique_ptr<Meeting>>> warps;
-    std::vector<unsigned> order;
+    std::vector<unsigned> order, warp_order;
     std::vector<double> dynamic;
     Fiber* current = nullptr;
     unsigned threads = 0;
@@ -184,16 +184,30 @@ inline void check_aligned(const void* p, size_t bytes) {
     if (reinterpret_cast<uintptr_t>(p) % bytes) fail("an access of " + std::to_string(bytes) + " bytes off its boundary");
 }
 
-// 0: forward, 1: reverse, else the seed of a shuffle, new each time.
+template <typename T>
+void shuffle(T* values, unsigned n) {
+    for (unsigned i = n; i > 1; i--) {
+        machine.random = machine.random * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(values[i - 1], values[(machine.random >> 33) % i]);
+    }
+}
+
+// The threads in the order in which they run, warp by warp. 0: forward, 1: reverse, else the seed of a shuffle of the
+// warps and of the lanes of each.
 inline void arrange(int how) {
     auto& order = machine.order;
-    if (how == 0 || how == 1) {
-        for (unsigned i = 0; i < machine.threads; i++) order[i] = how ? machine.threads - 1 - i : i;
-        return;
-    }
-    for (unsigned i = machine.threads - 1; i > 0; i--) {
-        machine.random = machine.random * 6364136223846793005ull + 1442695040888963407ull;
-        std::swap(order[i], order[(machine.random >> 33) % (i + 1)]);
+    unsigned n = machine.threads, warps = (n + 31) / 32;
+    for (unsigned i = 0; i < n; i++) order[i] = how == 1 ? n - 1 - i : i;
+    if (how <= 1) return;
+    machine.warp_order.resize(warps);
+    for (unsigned w = 0; w < warps; w++) machine.warp_order[w] = w;
+    shuffle(machine.warp_order.data(), warps);
+    unsigned at = 0;
+    for (unsigned w : machine.warp_order) {
+        unsigned lanes = std::min(32u, n - 32 * w);
+        for (unsigned i = 0; i < lanes; i++) order[at + i] = 32 * w + i;
+        shuffle(&order[at], lanes);
+        at += lanes;
     }
 }
 
@@ -202,30 +216,37 @@ inline void stuck(unsigned block, unsigned warp, unsigned done) {
                     " for others of their warp, " + std::to_string(done) + " have returned";
 }
 
+// Runs the warp of order[at] as far as it comes without others. Returns where the next one begins.
+inline unsigned run_warp(unsigned at) {
+    unsigned warp = machine.order[at] >> 5, end = at;
+    while (end < machine.threads && machine.order[end] >> 5 == warp) end++;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (unsigned i = at; i < end && machine.error.empty(); i++) {
+            Fiber& fiber = *machine.fibers[machine.order[i]];
+            if (fiber.state != READY) continue;
+            resume(fiber);
+            moved = machine.error.empty();
+        }
+    }
+    return end;
+}
+
+// A warp runs as far ahead of the others as barriers let it: what they must not overwrite too early shows.
 inline void run_block(int how) {
     for (auto& f : machine.fibers) f->state = READY;
     machine.waiting_or = 0, machine.waiting_and = 1, machine.waiting_count = 0;
     memset(machine.dynamic.data(), 0xff, machine.dynamic.size() * sizeof(double));
-    arrange(how);
     for (;;) {
-        bool moved = false;
+        arrange(how);
+        for (unsigned at = 0; at < machine.threads && machine.error.empty();) at = run_warp(at);
+        if (!machine.error.empty()) return;
         unsigned counts[4] = {0, 0, 0, 0};
-        for (unsigned i : machine.order) {
-            if (machine.fibers[i]->state == READY) {
-                resume(*machine.fibers[i]);
-                moved = true;
-            }
-            if (!machine.error.empty()) return;
-        }
         for (auto& f : machine.fibers) counts[f->state]++;
         if (counts[DONE] == machine.threads) return;
-        if (counts[AT_BLOCK] == machine.threads) {
-            open_barrier();
-            for (auto& f : machine.fibers) f->state = READY;
-            arrange(how);
-        } else if (!moved) {
-            return stuck(counts[AT_BLOCK], counts[AT_WARP], counts[DONE]);
-        }
+        if (counts[AT_BLOCK] != machine.threads) return stuck(counts[AT_BLOCK], counts[AT_WARP], counts[DONE]);
+        open_barrier();
+        for (auto& f : machine.fibers) f->state = READY;
     }
 }
 

@@ -21,7 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from . import emulator
+from . import emulator, memory
 
 _CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
 _PLAIN_RESULTS = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "isrealobj"}
@@ -38,6 +38,8 @@ class ndarray:
     def __init__(self, held: Any, keep: Any = None):
         self._held = held
         self._keep = keep
+        if held.base is None:
+            memory.pool.take(held)
 
     # NumPy's protocols
 
@@ -263,6 +265,11 @@ def _opened(value):
 # running, or recording what would run
 
 
+def recording():
+    """Whether the current stream records."""
+    return _streams[-1].recorded is not None
+
+
 def perform(action):
     """Do what changes memory of the device: now, or at each launch of what is being recorded."""
     recorded = _streams[-1].recorded
@@ -358,6 +365,9 @@ def empty(shape, dtype=np.float64, order="C"):
     dtype = np.dtype(dtype)
     count = math.prod(shape) if isinstance(shape, tuple) else shape
     raw = np.full(count * dtype.itemsize + 256, 0xFF, np.uint8)  # NaN in every floating-point format
+    memory.pool.take(raw)
+    if _streams[-1].recorded is not None:
+        perform(lambda: raw)  # which the launches go on using
     start = -raw.ctypes.data % 256
     return ndarray(raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape))
 
@@ -370,6 +380,7 @@ def zeros(shape, dtype=np.float64, order="C"):
 
 class _Device:
     compute_capability = "90"
+    mem_info = property(lambda self: (memory.ALL - memory.pool.total, memory.ALL))  # bytes free, and all
 
     def __init__(self, id=0):
         if id:
@@ -430,7 +441,9 @@ class _Stream:
     def wait_event(self, event): ...
 
     def synchronize(self):
-        _wait()
+        if self.recorded is not None:
+            raise RuntimeError("cudaErrorStreamCaptureUnsupported: waiting for a stream that records")
+        waits[0] += 1
 
     def begin_capture(self):
         self.recorded = []
@@ -444,6 +457,9 @@ class _MemoryPool:
     def malloc(self, size):
         raise NotImplementedError
 
+    def total_bytes(self):
+        return 0
+
 
 _streams = [_Stream(null=True)]
 
@@ -453,12 +469,22 @@ def _allocating(allocator=None):
     yield
 
 
+def get_default_memory_pool():
+    return memory.pool
+
+
+def get_default_pinned_memory_pool():
+    return types.SimpleNamespace(free_all_blocks=lambda: None)
+
+
 cuda = types.SimpleNamespace(
     Device=_Device,
     Event=_Event,
     Stream=_Stream,
     get_current_stream=lambda: _streams[-1],
     MemoryPool=_MemoryPool,
+    MemoryHook=memory.MemoryHook,
+    memory=types.SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
     get_elapsed_time=lambda first, second: (second.at - first.at) * 1000,
     nvtx=types.SimpleNamespace(RangePush=lambda name, id_color=-1: None, RangePop=lambda: None),
     is_available=lambda: True,
@@ -469,7 +495,11 @@ cuda = types.SimpleNamespace(
         runtimeGetVersion=lambda: 13000,
         getDeviceCount=lambda: 1,
         getDeviceProperties=lambda device: {
-            "name": b"an emulated GPU", "totalGlobalMem": 80 << 30, "major": 9, "minor": 0, "multiProcessorCount": 132,
+            "name": b"an emulated GPU",
+            "totalGlobalMem": 80 << 30,
+            "major": 9,
+            "minor": 0,
+            "multiProcessorCount": 132,
         },
     ),
 )

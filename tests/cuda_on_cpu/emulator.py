@@ -1,10 +1,10 @@
 """CuPy's RawModule on a CPU: kernels compiled by g++ and run by `cuda_on_cpu.h`, one fiber per CUDA thread.
 
-    module = RawModule(code='#include "softmax.cu"', options=OPTIONS, name_expressions=("softmax_forward<float, float, 1>",))
-    module.get_function("softmax_forward<float, float, 1>")((rows,), (256,), (x, out, np.int64(n)), shared_mem=0)
+    module = RawModule(code='#include "scaler.cu"', options=OPTIONS, name_expressions=("unscale<float>",))
+    module.get_function("unscale<float>")((blocks,), (256,), (x, out, np.int64(n)), shared_mem=0)
 
-It refuses what a GPU would run into garbage: arguments whose number, kind or size are not the kernel's, arrays of another
-dtype than the parameter points to, grids and blocks that CUDA does not take.
+It refuses what a GPU would run into garbage: arguments whose number, kind or size are not the kernel's, arrays of
+another dtype than the parameter points to, grids and blocks that CUDA does not take.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Entry(ctypes.Structure):
 
 
 class RawModule:
-    """`code`, compiled. Where it is `#include "<stem>.cu"` alone, all entries that the file names are compiled at once."""
+    """`code`, compiled; all entries that a file names at once, where it is `#include "<stem>.cu"` alone."""
 
     def __init__(self, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()):
         stem = re.fullmatch(r'\s*#include "(\w+)\.cu"\s*', code)
@@ -78,7 +78,8 @@ class RawModule:
     def get_function(self, name: str) -> Function:
         """The entry `name`. Raises LookupError for one that the comments at the end of the file do not name."""
         if name not in self.entries:
-            raise LookupError(f"no entry {name!r}: the comments at the end of the .cu file name {sorted(self.entries)}")
+            near = [n for n in self.entries if n.partition("<")[0] == name.partition("<")[0]] or list(self.entries)
+            raise LookupError(f"no entry {name!r}; the comments at the end of the .cu file name {', '.join(near)}")
         return Function(name, *self.entries[name])
 
 
@@ -142,7 +143,9 @@ def mismatch(parameter: Parameter, given: Any) -> str | None:
         if isinstance(given, np.generic) or not hasattr(given, "dtype"):
             return f"{given!r} and the parameter a pointer"
         known = (letter(given.dtype), given.dtype.itemsize) == (element, parameter.size)
-        return None if known or element == "s" else f"of {given.dtype}; the parameter points to {element}{parameter.size}"
+        return (
+            None if known or element == "s" else f"of {given.dtype}; the parameter points to {element}{parameter.size}"
+        )
     record = isinstance(given, np.ndarray) and given.size == 1 and given.dtype.kind == "V" and given.dtype.names
     if not isinstance(given, np.generic) and not record:
         return f"a {type(given).__name__}; the parameter is a value, which takes a NumPy scalar"
@@ -163,10 +166,22 @@ def _entries(stem: str | None, home: Path) -> tuple[str, ...]:
 
 def _digest(code: str, *folders: Path) -> str:
     """Of everything that the compiled code is made of."""
-    text = "\n".join([code, *FLAGS, _compiler()])
-    files = [f for folder in folders for f in sorted(folder.glob("*.cuh"))] + sorted(HERE.rglob("*.h"))
-    files += [folder / name for folder in folders for name in re.findall(r'"(\w+\.cu)"', code)]
-    return hashlib.sha256("\n".join([text, *(f.read_text() for f in files if f.exists())]).encode()).hexdigest()[:24]
+    files = [*included(code, folders), *sorted(HERE.rglob("*.h"))]
+    text = "\n".join([code, *FLAGS, _compiler(), *(f.read_text() for f in files)])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def included(code: str, folders: Sequence[Path]) -> list[Path]:
+    """The files of `folders` that `code` includes, and those that they include."""
+    found: dict[Path, None] = {}
+    waiting = [code]
+    while waiting:
+        names = re.findall(r'^\s*#\s*include "([^"]+)"', waiting.pop(), re.M)
+        paths = [next((f / name for f in folders if (f / name).exists()), None) for name in names]
+        new = [path for path in paths if path is not None and path not in found]
+        found.update(dict.fromkeys(new))
+        waiting += [path.read_text() for path in new]
+    return sorted(found)
 
 
 @cache
@@ -201,7 +216,7 @@ def _statics(path: Path) -> list[tuple[int, int]]:
 
 def _compiled(code: str, folders: tuple[str, ...], names: tuple[str, ...], digest: str) -> Path:
     name = hashlib.sha256("\n".join([digest, *names]).encode()).hexdigest()[:24]
-    path = _folder() / f"{name}.so"
+    path = scratch() / f"{name}.so"
     if not path.exists():
         listed = "".join(f'    cuda_on_cpu_entries[i++] = ENTRY("{n}", {n});\n' for n in names)
         source = _header() + code + TABLE.format(count=len(names), room=max(1, len(names)), listed=listed)
@@ -232,22 +247,23 @@ def build(source: str, path: Path, flags: Sequence[str]) -> None:
         run = subprocess.run(["g++", *FLAGS, *flags, str(file), "-o", str(result)], capture_output=True, text=True)
         if run.returncode:
             raise RuntimeError(f"g++ refused:\n{run.stderr[:4000]}")
-        os.replace(result, path)
+        result.replace(path)
 
 
 def _header() -> str:
     """The line that includes cuda_on_cpu.h, compiled before, once."""
     name = _digest("header")
-    path = _folder() / f"{name}.h.gch"
+    path = scratch() / f"{name}.h.gch"
     if not path.exists():
         line = f'#include "{HERE}/cuda_on_cpu.h"\n'
-        (_folder() / f"{name}.h").write_text(line)
+        (scratch() / f"{name}.h").write_text(line)
         build(line, path, ["-x", "c++-header", *_includes()])
-    return f'#include "{_folder()}/{name}.h"\n'
+    return f'#include "{scratch()}/{name}.h"\n'
 
 
 @cache
-def _folder() -> Path:
+def scratch() -> Path:
+    """The folder of what was compiled before, outside the repository."""
     folder = Path(tempfile.gettempdir()) / f"ampkit_cuda_on_cpu_{os.getuid()}"
     folder.mkdir(exist_ok=True)
     return folder

@@ -96,6 +96,7 @@ def test_the_seed_decides_the_weights():
     assert all(np.array_equal(a.array, b.array) for a, b in zip(draw().values(), draw().values(), strict=True))
 
 
+@pytest.mark.cpu
 def test_mlp_is_products_and_activations():
     model, x = models.mlp(6, [5, 4], 3, activation="tanh", dropout=0.5).double().eval(), RNG.standard_normal((2, 2, 3))
     assert [type(m).__name__ for m in model] == ["Flatten", *["Linear", "Tanh", "Dropout"] * 2, "Linear"]
@@ -126,6 +127,7 @@ def test_a_residual_block_adds_its_input_or_the_downsampled_input(kind, width, s
     assert block(x).shape == (2, 4, 6 // stride, 6 // stride)
 
 
+@pytest.mark.cpu
 def test_resnets_start_kaiming_normal_over_fan_out():
     model = models.resnet18(10, zero_init_residual=True)
     weight = model.layer4[0].conv1.weight.array
@@ -161,6 +163,7 @@ def gpt_formula(state, idx, heads):
     return linear(norm(x, "transformer.ln_f"), "lm_head")
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("options", [{}, {"tie_weights": False, "bias": False}], ids=["tied", "untied without bias"])
 def test_gpt_follows_its_formula(options):
     model, idx = models.GPT(**TINY, **options).double(), RNG.integers(0, 11, (3, 5))
@@ -184,6 +187,7 @@ def test_gpt_ties_the_head_to_the_embedding_unless_told_otherwise():
     assert tied.to(dtypes.float64).lm_head.weight is tied.transformer.wte.weight
 
 
+@pytest.mark.cpu
 def test_gpt_starts_as_gpt2_does():
     model = models.gpt("nano")
     block = model.transformer.h[0]

@@ -45,6 +45,7 @@ def inputs(kdim=E, vdim=E):
     return RNG.standard_normal((N, L, E)), RNG.standard_normal((N, S, kdim)), RNG.standard_normal((N, S, vdim))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("options", "masks", "blocked", "added"),
     [
@@ -78,6 +79,7 @@ def test_attention_follows_its_formula_with_and_without_weights(options, masks, 
     assert weights is None
 
 
+@pytest.mark.cpu
 def test_self_attention_is_the_case_where_all_three_are_one():
     layer = made()
     x = tensor(RNG.standard_normal((N, L, E)), requires_grad=True)
@@ -102,6 +104,7 @@ def test_the_batch_axis_may_be_second_or_missing():
     assert weights.shape == (L, S)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_a_query_that_may_look_at_nothing_gets_zeros(need_weights):
     layer, arrays = made(), inputs()

@@ -76,6 +76,7 @@ def test_the_divergence_has_four_reductions():
         nn.KLDivLoss(reduction="avg")
 
 
+@pytest.mark.cpu
 def test_a_transposed_convolution_undoes_the_shape_of_one():
     down, up = nn.Conv2d(4, 6, 3, stride=2).double(), nn.ConvTranspose2d(6, 4, 3, stride=2).double()
     assert up.weight.shape == (6, 4, 3, 3)
@@ -90,6 +91,7 @@ def test_a_transposed_convolution_undoes_the_shape_of_one():
         up(small, output_size=(7, 5))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("layer", "shape"), [(nn.Dropout1d, (50, 8, 3)), (nn.Dropout2d, (50, 8, 3, 2)), (nn.Dropout3d, (8, 3, 2, 2))]
 )

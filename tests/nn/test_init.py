@@ -110,6 +110,7 @@ def test_what_cannot_be_initialized_is_refused():
         init.uniform_(blank(3), 1, 0)
 
 
+@pytest.mark.cpu
 def test_layers_start_from_pytorchs_distributions():
     linear, conv = Linear(400, 300), Conv2d(50, 60, 3)
     for layer, fan in ((linear, 400), (conv, 450)):

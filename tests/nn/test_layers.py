@@ -35,6 +35,7 @@ def close(got, expected):
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear_is_a_product_and_a_sum(bias):
     layer, x = filled(nn.Linear(5, 3, bias)), normal(2, 4, 5)
@@ -59,6 +60,7 @@ def correlate(x, w, stride, padding, dilation, groups):
     return y
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("kernel", "options", "full"),
     [
@@ -72,11 +74,13 @@ def test_conv2d_correlates(kernel, options, full):
     close(run(layer, x), correlate(x, layer.weight.array, *full) + layer.bias.array[:, None, None])
 
 
+@pytest.mark.cpu
 def test_conv1d_correlates():
     layer, x = filled(nn.Conv1d(4, 6, 3, stride=2, padding=1, bias=False)), normal(2, 4, 7)
     close(run(layer, x), correlate(x, layer.weight.array, (2,), (1,), (1,), 1))
 
 
+@pytest.mark.cpu
 def test_embedding_picks_rows_and_leaves_the_padding_row_without_gradient():
     layer = filled(nn.Embedding(5, 3, padding_idx=1))
     rows = layer(tensor([[0, 1], [4, 4]]))
@@ -96,6 +100,7 @@ def standard(x, axes, eps=1e-5):
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
 
 
+@pytest.mark.cpu
 def test_layer_norm_rms_norm_and_group_norm_normalize_within_a_sample():
     x = normal(2, 6, 3, 5)
     layer = filled(nn.LayerNorm((3, 5)))
@@ -109,6 +114,7 @@ def test_layer_norm_rms_norm_and_group_norm_normalize_within_a_sample():
     assert not list(nn.GroupNorm(1, 2, affine=False).parameters())
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("layer", "shape", "axes"),
     [(nn.BatchNorm1d, (6, 4), 0), (nn.BatchNorm1d, (6, 4, 3), (0, 2)), (nn.BatchNorm2d, (6, 4, 3, 2), (0, 2, 3))],
@@ -127,6 +133,7 @@ def test_batch_norm_uses_the_batch_while_training_and_the_running_statistics_aft
     assert norm.num_batches_tracked.item() == 1
 
 
+@pytest.mark.cpu
 def test_batch_norm_without_momentum_averages_over_all_batches():
     norm, batches = nn.BatchNorm1d(3, momentum=None).double(), [normal(5, 3) for _ in range(3)]
     for x in batches:
@@ -222,6 +229,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("loss", "target", "formula"), LOSSES, ids=[f"{type(loss).__name__} {loss.reduction}" for loss, *_ in LOSSES]
 )
@@ -303,6 +311,7 @@ MISFITS = [
 ]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(("layer", "shape"), MISFITS, ids=[f"{layer} {shape}" for layer, shape in MISFITS])
 def test_a_misfit_input_gives_one_clear_line(layer, shape):
     with pytest.raises(ShapeError) as caught:
@@ -312,6 +321,7 @@ def test_a_misfit_input_gives_one_clear_line(layer, shape):
     assert not rest or rest.startswith("help: ")
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("layer", [nn.Linear(4, 2), nn.LayerNorm(4), nn.ReLU(), nn.BatchNorm1d(4).eval()], ids=str)
 def test_an_empty_batch_passes_through_where_nothing_is_averaged(layer):
     y = layer(tensor(np.ones((0, 4), np.float32)))

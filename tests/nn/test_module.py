@@ -126,6 +126,7 @@ def test_apply_visits_the_parts_before_the_whole():
     assert seen == [pair.first, pair.second, pair]
 
 
+@pytest.mark.cpu
 def test_freezing_and_zero_grad_reach_every_parameter():
     pair = Pair()
     for parameter in pair.parameters():
@@ -137,6 +138,7 @@ def test_freezing_and_zero_grad_reach_every_parameter():
     assert not any(p.requires_grad for p in pair.requires_grad_(False).parameters())
 
 
+@pytest.mark.cpu
 def test_to_casts_floats_alone_and_keeps_objects_ties_and_gradients():
     pair = Pair(tied=True)
     weight = pair.first.weight

@@ -32,6 +32,7 @@ def plain(q, k, v, mask=None, scale=None):
     return weights / weights.sum(-1, keepdims=True) @ v
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda d: d.name)
 def test_long_rows_agree_with_float64(dtype):
     q, k, v = (tensor(RANDOM.normal(size=(n, 8)), dtype=dtype) for n in (100, 3000, 3000))
@@ -45,6 +46,7 @@ def test_scores_beyond_the_range_of_float16_do_no_harm():
     assert out.item() == 1
 
 
+@pytest.mark.cpu
 def test_a_query_that_may_look_nowhere_gets_zeros_and_no_gradient():
     q, k, v = normal(3, 4), normal(5, 4), normal(5, 2)
     added = np.zeros((3, 5))
@@ -58,11 +60,13 @@ def test_a_query_that_may_look_nowhere_gets_zeros_and_no_gradient():
         assert all(np.isfinite(g.array).all() for g in (dq, dk, dv))
 
 
+@pytest.mark.cpu
 def test_second_derivatives_are_finite_where_a_query_may_look_nowhere():
     mask = tensor([[True, False], [False, False]])
     gradgradcheck(lambda q, k, v: attend(q, k, v, mask), [normal(2, 3), normal(2, 3), normal(2, 2)])
 
 
+@pytest.mark.cpu
 def test_causal_boolean_and_added_masks_say_the_same():
     q, k, v = normal(2, 7, 4), normal(2, 5, 4), normal(2, 5, 3)
     allowed = np.tri(7, 5, dtype=bool)
@@ -81,6 +85,7 @@ def everything(q, k, v, mask, causal):
     return [out, *grad(out, inputs, [Tensor(np.random.default_rng(1).normal(size=out.shape))])]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("kind", ["none", "causal", "boolean", "added"])
 def test_small_blocks_change_nothing(kind, monkeypatch):
     q, k, v = normal(2, 3, 7, 4), normal(2, 1, 6, 4), normal(3, 6, 2)
@@ -114,12 +119,14 @@ def fixed(q, k, v):
     return attention.scaled_dot_product_attention_(q, k, v, None, None, 0.4, (3, 7), False, None, False)
 
 
+@pytest.mark.cpu
 def test_dropout_drops_the_same_weights_in_both_directions():
     inputs = [normal(2, 4, 3), normal(2, 5, 3), normal(2, 5, 2)]
     gradcheck(fixed, inputs)
     gradgradcheck(fixed, inputs)
 
 
+@pytest.mark.cpu
 def test_dropout_keeps_its_share_and_the_mean():
     random.manual_seed(0)
     q = tensor(np.zeros((1, 400, 1)), dtype=float32)

@@ -39,6 +39,7 @@ def exact_conv(x, w):
     return out
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda d: d.name)
 def test_conv2d_is_within_one_ulp_of_the_exact_sum_rounded_once(dtype):
     x, w, b = positive(dtype, 2, 500, 5, 4), positive(dtype, 3, 500, 3, 3), positive(dtype, 3)

@@ -76,6 +76,7 @@ def test_the_dtype_is_that_of_the_input():
         assert ops.dropout(Tensor(ONES.astype(bfloat16))).dtype == bfloat16
 
 
+@pytest.mark.cpu
 def test_gradients_of_one_draw_agree_with_finite_differences():
     x = Tensor(np.random.default_rng(0).normal(size=(6, 5)), requires_grad=True)
     gradcheck(lambda t: registry["dropout"](t, 0.3, 7, 1), [x])

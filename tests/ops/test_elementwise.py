@@ -25,6 +25,7 @@ def ones(*shape, dtype=float32, requires_grad=False):
 # dtypes
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [
@@ -53,6 +54,7 @@ def test_an_operator_with_a_numpy_array_on_either_side_says_how_to_wrap_it():
             call()
 
 
+@pytest.mark.cpu
 def test_shapes_that_do_not_broadcast_are_named():
     with pytest.raises(ShapeError, match=r"add: needs shapes that broadcast, got \(2, 3\) and \(4,\)"):
         ones(2, 3) + ones(4)
@@ -106,6 +108,7 @@ def test_erf_is_accurate_to_a_few_units_of_the_last_place():
     assert np.max(np.abs(narrow - truth) / np.spacing(np.abs(truth).astype(np.float32))) <= 7
 
 
+@pytest.mark.cpu
 def test_sigmoid_silu_and_softplus_stay_finite_and_accurate_at_both_ends():
     x = tensor([-200.0, -50.0, 50.0, 200.0])
     np.testing.assert_allclose(ops.sigmoid(x).array, [0.0, math.exp(-50), 1, 1], rtol=1e-6)
@@ -131,6 +134,7 @@ def test_equal_operands_of_maximum_share_the_gradient():
     assert dy.tolist() == [0.5, 1, 0]
 
 
+@pytest.mark.cpu
 def test_masked_fill_refuses_a_value_that_the_format_does_not_hold_and_says_what_to_use():
     mask = tensor([True, False])
     with pytest.raises(
@@ -148,6 +152,7 @@ def test_masked_fill_refuses_a_value_that_the_format_does_not_hold_and_says_what
         ops.masked_fill(ones(2), tensor([True, False, True]), 0.0)
 
 
+@pytest.mark.cpu
 def test_where_without_values_lists_the_true_elements_and_refuses_a_condition_of_numbers():
     rows, columns = ops.where(tensor([[True, False], [False, True]]))
     assert (rows.tolist(), columns.tolist()) == ([0, 1], [0, 1])
@@ -168,6 +173,7 @@ def test_wrong_arguments_say_what_is_needed():
         ones(2) + "a"
 
 
+@pytest.mark.cpu
 def test_the_power_zero_has_no_slope_and_zero_stays_zero():
     x = tensor([0.0, 2.0], requires_grad=True)
     assert grad((x**0).sum(), x)[0].tolist() == [0, 0]
@@ -200,6 +206,7 @@ def test_to_changes_the_dtype_and_gives_the_gradient_back_in_the_inputs():
     assert not x.long().requires_grad
 
 
+@pytest.mark.no_gpu
 def test_to_a_device_that_is_not_there_raises():
     with pytest.raises(DeviceError):
         ones(2).cuda()
@@ -221,6 +228,7 @@ def test_a_leaf_that_requires_grad_changes_in_place_only_within_no_grad():
     assert x.tolist() == [1, 1, 1]
 
 
+@pytest.mark.cpu
 def test_augmented_assignment_writes_parameters_within_no_grad_and_records_losses_outside():
     weight = Parameter(np.ones(2, np.float32))
     same = weight
@@ -246,6 +254,7 @@ def test_a_change_in_place_that_the_tape_would_lose_raises():
         (y * 2).zero_()
 
 
+@pytest.mark.cpu
 def test_a_change_in_place_keeps_dtype_and_shape_or_raises():
     x = ones(2, dtype=float16)
     assert x.add_(ones(2)).dtype == float16
@@ -262,6 +271,7 @@ def test_a_change_in_place_keeps_dtype_and_shape_or_raises():
     assert x.masked_fill_(tensor([True, False]), -1).tolist() == [-1, 3]
 
 
+@pytest.mark.cpu
 def test_assigning_by_index_writes_the_place_and_makes_an_old_backward_raise():
     x = tensor([[1.0, 2.0], [3.0, 4.0]])
     weight = ones(2, 2, requires_grad=True)
@@ -310,6 +320,7 @@ def test_the_angle_of_integers_is_float32():
     assert out.item() == pytest.approx(np.pi / 4)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", ["floor_divide", "remainder"])
 @pytest.mark.parametrize("zero", [0, tensor([1, 0]), tensor(0)], ids=["number", "tensor", "scalar"])
 def test_an_integer_divided_by_zero_raises(name, zero):

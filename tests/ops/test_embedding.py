@@ -20,6 +20,7 @@ def _slope(index, dy, rows, **options):
     return grad(ops.embedding(tensor(index), weight, **options), weight, Tensor(dy))[0].array
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("uses", [1, 2, 3, 7, 64, 1000])
 def test_every_use_of_a_row_adds_to_its_gradient(uses):
     generator = np.random.default_rng(uses)
@@ -30,17 +31,20 @@ def test_every_use_of_a_row_adds_to_its_gradient(uses):
     assert_close(_slope(index, dy, 6), want)
 
 
+@pytest.mark.cpu
 def test_a_million_small_gradients_are_not_lost_in_float16():
     dy = np.full((100_000, 1), 2**-10, np.float16)
     assert _slope(np.zeros(100_000, np.int64), dy, 2)[0, 0] == np.float16(100_000 * 2**-10)
 
 
+@pytest.mark.cpu
 def test_the_gradient_is_the_same_bits_every_time():
     generator = np.random.default_rng(0)
     index, dy = generator.integers(0, 9, 500), generator.normal(size=(500, 4)).astype(np.float32)
     assert np.array_equal(_slope(index, dy, 9), _slope(index, dy, 9))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("padding", [1, -5])
 def test_the_padding_row_is_read_but_gets_no_gradient_not_even_nan(padding):
     index, dy = np.array([1, 2, 1]), np.array([[np.nan], [1.0], [1.0]])
@@ -49,6 +53,7 @@ def test_the_padding_row_is_read_but_gets_no_gradient_not_even_nan(padding):
     assert np.array_equal(ops.embedding(tensor(index), weight, padding_idx=padding).array, [[2], [3], [2]])
 
 
+@pytest.mark.cpu
 def test_second_derivatives_respect_the_padding():
     index, weight = tensor([0, 1, 1, 2]), Tensor(np.ones((3, 2)), requires_grad=True)
 
@@ -63,6 +68,7 @@ def test_second_derivatives_respect_the_padding():
     gradgradcheck(lambda w: ops.embedding(index, w), [weight])
 
 
+@pytest.mark.cpu
 def test_the_dtype_is_that_of_the_table_and_a_parameter_gets_float32():
     weight = Parameter(np.ones((4, 2), np.float16))
     with autocast(dtype=bfloat16):
@@ -72,12 +78,14 @@ def test_the_dtype_is_that_of_the_table_and_a_parameter_gets_float32():
     assert np.array_equal(weight.grad.array[1], np.float32([120000, 120000]))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("bad", [4, -1])
 def test_an_index_outside_the_table_is_named_with_its_place(bad):
     with pytest.raises(RangeError, match=rf"indices from 0 to 3 \(4 rows\), got {bad} at position \(1, 0\)"):
         ops.embedding(tensor([[0, 3], [bad, 9]]), Tensor(np.ones((4, 2))))
 
 
+@pytest.mark.cpu
 def test_misfit_arguments_are_refused():
     table = Tensor(np.ones((4, 2)))
     with pytest.raises(DTypeError, match="integer indices, got float64"):
@@ -88,6 +96,7 @@ def test_misfit_arguments_are_refused():
         ops.embedding(tensor([0]), table, padding_idx=4)
 
 
+@pytest.mark.cpu
 def test_sum_rows_is_the_transpose_of_embedding():
     generator = np.random.default_rng(0)
     index = tensor(generator.integers(0, 5, 8))

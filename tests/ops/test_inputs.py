@@ -75,6 +75,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_pytorch_takes_is_taken(name):
     call, want = TAKEN[name]
@@ -146,6 +147,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_pytorch_refuses_or_gets_wrong_is_refused_in_one_line(name):
     call, error, message = REFUSED[name]

@@ -23,6 +23,7 @@ def _slope(loss, x):
     return grad(loss, x)[0].array
 
 
+@pytest.mark.cpu
 def test_cross_entropy_is_minus_the_log_probability_of_the_label():
     labels = np.array([0, 2, 1, 1])
     want = _cross_entropy64(LOGITS, labels)
@@ -32,6 +33,7 @@ def test_cross_entropy_is_minus_the_log_probability_of_the_label():
     assert_close(ops.nll_loss(logs, tensor(labels)), want.mean())
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_labels_and_the_same_labels_as_probabilities_give_the_same(smoothing):
     labels = np.array([0, 2, 1, 1])
@@ -42,6 +44,7 @@ def test_labels_and_the_same_labels_as_probabilities_give_the_same(smoothing):
     assert_close(_slope(one, x), _slope(two, y))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_ignored_labels_take_no_part_whatever_their_logits(reduction):
     spoilt = np.vstack([LOGITS, np.full((1, 3), np.nan)])
@@ -52,6 +55,7 @@ def test_ignored_labels_take_no_part_whatever_their_logits(reduction):
     assert_close(loss, want)
 
 
+@pytest.mark.cpu
 def test_an_ignored_label_gets_no_gradient():
     x = Tensor(LOGITS, requires_grad=True)
     slope = _slope(ops.cross_entropy(x, tensor([0, 9, 1, 1]), ignore_index=9, label_smoothing=0.1), x)
@@ -59,6 +63,7 @@ def test_an_ignored_label_gets_no_gradient():
     assert np.all(slope[[0, 2, 3]] != 0)
 
 
+@pytest.mark.cpu
 def test_the_mean_over_no_counting_label_is_nan():
     assert np.isnan(ops.cross_entropy(Tensor(LOGITS), tensor([-100] * 4)).array)
 
@@ -68,6 +73,7 @@ def test_huge_logits_give_a_finite_loss_and_nan_stays_nan():
     assert_close(ops.cross_entropy(x, tensor([0, 0, 0]), reduction="none"), np.float32([0, 1e4, np.nan]))
 
 
+@pytest.mark.cpu
 def test_cross_entropy_beside_a_large_shift_keeps_its_digits():
     x = (1e4 + LOGITS).astype(np.float32)
     assert_close(
@@ -75,6 +81,7 @@ def test_cross_entropy_beside_a_large_shift_keeps_its_digits():
     )
 
 
+@pytest.mark.cpu
 def test_losses_of_16_bit_inputs_are_float32_in_autocast():
     x, labels = Tensor(LOGITS.astype(np.float16)), tensor([0, 2, 1, 1])
     with autocast(dtype=bfloat16):
@@ -86,6 +93,7 @@ def test_losses_of_16_bit_inputs_are_float32_in_autocast():
         assert_close(ops.cross_entropy(x, labels), exact)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("function", [ops.cross_entropy, ops.nll_loss])
 @pytest.mark.parametrize("bad", [3, -1])
 def test_a_label_out_of_range_is_named_with_its_place_and_the_classes(function, bad):
@@ -97,6 +105,7 @@ def test_a_label_out_of_range_is_named_with_its_place_and_the_classes(function, 
         function(Tensor(np.ones((2, 3, 2))), tensor([[0, 1], [bad, 1]]))
 
 
+@pytest.mark.cpu
 def test_labels_of_another_shape_or_dtype_are_refused():
     x = Tensor(LOGITS)
     with pytest.raises(ShapeError, match=r"got \(4, 3\) and \(3,\)\nhelp: classes are axis 1"):
@@ -136,6 +145,7 @@ def test_a_target_of_another_shape_an_empty_mean_and_an_unknown_reduction_are_re
     assert function(Tensor(np.ones((0, 2))), Tensor(np.ones((0, 2))), reduction="sum").array == 0
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("function", [ops.cross_entropy, ops.nll_loss])
 def test_a_mean_over_an_empty_batch_is_refused(function):
     with pytest.raises(ShapeError, match="at least one element for a mean"):
@@ -150,6 +160,7 @@ def test_nan_in_the_data_is_nan_in_the_loss(function):
     assert np.array_equal(np.isnan(function(x, Tensor(np.full(3, 0.5)), reduction="none").array), [False, True, False])
 
 
+@pytest.mark.cpu
 def test_binary_cross_entropy_with_logits_is_finite_for_every_logit():
     x = tensor([1000.0, -1000.0, 1000.0, -1000.0], requires_grad=True)
     loss = ops.binary_cross_entropy_with_logits(x, tensor([1.0, 0.0, 0.0, 1.0]), reduction="none")

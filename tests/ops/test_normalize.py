@@ -71,6 +71,7 @@ def test_a_variance_beyond_float32_leaves_the_running_statistics_alone():
     assert var.array == 1
 
 
+@pytest.mark.cpu
 def test_batch_norm_answers_in_its_input_s_dtype_with_statistics_in_float32():
     x = Tensor(np.random.default_rng(0).normal(300, 1, (64, 3)).astype(np.float16))
     weight, (mean, var) = tensor([1.0, 2, 3]), _buffers()

@@ -47,6 +47,7 @@ def test_the_gradients_of_linear_are_within_one_ulp_of_the_exact_sums(dtype):
     assert ulps(dw.array, wide(dy)[0].T @ wide(x)[0]) <= 1
 
 
+@pytest.mark.cpu
 @LOW
 @pytest.mark.parametrize(
     "shapes", [((3, 5000), (5000, 4)), ((2, 3, 5000), (5000, 4)), ((2, 3, 4000), (2, 4000, 5)), ((4000,), (4000,))]
@@ -85,6 +86,7 @@ def test_every_combination_of_inputs_that_require_grad_works(wanted):
             np.testing.assert_allclose(got.array, expected.array)
 
 
+@pytest.mark.cpu
 def test_a_frozen_weight_keeps_no_input_and_a_frozen_input_no_weight():
     x, w = tensor(np.ones((2, 3)), dtype=float32), tensor(np.ones((4, 3)), dtype=float32)
     with_weight = ops.linear(x, tensor(w, requires_grad=True)).node.saved

@@ -73,6 +73,7 @@ def test_equal_extremes_share_the_gradient_of_the_whole_and_the_first_takes_it_a
     assert grad(x.max(1).values.sum(), x)[0].tolist() == [[0, 1, 0]]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("values", [[2.0, 0.0, 3.0], [0.0, 0.0, 3.0], [1.5, -2.0, 0.5]])
 def test_products_are_differentiated_exactly_through_zeros(values):
     x = Tensor(np.array(values), requires_grad=True)

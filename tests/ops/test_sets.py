@@ -41,6 +41,7 @@ def test_places_of_what_is_not_zero():
     assert ops.nonzero(ampkit.tensor(5)).shape == (1, 0)
 
 
+@pytest.mark.cpu
 def test_membership_and_places_in_order():
     assert ops.isin(X, ampkit.tensor([1, 7])).tolist() == [[False, True, False], [False, True, False]]
     assert ops.isin(ampkit.tensor([1.0, 2.0]), 2.0, invert=True).tolist() == [True, False]
@@ -171,6 +172,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(("call", "kind", "line"), WRONG, ids=[line for *_, line in WRONG])
 def test_what_does_not_fit_is_refused(call, kind, line):
     with pytest.raises(kind, match=line):

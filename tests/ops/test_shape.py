@@ -66,6 +66,7 @@ def test_gradients_of_repeated_16_bit_elements_are_added_in_float32(use, dtype):
     assert grad(y, x, Tensor(np.ones(4096, dtype)))[0].tolist() == [4096]
 
 
+@pytest.mark.cpu
 def test_views_share_memory_and_a_write_through_one_is_noticed():
     x = tensor([[1.0, 2.0], [3.0, 4.0]])
     weight = Tensor(np.ones((2, 2), np.float32), requires_grad=True)
@@ -130,6 +131,7 @@ WRONG = {
 }
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", WRONG)
 def test_what_does_not_fit_is_refused_in_one_line(name):
     call, kind, message = WRONG[name]

@@ -13,6 +13,7 @@ from ampkit.core.tape import grad
 from ampkit.testing import assert_close
 
 
+@pytest.mark.cpu
 def test_logits_of_any_size_do_not_overflow():
     x = tensor([[1e4, 0.0, -1e4], [3e38, -3e38, 0.0]])
     assert np.array_equal(ops.softmax(x, -1).array, [[1, 0, 0], [1, 0, 0]])
@@ -27,6 +28,7 @@ def test_nan_flows_through_its_row_and_no_other(function):
     assert np.isfinite(out[1]).all()
 
 
+@pytest.mark.cpu
 def test_logsumexp_of_nothing_is_minus_infinity_and_has_no_slope_there():
     assert np.array_equal(ops.logsumexp(Tensor(np.ones((2, 0))), 1).array, [-np.inf, -np.inf])
     x = tensor([[-np.inf, -np.inf], [np.inf, 0.0]], requires_grad=True)

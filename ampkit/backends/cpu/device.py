@@ -28,6 +28,10 @@ class CPU:
     def asarray(self, values: Any, dtype: DType | None = None) -> HostArray:
         return np.asarray(values, dtype)
 
+    def constant(self, values: HostArray) -> HostArray:
+        """The array of `values` that only the arguments of a call decide."""
+        return values
+
     def empty(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
         return rooms.empty(shape, dtype)
 
@@ -73,6 +77,10 @@ class CPU:
         if np.any(marks):
             at = tuple(int(i) for i in np.unravel_index(int(np.argmax(marks)), marks.shape))
             fail(values.view(np.ndarray)[at].item(), at[0] if len(at) == 1 else at)
+
+    def exhausted(self, error: MemoryError) -> MemoryError:
+        """The error to raise where memory ran out: Python's, as it is."""
+        return error
 
 
 def in_format(array: HostArray, dtype: DType) -> HostArray:

@@ -65,7 +65,8 @@ def adam_update_cpu(
     *, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
 ) -> None:  # fmt: skip
     if go is not None and not look(go):
-        return _rewrite(master, copies)
+        _rewrite(master, copies)
+        return
     first, second = betas.tolist()
     count, rate = int(look(steps)) + 1, float(look(lr))
     numbers = [1 - first, 1 / (1 - second**count), 1 - rate * weight_decay, -rate / (1 - first**count)]
@@ -129,7 +130,8 @@ def sgd_update_cpu(
     *, dampening: float, weight_decay: float, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
     if go is not None and not look(go):
-        return _rewrite(master, copies)
+        _rewrite(master, copies)
+        return
     share = 1 if look(steps) == 0 else 1 - dampening  # the first gradient starts the buffer whole
     numbers = (weight_decay, float(look(momentum)), share, -float(look(lr)))
     penalty, push, take, step = (np.array([number], np.float32) for number in numbers)

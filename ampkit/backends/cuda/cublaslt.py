@@ -6,6 +6,8 @@ library. It waits for nothing and allocates nothing but a stream's first workspa
 
 The library is the one of NVIDIA's wheels, what `cuda.pathfinder` finds, or the system's. Why it cannot be used is said
 in a line (`trouble`), never raised: without it the references run.
+
+Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -15,21 +17,27 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from enum import IntEnum
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...core import dtypes
-from ...core.dtypes import LOW, DType
+from ...core.dtypes import LOW
+from .blas import Compute, Matrix, Memory, Product
 
 WORKSPACE = 32 << 20  # bytes; what NVIDIA advises for Hopper, and more than older devices use
 PLANS = 4096  # descriptions whose plans are kept
-MOST = 2**31 - 1  # rows, columns and batches
 TYPES = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}  # cudaDataType
 
-_STATUS = {1: "not initialized", 3: "out of memory", 7: "invalid value", 8: "wrong architecture", 13: "execution failed"}
+_STATUS = {
+    1: "not initialized",
+    3: "out of memory",
+    7: "invalid value",
+    8: "wrong architecture",
+    13: "execution failed",
+}
 _STATUS |= {14: "internal error", 15: "not supported"}
 _REFUSALS = (7, 15)  # what a search answers for a description that no algorithm is for
 
@@ -38,88 +46,6 @@ TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LEADING, BIAS_TYPE = 
 BATCH_COUNT, BATCH_STRIDE = 5, 6
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 IN_FLOAT32, ANY_REDUCTION = 2, 7  # cublasLtReductionScheme_t: COMPUTE_TYPE, MASK
-
-
-class Epilogue(IntEnum):
-    """What becomes of alpha * op(a) op(b) + beta * c before it is stored in d, in float32 but for what is stored.
-
-    BIAS adds bias [rows of d] to each column. RELU and GELU, the approximation by tanh, follow it. AUX also leaves what
-    GELU was given in aux, laid out like d with a leading dimension that is a multiple of 8, or for RELU a bit per
-    element, of 128. DRELU and DGELU multiply by the slope at what aux holds; BGRAD leaves the sums of their rows in
-    bias. BGRADA leaves the sums of op(a)'s rows in bias, BGRADB those of op(b)'s columns. Biases are stored as d is.
-    """
-
-    NONE = 1
-    RELU = 2
-    BIAS = 4
-    RELU_BIAS = RELU | BIAS
-    GELU = 32
-    GELU_BIAS = GELU | BIAS
-    RELU_AUX = RELU | 128
-    RELU_AUX_BIAS = RELU_AUX | BIAS
-    GELU_AUX = GELU | 128
-    GELU_AUX_BIAS = GELU_AUX | BIAS
-    DRELU = 8 | 128
-    DRELU_BGRAD = DRELU | 16
-    DGELU = 64 | 128
-    DGELU_BGRAD = DGELU | 16
-    BGRADA = 256
-    BGRADB = 512
-
-    @property
-    def has_bias(self) -> bool:
-        return bool(self & (4 | 16 | 256 | 512))
-
-    @property
-    def has_aux(self) -> bool:
-        return bool(self & 128)
-
-
-class Compute(IntEnum):
-    """cublasComputeType_t: what products are summed in. TF32 rounds float32 operands to 10 bits after the point."""
-
-    FLOAT32 = 68
-    FLOAT64 = 70
-    TF32 = 77
-
-
-class Matrix(NamedTuple):
-    """[rows, columns] of dtype, column after column: element (i, j) of the n-th is n * stride + j * leading + i."""
-
-    dtype: DType
-    rows: int
-    columns: int
-    leading: int
-    batch: int = 1
-    stride: int = 0
-
-
-class Memory(NamedTuple):
-    """The addresses, or what they are multiples of, that belong to a Product; c may be d."""
-
-    a: int
-    b: int
-    c: int
-    d: int
-    bias: int = 0
-    aux: int = 0
-
-
-class Product(NamedTuple):
-    """d = epilogue(alpha * op(a) op(b) + beta * c), where op turns the matrix if `turn` says so.
-
-    alignment: bytes that the addresses are multiples of, powers of two up to 256. leading: aux's leading dimension.
-    """
-
-    a: Matrix
-    b: Matrix
-    c: Matrix
-    d: Matrix
-    turn: tuple[bool, bool]
-    compute: Compute
-    alignment: Memory
-    epilogue: Epilogue = Epilogue.NONE
-    leading: int = 0
 
 
 class CublasLtError(RuntimeError):
@@ -151,10 +77,8 @@ def _places() -> Iterator[str]:
     for root in (spec and spec.submodule_search_locations) or ():
         for folder in ("cu13", "cublas"):
             yield from map(str, sorted(Path(root, folder, "lib").glob("libcublasLt.so.*"), reverse=True))
-    try:
+    with suppress(ImportError, RuntimeError):
         yield importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path
-    except (ImportError, RuntimeError):
-        pass
     yield from ("libcublasLt.so.13", "libcublasLt.so.12")
 
 
@@ -246,12 +170,31 @@ class _Found(ctypes.Structure):
     )
 
 
-class Plan(NamedTuple):
-    """A product ready to run: what was described, and the algorithm for it."""
+class Plan:
+    """A product, described to the library, and the algorithm that `search` finds for it."""
 
-    operation: Description
-    layouts: tuple[Description, ...]
-    found: _Found
+    def __init__(self, lib: Any, product: Product):
+        self.operation, self.layouts = operation(lib, product), [layout(lib, matrix) for matrix in product[:4]]
+        self.handles = [each.handle.value for each in (self.operation, *self.layouts)]
+        self.biased, self.auxiliary = product.epilogue.has_bias, product.epilogue.has_aux
+        self.found, self.workspace, self.algorithm = _Found(), 0, 0
+        self.one, self.zero = _number(product.compute, 1.0), _number(product.compute, 0.0)
+
+    def search(self, lib: Any, handle: ctypes.c_void_p, product: Product) -> int:
+        """Look for the fastest algorithm; the status, 0 if there is one."""
+        self.point(product.alignment)  # the library looks at how these addresses are aligned
+        wish, count = preference(lib, product), ctypes.c_int()
+        asked = handle, *self.handles, wish.handle, 1, ctypes.byref(self.found), ctypes.byref(count)
+        status: int = lib.cublasLtMatmulAlgoGetHeuristic(*asked)
+        self.workspace, self.algorithm = self.found.workspace, ctypes.addressof(self.found)
+        return status or self.found.state or (0 if count.value else _REFUSALS[-1])
+
+    def point(self, memory: Memory) -> None:
+        """Set the addresses of bias and aux, which belong to what is described."""
+        if self.biased:
+            self.operation.set(BIAS_POINTER, memory.bias, ctypes.c_void_p)
+        if self.auxiliary:
+            self.operation.set(AUX_POINTER, memory.aux, ctypes.c_void_p)
 
 
 class CublasLt:
@@ -281,18 +224,18 @@ class CublasLt:
         with self._lock:
             plan = self._plan(device, product)
             if plan is not None:
-                _point(plan.operation, product.epilogue, memory)
-                self._start(device, plan, memory, _number(product.compute, alpha), _number(product.compute, beta))
+                plan.point(memory)
+                first = plan.one if alpha == 1 else _number(product.compute, alpha)
+                self._start(device, plan, memory, first, _number(product.compute, beta) if beta else plan.zero)
         return plan is not None
 
     def _start(self, device: int, plan: Plan, memory: Memory, alpha: Any, beta: Any) -> None:
-        stream, needed = self.xp.cuda.get_current_stream().ptr, plan.found.workspace
-        a, b, c, d = plan.layouts
-        status = library()[0].cublasLtMatmul(
-            self._handles[device], plan.operation.handle, alpha, memory.a, a.handle, memory.b, b.handle,
-            beta, memory.c, c.handle, memory.d, d.handle, ctypes.byref(plan.found.algorithm),
-            self._room(device, stream) if needed else 0, needed, stream,
-        )  # fmt: skip
+        stream, needed = self.xp.cuda.get_current_stream().ptr, plan.workspace
+        what, *layouts = plan.handles
+        a, b, c, d = zip(memory, layouts, strict=False)
+        room = self._room(device, stream) if needed else 0
+        after = plan.algorithm, room, needed, stream
+        status = library()[0].cublasLtMatmul(self._handles[device], what, alpha, *a, *b, beta, *c, *d, *after)
         if status:
             raise CublasLtError("Matmul", status)
 
@@ -303,20 +246,15 @@ class CublasLt:
         return int(room.data.ptr)
 
     def _search(self, device: int, product: Product) -> Plan | None:
-        lib, found, count = library()[0], _Found(), ctypes.c_int()
-        what, layouts = operation(lib, product), tuple([layout(lib, matrix) for matrix in product[:4]])
-        _point(what, product.epilogue, product.alignment)  # the search looks at how the addresses are aligned
-        wish = preference(lib, product)
-        status = lib.cublasLtMatmulAlgoGetHeuristic(
-            self._handle(device), what.handle, *(each.handle for each in layouts), wish.handle, 1,
-            ctypes.byref(found), ctypes.byref(count),
-        )  # fmt: skip
-        if status and status not in _REFUSALS:
+        lib = library()[0]
+        plan = Plan(lib, product)
+        status = plan.search(lib, self._handle(device), product)
+        if not status:
+            return plan
+        if status not in _REFUSALS:
             raise CublasLtError("MatmulAlgoGetHeuristic", status)
-        if status or not count.value or found.state:
-            self.refused[product] = status or found.state
-            return None
-        return Plan(what, layouts, found)
+        self.refused[product] = status
+        return None
 
     def _handle(self, device: int) -> ctypes.c_void_p:
         if device not in self._handles:
@@ -324,13 +262,6 @@ class CublasLt:
             _call(library()[0], "Create", ctypes.byref(handle))
             self._handles[device] = handle
         return self._handles[device]
-
-
-def _point(what: Description, epilogue: Epilogue, memory: Memory) -> None:
-    if epilogue.has_bias:
-        what.set(BIAS_POINTER, memory.bias, ctypes.c_void_p)
-    if epilogue.has_aux:
-        what.set(AUX_POINTER, memory.aux, ctypes.c_void_p)
 
 
 @lru_cache(256)

@@ -10,6 +10,8 @@ Why cuDNN cannot be used is said in a line (`trouble`), never raised: without it
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 Array = Any  # a CuPy array
 
 ALIGNED = 16  # bytes, of the address of each array
-OLDEST = 90100  # the first cuDNN with engines for grouped heads and masks, forward and backward, on Hopper
-FRONTEND = "nvidia-cudnn-frontend"
+OLDEST = 90000  # the frontend speaks to cuDNN 9
+PLANS = 4096  # signatures whose plans are kept
 
 
 class Cudnn:
@@ -32,7 +34,7 @@ class Cudnn:
     def __init__(self, xp: Any):
         self.xp = xp
         self.refused: dict[Any, str] = {}
-        self._plans: dict[tuple[int, Any], Plan | None] = {}
+        self._plan: Callable[[int, Any], Plan | None] = lru_cache(PLANS)(self._search)
         self._planners: dict[int, Planner] = {}
         self._streams: dict[int, int] = {}
         self._lock = Lock()  # between the stream, which a handle holds, and the call that goes to it
@@ -65,25 +67,27 @@ class Cudnn:
         what = _convolution("kernels", maps, images, kernels, windows, maps.dtype, None, tf32)
         return self._run(what, images, maps, kernels)
 
-    # attention: four axes each, the last one packed; see plans.Attention
+    # attention: four axes each, the last one packed; see plans.Attention. dropped: what dropout keeps, by how much it
+    # grows, and one over that, the last two single numbers float32; or None
 
     def attention_forward(
-        self, query: Array, key: Array, value: Array, bias: Array | None, out: Array, lse: Array,
-        causal: bool, scale: float,
+        self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
+        out: Array, lse: Array, causal: bool, scale: float,
     ) -> bool:  # fmt: skip
         """Write to `out` and `lse` [N, H, L, 1] float32."""
-        what = _attention(query, key, value, bias, out, causal, scale)
-        return self._run(what, query, key, value, *([] if bias is None else [bias]), out, lse)
+        what = _attention(query, key, value, bias, dropped, out, causal, scale)
+        more = [] if bias is None else [bias]
+        return self._run(what, query, key, value, *more, *(dropped or ())[:2], out, lse)
 
     def attention_backward(
-        self, query: Array, key: Array, value: Array, bias: Array | None, out: Array, lse: Array, slope: Array,
-        gradients: tuple[Array, Array, Array], causal: bool, scale: float,
+        self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
+        out: Array, lse: Array, slope: Array, gradients: tuple[Array, Array, Array], causal: bool, scale: float,
     ) -> bool:  # fmt: skip
         """Write to `gradients` those of query, key and value, given the result, its gradient `slope`, and lse."""
-        forward = _attention(query, key, value, bias, out, causal, scale)
+        forward = _attention(query, key, value, bias, dropped, out, causal, scale)
         dq, dk, dv = (layout(g) for g in gradients)
-        what = AttentionBackward(forward, layout(slope), (dq, dk, dv))
-        return self._run(what, query, key, value, *([] if bias is None else [bias]), out, lse, slope, *gradients)
+        what, more = AttentionBackward(forward, layout(slope), (dq, dk, dv)), [] if bias is None else [bias]
+        return self._run(what, query, key, value, *more, *(dropped or ()), out, lse, slope, *gradients)
 
     # plans
 
@@ -93,10 +97,7 @@ class Cudnn:
             with self.xp.cuda.Device(device):
                 return self._run(what, *arrays)
         with self._lock:
-            key = (device, what)
-            if key not in self._plans:
-                self._plans[key] = self._plan(device, what)
-            plan = self._plans[key]
+            plan = self._plan(device, what)
             if plan is not None:
                 self._start(device, plan, {i: array.data.ptr for i, array in enumerate(arrays, 1)})
         return plan is not None
@@ -110,11 +111,11 @@ class Cudnn:
         room = self.xp.cuda.alloc(plan.workspace) if plan.workspace else None
         plan.graph._execute(addresses, 0 if room is None else room.ptr, handle)
 
-    def _plan(self, device: int, what: Any) -> Plan | None:
+    def _search(self, device: int, what: Any) -> Plan | None:
         planner = self._planner(device)
         try:
             return planner.plan(what)
-        except planner.cudnn.cudnnGraphNotSupportedError as refusal:
+        except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as refusal:
             self.refused[what] = str(refusal).strip().partition("\n")[0]
             return None
 
@@ -131,7 +132,7 @@ def find(xp: Any) -> tuple[Any, str]:
     try:
         cudnn = importlib.import_module("cudnn")
     except ImportError as error:
-        return None, f"no {FRONTEND} ({error}): pip install 'ampkit[cuda13]' (or cuda12)"
+        return None, f"no nvidia-cudnn-frontend ({error}): pip install 'ampkit[cuda13]' (or cuda12)"
     try:
         version = cudnn.backend_version()
     except RuntimeError:
@@ -150,12 +151,12 @@ def find(xp: Any) -> tuple[Any, str]:
 
 
 def layout(array: Array) -> Layout:
-    """How an array of four axes lies. An axis of one element has no step of its own and gets that of all within it."""
-    size, strides, within = array.dtype.itemsize, [0] * array.ndim, 1
-    for axis in sorted(range(array.ndim), key=lambda i: (array.strides[i], -i)):
-        strides[axis] = array.strides[axis] // size if array.shape[axis] > 1 else within
-        within = max(within, strides[axis] * array.shape[axis])
-    return Layout(array.shape, tuple(strides), array.dtype)
+    """How an array lies. An axis of one element has no step of its own: it gets the extent of what is right of it."""
+    size, strides, extent = array.dtype.itemsize, [], 1
+    for count, step in zip(reversed(array.shape), reversed(array.strides), strict=True):
+        strides.append(step // size if count > 1 else extent)
+        extent = max(extent, strides[-1] * count)
+    return Layout(array.shape, tuple(reversed(strides)), array.dtype)
 
 
 def aligned(array: Array) -> bool:
@@ -173,7 +174,7 @@ def _convolution(
 
 
 def _attention(
-    query: Array, key: Array, value: Array, bias: Array | None, out: Array, causal: bool, scale: float
+    query: Array, key: Array, value: Array, bias: Array | None, dropped: Any, out: Array, causal: bool, scale: float
 ) -> Attention:
-    laid = layout(query), layout(key), layout(value)
-    return Attention(*laid, None if bias is None else layout(bias), layout(out), causal, scale)
+    laid = layout(query), layout(key), layout(value), None if bias is None else layout(bias)
+    return Attention(*laid, None if dropped is None else layout(dropped[0]), layout(out), causal, scale)

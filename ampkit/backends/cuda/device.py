@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ... import backends
 from ...core.dtypes import DType
 from ...core.errors import DeviceError
+from . import map as maps
 from .cublaslt import CublasLt
 from .cudnn import Cudnn
-from .kernel import Kernels
+from .kernel import STORED, Kernels
+from .staging import Staging
+from .usage import Usage
 
 Array = Any  # a CuPy array
 OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
@@ -24,12 +28,13 @@ class CUDA:
 
     name = "cuda"
 
-    def __init__(
-        self, xp: Any, index: int = 0, kernels: Kernels | None = None, products: Any = None, dnn: Any = None
-    ):
+    def __init__(self, xp: Any, index: int = 0, kernels: Kernels | None = None, products: Any = None, dnn: Any = None):
         self.xp, self.index = xp, index
         self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
+        self.usage = Usage(xp, index)
+        self.several = xp.cuda.runtime.getDeviceCount() > 1  # then arrays may lie on different devices
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
+        self.staging = Staging(xp, index)
         self.recording: Any = None  # what graph.Recording leaves for later, while a step is recorded
 
     def graph(self) -> Any:
@@ -37,7 +42,11 @@ class CUDA:
         return importlib.import_module(".graph", __package__).Graph(self)
 
     def at(self, index: int) -> CUDA:
-        """The same for another device of the machine."""
+        """The same for another device of the machine. Raises DeviceError if it has none of that number."""
+        count = self.xp.cuda.runtime.getDeviceCount()
+        if index >= count:
+            known = f"one of cuda:0 to cuda:{count - 1}" if self.several else "cuda:0"
+            raise DeviceError("device", known, f"cuda:{index}")
         return self if index == self.index else CUDA(self.xp, index, self.kernels, self.products, self.dnn)
 
     def describe(self) -> str:
@@ -50,20 +59,51 @@ class CUDA:
         return f"cuda:{array.device.id}"
 
     def asarray(self, values: Any, dtype: DType | None = None) -> Array:
-        with self.xp.cuda.Device(self.index):
-            return self.xp.asarray(values, dtype)
+        try:
+            with self.xp.cuda.Device(self.index):
+                return self.xp.asarray(values, dtype)
+        except MemoryError as error:
+            raise self.exhausted(error) from None
+
+    def constant(self, values: np.ndarray[Any, Any]) -> Array:
+        """`values` that only the arguments of a call decide: in a recording they are copied beside it, once."""
+        return self.asarray(values) if self.recording is None else self.recording.constant(values)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        with self.xp.cuda.Device(self.index):
-            return self.xp.empty(shape, dtype)
+        try:
+            with self.xp.cuda.Device(self.index):
+                return self.xp.empty(shape, dtype)
+        except MemoryError as error:
+            raise self.exhausted(error) from None
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        with self.xp.cuda.Device(self.index):
-            return self.xp.zeros(shape, dtype)
+        try:
+            with self.xp.cuda.Device(self.index):
+                return self.xp.zeros(shape, dtype)
+        except MemoryError as error:
+            raise self.exhausted(error) from None
+
+    def exhausted(self, error: MemoryError) -> MemoryError:
+        """The error to raise for one of CuPy's: what was asked for, and who holds how much."""
+        if not isinstance(error, self.xp.cuda.memory.OutOfMemoryError):
+            return error
+        held: dict[str, int] = {}
+        for account in backends.accounts:
+            held |= account(f"cuda:{self.index}")
+        return self.usage.exhausted(error, held)
+
+    def on_one(self, where: str, args: Sequence[Any]) -> Any:
+        """The device of the arrays among `args`, to enter. Raises DeviceError where they lie on several."""
+        found = sorted({a.device.id for a in args if isinstance(a, self.xp.ndarray)})
+        if len(found) > 1:
+            names = ", ".join(f"cuda:{number}" for number in found)
+            raise DeviceError(where, "tensors on one device", names, "move them with .to(device)")
+        return self.xp.cuda.Device(found[0])
 
     def cast(self, array: Array, dtype: DType) -> Array:
-        """`array` rounded to the nearest value of `dtype`, ties to even."""
-        return array.astype(dtype)
+        """`array` rounded to the nearest value of `dtype`, ties to even; lies as `array` does."""
+        out = maps.forward("Copy", (array,), dtype) if dtype in STORED and array.dtype in STORED else NotImplemented
+        return array.astype(dtype) if out is NotImplemented else out
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy in the host's memory; waits for the device."""

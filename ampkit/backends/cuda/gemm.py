@@ -5,6 +5,7 @@ What BLAS can read is taken as it is (see matrices.py), other operands are copie
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import numpy as np
 from ... import backends
 from ...core.dtypes import DType, accumulator, bfloat16, float16, float32, float64
 from ..precision import get_float32_matmul_precision
-from .cublaslt import TYPES, Compute, Epilogue, Memory
-from .matrices import Calls, Sign, arranged
+from .blas import Compute, Epilogue, Memory
+from .cublaslt import TYPES
+from .matrices import Calls, arranged
 
 Array = Any  # a CuPy array
 
@@ -21,9 +23,10 @@ ALIGNED = 256  # bytes; what CuPy's pools give at least, and the most that a lib
 _ANSWERS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16, float32)}
 
 
-def fits(a: Array, b: Array) -> bool:
-    """Whether `product` can multiply arrays of these dtypes."""
-    return a.dtype in TYPES and b.dtype == a.dtype and not _door(a).trouble()
+def fits(a: Array, *others: Array | None) -> bool:
+    """Whether `product` can multiply arrays of these dtypes; a None is not asked."""
+    dtype = a.dtype
+    return dtype in TYPES and all(b is None or b.dtype == dtype for b in others) and not _door(a).trouble()
 
 
 def product(a: Array, b: Array, dtype: DType, home: Array | None = None, **more: Any) -> Array | None:
@@ -47,6 +50,11 @@ def answer(stored: DType, dtype: DType) -> DType:
     return dtype if (stored, dtype) in _ANSWERS else accumulator(stored)
 
 
+def rounds(dtype: DType) -> bool:
+    """Whether products of `dtype` round their operands first: those of float32 where TF32 is allowed."""
+    return _compute(dtype) is Compute.TF32
+
+
 def multiply(
     a: Array,
     b: Array,
@@ -68,7 +76,7 @@ def multiply(
     if addend is not None and addend.shape != out.shape:
         out[...] = addend
         addend = out
-    bias = None if bias is None else np.ascontiguousarray(bias)
+    bias = bias if bias is None or bias.flags.c_contiguous else bias.copy()
     vector = bias if sums is None else sums
     c = out if addend is None else addend
     calls = _calls(a, b, c, out, vector, _epilogue(bias, sums), exact)
@@ -99,7 +107,7 @@ def column_sums(rows: Array, dtype: DType) -> Array:
 
 def folded(array: Array) -> Array:
     """[..., N] as [rows, N]."""
-    return array if array.ndim == 2 else array.reshape(-1 if array.size else array.size, array.shape[-1])
+    return array if array.ndim == 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 # pieces
@@ -130,12 +138,13 @@ def _epilogue(bias: Array | None, sums: Array | None) -> Epilogue:
 
 
 def _calls(a: Array, b: Array, c: Array, d: Array, vector: Array | None, epilogue: Epilogue, exact: bool) -> Calls:
-    aligned = 0 if vector is None else _alignment(vector)
-    return arranged(_sign(a), _sign(b), _sign(c), _sign(d), aligned, epilogue, _compute(a.dtype, exact))
+    to = _sign(d)
+    signs = _sign(a), _sign(b), to if c is d else _sign(c), to
+    return arranged(*signs, 0 if vector is None else _alignment(vector), epilogue, _compute(a.dtype, exact))
 
 
-def _sign(array: Array) -> Sign:
-    return Sign(array.shape, array.strides, array.dtype, _alignment(array))
+def _sign(array: Array) -> tuple[Any, ...]:
+    return array.shape, array.strides, array.dtype, _alignment(array)
 
 
 def _alignment(array: Array) -> int:
@@ -143,7 +152,7 @@ def _alignment(array: Array) -> int:
     return min(address & -address, ALIGNED) or ALIGNED
 
 
-def _compute(dtype: DType, exact: bool) -> Compute:
+def _compute(dtype: DType, exact: bool = False) -> Compute:
     if dtype == float64:
         return Compute.FLOAT64
     fast = dtype == float32 and not exact and get_float32_matmul_precision() != "highest"
@@ -151,13 +160,17 @@ def _compute(dtype: DType, exact: bool) -> Compute:
 
 
 def _copied(array: Array, out: Array, calls: Calls) -> Array:
-    return np.ascontiguousarray(np.broadcast_to(array, out.shape[:-2] + array.shape[-2:]) if calls.spread else array)
+    spread = np.broadcast_to(array, out.shape[:-2] + array.shape[-2:]) if calls.spread else array
+    return spread.copy()
 
 
 def _run(calls: Calls, arrays: tuple[Array, ...], vector: Array | None, alpha: float, beta: float) -> bool:
+    if calls.product is None:
+        return False
     door, device = _door(arrays[3]), arrays[3].data.device_id
-    a, b, c, d = (array.data.ptr for array in arrays)
+    a, b, c, d = [array.data.ptr for array in arrays]
     extra = 0 if vector is None else vector.data.ptr
-    # To BLAS the second operand comes first.
-    places = (Memory(b + y, a + x, c + z, d + w, extra) for x, y, z, w in calls.offsets)
-    return calls.product is not None and all(door.run(device, calls.product, at, alpha, beta) for at in places)
+    for x, y, z, w in calls.offsets:  # to BLAS the second operand comes first
+        if not door.run(device, calls.product, Memory(b + y, a + x, c + z, d + w, extra), alpha, beta):
+            return False
+    return True

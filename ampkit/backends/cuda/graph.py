@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,22 @@ class Recording:
     def __init__(self, backend: CUDA, seed: int, first: int):
         self.backend, self.seed, self.first = backend, seed, first
         self.draws = backend.zeros((2,), np.dtype(np.uint64))
+        self.constants: list[Array] = []
         self.later: list[tuple[list[Array], Callable[..., None]]] = []
+
+    def constant(self, values: np.ndarray[Any, Any]) -> Array:
+        """Values that are the same at every launch, copied to the device on a stream that records nothing."""
+        beside = self.backend.xp.cuda.Stream(non_blocking=True)
+        with beside:
+            made = self.backend.asarray(values)
+        beside.synchronize()
+        self.constants.append(made)
+        return made
 
     def begin_at(self, seed: int, call: int) -> None:
         """Let the next launch draw its random numbers from `call` on."""
         for place, number in enumerate((seed, call)):
-            self.draws[place : place + 1].fill(number)
+            self.draws[place : place + 1].fill(np.uint64(number))
 
 
 class Graph:
@@ -42,6 +52,7 @@ class Graph:
         self.pool, self.stream = self.xp.cuda.MemoryPool(), self.xp.cuda.Stream(non_blocking=True)
         self.recording: Recording | None = None
         self._graph: Any = None
+        backend.usage.graphs.add(self)
 
     @contextmanager
     def room(self) -> Iterator[None]:
@@ -64,13 +75,16 @@ class Graph:
             self.backend.recording = recording
             try:
                 out = work()
+            except BaseException:
+                with suppress(Exception):  # a recording that failed ends with an error of its own
+                    self.stream.end_capture()
+                raise
+            else:
+                self._graph = self.stream.end_capture()
             finally:
                 self.backend.recording = None
-                try:
-                    self._graph = self.stream.end_capture()
-                finally:
-                    if collects:
-                        gc.enable()
+                if collects:
+                    gc.enable()
         self.recording = recording
         return out
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from hashlib import sha1
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ from ...core import dtypes
 from ...core.dtypes import DType
 
 FOLDER = Path(__file__).parent
-OPTIONS = ("-std=c++17", f"-I{FOLDER}")
+
+
+def _digest() -> str:
+    """Of all sources: CuPy keeps compiled code by the text it was given, and does not look into what that includes."""
+    return sha1(b"".join(p.read_bytes() for p in sorted(FOLDER.iterdir()) if p.suffix in (".cu", ".cuh"))).hexdigest()
+
+
+OPTIONS = ("-std=c++17", f"-I{FOLDER}", f"-DAMPKIT_SOURCES=0x{_digest()[:8]}")
 C_NAMES: dict[DType, str] = {
     dtypes.float64: "double",
     dtypes.float32: "float",
@@ -65,8 +73,13 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     grid: blocks, a number or a tuple. block: threads. args: arrays (their first element's address), None (null) and
     NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory.
     """
-    function = backends.of(args[0]).kernels.entry(stem, name)  # type: ignore[attr-defined]
-    function(grid if isinstance(grid, tuple) else (grid,), (block,), args, shared_mem=shared)
+    home: Any = backends.of(args[0])
+    function, grid = home.kernels.entry(stem, name), grid if isinstance(grid, tuple) else (grid,)
+    if home.several:
+        with home.on_one(name, args):
+            function(grid, (block,), args, shared_mem=shared)
+    else:
+        function(grid, (block,), args, shared_mem=shared)
 
 
 def blocks_for(count: int, block: int) -> int:
@@ -74,7 +87,9 @@ def blocks_for(count: int, block: int) -> int:
     return max(1, -(-count // block))
 
 
-SETS = {  # named sets of template arguments, in the comments at the end of a `.cu` file
+SETS: dict[
+    str, list[tuple[str, ...]]
+] = {  # named sets of template arguments, in the comments at the end of a `.cu` file
     "TYPES": [("float",), ("__half",), ("__nv_bfloat16",)],
     "PAIRS": [
         ("float", "float"),

@@ -10,21 +10,17 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product as every
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...core.dtypes import DType
-from .cublaslt import MOST, PLANS, Compute, Epilogue, Matrix, Memory, Product
+from .blas import MOST, Compute, Epilogue, Matrix, Memory, Product
+from .cublaslt import PLANS
 
 CALLS = 8  # of which a product of stacks may consist; a copy of an operand costs less than more of them
 
 
-class Sign(NamedTuple):
-    """What an arrangement depends on, of an array; alignment: bytes that its address is a multiple of."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType
-    alignment: int
+# What an arrangement depends on, of an array: shape, strides, dtype, and bytes that its address is a multiple of.
+Sign: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], DType, int]
 
 
 class Calls(NamedTuple):
@@ -46,7 +42,7 @@ class _Operand(NamedTuple):
     read it. steps: elements to the next matrix, along each leading axis of the product.
     """
 
-    sign: Sign
+    dtype: DType
     rows: int
     columns: int
     turned: bool
@@ -57,61 +53,61 @@ class _Operand(NamedTuple):
 class _Stack(NamedTuple):
     """One axis of a stack: how many, and elements from one to the next in a, b, c and d."""
 
-    count: int
+    length: int
     steps: tuple[int, ...]
 
 
 @lru_cache(PLANS)
 def arranged(a: Sign, b: Sign, c: Sign, d: Sign, vector: int, epilogue: Epilogue, compute: Compute) -> Calls:
     """How to run d = a @ b + c, for arrays of at least two axes. vector: the alignment of what the epilogue needs."""
-    lead = d.shape[:-2]
+    lead = d[0][:-2]
     operands = [_operand(a, lead), _operand(b, lead), _operand(c, lead, False), _operand(d, lead, False)]
     unreadable = frozenset(i for i, each in enumerate(operands) if each.leading is None)
     if unreadable:
         return Calls(copies=unreadable)
     stacks = _stacks(lead, operands)
-    inner = max(stacks, key=lambda stack: stack.count, default=_Stack(1, (0, 0, 0, 0)))
+    while stacks and (taller := _folded(operands, stacks[-1])):
+        operands, stacks = taller, stacks[:-1]
+    inner = max(stacks, key=lambda stack: stack.length, default=_Stack(1, (0, 0, 0, 0)))
     around = [stack for stack in stacks if stack is not inner]
-    if math.prod(stack.count for stack in around) > CALLS:
+    if math.prod(stack.length for stack in around) > CALLS:
         scattered = frozenset(i for i, each in enumerate(operands) if len(_stacks(lead, [each])) > 1)
         return Calls(copies=scattered, spread=True)
-    offsets = _offsets(around, [each.sign.dtype.itemsize for each in operands])
-    alignment = [_aligned(each.sign.alignment, begins) for each, begins in zip(operands, zip(*offsets), strict=True)]
+    offsets = _offsets(around, [each.dtype.itemsize for each in operands])
+    alignment = [
+        _aligned(sign[3], begins) for sign, begins in zip((a, b, c, d), zip(*offsets, strict=True), strict=True)
+    ]
     return Calls(_product(operands, inner, (*alignment, vector), epilogue, compute), offsets)
 
 
 def _operand(sign: Sign, lead: tuple[int, ...], may_turn: bool = True) -> _Operand:
-    (rows, columns), size = sign.shape[-2:], sign.dtype.itemsize
-    down, along = (step // size for step in sign.strides[-2:])
+    shape, strides, dtype, _ = sign
+    (rows, columns), size = shape[-2:], dtype.itemsize
+    down, along = (step // size for step in strides[-2:])
     flat = (columns == 1 or along == 1) and (rows == 1 or down >= columns)
     stood = may_turn and (rows == 1 or down == 1) and (columns == 1 or along >= rows)
     turned = stood and not (flat and columns >= rows)
-    steps = _steps(sign, lead)
-    leading = (along if columns > 1 else rows) if turned else (down if rows > 1 else columns)
-    odd = any(step % size for step in sign.strides) or min(steps, default=0) < 0
-    return _Operand(sign, rows, columns, turned, None if odd or not (flat or stood) else leading, steps)
-
-
-def _steps(sign: Sign, lead: tuple[int, ...]) -> tuple[int, ...]:
     # Along axes that the operand does not have, or has once for all, it stands still.
-    own = zip(sign.shape[:-2], sign.strides, strict=False)
-    steps = [0 if n == 1 else step // sign.dtype.itemsize for n, step in own]
-    return (0,) * (len(lead) - len(steps)) + tuple(steps)
+    own = [0 if n == 1 else step // size for n, step in zip(shape[:-2], strides, strict=False)]
+    steps = (0,) * (len(lead) - len(own)) + tuple(own)
+    leading = (along if columns > 1 else rows) if turned else (down if rows > 1 else columns)
+    odd = any(step % size for step in strides) or min(steps, default=0) < 0
+    return _Operand(dtype, rows, columns, turned, None if odd or not (flat or stood) else leading, steps)
 
 
 def _stacks(lead: tuple[int, ...], operands: Sequence[_Operand]) -> list[_Stack]:
     # The leading axes, of which those that lie in equal steps in all operands are one.
     found: list[_Stack] = []
-    for count, *steps in zip(lead, *(each.steps for each in operands), strict=True):
-        if found and all(outer == count * step for outer, step in zip(found[-1].steps, steps, strict=True)):
-            found[-1] = _Stack(found[-1].count * count, tuple(steps))
-        elif count > 1:
-            found.append(_Stack(count, tuple(steps)))
+    for length, *steps in zip(lead, *(each.steps for each in operands), strict=True):
+        if found and all(outer == length * step for outer, step in zip(found[-1].steps, steps, strict=True)):
+            found[-1] = _Stack(found[-1].length * length, tuple(steps))
+        elif length > 1:
+            found.append(_Stack(length, tuple(steps)))
     return found
 
 
 def _offsets(around: Sequence[_Stack], sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    places = every(*(range(stack.count) for stack in around))
+    places = every(*(range(stack.length) for stack in around))
     return tuple(
         tuple(
             nbytes * sum(at * stack.steps[i] for at, stack in zip(place, around, strict=True))
@@ -128,10 +124,7 @@ def _aligned(alignment: int, begins: Sequence[int]) -> int:
 def _product(
     operands: Sequence[_Operand], stack: _Stack, alignment: tuple[int, ...], epilogue: Epilogue, compute: Compute
 ) -> Product | None:
-    folded = _folded(operands, stack)
-    if folded is not None:
-        operands, stack = folded, _Stack(1, (0, 0, 0, 0))
-    a, b, c, d = (_matrix(each, stack.count, step) for each, step in zip(operands, stack.steps, strict=True))
+    a, b, c, d = (_matrix(each, stack.length, step) for each, step in zip(operands, stack.steps, strict=True))
     if max(n for each in (a, b, d) for n in (each.rows, each.columns, each.batch)) > MOST:
         return None
     turn, at = (operands[1].turned, operands[0].turned), alignment
@@ -139,17 +132,17 @@ def _product(
 
 
 def _folded(operands: Sequence[_Operand], stack: _Stack) -> list[_Operand] | None:
-    # One b for a whole stack whose rows follow each other: it is a single, taller matrix.
+    # One b for a whole stack whose rows follow each other: a taller matrix.
     made = list(operands)
     for i in (0, 2, 3):
         each, step = operands[i], stack.steps[i]
         follows = step >= each.columns if each.rows == 1 else step == each.rows * (each.leading or 0)
-        if stack.count == 1 or stack.steps[1] or each.turned or not follows:
+        if stack.steps[1] or each.turned or not follows:
             return None
-        made[i] = each._replace(rows=each.rows * stack.count, leading=step if each.rows == 1 else each.leading)
+        made[i] = each._replace(rows=each.rows * stack.length, leading=step if each.rows == 1 else each.leading)
     return made
 
 
 def _matrix(each: _Operand, count: int, step: int) -> Matrix:
     shape = (each.rows, each.columns) if each.turned else (each.columns, each.rows)
-    return Matrix(each.sign.dtype, *shape, each.leading or 1, count, step if count > 1 else 0)
+    return Matrix(each.dtype, *shape, each.leading or 1, count, step if count > 1 else 0)

@@ -8,7 +8,7 @@ summed in float32, and the same inputs give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.dtypes import DType, bfloat16, float16, float32
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-ROOM = 1 << 30  # bytes of workspace that a plan may ask for; deterministic attention wants up to half of that at 16 x 1024
+ROOM = 1 << 30  # bytes of workspace that a convolution may ask for
 
 _NAMES = {float32: "FLOAT", float16: "HALF", bfloat16: "BFLOAT16"}
-_UNFIT = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUTS", "FFT", "WINOGRAD")
-_UNFIT += ("WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13")
+_SHORT_CUTS = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13")
+_UNFIT = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUTS", *_SHORT_CUTS)
 
 
 class Layout(NamedTuple):
@@ -58,16 +58,21 @@ class Convolution(NamedTuple):
     tf32: bool = False
 
 
+NUMBER = Layout((1, 1, 1, 1), (1, 1, 1, 1), float32)
+
+
 class Attention(NamedTuple):
     """softmax(q k^T * scale + bias) v with q [N, H, L, E], k [N, G, S, E], v [N, G, S, V], G a divisor of H.
 
-    bias: [N or 1, H or 1, L or 1, S], or None. causal: query i sees keys 0 to i. out: how the result lies.
+    bias: [N or 1, H or 1, L or 1, S], or None. keep: [N, H, L, S], 1 for the weights that dropout keeps and 0 for the
+    others, or None. causal: query i sees keys 0 to i. out: how the result lies.
     """
 
     query: Layout
     key: Layout
     value: Layout
     bias: Layout | None
+    keep: Layout | None
     out: Layout
     causal: bool
     scale: float
@@ -101,18 +106,24 @@ class Planner:
         self.cudnn, self.place = cudnn, place
 
     def plan(self, what: Any) -> Plan:
-        """The plan of a Convolution, Attention or AttentionBackward. Raises what cuDNN raises where it has none."""
+        """The plan of a Convolution, Attention or AttentionBackward; raises as `graph`. Some engines are compiled."""
+        graph = self.graph(what)
+        graph.build_plans(self.cudnn.build_plan_policy.HEURISTICS_CHOICE)
+        return Plan(graph, graph.get_workspace_size())
+
+    def graph(self, what: Any) -> Any:
+        """cuDNN's graph, with engines that are known to fit. Raises what cuDNN raises where it has none."""
         wide = self.cudnn.data_type.FLOAT
         graph = self.cudnn.pygraph(intermediate_data_type=wide, compute_data_type=wide, **self.place)
-        _BUILDERS[type(what)](Drawing(self.cudnn, graph), what)
+        _DRAWN[type(what)](Drawing(self.cudnn, graph), what)
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([self.cudnn.heur_mode.A, self.cudnn.heur_mode.FALLBACK])
         graph.deselect_numeric_notes([getattr(self.cudnn.numerical_note, name) for name in unfit(what)])
-        graph.deselect_workspace_greater_than(ROOM)
+        if isinstance(what, Convolution):
+            graph.deselect_workspace_greater_than(ROOM)
         graph.check_support()
-        graph.build_plans(self.cudnn.build_plan_policy.HEURISTICS_CHOICE)
-        return Plan(graph, graph.get_workspace_size())
+        return graph
 
 
 def unfit(what: Any) -> tuple[str, ...]:
@@ -168,18 +179,21 @@ def _draw_convolution(d: Drawing, c: Convolution) -> None:
     d.gives(found, laid[c.kind])
 
 
-def _masked(d: Drawing, a: Attention) -> dict[str, Any]:
+def _masked(d: Drawing, a: Attention, numbers: int) -> dict[str, Any]:
+    # numbers: how many go with dropout; by how much the weights grow, and for the backward the inverse.
     how: dict[str, Any] = {"attn_scale": a.scale}
     if a.causal:
         how |= {"diagonal_alignment": d.cudnn.diagonal_alignment.TOP_LEFT, "diagonal_band_right_bound": 0}
     if a.bias is not None:
         how["bias"] = d.given(a.bias)
+    if a.keep is not None:
+        how["dropout"] = (d.given(a.keep), *(d.given(NUMBER) for _ in range(numbers)))
     return how
 
 
 def _draw_attention(d: Drawing, a: Attention) -> None:
     q, k, v = (d.given(layout) for layout in (a.query, a.key, a.value))
-    out, lse = d.graph.sdpa(q=q, k=k, v=v, generate_stats=True, **_masked(d, a))
+    out, lse = d.graph.sdpa(q=q, k=k, v=v, generate_stats=True, **_masked(d, a, 1))
     d.gives(out, a.out)
     d.gives(lse, a.lse)
 
@@ -187,7 +201,7 @@ def _draw_attention(d: Drawing, a: Attention) -> None:
 def _draw_attention_backward(d: Drawing, b: AttentionBackward) -> None:
     a = b.forward
     q, k, v = (d.given(layout) for layout in (a.query, a.key, a.value))
-    how = _masked(d, a)
+    how = _masked(d, a, 2)
     out, lse, slope = d.given(a.out), d.given(a.lse), d.given(b.slope)
     found = d.graph.sdpa_backward(
         q=q, k=k, v=v, o=out, dO=slope, stats=lse, use_deterministic_algorithm=True, **how
@@ -196,6 +210,8 @@ def _draw_attention_backward(d: Drawing, b: AttentionBackward) -> None:
         d.gives(gradient, layout)
 
 
-_BUILDERS = {
-    Convolution: _draw_convolution, Attention: _draw_attention, AttentionBackward: _draw_attention_backward
-}  # fmt: skip
+_DRAWN: dict[type, Callable[[Drawing, Any], None]] = {
+    Convolution: _draw_convolution,
+    Attention: _draw_attention,
+    AttentionBackward: _draw_attention_backward,
+}

@@ -1,0 +1,18 @@
+"""Bodies of sines and their kin: maps, see elementwise.cu."""
+
+from __future__ import annotations
+
+from ...ops import angles as ops
+from .mapped import mapped
+
+for name, op in {
+    "Sin": ops.sin,
+    "Cos": ops.cos,
+    "Asin": ops.asin,
+    "Acos": ops.acos,
+    "Atan": ops.atan,
+    "Sinh": ops.sinh,
+    "Cosh": ops.cosh,
+}.items():
+    mapped(op, name, "input")
+mapped(ops.tan, "Tan", "out")

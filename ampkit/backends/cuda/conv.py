@@ -1,0 +1,241 @@
+"""Bodies of the convolutions: cuDNN's three products, over images that lie channels-last.
+
+Images keep their axes, [N, C, H, W], and lie in memory as [N, H, W, C]: what comes otherwise is turned once, and what a
+body gives lies so, so that a chain of convolutions turns nothing but its first images. Sequences are images of one
+row. A transposed convolution is the gradient of a convolution's images run forward.
+
+What cuDNN has no engine for in a 16-bit format is widened, which rounds nothing, on tensor cores either: TF32 holds
+every float16 and bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import backends
+from ...core.dtypes import LOW, DType, float32
+from ...core.saved import Saved
+from ...ops import conv
+from ...ops.windows import Windows, windows
+from ..precision import get_float32_matmul_precision
+from .cudnn import aligned
+from .gemm import column_sums
+from .kernel import MOST, STORED
+
+Array = Any  # a CuPy array
+
+LANE = 8  # channels that tensor cores take at a time; the engines with float32 kernel gradients want whole ones
+
+
+def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
+    """An array [N, C, H, W] on the device of `like` that lies in memory as [N, H, W, C]."""
+    n, c, h, w = shape
+    return backends.of(like).empty((n, h, w, c), dtype).transpose(0, 3, 1, 2)
+
+
+def turned(images: Array, dtype: DType) -> Array:
+    """Images [N, C, H, W] in `dtype`, channels-last: themselves where they are so."""
+    if images.dtype == dtype and images.transpose(0, 2, 3, 1).flags.c_contiguous and aligned(images):
+        return images
+    out = channels_last(images, images.shape, dtype)
+    out[...] = images
+    return out
+
+
+def _padded(images: Array) -> Array:
+    """Images channels-last, with channels up to a whole LANE that hold nothing in particular."""
+    n, c, h, w = images.shape
+    if not c % LANE:
+        return turned(images, images.dtype)
+    out = channels_last(images, (n, c + -c % LANE, h, w), images.dtype)
+    out[:, :c] = images
+    return out
+
+
+# the three products; None where cuDNN has no engine
+
+
+def _library(array: Array) -> Any:
+    return backends.of(array).dnn  # type: ignore[attr-defined]
+
+
+def _tf32() -> bool:
+    return get_float32_matmul_precision() != "highest"
+
+
+def _maps(images: Array, kernels: Array, bias: Array | None, w: Windows, dtype: DType) -> Array | None:
+    shape = images.shape[0], kernels.shape[0], *w.count
+    return _product(_library(images).conv_forward, images, kernels, bias, shape, w, dtype)
+
+
+def _images(maps: Array, kernels: Array, bias: Array | None, w: Windows, groups: int, dtype: DType) -> Array | None:
+    shape = maps.shape[0], kernels.shape[1] * groups, *w.size
+    return _product(_library(maps).conv_data, maps, kernels, bias, shape, w, dtype)
+
+
+def _product(
+    run: Any, given: Array, kernels: Array, bias: Array | None, shape: Sequence[int], w: Windows, dtype: DType
+) -> Array | None:
+    for kind in _formats(given.dtype):
+        operands = turned(given, kind), turned(kernels, kind), _vector(bias, kind)
+        out = channels_last(given, shape, dtype if kind == given.dtype else float32)
+        if run(*operands, out, w, tf32=_tf32() or kind != given.dtype):
+            return _in_format(out, dtype)
+    return None
+
+
+def _kernels(images: Array, maps: Array, w: Windows, groups: int, dtype: DType) -> Array | None:
+    shape, run = (maps.shape[1], images.shape[1] // groups, *w.kernel), _library(maps).conv_weight
+    if dtype == float32 and maps.dtype in LOW and groups == 1 and (shape[0] % LANE or shape[1] % LANE):
+        # A kernel's gradient meets one channel of each side: what pads them reaches only what is cut off again.
+        wide = _padded(images), _padded(maps)
+        out = channels_last(maps, (wide[1].shape[1], wide[0].shape[1], *w.kernel), float32)
+        if run(*wide, out, w):
+            return out[: shape[0], : shape[1]]
+    for kind in _formats(maps.dtype):
+        out = channels_last(maps, shape, dtype if kind == maps.dtype else float32)
+        if run(turned(images, kind), turned(maps, kind), out, w, tf32=_tf32() or kind != maps.dtype):
+            return _in_format(out, dtype)
+    return None
+
+
+def _formats(stored: DType) -> tuple[DType, ...]:
+    return (stored,) if stored == float32 else (stored, float32)
+
+
+def _vector(bias: Array | None, dtype: DType) -> Array | None:
+    if bias is None or (bias.dtype == dtype and bias.flags.c_contiguous and aligned(bias)):
+        return bias
+    return bias.astype(dtype, order="C")
+
+
+def _in_format(array: Array, dtype: DType) -> Array:
+    return array if array.dtype == dtype else backends.of(array).cast(array, dtype)
+
+
+# shapes
+
+
+def _four(array: Array, ndim: int) -> Array:
+    """Sequences and images, a single one too, as images of four axes; ndim: of a batch of them."""
+    array = array[None] if array.ndim < ndim else array
+    return array if ndim == 4 else array[:, :, None]
+
+
+def _back(images: Array, like: int, ndim: int) -> Array:
+    """Undo `_four` for an array that had `like` axes."""
+    images = images if ndim == 4 else images[:, :, 0]
+    return images if like == ndim else images[0]
+
+
+def _fits(first: Array, second: Array) -> bool:
+    return (
+        first.dtype == second.dtype
+        and first.dtype in STORED
+        and 0 < first.size <= MOST
+        and 0 < second.size <= MOST
+        and not _library(first).trouble()
+    )
+
+
+def _back_fits(dy: Array, saved: Saved, needs: Any) -> bool:
+    used = [name for name, need in zip(("weight", "input"), needs, strict=False) if need]
+    return bool(used) and all(_fits(dy, getattr(saved, name)) for name in used)
+
+
+# bodies
+
+
+def _forward(input: Array, weight: Array, bias: Array | None, w: Windows, ndim: int, dtype: DType) -> Any:
+    out = _maps(_four(input, ndim), _four(weight, ndim), bias, w, dtype)
+    if out is None:
+        return NotImplemented
+    return _back(out, input.ndim, ndim), Saved(input=input, weight=weight, windows=w)
+
+
+def _backward(dy: Array, saved: Saved, needs: Any, groups: int, ndim: int) -> Any:
+    slope, w = turned(_four(dy, ndim), dy.dtype), saved.windows
+    dx = dw = None
+    if needs[0]:
+        dx = _images(slope, _four(saved.weight, ndim), None, w, groups, needs[0])
+        if dx is None:
+            return NotImplemented
+        dx = _back(dx, dy.ndim, ndim)
+    if needs[1]:
+        dw = _kernels(_four(saved.input, ndim), slope, w, groups, needs[1])
+        if dw is None:
+            return NotImplemented
+        dw = _back(dw, ndim, ndim)
+    return dx, dw, _bias_gradient(slope, needs[2])
+
+
+def _bias_gradient(slope: Array, need: DType | None) -> Array | None:
+    return None if need is None else column_sums(slope.transpose(0, 2, 3, 1).reshape(-1, slope.shape[1]), need)
+
+
+@conv.conv2d.on("cuda", when=lambda input, weight, *more: _fits(input, weight))
+def conv2d_cuda(
+    input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    *, dtype: DType,
+) -> Any:  # fmt: skip
+    w = windows("conv2d", weight.shape[2:], stride, padding, dilation, input.shape[-2:])
+    return _forward(input, weight, bias, w, 4, dtype)
+
+
+@conv.conv2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+    "cuda", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
+)
+def conv2d_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    return _backward(dy, saved, needs, groups, 4)
+
+
+@conv.conv1d.on("cuda", when=lambda input, weight, *more: _fits(input, weight))
+def conv1d_cuda(
+    input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    *, dtype: DType,
+) -> Any:  # fmt: skip
+    return _forward(input, weight, bias, conv.windows1d(input, weight, stride, padding, dilation), 3, dtype)
+
+
+@conv.conv1d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+    "cuda", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
+)
+def conv1d_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    return _backward(dy, saved, needs, groups, 3)
+
+
+@conv.conv_transpose2d.on("cuda", when=lambda input, weight, *more: _fits(input, weight))
+def conv_transpose2d_cuda(
+    input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, output_padding: Any, groups: int,
+    dilation: Any, *, dtype: DType,
+) -> Any:  # fmt: skip
+    w = conv.transposed(input, weight, stride, padding, output_padding, dilation)
+    out = _images(_four(input, 4), weight, bias, w, groups, dtype)
+    if out is None:
+        return NotImplemented
+    return _back(out, input.ndim, 4), Saved(input=input, weight=weight, windows=w)
+
+
+@conv.conv_transpose2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+    "cuda", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
+)
+def conv_transpose2d_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> Any:
+    slope, w = turned(_four(dy, 4), dy.dtype), saved.windows
+    dx = dw = None
+    if needs[0]:
+        dx = _maps(slope, saved.weight, None, w, needs[0])
+        if dx is None:
+            return NotImplemented
+        dx = _back(dx, dy.ndim, 4)
+    if needs[1]:
+        dw = _kernels(slope, _four(saved.input, 4), w, groups, needs[1])
+        if dw is None:
+            return NotImplemented
+    return dx, dw, _bias_gradient(slope, needs[2])

@@ -1,0 +1,79 @@
+"""Bodies of dropout: the mask is drawn on the device, with the bits of the CPU's, in the pass that applies it.
+
+The backward multiplies by the mask that was saved, a byte an element. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...core.dtypes import DType
+from ...core.saved import Saved
+from ...ops.dropout import dropout_
+from .kernel import MOST, STORED, blocks_for, launch, typed
+from .storage import dense
+
+Array = Any
+THREADS = 256
+
+
+def _known(array: Array) -> bool:
+    return array.dtype in STORED and 0 < array.size <= MOST
+
+
+def _draw(there: Any, p: float, seed: int, call: int) -> tuple[Any, ...]:
+    """What decides: the least word that keeps its element (see random.keep_mask), and the draw.
+
+    In a recording the draw is found in the device's memory at each launch, and counts from the first one of the step.
+    """
+    least, recording = np.uint32(round(p * 65536)), there.recording
+    if recording is None or recording.seed != seed:
+        return least, np.uint64(seed), np.uint64(call), None
+    return least, np.uint64(seed), np.uint64((call - recording.first) % 2**64), recording.draws
+
+
+def _scale(p: float) -> Any:
+    return np.float32(0.0 if p == 1 else 1 / (1 - p))
+
+
+def _aligned(*arrays: Array) -> Any:
+    return np.bool_(not any(a.data.ptr % 16 for a in arrays))
+
+
+@dropout_.on("cuda", when=lambda input, *more, **params: _known(input))
+def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
+    if dtype != input.dtype:
+        return NotImplemented
+    there: Any = backends.of(input)
+    x = dense(input)
+    keep = there.empty(shape or input.shape, np.dtype(bool))
+    least, *draw = _draw(there, p, seed, call)
+    blocks = blocks_for(keep.size, THREADS * 16)
+    if keep.size != input.size:
+        launch("dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), least, *draw)
+        return _masked(x, keep, p), Saved(keep=keep)
+    out = there.empty(input.shape, dtype)
+    args = x, out, keep, np.int64(x.size), least, _scale(p), *draw, _aligned(x, out, keep)
+    launch("dropout", typed("dropout_forward", dtype), blocks, THREADS, *args)
+    return out, Saved(keep=keep)
+
+
+def _masked(values: Array, keep: Array, p: float) -> Array:
+    """values * keep / (1 - p), where the mask may have an element for several values in a row."""
+    out, each = backends.of(values).empty(values.shape, values.dtype), values.size // keep.size
+    wide = _aligned(values, keep, out) & np.bool_(each == 1)
+    args = values, keep, out, np.int64(values.size), np.int64(each), _scale(p), wide
+    launch("dropout", typed("dropout_backward", values.dtype), blocks_for(values.size, THREADS * 8), THREADS, *args)
+    return out
+
+
+def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+    return _known(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
+
+
+@dropout_.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+def dropout_backward_cuda(dy: Array, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Array:
+    return _masked(dense(dy), saved.keep, p)

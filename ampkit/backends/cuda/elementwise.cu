@@ -1,0 +1,160 @@
+// Elementwise: the table of functions. MAP(name, what it is of x, y, z, w; then the gradients, up to three).
+//
+// The operands are the op's tensors, then its numbers. Gradients, one per input, are told in `dy` and x, y, z: what
+// the op saved, in the order in which its body names it, then its numbers. All is float32, and the expressions are
+// those of the references, so that infinities and NaN come out alike; map.cuh does the rest.
+#include "map.cuh"
+
+#define COUNT(...) COUNT_(__VA_ARGS__, 3, 2, 1, 0)
+#define COUNT_(a, b, c, n, ...) n
+#define FORWARD(EXPRESSION) \
+    static __device__ __forceinline__ float forward(float x, float y, float z, float w) { return EXPRESSION; }
+#define BACKWARD(...)                                                                                        \
+    static constexpr int SLOPES = COUNT(__VA_ARGS__);                                                        \
+    static __device__ __forceinline__ void backward(float dy, float x, float y, float z, float (&result)[3]) { \
+        const float slopes[] = {__VA_ARGS__};                                                                \
+        for (int i = 0; i < SLOPES; i++) result[i] = slopes[i];                                              \
+    }
+#define MAP(NAME, EXPRESSION, ...) struct NAME { FORWARD(EXPRESSION) BACKWARD(__VA_ARGS__) };
+#define NO_SLOPE(NAME, EXPRESSION) struct NAME { FORWARD(EXPRESSION) };
+
+#define DEVICE static __device__ __forceinline__ float
+constexpr float LN_2 = 0.69314718055994531f, LN_10 = 2.3025850929940457f;
+constexpr float RATE = 0.79788456080286536f;   // sqrt(2 / pi)
+constexpr float CUBIC = 0.044715f;             // Hendrycks & Gimpel 2016, eq. 2
+constexpr float SELU_ALPHA = 1.6732632423543772f, SELU_SCALE = 1.0507009873554805f;  // Klambauer et al. 2017, eq. 14
+
+// NumPy's maximum and minimum: NaN wins.
+DEVICE larger(float a, float b) { return a >= b || a != a ? a : b; }
+DEVICE smaller(float a, float b) { return a <= b || a != a ? a : b; }
+DEVICE sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
+DEVICE sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+DEVICE softplus(float x) { return larger(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+DEVICE power(float x, float k) { return k == 2.0f ? x * x : k == 1.0f ? x : powf(x, k); }
+DEVICE normal_share(float x) { return 0.5f * (1.0f + erff(x * 0.70710678118654752f)); }
+DEVICE bend(float x) { return x * (RATE + RATE * CUBIC * (x * x)); }
+DEVICE gelu_tanh_slope(float x) {
+    float t = tanhf(bend(x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (RATE * (1.0f + 3.0f * CUBIC * x * x));
+}
+DEVICE mish_slope(float x) {
+    float gate = tanhf(softplus(x));
+    return gate + x * (1.0f - gate * gate) / (1.0f + expf(-x));
+}
+DEVICE off_zero(float square) { return square == 0.0f ? 1.0f : square; }  // at the origin an angle has slope 0
+DEVICE tied(float dy, bool equal) { return equal ? dy * 0.5f : dy; }       // of two that are equal each takes half
+// Whether x is above a bound; minus infinity stands for a bound that is missing.
+static __device__ __forceinline__ bool above(float x, float low) { return x > low || (x == low && x < -3.4028235e38f); }
+
+// functions of one element; of those that save their output, x is the output in the gradient
+NO_SLOPE(Copy, x)
+MAP(Neg, -x, -dy)
+MAP(Abs, fabsf(x), dy * sign(x))
+MAP(Square, x * x, dy * (2.0f * x))
+MAP(Sqrt, sqrtf(x), dy / (2.0f * x))
+MAP(Rsqrt, 1.0f / sqrtf(x), dy * (-0.5f * x * x * x))
+MAP(Reciprocal, 1.0f / x, -dy * x * x)
+MAP(Exp, expf(x), dy * x)
+MAP(Exp2, exp2f(x), dy * x * LN_2)
+MAP(Expm1, expm1f(x), dy * (x + 1.0f))
+MAP(Log, logf(x), dy / x)
+MAP(Log2, log2f(x), dy / (x * LN_2))
+MAP(Log10, log10f(x), dy / (x * LN_10))
+MAP(Log1p, log1pf(x), dy / (1.0f + x))
+MAP(Erf, erff(x), dy * (1.1283791670955126f * expf(-x * x)))
+MAP(Tanh, tanhf(x), dy * (1.0f - x * x))
+
+MAP(Sin, sinf(x), dy * cosf(x))
+MAP(Cos, cosf(x), -dy * sinf(x))
+MAP(Tan, tanf(x), dy * (1.0f + x * x))
+MAP(Asin, asinf(x), dy / sqrtf((1.0f - x) * (1.0f + x)))
+MAP(Acos, acosf(x), -dy / sqrtf((1.0f - x) * (1.0f + x)))
+MAP(Atan, atanf(x), dy / (1.0f + x * x))
+MAP(Sinh, sinhf(x), dy * coshf(x))
+MAP(Cosh, coshf(x), dy * sinhf(x))
+
+NO_SLOPE(Sign, sign(x))
+NO_SLOPE(Floor, floorf(x))
+NO_SLOPE(Ceil, ceilf(x))
+NO_SLOPE(Trunc, truncf(x))
+NO_SLOPE(Round, rintf(x))
+
+// activations
+MAP(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
+MAP(LeakyRelu, x * (x > 0.0f ? 1.0f : y), dy * (x > 0.0f ? 1.0f : y))
+MAP(Elu, x > 0.0f ? x : y * expm1f(x), dy * (x > 0.0f ? 1.0f : y * expf(x)))
+MAP(Sigmoid, sigmoid(x), dy * x * (1.0f - x))
+MAP(LogSigmoid, smaller(x, 0.0f) - log1pf(expf(-fabsf(x))), dy / (1.0f + expf(x)))
+MAP(Silu, x / (1.0f + expf(-x)), dy * (sigmoid(x) * (1.0f + x * (1.0f - sigmoid(x)))))
+MAP(Softplus, y * x > z ? x : softplus(y * x) / y, dy * (y * x > z ? 1.0f : sigmoid(y * x)))
+MAP(Mish, x * tanhf(softplus(x)), dy * mish_slope(x))
+MAP(Gelu, x * normal_share(x), dy * (normal_share(x) + x * (expf(-0.5f * x * x) * (0.5f * RATE))))
+MAP(GeluTanh, x * (0.5f * (1.0f + tanhf(bend(x)))), dy * gelu_tanh_slope(x))
+MAP(HardSigmoid, smaller(larger(x + 3.0f, 0.0f), 6.0f) / 6.0f, dy * float(fabsf(x) < 3.0f) / 6.0f)
+MAP(HardSwish, x * smaller(larger(x + 3.0f, 0.0f), 6.0f) / 6.0f,
+    dy * (fabsf(x) < 3.0f ? x / 3.0f + 0.5f : float(x > 0.0f)))
+MAP(Selu, SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x)),
+    dy * SELU_SCALE * (x > 0.0f ? 1.0f : SELU_ALPHA * expf(x)))
+MAP(Celu, x > 0.0f ? x : y * expm1f(x / y), dy * (x > 0.0f ? 1.0f : expf(x / y)))
+MAP(Softsign, x / (1.0f + fabsf(x)), dy / ((1.0f + fabsf(x)) * (1.0f + fabsf(x))))
+MAP(TanhShrink, x - tanhf(x), dy * (tanhf(x) * tanhf(x)))
+MAP(HardShrink, fabsf(x) <= y ? 0.0f : x, fabsf(x) <= y ? 0.0f : dy)
+MAP(SoftShrink, fabsf(x) <= y ? 0.0f : x - y * sign(x), fabsf(x) <= y ? 0.0f : dy)
+MAP(Threshold, x <= y ? z : x, x <= y ? 0.0f : dy)
+
+// arithmetic: z is alpha, w is value
+MAP(Add, x + z * y, dy, x * dy)  // saves nothing: x is alpha
+MAP(Sub, x - z * y, dy, -x * dy)
+MAP(Mul, x * y, dy * y, dy * x)
+MAP(Div, x / y, dy / y, -(dy / y) * (x / y))
+MAP(RDiv, y / x, dy * -y / (x * x))
+MAP(Pow, power(x, y), y == 0.0f ? 0.0f : dy * power(x, y - 1.0f) * y, x == 0.0f && y >= 0.0f ? 0.0f : dy * z * logf(x))
+MAP(Atan2, atan2f(x, y), dy / off_zero(x * x + y * y) * y, -(dy / off_zero(x * x + y * y)) * x)
+MAP(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))
+MAP(AddCMul, x + w * (y * z), dy, z * dy * y, z * dy * x)  // saves tensor1, tensor2
+MAP(AddCDiv, x + w * (y / z), dy, z * dy / y, -(z * dy / y) * (x / y))
+
+// choices
+MAP(Maximum, larger(x, y), x < y ? 0.0f : tied(dy, x == y), x > y ? 0.0f : tied(dy, x == y))
+MAP(Minimum, smaller(x, y), y < x ? 0.0f : tied(dy, x == y), y > x ? 0.0f : tied(dy, x == y))
+MAP(Clamp, smaller(larger(x, y), z), above(x, y) && above(-x, -z) ? dy : 0.0f)
+MAP(ClampBoth, smaller(larger(x, y), z), x < y || x > z ? 0.0f : tied(dy, y < z && (x == y || x == z)),
+    (x < y && y <= z) || (y < z && x == y) ? tied(dy, x == y) : 0.0f,
+    (x > z && y <= z) || (y < z && x == z) || y > z ? tied(dy, y < z && x == z) : 0.0f)
+MAP(HardTanh, smaller(larger(x, y), z), x <= y || x >= z ? 0.0f : dy)
+MAP(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
+MAP(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
+
+// comparisons
+NO_SLOPE(Equal, float(x == y))
+NO_SLOPE(NotEqual, float(x != y))
+NO_SLOPE(Less, float(x < y))
+NO_SLOPE(LessEqual, float(x <= y))
+NO_SLOPE(Greater, float(x > y))
+NO_SLOPE(GreaterEqual, float(x >= y))
+
+template <typename Op>
+__global__ void __launch_bounds__(BLOCK, 4) map_forward(
+    void* __restrict__ out, const __grid_constant__ Layout layout, const void* __restrict__ x,
+    const void* __restrict__ y, const void* __restrict__ z, const void* __restrict__ w, float given_x, float given_y,
+    float given_z, float given_w) {
+    map<Forward<Op>>(layout, {{x, y, z, w}, {given_x, given_y, given_z, given_w}, {out, nullptr, nullptr}});
+}
+
+template <typename Op>
+__global__ void __launch_bounds__(BLOCK, 4) map_backward(
+    const void* __restrict__ dy, const __grid_constant__ Layout layout, const void* __restrict__ x,
+    const void* __restrict__ y, const void* __restrict__ z, float given_x, float given_y, float given_z,
+    void* __restrict__ dx, void* __restrict__ dx_1, void* __restrict__ dx_2) {
+    map<Backward<Op>>(layout, {{dy, x, y, z}, {0.0f, given_x, given_y, given_z}, {dx, dx_1, dx_2}});
+}
+
+// set UNARY = (Neg, Abs, Square, Sqrt, Rsqrt, Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Erf, Tanh, Sin,
+//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh)
+// set ACTIVATIONS = (Relu, LeakyRelu, Elu, Sigmoid, LogSigmoid, Silu, Softplus, Mish, Gelu, GeluTanh, HardSigmoid,
+//     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold)
+// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Lerp, AddCMul, AddCDiv)
+// set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill)
+// set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual)
+// entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + FLAT
+// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + (ClampBoth)

@@ -1,0 +1,238 @@
+"""Bodies of layer_norm, rms_norm and group_norm: a warp or a block per row, which lies in its registers.
+
+Rows of up to 8192 values are read once each way; longer ones, and long ones of odd length, once per pass over them. The
+gradients of weight and bias are sums over the rows of a block, then over the blocks. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...core.dtypes import DType, float32
+from ...core.saved import Saved
+from ...ops.normalize import group_norm, layer_norm, rms_norm
+from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
+from .storage import dense, pairs, vectors, wide
+
+Array = Any
+WARPS = 4  # rows at a time of a block, where a warp has one each
+PARTS = 528  # blocks that share out the rows in a backward: four for each multiprocessor of an H100
+CHUNKS = 64  # blocks of rows, where a thread has a column
+EPS = float(np.finfo(np.float32).eps)
+
+
+def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
+    """How a row is shared out: values at once, how often (0: more than registers hold), whether a block has the row."""
+    if vectors(cols, *arrays) == 1:
+        return (1, 4, False) if cols <= 128 else (1, 0, True)
+    if cols <= 1024:
+        return 8, 1 if cols <= 256 else 4, False
+    return 8, 2 if cols <= 8192 else 0, True
+
+
+def grid(rows: int, cols: int, shape: tuple[int, int, bool]) -> tuple[int, int]:
+    """Blocks and their threads, for a team per row."""
+    at_once, often, block = shape
+    if not block:
+        return blocks_for(rows, WARPS), 32 * WARPS
+    threads = blocks_for(cols, at_once * (often or 4))
+    return rows, min(512, -(-threads // 32) * 32)
+
+
+def _entry(name: str, stored: DType, answered: DType, shape: tuple[int, int, bool]) -> str:
+    return typed(name, C_NAMES[stored], C_NAMES[answered], str(shape[0]), str(shape[1]), str(shape[2]).lower())
+
+
+def _known(array: Array) -> bool:
+    return array.dtype in STORED and 0 < array.size <= MOST
+
+
+def _cols(array: Array, normalized_shape: Any) -> int:
+    axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
+    return math.prod(array.shape[array.ndim - axes :])
+
+
+# layer_norm and rms_norm: rows are the trailing axes, flat
+
+
+def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: int, eps: float, dtype: DType) -> Any:
+    """The answer and so many statistics of each row [rows, 1]."""
+    there, rows = backends.of(input), input.size // cols
+    x, out, scales = dense(input), there.empty(input.shape, dtype), [wide(s) for s in scales]
+    found = [there.empty((rows, 1), float32) for _ in range(statistics)]
+    how = shape(cols, x, out, *scales)
+    sizes = np.int64(rows), np.int64(cols), np.float32(eps)
+    launch("normalize", _entry(name, x.dtype, dtype, how), *grid(rows, cols, how), x, *scales, out, *found, *sizes)
+    return out, *found
+
+
+@layer_norm.on("cuda", when=lambda input, *more: _known(input))
+def layer_norm_cuda(
+    input: Array, normalized_shape: Any, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
+) -> Any:
+    if not pairs(input.dtype, dtype):
+        return NotImplemented
+    cols = _cols(input, normalized_shape)
+    out, mean, rstd = _forward("layer_norm_forward", input, cols, [weight, bias], 2, eps, dtype)
+    return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
+
+
+@rms_norm.on("cuda", when=lambda input, *more: _known(input))
+def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps: float | None, *, dtype: DType) -> Any:
+    if not pairs(input.dtype, dtype):
+        return NotImplemented
+    cols, eps = _cols(input, normalized_shape), EPS if eps is None else eps
+    out, rstd = _forward("rms_norm_forward", input, cols, [weight], 1, eps, dtype)
+    return out, Saved(input=input, weight=weight, rstd=rstd)
+
+
+def _fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+    known = _known(saved.input) and saved.rstd.dtype == float32 and pairs(saved.input.dtype, dy.dtype)
+    return known and needs[0] in (None, saved.input.dtype) and all(n is None or n in STORED for n in needs[1:])
+
+
+@layer_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+def layer_norm_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: float, versions: Any, homes: Any
+) -> Any:
+    return _backward("layer_norm_backward", dy, saved, [saved.mean, saved.rstd], needs, homes, normalized_shape)
+
+
+@rms_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+def rms_norm_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: Any, versions: Any, homes: Any
+) -> Any:
+    return _backward("rms_norm_backward", dy, saved, [saved.rstd], needs, homes, normalized_shape)
+
+
+def _backward(
+    name: str, dy: Array, saved: Saved, statistics: list[Array], needs: Any, homes: Any, normalized_shape: Any
+) -> Any:
+    cols = _cols(dy, normalized_shape)
+    slope, x = (dense(a).reshape(-1, cols) for a in (dy, saved.input))
+    weight = wide(vars(saved).get("weight"))  # dropped where only an input that needs no gradient would ask for it
+    dx = backends.of(dy).empty(x.shape, x.dtype) if needs[0] else None
+    how = shape(cols, slope, x, weight, dx)
+    count = _count(len(x), cols, how) if dx is not None and how[1] else min(CHUNKS, len(x))
+    parts = [None if need is None else backends.of(dy).empty((count, cols), float32) for need in needs[1:]]
+    if dx is not None:
+        _slopes(name, slope, x, weight, statistics, dx, parts, how)
+    if dx is None or not how[1]:
+        _columns(slope, x, statistics, parts)
+    size = () if isinstance(normalized_shape, int) else normalized_shape
+    sums = weight_sums(parts, needs[1:], homes[1:], dy.shape[dy.ndim - max(1, len(size)) :])
+    return dx if dx is None else dx.reshape(dy.shape), *sums
+
+
+def _count(rows: int, cols: int, how: tuple[int, int, bool]) -> int:
+    """Blocks of the kernel of dx: a few that share out the rows where it adds up over them, too."""
+    blocks = grid(rows, cols, how)[0]
+    return min(PARTS, blocks) if how[1] else blocks
+
+
+def _slopes(
+    name: str, dy: Array, x: Array, weight: Any, statistics: list[Array], dx: Array, parts: list[Any], how: Any
+) -> None:
+    rows, cols = x.shape
+    _, often, block = how
+    blocks, threads = _count(rows, cols, how), grid(rows, cols, how)[1]
+    sums = parts if often else [None] * len(parts)
+    shared = 4 * WARPS * cols if not block else 0
+    args = dy, x, weight, *statistics, dx, *sums, np.int64(rows), np.int64(cols)
+    launch("normalize", _entry(name, x.dtype, dy.dtype, how), blocks, threads, *args, shared=shared)
+
+
+def _columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any]) -> None:
+    some = next((p for p in parts if p is not None), None)
+    if some is None:
+        return
+    mean, rstd = (None, *statistics)[-2:]
+    blocks = blocks_for(x.shape[1], 128), len(some)
+    entry, sizes = typed("norm_weight_backward", x.dtype, dy.dtype), map(np.int64, x.shape)
+    launch("normalize", entry, blocks, 128, dy, x, mean, rstd, *(*parts, None)[:2], *sizes)
+
+
+def weight_sums(parts: list[Any], needs: Any, homes: Any, shape: tuple[int, ...]) -> list[Any]:
+    """Each of `parts` [parts, cols], one or two, summed over its first axis: in `needs` dtype, None where that is None.
+
+    homes: memory to leave them in, or None. shape: of the answers.
+    """
+    outs = [
+        None if part is None else _home(part, need, home, shape)
+        for part, need, home in zip(parts, needs, homes, strict=True)
+    ]
+    for dtype in dict.fromkeys(need for need in needs if need is not None):
+        _sums(parts, [out if need == dtype else None for out, need in zip(outs, needs, strict=True)], dtype)
+    return outs
+
+
+def _home(part: Array, need: DType, home: Any, shape: tuple[int, ...]) -> Array:
+    taken = home is not None and home.dtype == need and home.shape == shape and bool(home.flags.c_contiguous)
+    return home if taken else backends.of(part).empty(shape, need)
+
+
+def _sums(parts: list[Any], outs: list[Any], dtype: DType) -> None:
+    some = next(p for p in parts if p is not None)
+    first, second = (p if p is not None else some for p in (*parts, None)[:2])
+    dw, db = (*outs, None)[:2]
+    count, cols = some.shape
+    blocks, threads = (blocks_for(cols, 32), 1 if db is None else 2), 32 * min(32, max(1, count))
+    sizes = np.int64(count), np.int64(cols)
+    launch("normalize", typed("norm_weight_sums", dtype), blocks, threads, first, second, dw, db, *sizes)
+
+
+# group_norm: a row is a group of channels; a weight belongs to a channel
+
+
+def _plan(input: Array, groups: int) -> tuple[int, int, int, int]:
+    """Rows, their length, channels of a row and values of a channel."""
+    rows = input.shape[0] * groups
+    spots = math.prod(input.shape[2:])
+    return rows, input.size // rows, input.shape[1] // groups, spots
+
+
+@group_norm.on("cuda", when=lambda input, *more: _known(input))
+def group_norm_cuda(
+    input: Array, num_groups: int, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
+) -> Any:
+    if not pairs(input.dtype, dtype):
+        return NotImplemented
+    there, (rows, cols, many, spots) = backends.of(input), _plan(input, num_groups)
+    x, out = dense(input), there.empty(input.shape, dtype)
+    mean, rstd = (there.empty((rows, 1), float32) for _ in range(2))
+    how = shape(cols, x, out)
+    args = x, wide(weight), wide(bias), out, mean, rstd, np.int64(rows), np.int64(cols), np.float32(eps)
+    entry = _entry("group_norm_forward", x.dtype, dtype, how)
+    launch("groupnorm", entry, *grid(rows, cols, how), *args, np.int32(num_groups), np.int32(many), np.int32(spots))
+    return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
+
+
+@group_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+def group_norm_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, num_groups: int, eps: float, versions: Any, homes: Any
+) -> Any:
+    slope, x = dense(dy), dense(saved.input)
+    _, _, many, spots = _plan(x, num_groups)
+    sums = [backends.of(x).empty(x.shape[:2], float32) for _ in range(2)]
+    threads = min(256, -(-spots // 32) * 32)
+    given = slope, x, saved.mean, saved.rstd, *sums, np.int32(many), np.int64(spots)
+    launch("groupnorm", typed("group_norm_sums", x.dtype, dy.dtype), sums[0].size, threads, *given)
+    dx = _group_slopes(slope, x, saved, sums, num_groups) if needs[0] else None
+    parts = [None if need is None else each for each, need in zip(sums, needs[1:], strict=True)]
+    return dx, *weight_sums(parts, needs[1:], homes[1:], x.shape[1:2])
+
+
+def _group_slopes(dy: Array, x: Array, saved: Saved, sums: list[Array], groups: int) -> Array:
+    rows, cols, many, spots = _plan(x, groups)
+    dx = backends.of(x).empty(x.shape, x.dtype)
+    at_once = vectors(cols, dy, x, dx)
+    threads = min(256, -(-cols // (32 * at_once)) * 32)
+    blocks = rows, min(64, blocks_for(cols, threads * at_once * 4))
+    args = dy, x, wide(vars(saved).get("weight")), saved.mean, saved.rstd, *sums, dx, np.int64(cols)
+    entry = typed("group_norm_backward", C_NAMES[x.dtype], C_NAMES[dy.dtype], str(at_once))
+    launch("groupnorm", entry, blocks, threads, *args, np.int32(groups), np.int32(many), np.int32(spots))
+    return dx

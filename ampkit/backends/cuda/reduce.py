@@ -1,0 +1,89 @@
+"""Bodies of reductions, by the kernels of `reductions`. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ...core.dtypes import DType, float32
+from ...core.saved import Saved
+from ...core.tape import sum_over
+from ...ops import reduce as ops
+from .kernel import MOST, STORED
+from .reductions import Finish, axes_of, reduced
+
+Array = Any
+
+
+def _float(input: Array, *args: Any, **params: Any) -> bool:
+    return input.dtype in STORED and 0 < input.size <= MOST
+
+
+def _count(shape: tuple[int, ...], dim: Any) -> int:
+    return prod(shape[i] for i in axes_of(dim, len(shape)))
+
+
+def _out(found: Any, **saved: Any) -> Any:
+    return found if found is NotImplemented else (found, Saved(**saved))
+
+
+@ops.sum.on("cuda", when=_float)
+def sum_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    return _out(reduced("Add", input, dim, keepdim, dtype), shape=input.shape)
+
+
+@ops.mean.on("cuda", when=_float)
+def mean_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    finish = Finish(_count(input.shape, dim))
+    return _out(reduced("Add", input, dim, keepdim, dtype, finish), shape=input.shape)
+
+
+@ops.amax.on("cuda", when=_float)  # type: ignore[untyped-decorator]
+def amax_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    found = reduced("Largest", input, dim, keepdim, dtype)
+    return _out(found, input=input, out=found)
+
+
+@ops.amin.on("cuda", when=_float)  # type: ignore[untyped-decorator]
+def amin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    found = reduced("Smallest", input, dim, keepdim, dtype)
+    return _out(found, input=input, out=found)
+
+
+def _variance(input: Array, dim: Any, keepdim: bool, correction: float, dtype: DType, root: bool) -> Any:
+    """In two passes: the means, and the squared distances to them."""
+    count = _count(input.shape, dim)
+    if count <= correction:
+        return NotImplemented
+    means = reduced("Add", input, dim, False, float32, Finish(count))
+    if means is NotImplemented:
+        return means
+    return reduced("AddGaps", input, dim, keepdim, dtype, Finish(count - correction, root), means)
+
+
+@ops.var_.on("cuda", when=_float)
+def var_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
+    return _out(_variance(input, dim, keepdim, correction, dtype, root=False), input=input)
+
+
+@ops.std_.on("cuda", when=_float)
+def std_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
+    found = _variance(input, dim, keepdim, correction, dtype, root=True)
+    return _out(found, input=input, out=found)
+
+
+_NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquares", True)}
+_NORMS |= {1: ("AddSizes", False), float("inf"): ("LargestSize", False)}  # type: ignore[dict-item]
+
+
+@ops.norm.on("cuda", when=lambda input, p, *rest, **params: p in _NORMS and _float(input))
+def norm_cuda(input: Array, p: Any, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    kind, root = _NORMS[p]
+    found = reduced(kind, input, dim, keepdim, dtype, Finish(1.0, root))
+    return _out(found, input=input, out=found)
+
+
+@sum_over.on("cuda", when=_float)
+def sum_over_cuda(gradient: Array, axes: tuple[int, ...]) -> Any:
+    found = reduced("Add", gradient, axes, True, float32)
+    return sum_over.reference.run(gradient, axes) if found is NotImplemented else found

@@ -1,0 +1,92 @@
+"""Bodies of softmax and log_softmax: along the last axis of contiguous arrays, a warp or a block per row.
+
+Short rows are read once; longer ones twice, the second time from shared memory where a row fits into it.
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...core.dtypes import DType, float32
+from ...core.saved import Saved
+from ...ops.softmax import log_softmax, softmax
+from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
+
+Array = Any
+WARPS = 4  # rows of a block, where a warp has one each
+SHARED = 48 << 10  # bytes of a block's shared memory
+
+
+def _pairs(stored: DType, answered: DType) -> bool:
+    """Whether there is a kernel that reads one dtype and answers in the other."""
+    return stored in STORED and answered in (stored, float32)
+
+
+def _rows(array: Array, dim: int) -> bool:
+    last = array.ndim > 0 and dim in (-1, array.ndim - 1)
+    return last and array.dtype in STORED and bool(array.flags.c_contiguous) and 0 < array.size <= MOST
+
+
+def _shape(cols: int, *arrays: Array) -> tuple[int, int]:
+    """How many values of a row are accessed at once, and how often a lane of its warp does so; 0: it has a block."""
+    at_once = 1 if cols % 8 or any(array.data.ptr % 16 for array in arrays) else 8
+    for often in (1, 4) if at_once == 8 else (4,):
+        if cols <= 32 * at_once * often:
+            return at_once, often
+    return at_once, 0
+
+
+def _entry(name: str, stored: DType, answered: DType, shape: tuple[int, int]) -> str:
+    return typed(name, C_NAMES[stored], C_NAMES[answered], *map(str, shape))
+
+
+def _grid(rows: int, cols: int, often: int) -> tuple[int, int]:
+    """Blocks and threads: WARPS rows a block, or a block a row."""
+    return (blocks_for(rows, WARPS), 32 * WARPS) if often else (rows, 128 if cols <= 1024 else 512)
+
+
+def _forward(name: str, input: Array, dtype: DType) -> Array:
+    out = backends.of(input).empty(input.shape, dtype)
+    cols = input.shape[-1]
+    rows, shape = input.size // cols, _shape(cols, input, out)
+    kept = cols * input.dtype.itemsize if not shape[1] else 0
+    kept = kept if kept <= SHARED else 0
+    sizes = np.int64(rows), np.int64(cols), np.bool_(kept > 0)
+    entry = _entry(name, input.dtype, dtype, shape)
+    launch("softmax", entry, *_grid(rows, cols, shape[1]), input, out, *sizes, shared=kept)
+    return out
+
+
+def _backward(name: str, dy: Array, out: Array, dtype: DType) -> Array:
+    dx = backends.of(dy).empty(dy.shape, dtype)
+    cols = dy.shape[-1]
+    rows, shape = dy.size // cols, _shape(cols, dy, out, dx)
+    entry = _entry(name, dtype, out.dtype, shape)
+    launch("softmax", entry, *_grid(rows, cols, shape[1]), dy, out, dx, np.int64(rows), np.int64(cols))
+    return dx
+
+
+def _register(op: Any, name: str) -> None:
+    def forward(input: Array, dim: int, dtype: DType) -> Any:
+        if not _pairs(input.dtype, dtype):
+            return NotImplemented
+        out = _forward(f"{name}_forward", input, dtype)
+        return out, Saved(out=out)
+
+    def back_fits(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
+        known = dy.dtype == saved.out.dtype and _pairs(needs[0], dy.dtype)
+        return known and _rows(dy, dim) and _rows(saved.out, dim)
+
+    def backward(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
+        return _backward(f"{name}_backward", dy, saved.out, needs[0])
+
+    op.on("cuda", when=lambda input, dim, dtype: _rows(input, dim))(forward)
+    op.backward_primitive.on("cuda", when=back_fits)(backward)
+
+
+_register(softmax, "softmax")
+_register(log_softmax, "log_softmax")

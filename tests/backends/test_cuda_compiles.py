@@ -1,0 +1,71 @@
+"""Every `.cu` file by NVIDIA's compiler for three generations of GPUs; `pytest -rP` prints registers."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cuda_on_cpu import nvrtc
+
+from ampkit.backends.cuda import kernel
+
+STEMS = sorted(path.stem for path in kernel.FOLDER.glob("*.cu"))
+QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
+ARCHS = {"sm_80": QUICK, "sm_100": QUICK, "sm_90": ()}  # in full for one, where the price in registers shows
+SAMPLE = 16  # entries of a file that are compiled in full, spread over all of them
+needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=nvrtc.missing() or "")
+
+
+@pytest.fixture(scope="module")
+def compiled(request):
+    """What becomes of each stem for each architecture that a test asks for, two at a time: prices, or the error."""
+    params = [getattr(item, "callspec", None) and item.callspec.params for item in request.session.items]
+    wanted = {(p["stem"], p["arch"]): None for p in params if p and {"stem", "arch"} <= set(p)}
+    with ThreadPoolExecutor(2) as pool:
+        yield {key: pool.submit(nvrtc.build_stem, *key, ARCHS[key[1]], _names(*key)) for key in wanted}
+
+
+def _names(stem, arch):
+    names = kernel.entries(stem)
+    return names if ARCHS[arch] else names[:: -(-len(names) // SAMPLE)]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("stem", STEMS)
+def test_entries_compile_and_keep_their_values_in_registers(stem, arch, compiled):
+    prices = compiled[stem, arch].result()
+    assert [p.name for p in prices] == _names(stem, arch)
+    for p in prices:
+        print(f"{arch:7}{p.registers:4} registers {p.shared:6} B shared {p.stack:5} B local  {p.name}")  # noqa: T201
+    if not ARCHS[arch]:
+        assert not [p for p in prices if p.spilled or p.stack]
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_file_names_each_of_its_entries_once(stem):
+    names = kernel.entries(stem)
+    text = (kernel.FOLDER / f"{stem}.cu").read_text()
+    written = set(re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\)\s*)?(\w+)\(", text))
+    assert len(names) == len(set(names))
+    assert {name.partition("<")[0] for name in names} == written
+
+
+@needs_nvrtc
+def test_an_error_is_told_in_the_compilers_words():
+    with pytest.raises(RuntimeError, match='identifier "nothing" is undefined'):
+        nvrtc.build("__global__ void f(float* x) { *x = nothing; }", ["f"], "sm_90")
+
+
+@needs_nvrtc
+def test_spills_are_seen():
+    code = """__global__ void __launch_bounds__(1024, 2) many(float* x, int n) {
+        float v[120];
+        for (int i = 0; i < 120; i++) v[i] = x[i * 1024 + threadIdx.x];
+        for (int r = 0; r < n; r++)
+            for (int i = 0; i < 120; i++) v[i] = v[(i * 7 + 1) % 120] * v[i] + r;
+        for (int i = 0; i < 120; i++) x[i * 1024 + threadIdx.x] = v[i];
+    }"""
+    (price,) = nvrtc.build(code, ["many"], "sm_90")
+    assert price.registers == 32 and price.spilled + price.stack > 0

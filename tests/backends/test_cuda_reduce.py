@@ -1,0 +1,185 @@
+"""The GPU's reductions, on the emulated one: against float64, over layouts and dtypes, and the same bits every time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_on_cpu import emulator
+
+from ampkit import Tensor, ops
+from ampkit.backends.cuda import order, reductions
+from ampkit.core.dtypes import bfloat16, float16, float32, float64
+from ampkit.core.primitive import reference_only
+from ampkit.core.tape import grad, sum_over
+from ampkit.testing import TOLERANCE
+
+pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
+DTYPES = [float32, float16, bfloat16]
+LAYOUTS = {  # shape, axes in the order of memory, reduced axes
+    "a short row": ((3, 5), (0, 1), 1),
+    "a tiny row": ((70, 3), (0, 1), -1),
+    "rows of packs": ((9, 64), (0, 1), -1),
+    "a row of a warp, odd": ((2, 1001), (0, 1), -1),
+    "a row of a block": ((2, 1032), (0, 1), -1),
+    "a row in parts": ((2, 40000), (0, 1), -1),
+    "all, in parts": ((300, 123), (0, 1), None),
+    "columns": ((37, 24), (0, 1), 0),
+    "odd columns": ((70, 5), (0, 1), 0),
+    "columns in parts": ((3000, 8), (0, 1), 0),
+    "few rows of columns": ((4, 700), (0, 1), 0),
+    "the middle": ((3, 50, 16), (0, 1, 2), 1),
+    "the outer ones": ((6, 7, 30), (0, 1, 2), (0, 2)),
+    "channels": ((3, 8, 6, 5), (0, 1, 2, 3), (0, 2, 3)),
+    "channels last": ((3, 8, 6, 5), (0, 2, 3, 1), (0, 2, 3)),
+    "images channels last": ((3, 8, 6, 5), (0, 2, 3, 1), (2, 3)),
+    "turned": ((20, 30), (1, 0), 0),
+    "an axis of one": ((4, 1, 30), (0, 1, 2), (1, 2)),
+    "one element": ((1, 2), (0, 1), 1),
+}
+OPS = {
+    "sum": np.sum,
+    "mean": np.mean,
+    "amax": np.max,
+    "amin": np.min,
+    "var": lambda x, a, keepdims: np.var(x, a, ddof=1, keepdims=keepdims),
+    "std": lambda x, a, keepdims: np.std(x, a, ddof=1, keepdims=keepdims),
+    "norm": lambda x, a, keepdims: np.sqrt((x * x).sum(a, keepdims=keepdims)),
+}
+
+
+def _laid_out(name, dtype, seed=0):
+    shape, memory, dim = LAYOUTS[name]
+    values = np.random.default_rng(seed).normal(1, 2, [shape[i] for i in memory]).astype(dtype)
+    return values.transpose(np.argsort(memory)), dim
+
+
+def _runs_body(monkeypatch, run):
+    """What `run` returns, and whether it was a kernel's."""
+    found = []
+    launch = reductions.launch
+    monkeypatch.setattr(reductions, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
+    monkeypatch.setattr(order, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
+    return run(), found
+
+
+def _close(got, want, dtype):
+    relative, absolute = TOLERANCE[dtype]
+    np.testing.assert_allclose(got.astype(float), want, relative, absolute * np.abs(want).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OPS)
+def test_the_kernel_agrees_with_float64(name, layout, dtype, device, monkeypatch):
+    values, dim = _laid_out(layout, dtype)
+    axes = tuple(dim) if isinstance(dim, tuple) else dim
+    x = Tensor(device.xp.asarray(values))
+    got, ran = _runs_body(monkeypatch, lambda: getattr(ops, name)(x, dim=dim, keepdim=True))
+    assert ran
+    assert got.dtype == dtype
+    with np.errstate(all="ignore"):
+        want = OPS[name](values.astype(float), axes, keepdims=True)
+    _close(got.numpy(), want, dtype)
+    flat = getattr(ops, name)(x, dim=dim).numpy()
+    np.testing.assert_array_equal(flat, got.numpy().reshape(flat.shape))
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("layout", ["a row in parts", "columns in parts", "channels", "a short row"])
+def test_16_bit_arrays_are_answered_in_float32_where_asked(layout, dtype, device):
+    values, dim = _laid_out(layout, dtype)
+    for kind, want in (("Add", np.sum), ("Largest", np.max)):
+        got = reductions.reduced(kind, device.xp.asarray(values), dim, False, float32)
+        assert got.dtype == float32
+        _close(got.get(), want(values.astype(float), dim), float32)
+
+
+@pytest.mark.parametrize("name", ["sum", "amax", "amin", "var"])
+@pytest.mark.parametrize("layout", ["a row in parts", "columns", "channels last", "rows of packs"])
+def test_what_is_not_finite_shows_where_numpy_shows_it(name, layout, device):
+    values, dim = _laid_out(layout, float32)
+    for at, bad in ((1, np.nan), (values.size // 2, np.inf), (values.size - 1, -np.inf)):
+        values[np.unravel_index(at, values.shape)] = bad
+    x = Tensor(device.xp.asarray(values))
+    with reference_only():
+        want = getattr(ops, name)(x, dim=dim).numpy()
+    got = getattr(ops, name)(x, dim=dim).numpy()
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_allclose(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("p", ["fro", 2, 1, float("inf"), 3])
+def test_norms(p, device):
+    values, _ = _laid_out("a row of a block", float32)
+    got = ops.norm(Tensor(device.xp.asarray(values)), p, -1).numpy()
+    _close(got, np.linalg.norm(values.astype(float), 2 if p == "fro" else p, -1), float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["a row in parts", "columns in parts", "channels", "the middle", "odd columns"])
+def test_the_order_of_threads_changes_no_bit(layout, dtype, device):
+    values, dim = _laid_out(layout, dtype)
+    x, found = Tensor(device.xp.asarray(values)), []
+    for how in (emulator.FORWARD, emulator.REVERSE, 7):
+        with emulator.threads(how):
+            found.append(ops.sum(x, dim).numpy().tobytes() + ops.amax(x, dim).numpy().tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_long_sum_is_as_precise_as_numpys_in_pairs(device):
+    values = np.random.default_rng(0).uniform(0, 1, 300_000).astype(np.float32)
+    for shape, dim in (((-1,), 0), ((-1, 3), 0), ((3, -1), 1)):
+        x = values.reshape(shape)
+        got, want = ops.sum(Tensor(device.xp.asarray(x)), dim).numpy(), x.sum(dim, dtype=float)
+        assert np.abs(got - want).max() / want.max() < 3e-7
+
+
+def test_arrays_with_gaps_and_without_elements_run_the_reference(device):
+    with_gaps = device.xp.asarray(np.ones((4, 6), np.float32))[:, ::2]
+    others = [device.xp.zeros(shape, dtype) for shape, dtype in (((4, 0), float32), ((2, 3), float64))]
+    for x in (with_gaps, np.broadcast_to(with_gaps[:1], (4, 3)), *others):
+        assert reductions.reduced("Add", x, 1, False, x.dtype) is NotImplemented
+        np.testing.assert_array_equal(ops.sum(Tensor(x), 1).numpy(), x.get().sum(1))
+
+
+def test_an_unaligned_array_is_reduced_element_by_element(device):
+    room = device.xp.asarray(np.arange(8 * 17 + 1, dtype=np.float16))
+    for dim in (0, 1):
+        got = ops.sum(Tensor(room[1:].reshape(17, 8)), dim, dtype="float32").numpy()
+        np.testing.assert_array_equal(got, np.arange(1, 8 * 17 + 1, dtype=np.float32).reshape(17, 8).sum(dim))
+
+
+def test_the_host_reads_nothing(device):
+    x, before = Tensor(device.xp.asarray(np.ones((40, 600), np.float32))), device.xp.waits[0]
+    for name in (*OPS, "argmax"):
+        getattr(ops, name)(x, dim=-1)
+    assert device.xp.waits[0] == before
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_tape_sums_broadcast_axes_with_the_kernel(dtype, device, monkeypatch):
+    bias = Tensor(device.xp.asarray(np.zeros(24, dtype)), requires_grad=True)
+    x = Tensor(device.xp.asarray(np.ones((5, 7, 24), dtype)), requires_grad=True)
+    slope = np.random.default_rng(0).normal(size=(5, 7, 24)).astype(dtype)
+    (found,), ran = _runs_body(monkeypatch, lambda: grad(x + bias, [bias], Tensor(device.xp.asarray(slope))))
+    assert any("reduce_columns<Add" in name for name in ran)
+    assert found.dtype == dtype
+    _close(found.numpy(), slope.astype(float).sum((0, 1)), dtype)
+    assert sum_over.pick("cuda", found.array, (0,)).name == "sum_over_cuda"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "dim"), [((5, 70), -1), ((3, 1500), 1), ((4, 9), None), ((2, 3, 1), 2)])
+def test_the_first_of_the_best_is_found(shape, dim, dtype, device, monkeypatch):
+    values = np.random.default_rng(0).integers(-9, 9, shape).astype(dtype)
+    values.reshape(-1)[[1, 2]] = np.nan
+    x = Tensor(device.xp.asarray(values))
+    for name in ("argmax", "argmin"):
+        got, ran = _runs_body(monkeypatch, lambda name=name: getattr(ops, name)(x, dim))
+        assert ran
+        assert got.dtype == np.int64
+        np.testing.assert_array_equal(got.numpy(), getattr(np, name)(values.astype(np.float32), dim))
+    if dim is not None:
+        largest, at = ops.max(x, dim)
+        np.testing.assert_array_equal(largest.numpy().astype(np.float32), np.max(values.astype(np.float32), dim))
+        np.testing.assert_array_equal(at.numpy(), np.argmax(values.astype(np.float32), dim))

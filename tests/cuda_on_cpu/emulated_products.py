@@ -1,0 +1,109 @@
+"""cublasLt's arithmetic in NumPy: the same descriptions and addresses, so that a mistake in a layout shows.
+
+`EmulatedProducts` stands for `CublasLt` as the `products` of a backend whose arrays lie in the host's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ampkit.backends.cuda.blas import Compute, Epilogue, Matrix, Memory, Product
+from ampkit.core.dtypes import bfloat16, float16, float32, float64
+
+from .cupy_like import perform
+
+_FITTING = {(d, d) for d in (float16, bfloat16, float32, float64)} | {(float16, float32), (bfloat16, float32)}
+
+
+class EmulatedProducts:
+    """Runs products where their operands lie. ran: those that it did; refuse: which it has no algorithm for."""
+
+    def __init__(self) -> None:
+        self.ran: list[Product] = []
+        self.refused: dict[Product, int] = {}
+        self.refuse: Callable[[Product], bool] = lambda product: False
+
+    def trouble(self) -> str:
+        return ""
+
+    def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
+        check(product, memory)
+        if self.refuse(product):
+            self.refused[product] = 15
+            return False
+        self.ran.append(product)
+        perform(lambda: self._multiply(product, memory, alpha, beta))
+        return True
+
+    def _multiply(self, product: Product, memory: Memory, alpha: float, beta: float) -> None:
+        a, b = (turned(view(m, at), t) for m, at, t in zip(product[:2], memory[:2], product.turn, strict=True))
+        a, b = (operand(x, product.compute) for x in (a, b))
+        with np.errstate(all="ignore"):
+            found = alpha * (a @ b) if alpha else np.zeros(product.d[1:3])  # as BLAS: NaN and all is left out
+            if beta != 0:
+                found = found + beta * view(product.c, memory.c).astype(np.float64)
+            found = _finish(product, memory, a, b, found)
+            view(product.d, memory.d)[...] = rounded(found, product)
+
+
+def check(product: Product, memory: Memory) -> None:
+    """Hold a description to what cublasLt asks of one."""
+    a, b, c, d = product[:4]
+    m, k = a[1:3][::-1] if product.turn[0] else a[1:3]
+    inner, n = b[1:3][::-1] if product.turn[1] else b[1:3]
+    assert (a.dtype, d.dtype) in _FITTING and a.dtype == b.dtype and c.dtype == d.dtype
+    assert k == inner and (m, n) == d[1:3] == c[1:3] and min(m, n, k) > 0
+    assert a.batch == b.batch == c.batch == d.batch
+    assert all(each.leading >= each.rows and each.stride >= 0 for each in (a, b, c, d))
+    assert d.batch == 1 or d.stride >= d.leading * (d.columns - 1) + d.rows  # none writes where another does
+    double = a.dtype == float64
+    assert double == (product.compute is Compute.FLOAT64) and (
+        product.compute is not Compute.TF32 or a.dtype == float32
+    )
+    for address, nbytes in zip(memory, product.alignment, strict=True):
+        assert (address and address % nbytes == 0) if nbytes else address == 0
+    assert bool(memory.bias) == product.epilogue.has_bias
+
+
+def view(matrix: Matrix, address: int) -> np.ndarray[Any, Any]:
+    """[batch, rows, columns], the memory itself."""
+    size, last = matrix.dtype.itemsize, (matrix.batch - 1) * matrix.stride + (matrix.columns - 1) * matrix.leading
+    flat = np.frombuffer((ctypes.c_char * ((last + matrix.rows) * size)).from_address(address), matrix.dtype)
+    strides = (matrix.stride * size, size, matrix.leading * size)
+    return np.lib.stride_tricks.as_strided(flat, (matrix.batch, matrix.rows, matrix.columns), strides)
+
+
+def turned(array: np.ndarray[Any, Any], turn: bool) -> np.ndarray[Any, Any]:
+    return array.swapaxes(1, 2) if turn else array
+
+
+def operand(array: np.ndarray[Any, Any], compute: Compute) -> np.ndarray[Any, Any]:
+    """The values as they are multiplied, in float64; TF32 keeps 10 bits after the point."""
+    if compute is Compute.TF32:
+        bits = array.view(np.uint32) if array.flags.c_contiguous else np.ascontiguousarray(array).view(np.uint32)
+        rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)
+        array = np.where(np.isfinite(array), rounded.view(np.float32), array)
+    return array.astype(np.float64)
+
+
+def rounded(values: np.ndarray[Any, Any], product: Product) -> np.ndarray[Any, Any]:
+    wide = values if product.compute is Compute.FLOAT64 else values.astype(np.float32)
+    return wide.astype(product.d.dtype)
+
+
+def _finish(product: Product, memory: Memory, a: Any, b: Any, found: Any) -> Any:
+    epilogue, d = product.epilogue, product.d
+    if epilogue is Epilogue.NONE:
+        return found
+    length = d.columns if epilogue is Epilogue.BGRADB else d.rows
+    vector = view(Matrix(d.dtype, length, 1, length), memory.bias)[0, :, 0]
+    if epilogue is Epilogue.BIAS:
+        return found + vector.astype(np.float64)[:, None]
+    if epilogue is Epilogue.BGRADB and d.batch == 1:
+        vector[...] = rounded(b.sum(1)[0], product)
+        return found
+    raise NotImplementedError(f"{epilogue!r} of {d.batch}")

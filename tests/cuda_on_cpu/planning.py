@@ -1,0 +1,87 @@
+"""cuDNN's plans for an H100 on a machine without a GPU.
+
+`plan` runs this file in a process of its own, with the library of no_driver.c in LD_LIBRARY_PATH. The properties of the
+device (h100.json) are typical ones, written by hand; `cudnn.create_device_properties(0).serialize()` gives those of a
+card. Needs nvidia-cudnn-frontend, and NVIDIA's wheels of cuDNN and NVRTC; `missing` says what is not there.
+
+What a card would choose may be another engine: some ask the driver for its processors, and are not for this.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def folders() -> list[Path]:
+    """The folders of NVIDIA's libraries that this environment has."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = (spec.submodule_search_locations or []) if spec else []
+    return [folder for root in roots for folder in Path(root).glob("*/lib")]
+
+
+def missing() -> str:
+    """Why nothing can be planned here; "" if it can."""
+    if importlib.util.find_spec("cudnn") is None:
+        return "no nvidia-cudnn-frontend"
+    if shutil.which("gcc") is None:
+        return "no gcc, for the stand-in of the driver"
+    for name in ("libcudnn.so.9", "libnvrtc.so.13"):
+        if not any((folder / name).exists() for folder in folders()):
+            return f"no {name} among {[str(f) for f in folders()]}"
+    return ""
+
+
+def plan(signatures: list[Any], room: Path, compiles: bool = False) -> list[dict[str, Any]]:
+    """Per signature of `backends.cuda.plans`: engines, how many, or the one that was compiled; or why it is refused.
+
+    compiles: whether plans are made ready to run, which takes a second or two each for some.
+    """
+    stub = room / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", stub, HERE / "no_driver.c"], check=True)
+    paths = {"LD_LIBRARY_PATH": [room, *folders()], "PYTHONPATH": [HERE.parents[1]]}
+    run = subprocess.run(
+        [sys.executable, __file__],
+        input=pickle.dumps((compiles, signatures)),
+        capture_output=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **{name: ":".join(map(str, found)) for name, found in paths.items()}},
+    )
+    assert run.returncode == 0, run.stderr.decode()[-4000:]
+    return [json.loads(line) for line in run.stdout.decode().splitlines() if line.startswith("{")]
+
+
+def _main() -> None:
+    import cudnn
+
+    from ampkit.backends.cuda.plans import Planner
+
+    device = cudnn.create_device_properties((HERE / "h100.json").read_text())
+    planner = Planner(cudnn, device_property=device, sm_version=90, sm_count=132)
+    compiles, signatures = pickle.load(sys.stdin.buffer)
+    for what in signatures:
+        sys.stdout.write(json.dumps(_made(planner, what, compiles)) + "\n")
+
+
+def _made(planner: Any, what: Any, compiles: bool) -> dict[str, Any]:
+    try:
+        if not compiles:
+            return {"engines": planner.graph(what).get_execution_plan_count()}
+        made = planner.plan(what)
+        return {"engine": made.graph.get_plan_name_at_index(0), "workspace": made.workspace}
+    except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as refusal:
+        return {"refused": str(refusal)[:400]}
+
+
+if __name__ == "__main__":
+    _main()

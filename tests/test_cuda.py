@@ -1,0 +1,196 @@
+"""GPUs as a user meets them: numbers about them, memory that runs out, devices that are not there."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from cuda_on_cpu import cupy_like, memory
+from cuda_on_cpu.emulated_products import EmulatedProducts
+
+import ampkit
+from ampkit import backends, nn, ops, optim
+from ampkit.backends.cuda import device as cuda_device
+from ampkit.backends.cuda.device import CUDA, connect
+from ampkit.core.primitive import reference_only
+
+
+@pytest.fixture
+def device():
+    """The emulated GPU, as "cuda"."""
+    backend = CUDA(cupy_like, products=EmulatedProducts())
+    undo = backends.install(backend)
+    yield backend
+    undo()
+
+
+@pytest.fixture
+def limit(device):
+    """Sets how many bytes more than now the device has."""
+    gc.collect()
+    yield lambda more: memory.pool.set_limit(memory.pool.used + more)
+    memory.pool.set_limit(0)
+
+
+def test_a_gpu_says_its_name_number_and_capability(device):
+    assert ampkit.cuda.is_available() and ampkit.cuda.device_count() == 1 and ampkit.cuda.current_device() == 0
+    assert ampkit.cuda.get_device_name() == ampkit.cuda.get_device_name(0) == "an emulated GPU"
+    assert ampkit.cuda.get_device_capability("cuda:0") == (9, 0)
+
+
+def test_memory_is_counted_and_so_is_its_peak(device):
+    gc.collect()
+    ampkit.cuda.empty_cache()
+    ampkit.cuda.reset_peak_memory_stats()
+    before = ampkit.cuda.memory_allocated()
+    kept = ampkit.zeros(1000, device="cuda")
+    ampkit.zeros(100_000, device="cuda")
+    assert 4000 <= ampkit.cuda.memory_allocated() - before < 8000
+    assert 404_000 <= ampkit.cuda.max_memory_allocated() - before < 410_000
+    assert ampkit.cuda.memory_reserved() - before >= 404_000
+    ampkit.cuda.empty_cache()
+    ampkit.cuda.reset_peak_memory_stats()
+    assert ampkit.cuda.max_memory_allocated() == ampkit.cuda.memory_allocated() == ampkit.cuda.memory_reserved()
+    del kept
+
+
+def test_without_a_gpu_nothing_is_held_and_questions_about_it_raise():
+    if ampkit.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert ampkit.cuda.memory_allocated() == ampkit.cuda.max_memory_allocated() == ampkit.cuda.memory_reserved() == 0
+    ampkit.cuda.reset_peak_memory_stats()
+    for ask in (ampkit.cuda.get_device_name, ampkit.cuda.get_device_capability, ampkit.cuda.synchronize):
+        with pytest.raises(ampkit.DeviceError):
+            ask()
+
+
+def test_synchronize_raises_what_the_device_found_on_its_way(device):
+    index = ampkit.tensor(np.array([1, 9]), device="cuda")
+    ops.embedding(index, ampkit.zeros(4, 2, device="cuda"))
+    with pytest.raises(ampkit.RangeError, match="9 at position 1"):
+        ampkit.cuda.synchronize()
+
+
+# memory that runs out
+
+
+def test_an_allocation_that_does_not_fit_says_what_was_asked_and_what_is_held(limit):
+    parameter = nn.Parameter(ampkit.ones(2**18, device="cuda"))
+    optimizer = optim.Adam([parameter])
+    (parameter * parameter).sum().backward()
+    optimizer.step()
+    limit(2**20)
+    with pytest.raises(ampkit.OutOfMemoryError) as told:
+        ampkit.zeros(2**19, device="cuda")
+    line, cure = str(told.value).split("\n")
+    assert line.startswith("cuda:0: needs 2.0 MiB more, got ") and "MiB free of" in line
+    assert "parameters 1.0 MiB, gradients 1.0 MiB, optimizer 2.0 MiB, activations and others" in line
+    assert all(way in cure for way in ("smaller batch", "recompute", "bfloat16"))
+    assert isinstance(told.value, MemoryError)
+
+
+def test_a_loose_parameter_and_its_gradient_are_counted(limit):
+    parameter = nn.Parameter(ampkit.ones(2**20, device="cuda"))
+    (parameter * parameter).sum().backward()
+    limit(2**20)
+    with pytest.raises(ampkit.OutOfMemoryError, match=r"parameters 4\.0 MiB, gradients 4\.0 MiB, optimizer 0 bytes"):
+        ampkit.zeros(2**19, device="cuda")
+
+
+def test_a_step_that_does_not_fit_raises_and_a_smaller_one_goes_on(limit):
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4)).to("cuda")
+    optimizer, scaler = optim.AdamW(model.parameters()), ampkit.GradScaler()
+
+    def step(rows):
+        x, labels = ampkit.ones(rows, 64, device="cuda"), ampkit.zeros(rows, dtype=ampkit.int64, device="cuda")
+        with ampkit.autocast("cuda", dtype=ampkit.float16):
+            loss = ops.cross_entropy(model(x), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.item()
+
+    first = step(8)
+    limit(600_000)
+    met = 0
+    for rows in (2000, 1500, 1200, 1000, 800, 600):  # it runs out in the forward, later in the backward
+        try:
+            step(rows)
+        except ampkit.OutOfMemoryError:
+            met += 1
+            optimizer.zero_grad()
+    assert met > 1
+    assert step(8) < first
+
+
+def test_ops_and_backwards_that_allocate_by_themselves_raise_the_same_error(limit):
+    x = ampkit.ones(2**18, device="cuda", requires_grad=True)
+    with reference_only():
+        loss = (x * x).sum()
+        limit(2**18)
+        with pytest.raises(ampkit.OutOfMemoryError):
+            loss.backward()
+        with pytest.raises(ampkit.OutOfMemoryError):
+            x * x
+
+
+def test_the_host_s_memory_error_stays_what_it_is(device):
+    error = MemoryError("Unable to allocate")
+    assert device.exhausted(error) is error
+    with pytest.raises(MemoryError) as told:
+        ampkit.zeros(2**60)
+    assert not isinstance(told.value, ampkit.OutOfMemoryError)
+
+
+# devices that are not there
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "cuda:17"])
+def test_a_gpu_of_another_number_is_one_clear_error(device, name):
+    moves = ampkit.zeros(1).to, nn.Linear(1, 1).to, ampkit.cuda.synchronize
+    for ask in moves:
+        with pytest.raises(ampkit.DeviceError, match=f"needs cuda:0, got {name}"):
+            ask(name)
+
+
+@pytest.mark.cpu
+def test_tensors_on_two_devices_are_one_clear_error(device):
+    here, there = ampkit.ones(2, 2), ampkit.ones(2, 2, device="cuda")
+    for meet in (lambda: here + there, lambda: there @ here, lambda: ops.cat([there, here]), lambda: there.add_(here)):
+        with pytest.raises(ampkit.DeviceError, match=r"tensors on one device, got cpu, cuda:0\nhelp: move them"):
+            meet()
+
+
+def test_arrays_on_two_gpus_are_refused_before_a_kernel_runs(device, monkeypatch):
+    there = device.xp.zeros((2,), ampkit.float32)
+    other = device.xp.zeros((2,), ampkit.float32)
+    monkeypatch.setattr(type(other), "device", property(lambda a: type("D", (), {"id": int(a is other)})()))
+    with pytest.raises(ampkit.DeviceError, match="softmax_forward: needs tensors on one device, got cuda:0, cuda:1"):
+        device.on_one("softmax_forward", (there, None, np.int64(2), other))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [
+        ({"driverGetVersion": lambda: 0}, "needs NVIDIA's driver, got none"),
+        ({"driverGetVersion": lambda: 12040}, "a driver for CUDA 12 and CuPy for CUDA 13"),
+    ],
+)
+def test_to_cuda_says_why_there_is_no_gpu(monkeypatch, runtime, words):
+    for name, found in runtime.items():
+        monkeypatch.setattr(cupy_like.cuda.runtime, name, found)
+    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: cupy_like)
+    with pytest.raises(ampkit.DeviceError) as told:
+        connect()
+    assert words in str(told.value) and "\nhelp: " in str(told.value)
+
+
+def test_to_cuda_without_a_gpu_raises_once_and_moves_nothing():
+    if ampkit.cuda.is_available():
+        pytest.skip("there is a GPU")
+    layer = nn.Linear(2, 2)
+    with pytest.raises(ampkit.DeviceError, match="help: "):
+        layer.to("cuda")
+    assert layer.weight.device == "cpu"

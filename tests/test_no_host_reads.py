@@ -1,0 +1,163 @@
+"""A training step never reads the device: no wait in it, by whatever model, format and optimizer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_on_cpu import cupy_like, emulator
+from cuda_on_cpu.emulated_products import EmulatedProducts
+
+import ampkit
+from ampkit import backends, nn, ops, optim
+from ampkit.backends.cuda.device import CUDA
+from ampkit.models import cnn
+from ampkit.models.transformer import GPT
+
+pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
+
+
+@pytest.fixture(autouse=True)
+def device():
+    """The emulated GPU, where tensors are made."""
+    undo = backends.install(CUDA(cupy_like, products=EmulatedProducts()))
+    ampkit.set_default_device("cuda")
+    yield
+    ampkit.set_default_device("cpu")
+    undo()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(0.1), nn.Linear(16, 5))
+
+
+MODELS = {
+    "mlp": (mlp, lambda rng: rng.standard_normal((6, 8)).astype(np.float32)),
+    "cnn": (lambda: cnn(1, 5, width=4), lambda rng: rng.standard_normal((6, 1, 8, 8)).astype(np.float32)),
+    "gpt": (lambda: GPT(5, 4, 1, 2, 8, dropout=0.1), lambda rng: rng.integers(0, 5, (2, 3))),
+}
+OPTIMIZERS = {
+    "adamw": lambda p: optim.AdamW(p, lr=1e-2),
+    "sgd": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=1e-3),
+}
+
+
+class Training:
+    """A model and all that trains it; `step` is one whole step on a new batch."""
+
+    def __init__(self, model, optimizer, dtype, **options):
+        make, self.batch = MODELS[model]
+        ampkit.manual_seed(0)
+        self.rng, self.dtype, self.model = np.random.default_rng(0), dtype, make().to("cuda")
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
+        self.schedule = optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 10)
+        self.scaler = ampkit.GradScaler(enabled=dtype == ampkit.float16, **options)
+
+    def loss(self):
+        x = ampkit.tensor(self.batch(self.rng), device="cuda")
+        with ampkit.autocast("cuda", dtype=self.dtype):
+            logits = self.model(x)
+            logits = logits.reshape(-1, logits.shape[-1])
+            targets = ampkit.tensor(self.rng.integers(0, 5, logits.shape[0]), device="cuda")
+            return ops.cross_entropy(logits, targets, label_smoothing=0.1)
+
+    def step(self, factor=1.0):
+        loss = self.loss()
+        self.scaler.scale(loss * factor).backward()
+        self.scaler.unscale_(self.optimizer)
+        norm = optim.clip_grad_norm_(self.model.parameters(), 1.0)
+        result = self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return loss, norm, result
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float16, ampkit.bfloat16], ids=str)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_no_step_after_the_first_reads_the_device(model, optimizer, dtype):
+    training = Training(model, optimizer, dtype)
+    training.step()
+    before = cupy_like.waits[0]
+    losses = [training.step()[0] for _ in range(3)]
+    assert cupy_like.waits[0] == before
+    assert all(np.isfinite(loss.item()) for loss in losses)
+
+
+def accumulated(t):
+    for _ in range(2):
+        t.scaler.scale(t.loss() / 2).backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+    t.optimizer.zero_grad(set_to_none=False)
+
+
+def clipped_by_value(t):
+    t.scaler.scale(t.loss()).backward()
+    t.scaler.unscale_(t.optimizer)
+    optim.clip_grad_value_(t.model.parameters(), 0.1)
+    optim.clip_grad_norm_(t.model.parameters(), 1.0, norm_type=float("inf"))
+    t.scaler.step(t.optimizer)
+    t.scaler.update(), t.schedule.step(), t.optimizer.zero_grad()
+
+
+def with_its_own_scale(t):
+    t.scaler.scale(t.loss()).backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update(512.0)
+    t.model.zero_grad()
+
+
+def unscaled(t):
+    loss = t.loss()
+    loss.backward()
+    t.optimizer.step(), t.schedule.step()
+    t.optimizer.zero_grad()
+
+
+def evaluated(t):
+    with ampkit.no_grad():
+        t.model.eval()
+        t.loss()
+        t.model.train()
+    unscaled(t)
+
+
+WAYS = [accumulated, clipped_by_value, with_its_own_scale, unscaled, evaluated]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("schedule", ["OneCycleLR", "LambdaLR"])
+def test_nor_do_other_ways_to_train(way, schedule):
+    training = Training("cnn", "adamw", ampkit.float16)
+    options = {"OneCycleLR": {"max_lr": 0.1, "total_steps": 9}, "LambdaLR": {"lr_lambda": lambda n: 0.9**n}}[schedule]
+    training.schedule = getattr(optim.lr_scheduler, schedule)(training.optimizer, **options)
+    way(training)
+    before = cupy_like.waits[0]
+    way(training), way(training)
+    assert cupy_like.waits[0] == before
+
+
+def test_a_step_that_overflows_is_skipped_without_a_wait_and_all_that_follows_steps_with_it():
+    training = Training("mlp", "adamw", ampkit.float16, growth_interval=2)
+    training.step()
+    kept = [p.detach().numpy(force=True).copy() for p in training.model.parameters()]
+    rate = training.schedule.get_last_lr()
+    before = cupy_like.waits[0]
+    result = training.step(factor=float("inf"))[2]
+    assert cupy_like.waits[0] == before
+    assert result.skipped and training.scaler.get_scale() == 2.0**15
+    assert training.schedule.get_last_lr() == rate
+    for parameter, was in zip(training.model.parameters(), kept, strict=True):
+        np.testing.assert_array_equal(parameter.detach().numpy(force=True), was)
+    training.step(), training.step()
+    assert training.scaler.get_scale() == 2.0**16 and training.schedule.last_epoch == 3
+
+
+def test_a_scale_that_collapses_stops_the_training_in_a_later_step():
+    training = Training("mlp", "sgd", ampkit.float16, init_scale=4.0, min_scale=2.0)
+    training.step()
+    training.step(factor=float("inf"))
+    training.step(factor=float("inf"))
+    with pytest.raises(ampkit.ScaleCollapseError):
+        [training.step(factor=float("inf")) for _ in range(2)]
