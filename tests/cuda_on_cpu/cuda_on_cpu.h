@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "stub/crt/host_defines.h"
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 

@@ -1,5 +1,6 @@
 // The words of CUDA C++ that NVIDIA's headers use, for a host compiler: most mean nothing to it.
 #pragma once
+#define __HOST_DEFINES_H__  // a whole toolkit has a file of this name beside its headers, which it finds first
 #define __global__
 #define __device__
 #define __host__
