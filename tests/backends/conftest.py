@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuda_on_cpu import emulated
+from cuda_on_cpu import emulated, emulator
 
 from ampkit import backends
 from ampkit.backends.cpu.dnnl import isa
@@ -27,3 +27,17 @@ def device():
     undo = backends.install(backend)
     yield backend
     undo()
+
+
+@pytest.fixture
+def launches(request, monkeypatch):
+    """The names of the kernels that ran, of those in the test file's OURS."""
+    found, call = [], emulator.Function.__call__
+
+    def run(self, *args, **options):
+        if self.name in request.module.OURS:
+            found.append(self.name.partition("<")[0])
+        return call(self, *args, **options)
+
+    monkeypatch.setattr(emulator.Function, "__call__", run)
+    return found

@@ -35,20 +35,6 @@ WHOLE = ["batch_norm_moments", "batch_norm_statistics", "batch_norm_forward"]
 BACK = ["batch_norm_slopes", "batch_norm_gradients", "batch_norm_backward"]
 
 
-@pytest.fixture
-def launches(monkeypatch):
-    """The names of this file's kernels that ran."""
-    found, call = [], emulator.Function.__call__
-
-    def run(self, *args, **options):
-        if self.name in OURS:
-            found.append(self.name.partition("<")[0])
-        return call(self, *args, **options)
-
-    monkeypatch.setattr(emulator.Function, "__call__", run)
-    return found
-
-
 def draw(shape, dtype, seed=0):
     return np.random.default_rng([seed, *shape]).normal(0.5, 2, shape).astype(dtype)
 

@@ -25,20 +25,6 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def launches(monkeypatch):
-    """The names of this file's kernels that ran."""
-    found, call = [], emulator.Function.__call__
-
-    def run(self, *args, **options):
-        if self.name in OURS:
-            found.append(self.name.partition("<")[0])
-        return call(self, *args, **options)
-
-    monkeypatch.setattr(emulator.Function, "__call__", run)
-    return found
-
-
 def draw(shape, dtype, seed=0):
     return np.random.default_rng([seed, *shape]).normal(0, 3, shape).astype(dtype)
 

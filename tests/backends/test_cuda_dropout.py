@@ -22,20 +22,6 @@ DTYPES = pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 DRAWS = [(0.5, 0, 0), (0.1, 7, 3), (0.9, 2**64 - 1, 2**40 + 1), (1e-6, 5, 1), (1.0, 5, 2)]
 
 
-@pytest.fixture
-def launches(monkeypatch):
-    """The names of this file's kernels that ran."""
-    found, call = [], emulator.Function.__call__
-
-    def run(self, *args, **options):
-        if self.name in OURS:
-            found.append(self.name.partition("<")[0])
-        return call(self, *args, **options)
-
-    monkeypatch.setattr(emulator.Function, "__call__", run)
-    return found
-
-
 def draw(shape, dtype, seed=0):
     return np.random.default_rng([seed, *shape]).normal(0.5, 2, shape).astype(dtype)
 

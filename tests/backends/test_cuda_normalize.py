@@ -25,20 +25,6 @@ def draw(shape, dtype, seed=0):
     return np.random.default_rng([seed, *shape]).normal(0.5, 2, shape).astype(dtype)
 
 
-@pytest.fixture
-def launches(monkeypatch):
-    """The names of this file's kernels that ran."""
-    found, call = [], emulator.Function.__call__
-
-    def run(self, *args, **options):
-        if self.name in OURS:
-            found.append(self.name.partition("<")[0])
-        return call(self, *args, **options)
-
-    monkeypatch.setattr(emulator.Function, "__call__", run)
-    return found
-
-
 def norm(kind, place, arrays, dy, asked=(True, True, True)):
     """The answer of a norm and its gradients, of arrays x, weight and bias, as NumPy arrays."""
     *arrays, more = arrays

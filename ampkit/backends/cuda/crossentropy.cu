@@ -2,7 +2,7 @@
 //
 // A block has a row, reads it once each way and keeps no probabilities: exp(x - lse) gives them back. Rows may begin
 // anywhere: 16-byte accesses lie between single ones at their ends. A label that is no class makes its loss NaN.
-#include "block.cuh"
+#include "peak.cuh"
 
 // f(at, v, n) for all values of a row, n at a time, by the threads of the block.
 template <typename S, typename F>
@@ -39,26 +39,6 @@ __device__ __forceinline__ void put(S* to, const float* v, int n) {
 #pragma unroll
     for (int j = 0; j < n; j++) to[j] = from_float<S>(v[j]);
 }
-
-// The maximum of some values, and the sum of exp(value - maximum).
-struct Peak {
-    float most, sum;
-};
-
-__device__ __forceinline__ Peak across(Peak p, int with) {
-    return {__shfl_xor_sync(ALL_LANES, p.most, with), __shfl_xor_sync(ALL_LANES, p.sum, with)};
-}
-
-struct Peaks {
-    static __device__ __forceinline__ Peak combine(Peak a, Peak b) {
-        float most = Max::combine(a.most, b.most);
-        return {most, a.sum * shrunk(a.most, most) + b.sum * shrunk(b.most, most)};
-    }
-    template <typename T>
-    static __device__ __forceinline__ Peak nothing() { return {-INFINITY_F, 0.0f}; }
-    // exp(from - to), and 1 where both are the same infinity.
-    static __device__ __forceinline__ float shrunk(float from, float to) { return from == to ? 1.0f : expf(from - to); }
-};
 
 // What a label stands for: nothing if it is ignored, no class, or a class with its weight.
 struct Label {

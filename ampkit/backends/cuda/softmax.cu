@@ -3,27 +3,7 @@
 // A row of up to 32 * V * K values belongs to a warp and lies in its registers: one pass over memory. With K = 0 it
 // belongs to a block: a pass for its maximum and the sum under it, and one that answers, from shared memory if the row
 // was kept there. V values are accessed at once; with V = 8, cols is a multiple of 8 and rows lie on 16-byte boundaries.
-#include "block.cuh"
-
-// The maximum of some values, and the sum of exp(value - maximum).
-struct Peak {
-    float most, sum;
-};
-
-__device__ __forceinline__ Peak across(Peak p, int with) {
-    return {__shfl_xor_sync(ALL_LANES, p.most, with), __shfl_xor_sync(ALL_LANES, p.sum, with)};
-}
-
-struct Peaks {
-    static __device__ __forceinline__ Peak combine(Peak a, Peak b) {
-        float most = Max::combine(a.most, b.most);
-        return {most, a.sum * shrunk(a.most, most) + b.sum * shrunk(b.most, most)};
-    }
-    template <typename T>
-    static __device__ __forceinline__ Peak nothing() { return {-INFINITY_F, 0.0f}; }
-    // exp(from - to), and 1 where both are the same infinity.
-    static __device__ __forceinline__ float shrunk(float from, float to) { return from == to ? 1.0f : expf(from - to); }
-};
+#include "peak.cuh"
 
 // One value of the answer. An infinite or NaN maximum spoils the row: x - most is NaN there, or the sum is.
 template <bool LOG>
