@@ -198,6 +198,15 @@ def test_a_backward_through_weights_that_a_launch_changed_raises(device):
         loss.backward()
 
 
+def test_attention_in_float32_runs_its_reference_on_products_that_can_be_recorded(device):
+    q = ampkit.randn(2, 3, 9, 8, device="cuda")
+    attend = ampkit.compile(lambda q: ops.scaled_dot_product_attention(q, q, q, is_causal=True))
+    with ampkit.no_grad():
+        found = [attend(q).numpy() for _ in range(5)]
+    assert all(np.array_equal(found[0], each) for each in found)
+    assert len({each.dtype for each in found}) == 1
+
+
 def test_random_numbers_of_the_host_are_refused(device):
     @ampkit.compile
     def step(x):

@@ -21,6 +21,7 @@ from ..core.policy import Cast
 from ..core.random import keep_mask
 from ..core.replay import Taped, plain
 from ..core.tensor import Tensor
+from .sums import dot_along, times
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -161,7 +162,7 @@ def _forward(a: _Operands, causal: bool, scale: float, dropout_p: float, draw: A
         lse[block.rows] = np.where(total == 0, np.inf, highest + np.log(total))[..., 0]
         if keep is not None:
             weights *= keep[block.scores]
-        out[block.rows] = (weights @ a.value[block.columns]) / (np.where(total == 0, 1, total) * (1 - dropout_p))
+        out[block.rows] = times(weights, a.value[block.columns]) / (np.where(total == 0, 1, total) * (1 - dropout_p))
     return out, lse
 
 
@@ -177,21 +178,21 @@ def _backward(
         np.exp(weights, out=weights)
         kept = weights if keep is None else weights * keep[block.scores] / (1 - dropout_p)
         if dv is not None:
-            dv[block.columns] += kept.swapaxes(-1, -2) @ slopes
+            dv[block.columns] += times(kept.swapaxes(-1, -2), slopes)
         if dq is None and dk is None and dadded is None:
             continue
-        ds = slopes @ a.value[block.columns].swapaxes(-1, -2)
+        ds = times(slopes, a.value[block.columns].swapaxes(-1, -2))
         if keep is not None:
             ds *= keep[block.scores]
             ds /= 1 - dropout_p
-        ds -= np.einsum("...j,...j->...", weights, ds)[..., None]
+        ds -= dot_along(weights, ds, -1)
         ds *= weights
         if dadded is not None:
             dadded[block.scores] = ds
         if dq is not None:
-            dq[block.rows] = (ds @ a.key[block.columns]) * scale
+            dq[block.rows] = times(ds, a.key[block.columns]) * scale
         if dk is not None:
-            dk[block.columns] += ds.swapaxes(-1, -2) @ (a.query[block.rows] * scale)
+            dk[block.columns] += times(ds.swapaxes(-1, -2), a.query[block.rows] * scale)
     return dq, dk, dv, dadded
 
 
@@ -216,7 +217,7 @@ def _on_tape(a: _Operands, causal: bool, scale: float, dropout_p: float, draw: A
 
 
 def _scores(a: _Operands, block: _Block, causal: bool, scale: float) -> Array:
-    scores = (a.query[block.rows] * scale) @ a.key[block.columns].swapaxes(-1, -2)
+    scores = times(a.query[block.rows] * scale, a.key[block.columns].swapaxes(-1, -2))
     if a.added is not None:
         scores += a.added[block.scores]
     if a.allowed is not None:

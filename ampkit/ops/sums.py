@@ -10,19 +10,26 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ArgumentError
-from ..core.replay import Taped
+from ..core.primitive import Primitive
 
 
 def dot_last(a: Any, b: Any) -> Any:
     """Sum of a * b over the last axis: [..., n], [..., n] -> [..., 1]."""
-    if isinstance(a, Taped) or isinstance(b, Taped):
-        return (a * b).sum(-1, keepdims=True)
-    return np.einsum("...i,...i->...", a, b)[..., None]
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.einsum("...i,...i->...", a, b)[..., None]
+    return (a * b).sum(-1, keepdims=True)  # CuPy's einsum may be a product of cuBLAS, which cannot be recorded
 
 
 def dot_along(a: Any, b: Any, axis: int) -> Any:
     """Sum of a * b over `axis`, which stays with length 1."""
     return dot_last(a, b) if axis in (-1, a.ndim - 1) and a.ndim else (a * b).sum(axis, keepdims=True)
+
+
+def _times(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+times = Primitive("times", "sums", _times)  # (a [..., M, K], b [..., K, N], float arrays): their product
 
 
 def channels(array: Any) -> Any:
@@ -32,17 +39,17 @@ def channels(array: Any) -> Any:
 
 def dot_channels(a: Any, b: Any) -> Any:
     """Sum of a * b over all but the channels: [N, C, S], [N, C, S] -> [C, 1]."""
-    if isinstance(a, Taped) or isinstance(b, Taped):
-        return (a * b).sum((0, 2)).reshape(-1, 1)
-    return np.einsum("ncs,ncs->c", a, b)[:, None]
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.einsum("ncs,ncs->c", a, b)[:, None]
+    return (a * b).sum((0, 2)).reshape(-1, 1)
 
 
 def sum_channels(a: Any) -> Any:
     """Sum over all but the channels: [N, C, S] -> [C, 1]."""
-    if isinstance(a, Taped):
+    if not isinstance(a, np.ndarray):
         return a.sum((0, 2)).reshape(-1, 1)
     batch, channels, size = a.shape
-    rows = a.reshape(batch * channels, size) @ np.ones_like(a, shape=(size,))  # a product outruns sums of short rows
+    rows = a.reshape(batch * channels, size) @ np.ones(size, a.dtype)  # a product outruns sums of short rows
     return rows.reshape(batch, channels).sum(0)[:, None]
 
 

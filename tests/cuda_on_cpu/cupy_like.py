@@ -76,7 +76,7 @@ class ndarray:
         if known is not None and len(args) > len(known):
             raise TypeError(f"{name}: CuPy takes {len(known)} arguments, got {len(args)}")
         if name not in ("asarray", "array", "take", "repeat"):
-            _need_device(name, args)
+            _need_loop(name, args)
         if name in ("nonzero", "unique", "flatnonzero", "argwhere", "array_equal"):
             _wait()
         if name in ("argmax", "argmin", "sort", "argsort", "cumsum", "cumprod") and _is_bfloat16(args[0]):
@@ -231,6 +231,8 @@ def _is_bfloat16(value):
 
 def _need_loop(name, inputs):
     """CuPy's refusals of operands: NumPy arrays, and dtypes that a ufunc has no loop for."""
+    if name in ("matmul", "dot", "tensordot", "einsum", "inner", "vdot") and recording():
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
     _need_device(name, inputs)
     loops = _CUPY["ufuncs"].get(name)
     if loops is not None and any(map(_is_bfloat16, inputs)) and not any("E" in loop for loop in loops):
