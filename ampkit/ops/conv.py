@@ -14,6 +14,7 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, apply
+from .sums import times
 from .windows import Windows, add_columns, batched, columns_by_block, fold, pair, unbatched, unfold, windows
 
 __all__ = ["conv1d", "conv2d", "conv_transpose2d", "fold", "unfold"]
@@ -29,7 +30,7 @@ def convolve(images: Array, weight: Array, w: Windows, groups: int) -> Array:
         return (kernels @ _columns(images, w, groups)).reshape(batch, weight.shape[0], rows, columns)
     maps = np.empty_like(images, shape=(*kernels.shape[:2], rows * columns * batch), order="C")
     for part, found in columns_by_block(images, w):
-        np.matmul(kernels, _grouped(found, groups), out=maps[:, :, part])
+        times(kernels, _grouped(found, groups), maps[:, :, part])
     return maps.reshape(weight.shape[0], rows, columns, batch).transpose(3, 0, 1, 2)
 
 
@@ -41,13 +42,13 @@ def input_gradient(maps: Array, weight: Array, w: Windows, groups: int) -> Array
         columns = columns.reshape(batch, columns.shape[1] * columns.shape[2], columns.shape[3])
         return apply(fold, columns, w.size, w.kernel, w.dilation, w.pads, w.stride)
     rows = _rows(maps, groups)
-    times = np.multiply if rows.shape[1] == 1 else np.matmul  # with one map per group the product is an outer one
+    by = np.multiply if rows.shape[1] == 1 else times  # with one map per group the product is an outer one
     if w.pointwise:
-        return times(kernels, rows).reshape(channels, *w.size, batch).transpose(3, 0, 1, 2)
+        return by(kernels, rows).reshape(channels, *w.size, batch).transpose(3, 0, 1, 2)
     home = np.zeros_like(maps, shape=(channels, *w.padded, batch), order="C")
     line = w.count[1] * batch
     for first, end in w.row_blocks(channels, batch):
-        columns = times(kernels, rows[:, :, first * line : end * line])
+        columns = by(kernels, rows[:, :, first * line : end * line])
         add_columns(home, columns.reshape(channels, *w.kernel, end - first, w.count[1], batch), w, first, end)
     return w.crop(home).transpose(3, 0, 1, 2)
 
@@ -59,7 +60,7 @@ def weight_gradient(images: Array, maps: Array, w: Windows, groups: int) -> Arra
         return (_by_group(maps, groups) @ _columns(images, w, groups).swapaxes(-1, -2)).sum(0).reshape(shape)
     rows, total = _rows(maps, groups), None
     for part, columns in columns_by_block(images, w):
-        product = rows[:, :, part] @ _grouped(columns, groups).swapaxes(1, 2)
+        product = times(rows[:, :, part], _grouped(columns, groups).swapaxes(1, 2))
         total = product if total is None else total + product
     return total.reshape(shape)
 

@@ -25,11 +25,11 @@ def dot_along(a: Any, b: Any, axis: int) -> Any:
     return dot_last(a, b) if axis in (-1, a.ndim - 1) and a.ndim else (a * b).sum(axis, keepdims=True)
 
 
-def _times(a: Any, b: Any) -> Any:
-    return a @ b
+def _times(a: Any, b: Any, out: Any = None) -> Any:
+    return a @ b if out is None else np.matmul(a, b, out=out)
 
 
-times = Primitive("times", "sums", _times)  # (a [..., M, K], b [..., K, N], float arrays): their product
+times = Primitive("times", "sums", _times)  # (a [..., M, K], b [..., K, N], out or None): the product of float arrays
 
 
 def channels(array: Any) -> Any:

@@ -277,3 +277,18 @@ def test_the_host_waits_for_nothing(gpu):
     gpu.xp.waits[0] = 0
     computed(name, arrays, p)
     assert gpu.xp.waits[0] == 0
+
+
+def test_without_cudnn_the_products_are_cublaslts(device, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, k = (rng.normal(size=shape).astype("f") for shape in ((2, 4, 6, 6), (6, 2, 3, 3)))
+    monkeypatch.setattr(type(device.dnn), "trouble", lambda self: "none here")
+    answers = []
+    for place in (np.asarray, device.xp.asarray):
+        images, kernels = Tensor(place(x), True), Tensor(place(k), True)
+        out = ops.conv2d(images, kernels, padding=1, groups=2)
+        out.sum().backward()
+        answers.append([out.numpy(force=True), images.grad.numpy(), kernels.grad.numpy()])
+    for got, want in zip(*answers, strict=True):
+        np.testing.assert_allclose(got, want, 1e-5, 1e-5)
+    assert len(device.products.ran) >= 3

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...ops.sums import times
-from .gemm import fits, product
+from .gemm import fits, multiply, product
 
 Array = Any
 
 
-@times.on("cuda", when=lambda a, b: fits(a, b) and a.size > 0 and b.size > 0)
-def times_cuda(a: Array, b: Array) -> Array:
+@times.on("cuda", when=lambda a, b, out=None: fits(a, b, out) and a.size > 0 and b.size > 0)
+def times_cuda(a: Array, b: Array, out: Array | None = None) -> Array:
+    if out is not None:
+        return out if multiply(a, b, out) else times.reference.run(a, b, out)
     found = product(a, b, a.dtype)
     return times.reference.run(a, b) if found is None else found
