@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class CUDA:
         self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
         self.usage = Usage(xp, index)
         self.several = xp.cuda.runtime.getDeviceCount() > 1  # then arrays may lie on different devices
+        self._here = xp.cuda.Device(index) if self.several else nullcontext()
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
         self.staging = Staging(xp, index)
         self.recording: Any = None  # what graph.Recording leaves for later, while a step is recorded
@@ -60,7 +62,7 @@ class CUDA:
 
     def asarray(self, values: Any, dtype: DType | None = None) -> Array:
         try:
-            with self.xp.cuda.Device(self.index):
+            with self._here:
                 return self.xp.asarray(values, dtype)
         except MemoryError as error:
             raise self.exhausted(error) from None
@@ -71,14 +73,14 @@ class CUDA:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         try:
-            with self.xp.cuda.Device(self.index):
+            with self._here:
                 return self.xp.empty(shape, dtype)
         except MemoryError as error:
             raise self.exhausted(error) from None
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
         try:
-            with self.xp.cuda.Device(self.index):
+            with self._here:
                 return self.xp.zeros(shape, dtype)
         except MemoryError as error:
             raise self.exhausted(error) from None
