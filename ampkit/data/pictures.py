@@ -18,7 +18,7 @@ class Pictures(BatchDataset):
     """Images with labels; item i is (image [c, h, w] float32, label [] int64).
 
     images: [n, c, h, w] uint8, or what has a length and gives [b, c, h, w] uint8 for an array of numbers, as
-    `images.Folder` does. labels [n] integer. mean, std: by channel, of values in [0, 1].
+    `ImageFolder` does. labels [n] integer. mean, std: by channel, of values in [0, 1].
     crop: zeros around the image before a window is taken; flip: mirror half of them; cutout: side of the square that
     is set to the mean; each drawn from (seed, epoch, index), see `augment`. A DataLoader asks for `batch`, and says
     the epoch; items asked for by number are those of epoch 0.

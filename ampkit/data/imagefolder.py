@@ -22,7 +22,7 @@ _GAP = rb"(?:\s|#[^\n]*\n)+"
 _NETPBM = re.compile(rb"P([56])" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)\s")
 
 
-class Folder:
+class ImageFolder:
     """The images under `folder`, a folder per class, by number: folder[indices] is [b, *shape] uint8.
 
     shape: (channels, height, width) of each of them; channels 1 or 3. Files are in the order of their paths, classes

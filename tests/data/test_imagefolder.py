@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ampkit.core.errors import FileError
-from ampkit.data import images
+from ampkit.data import imagefolder
+from ampkit.data.imagefolder import ImageFolder
 from ampkit.data.pictures import Pictures
 from ampkit.utils.data import DataLoader
 
@@ -31,7 +32,7 @@ def folder(tmp_path):
 
 
 def test_classes_are_numbered_by_name_and_images_by_path(folder):
-    found = images.Folder(folder, (3, 2, 4))
+    found = ImageFolder(folder, (3, 2, 4))
     assert found.classes == ("cat", "dog")
     assert found.labels.tolist() == [0, 1, 1]
     assert [path.name for path in found.paths] == ["a.npy", "1.npy", "2.ppm"]
@@ -40,7 +41,7 @@ def test_classes_are_numbered_by_name_and_images_by_path(folder):
 
 
 def test_a_folder_feeds_pictures_to_a_loader(folder):
-    found = images.Folder(folder, (3, 2, 4))
+    found = ImageFolder(folder, (3, 2, 4))
     ((x, y),) = DataLoader(Pictures(found, found.labels), 3, num_workers=2)
     np.testing.assert_allclose(x.numpy()[1], COLOR.transpose(2, 0, 1) / 255, atol=1e-6)
     assert y.numpy().tolist() == [0, 1, 1]
@@ -50,25 +51,25 @@ def test_gray_images_have_one_channel(tmp_path):
     np.save(tmp_path / "a.npy", GRAY)
     (tmp_path / "b.pgm").write_bytes(b"P5 4 2 255\n" + GRAY.tobytes())
     for name in ("a.npy", "b.pgm"):
-        np.testing.assert_array_equal(images.read(tmp_path / name, gray=True), GRAY[None])
+        np.testing.assert_array_equal(imagefolder.read(tmp_path / name, gray=True), GRAY[None])
 
 
 def test_classes_can_be_given_and_others_are_refused(folder):
-    assert images.Folder(folder, (3, 2, 4), ("bird", "dog", "cat")).labels.tolist() == [1, 1, 2]
+    assert ImageFolder(folder, (3, 2, 4), ("bird", "dog", "cat")).labels.tolist() == [1, 1, 2]
     with pytest.raises(FileError, match="classes among dog, bird, got cat"):
-        images.Folder(folder, (3, 2, 4), ("dog", "bird"))
+        ImageFolder(folder, (3, 2, 4), ("dog", "bird"))
 
 
 def test_a_folder_that_is_missing_or_empty_is_named(tmp_path):
     with pytest.raises(FileError, match="folder of images per class, got .*nowhere.*, which is none"):
-        images.Folder(tmp_path / "nowhere", (3, 2, 4))
+        ImageFolder(tmp_path / "nowhere", (3, 2, 4))
     with pytest.raises(FileError, match="a folder per class with .npy, .* files, got none"):
-        images.Folder(tmp_path, (3, 2, 4))
+        ImageFolder(tmp_path, (3, 2, 4))
 
 
 def test_an_image_of_another_size_is_named(folder):
     np.save(folder / "cat" / "big.npy", np.zeros((3, 4, 3), np.uint8))
-    found = images.Folder(folder, (3, 2, 4))
+    found = ImageFolder(folder, (3, 2, 4))
     with pytest.raises(FileError, match=r"big.npy: needs an image of 3 x 2 x 4, got 3 x 3 x 4"):
         found[np.array([0])]
 
@@ -97,7 +98,7 @@ def test_a_file_that_is_no_image_is_refused_and_named(tmp_path, name, content, m
     else:
         save(tmp_path / name, content)
     with pytest.raises(FileError, match=message) as caught:
-        images.read(tmp_path / name)
+        imagefolder.read(tmp_path / name)
     assert name in str(caught.value)
 
 
@@ -105,14 +106,14 @@ def test_without_pillow_other_kinds_are_refused_in_one_line_with_the_cure(tmp_pa
     monkeypatch.setitem(sys.modules, "PIL", None)
     (tmp_path / "a.png").write_bytes(b"")
     with pytest.raises(FileError, match="a.png: needs Pillow to read .png, got none installed\nhelp: pip install"):
-        images.read(tmp_path / "a.png")
+        imagefolder.read(tmp_path / "a.png")
 
 
 def test_with_pillow_a_png_is_read_in_color_and_in_gray(tmp_path):
     pillow = pytest.importorskip("PIL.Image")
     pillow.fromarray(COLOR).save(tmp_path / "a.png")
-    np.testing.assert_array_equal(images.read(tmp_path / "a.png"), COLOR.transpose(2, 0, 1))
-    assert images.read(tmp_path / "a.png", gray=True).shape == (1, 2, 4)
+    np.testing.assert_array_equal(imagefolder.read(tmp_path / "a.png"), COLOR.transpose(2, 0, 1))
+    assert imagefolder.read(tmp_path / "a.png", gray=True).shape == (1, 2, 4)
     (tmp_path / "b.png").write_bytes(b"no picture")
     with pytest.raises(FileError, match="b.png: needs an image"):
-        images.read(tmp_path / "b.png")
+        imagefolder.read(tmp_path / "b.png")
