@@ -186,7 +186,7 @@ def _check_samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: 
 
 
 def _check_workers(count: Any, factor: Any) -> None:
-    if not isinstance(count, int) or count < 0:
+    if not isinstance(count, int | np.integer) or count < 0:
         raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
     if factor is not None and (not isinstance(factor, int) or factor < 1):
         raise ArgumentError("DataLoader", "prefetch_factor from 1", repr(factor))
