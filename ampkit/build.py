@@ -16,8 +16,11 @@ from .core import random
 from .core.errors import ArgumentError, ConfigError
 from .core.policy import Policy, autocast
 from .core.tensor import Tensor
-from .data import digits, synthetic, text
+from .data import cifar10, digits, mnist, synthetic, text
+from .data.datasets import Subset
+from .data.imagefolder import ImageFolder
 from .data.loader import DataLoader, TensorDataset
+from .data.pictures import Pictures
 from .data.prefetch import prefetch
 from .optim import lr_scheduler
 from .scaler import GradScaler
@@ -85,6 +88,35 @@ def feed(recipe: Recipe) -> Feed:
 
 def _digits(recipe: Recipe, data: sections.Digits) -> Feed:
     return _sampled(recipe, digits.load("train"), digits.load("test"), "samples")
+
+
+def _mnist(recipe: Recipe, data: sections.MNIST) -> Feed:
+    train, test = (mnist.load(split, data.folder, data.download) for split in ("train", "test"))
+    return _pictured(recipe, data, train, test)
+
+
+def _cifar10(recipe: Recipe, data: sections.CIFAR10) -> Feed:
+    train, test = (cifar10.load(split, data.folder, data.download) for split in ("train", "test"))
+    return _pictured(recipe, data, train, test)
+
+
+def _folders(recipe: Recipe, data: sections.Images) -> Feed:
+    train = ImageFolder(data.folder, data.shape)
+    if len(train.classes) != data.classes:
+        raise ConfigError("data.classes", f"{len(train.classes)}, the folders in {data.folder}", f"{data.classes}")
+    test = ImageFolder(data.held_out, data.shape, train.classes)
+    return _pictured(recipe, data, (train, train.labels), (test, test.labels))
+
+
+def _pictured(recipe: Recipe, data: Any, train: tuple[Any, Any], test: tuple[Any, Any]) -> Feed:
+    """A feed of images kept as bytes: shuffled and augmented anew in each epoch, held out as they are."""
+    seed, size = recipe.train.seed, data.batch_size
+    changes = data.model_dump(include={"crop", "flip", "cutout"})
+    changed = Pictures(*train, data.mean, data.std, **changes, seed=seed)
+    loader = DataLoader(changed, size, shuffle=True, num_workers=data.workers, generator=random.Stream(seed))
+    kept = _spread(len(test[0]), size, recipe.train.eval_batches)
+    held_out = DataLoader(Subset(Pictures(*test, data.mean, data.std), kept), size, num_workers=data.workers)
+    return Feed(_forever(loader), lambda: map(_pair, held_out), size, "samples", len(loader))
 
 
 def _images(recipe: Recipe, data: sections.SyntheticImages) -> Feed:
@@ -167,6 +199,9 @@ def _text(recipe: Recipe, data: sections.Text) -> Feed:
 
 _FEEDS: dict[type, Callable[..., Feed]] = {
     sections.Digits: _digits,
+    sections.MNIST: _mnist,
+    sections.CIFAR10: _cifar10,
+    sections.Images: _folders,
     sections.SyntheticImages: _images,
     sections.SyntheticTokens: _tokens,
     sections.Text: _text,

@@ -160,7 +160,17 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("amp.overrides.softmax=lo", "amp.overrides.softmax: needs one of low, float32"),
         ("amp.min_scale=1e6", "amp.min_scale: needs at most init_scale, 65536.0, got 1000000.0"),
         ("amp.max_scale=2", "amp.max_scale: needs at least init_scale, 65536.0, got 2.0"),
-        ("data.name=text", "data.name: needs 'digits' or 'synthetic_images' for mlp, got 'text'"),
+        (
+            "data.name=text",
+            "data.name: needs 'digits', 'mnist', 'cifar10', 'images' or 'synthetic_images' for mlp, got",
+        ),
+        ("data={name='mnist'}", "data.folder: needs a value, got nothing"),
+        ("data={name='cifar10', folder='.', crop=-1}", "data.crop: needs at least 0, got -1"),
+        (
+            "data={name='images', folder='.', held_out='.', shape=[3, 8, 8], classes=2, std=[1.0, 2.0]}",
+            "data.std: needs 1 number, or one for each of 3 channels, got 2",
+        ),
+        ("data={name='images', folder='.', held_out='.', shape=[8, 8], classes=2}", "data.shape[2]: needs a value"),
         ("model={name='gpt'}", "data.name: needs 'text' or 'synthetic_tokens' for gpt, got 'digits'"),
         ("float16", "override: needs key=value, as in amp.dtype=float16, got 'float16'"),
         ("amp..dtype=float16", "override: needs key=value"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,9 @@ from ampkit import build, config, nn, ops, optim, tensor
 from ampkit.backends.cpu import threads
 from ampkit.core import observe
 from ampkit.core.dtypes import bfloat16, float16, float32
-from ampkit.core.errors import ArgumentError, ConfigError, DeviceError, NonFiniteError, ScaleCollapseError
+from ampkit.core.errors import ArgumentError, ConfigError, DeviceError, FileError, NonFiniteError, ScaleCollapseError
 from ampkit.core.random import manual_seed
-from ampkit.data import digits
+from ampkit.data import cifar10, digits
 from ampkit.scaler import GradScaler
 from ampkit.train import EvalRow, StepRow, evaluate, fit, step
 
@@ -103,6 +105,75 @@ def test_synthetic_data_feeds_every_model(model, data):
     (row, evaluation) = fit(recipe)
     assert math.isfinite(row.loss)
     assert math.isfinite(evaluation.val_loss)
+
+
+def idx(values):
+    return struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+def write_mnist(folder):
+    """Ten images for each part: a texture for each class."""
+    folder.mkdir(exist_ok=True)
+    images = np.tile(np.random.RandomState(0).randint(0, 256, (10, 4, 4)).astype(np.uint8), (1, 7, 7))
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(10, dtype=np.uint8)))
+
+
+def mnist(folder, *overrides):
+    given = [f'data.folder="{folder}"', "data.download=false", "data.batch_size=5", "model.width=8", *overrides]
+    return config.load(RECIPES / "mnist_lenet.toml", [*SHORT, *given])
+
+
+def test_the_recipe_of_mnist_learns_from_files_in_a_folder(tmp_path):
+    write_mnist(tmp_path)
+    rows = list(fit(mnist(tmp_path, "data.batch_size=10", "train.steps=30", "optimizer.lr=0.01")))
+    assert steps_of(rows)[-1].loss < steps_of(rows)[0].loss / 2
+
+
+def test_augmented_runs_are_the_same_with_and_without_workers_and_others_without_augmenting(tmp_path):
+    write_mnist(tmp_path)
+    changed = ["data.crop=2", "data.flip=true", "data.cutout=4"]
+    alone, helped, plain = (
+        numbers(fit(mnist(tmp_path, *words))) for words in (changed, [*changed, "data.workers=2"], [])
+    )
+    assert alone == helped != plain
+
+
+def test_the_recipe_of_cifar10_reads_its_files(tmp_path, monkeypatch):
+    records = np.concatenate([np.arange(10)[:, None], np.random.RandomState(0).randint(0, 256, (10, 3072))], 1)
+    for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+        (tmp_path / name).write_bytes(records.astype(np.uint8).tobytes())
+    monkeypatch.setattr(cifar10, "load", partial(cifar10.load, records=10))
+    given = [f'data.folder="{tmp_path}"', "data.download=false", "data.batch_size=4", 'model={name="cnn", width=4}']
+    rows = list(fit(config.load(RECIPES / "cifar10_resnet18.toml", [*SHORT, *given, "train.steps=2"])))
+    assert all(math.isfinite(row.loss) for row in steps_of(rows))
+    assert rows[-1].val_loss > 0
+
+
+def folders(tmp_path, *overrides):
+    for part in ("train", "test"):
+        for level, name in enumerate(("dark", "light")):
+            (tmp_path / part / name).mkdir(parents=True, exist_ok=True)
+            for i in range(3):
+                np.save(tmp_path / part / name / f"{i}.npy", np.full((8, 8), 20 * i + 150 * level, np.uint8))
+    data = f'{{name="images", folder="{tmp_path}/train", held_out="{tmp_path}/test", shape=[1, 8, 8], classes=2}}'
+    return mlp(f"data={data}", "data.batch_size=3", *overrides)
+
+
+def test_a_folder_per_class_is_learned(tmp_path):
+    rows = list(fit(folders(tmp_path, "train.steps=20", "data.workers=2")))
+    assert rows[-1].accuracy == 1
+
+
+def test_another_number_of_folders_than_of_classes_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="data.classes: needs 2, the folders in .*train, got 3"):
+        fit(folders(tmp_path, "data.classes=3"))
+
+
+def test_a_folder_without_the_files_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(FileError, match="mnist: needs .*train-images-idx3-ubyte.gz, got no such file"):
+        fit(mnist(tmp_path))
 
 
 def test_a_run_whose_every_step_was_skipped_has_failed():

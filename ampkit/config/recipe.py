@@ -8,14 +8,17 @@ from typing import Any, NamedTuple, Self
 from pydantic import model_validator
 
 from .sections import (
+    CIFAR10,
     CNN,
     GPT,
+    MNIST,
     SGD,
     AdamW,
     Amp,
     Constant,
     Data,
     Digits,
+    Images,
     Model,
     Optimizer,
     Schedule,
@@ -25,6 +28,8 @@ from .sections import (
     Text,
     Train,
 )
+
+_Image = Digits | MNIST | CIFAR10 | Images | SyntheticImages
 
 
 class Fault(NamedTuple):
@@ -74,12 +79,17 @@ def _data_misfits(model: Any, data: Any) -> Iterator[Fault]:
         return
     if isinstance(model, GPT) and not isinstance(data, Text | SyntheticTokens):
         yield Fault("data.name", "'text' or 'synthetic_tokens' for gpt", repr(data.name))
-    if not isinstance(model, GPT) and not isinstance(data, Digits | SyntheticImages):
-        yield Fault("data.name", f"'digits' or 'synthetic_images' for {model.name}", repr(data.name))
+    if not isinstance(model, GPT) and not isinstance(data, _Image):
+        known = "'digits', 'mnist', 'cifar10', 'images' or 'synthetic_images'"
+        yield Fault("data.name", f"{known} for {model.name}", repr(data.name))
+    if isinstance(data, Images):
+        for key, values in (("mean", data.mean), ("std", data.std)):
+            if len(values) not in (1, data.shape[0]):
+                yield Fault(f"data.{key}", f"1 number, or one for each of {data.shape[0]} channels", f"{len(values)}")
 
 
 def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
-    if isinstance(model, CNN) and isinstance(data, Digits | SyntheticImages):
+    if isinstance(model, CNN) and isinstance(data, _Image):
         most = min(data.shape[1:]).bit_length()
         if model.stages > most:
             side = min(data.shape[1:])

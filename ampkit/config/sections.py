@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..data import digits, synthetic, text
+from ..data import cifar10, digits, mnist, synthetic, text
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -17,6 +17,9 @@ Part = Annotated[float, Field(gt=0, lt=1)]
 Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
 Betas = Annotated[tuple[Share, Share], Field(strict=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+ImageShape = Annotated[tuple[Count, Count, Count], Field(strict=False)]  # channels, height, width
+Channels = Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
+Spreads = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
 Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:<index>")]
 
 
@@ -77,6 +80,58 @@ class Digits(Section):
     classes: ClassVar[int] = digits.CLASSES
 
 
+class Pictured(Section):
+    """Images normalized and, in training, augmented batch by batch (`ampkit.data.augment`).
+
+    crop: zeros around an image before a window of its size is taken at random. flip: mirror half of them. cutout: side
+    of a square set to the mean. workers: threads that make batches ahead; 0 makes them when they are due.
+    """
+
+    name: str
+    folder: str
+    batch_size: Count = 64
+    crop: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    cutout: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=0)] = 0
+
+
+class MNIST(Pictured):
+    """MNIST in its official files, from `folder`, or with `download` fetched into it (`ampkit.data.mnist`)."""
+
+    name: Literal["mnist"]
+    download: bool = False
+    shape: ClassVar[tuple[int, ...]] = mnist.SHAPE
+    classes: ClassVar[int] = mnist.CLASSES
+    mean: ClassVar[tuple[float, ...]] = mnist.MEAN
+    std: ClassVar[tuple[float, ...]] = mnist.STD
+
+
+class CIFAR10(Pictured):
+    """CIFAR-10 in its binary version, from `folder`, or with `download` fetched into it (`ampkit.data.cifar10`)."""
+
+    name: Literal["cifar10"]
+    download: bool = False
+    shape: ClassVar[tuple[int, ...]] = cifar10.SHAPE
+    classes: ClassVar[int] = cifar10.CLASSES
+    mean: ClassVar[tuple[float, ...]] = cifar10.MEAN
+    std: ClassVar[tuple[float, ...]] = cifar10.STD
+
+
+class Images(Pictured):
+    """A folder per class under `folder`, and under `held_out` to evaluate on (`ampkit.data.imagefolder`).
+
+    shape: channels, height and width of every image. mean, std: by channel, or one for all, of values in [0, 1].
+    """
+
+    name: Literal["images"]
+    held_out: str
+    shape: ImageShape
+    classes: Annotated[int, Field(ge=2)]
+    mean: Channels = (0.5,)
+    std: Spreads = (0.25,)
+
+
 class Text(Section):
     """The bytes of a file or a folder (`ampkit.data.text`); the last share `validation` is held out."""
 
@@ -92,7 +147,7 @@ class SyntheticImages(Section):
     """`count` images of `ampkit.data.synthetic`; a share `validation` of them is held out."""
 
     name: Literal["synthetic_images"]
-    shape: Annotated[tuple[Count, Count, Count], Field(strict=False)] = (3, 32, 32)
+    shape: ImageShape = (3, 32, 32)
     classes: Annotated[int, Field(ge=2)] = 10
     count: Annotated[int, Field(ge=2)] = 2048
     validation: Part = 0.1
@@ -221,6 +276,6 @@ class Train(Section):
 
 _named = Field(discriminator="name")
 Model = Annotated[MLP | CNN | ResNet | GPT, _named]
-Data = Annotated[Digits | Text | SyntheticImages | SyntheticTokens, _named]
+Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | SyntheticImages | SyntheticTokens, _named]
 Optimizer = Annotated[SGD | Adam | AdamW, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

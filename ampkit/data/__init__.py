@@ -1,4 +1,4 @@
-"""Data: the handwritten digits, bytes of text, synthetic sets, and the loader that feeds them in batches."""
+"""Data: digits, MNIST, CIFAR-10, folders of images, bytes of text, synthetic sets, and the loader that feeds them."""
 
 from .prefetch import prefetch
 

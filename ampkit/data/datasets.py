@@ -29,6 +29,14 @@ class Dataset(Generic[_Item]):
         return ConcatDataset([self, other])
 
 
+class BatchDataset(Dataset[Any]):
+    """A dataset that a DataLoader asks for whole batches, and tells the epoch: a subclass gives `batch` as well."""
+
+    def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
+        """The items at `indices` [b] int64 as they are in `epoch`, as tensors [b, ...]."""
+        raise NotImplementedError(f"{type(self).__name__}.batch")
+
+
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
     """Tensors [n, ...] of one length n; item i is their rows i. A DataLoader fetches a whole batch at once.
 
@@ -105,8 +113,10 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: random.Strea
     return [Subset(dataset, order[end - n : end]) for n, end in zip(parts, ends, strict=True)]
 
 
-def rows(dataset: Any, indices: Any) -> Any:
-    """The items at `indices` as tensors of rows, if the dataset is one of tensors, or a part of one; else None."""
+def rows(dataset: Any, indices: Any, epoch: int) -> Any:
+    """The items at `indices` as tensors of rows, if the dataset, or the one it is part of, can give them; else None."""
     while type(dataset) is Subset:
         dataset, indices = dataset.dataset, np.asarray(dataset.indices)[indices]
+    if isinstance(dataset, BatchDataset):
+        return dataset.batch(indices, epoch)
     return list(dataset[indices]) if isinstance(dataset, TensorDataset) else None

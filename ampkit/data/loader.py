@@ -7,6 +7,7 @@ a run that was cut off goes on with the very next batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,6 +21,7 @@ from .datasets import Dataset as Dataset
 from .datasets import TensorDataset as TensorDataset
 from .datasets import rows
 from .samplers import BatchSampler
+from .workers import in_order as made_in_order
 
 
 class DataLoader:
@@ -32,11 +34,13 @@ class DataLoader:
     `state_dict` and `load_state_dict` carry the place within a run. Each new iteration is a new epoch, also
     after one that was left early; only the first after `load_state_dict` goes on within its epoch: of a sampler, which
     is iterated anew, that skips the batches already seen.
-    Batches are made in the calling thread, in order: num_workers, pin_memory, timeout, worker_init_fn,
-    multiprocessing_context, prefetch_factor, persistent_workers, pin_memory_device and in_order are taken for PyTorch's
-    sake and change no batch.
+    num_workers: threads that make batches in advance, prefetch_factor (2) of them each; with 0 the calling thread makes
+    them when they are asked for. The batches, their order and the place in `state_dict` are the same, unless a dataset
+    draws from `manual_seed`'s stream itself: let such draws follow from the index, as `data.augment` does.
+    pin_memory, timeout, worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device and in_order are
+    taken for PyTorch's sake and change no batch.
     Raises ArgumentError for an empty dataset or one without a length, a batch_size below 1, a sampler beside what it
-    decides itself.
+    decides itself, num_workers below 0, prefetch_factor below 1 or without workers.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class DataLoader:
         in_order: bool = True,
     ):
         _check_samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
+        _check_workers(num_workers, prefetch_factor)
         if sampler is None and batch_sampler is None:
             _check_sizes(dataset, batch_size, drop_last)
         elif batch_sampler is None:
@@ -70,6 +75,7 @@ class DataLoader:
             raise ArgumentError("DataLoader", "generator to be a random stream", got, cure)
         self.dataset, self.batch_size, self.sampler, self.batch_sampler = dataset, batch_size, sampler, batch_sampler
         self.shuffle, self.drop_last, self.num_workers = bool(shuffle), drop_last, num_workers
+        self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         self.collate_fn, self.generator = collate_fn, generator
         self.epoch, self.position = 0, 0  # of the next batch
         self._draw: tuple[int, int] | None = None
@@ -87,14 +93,12 @@ class DataLoader:
             self._seek(self.epoch + 1, 0)
         self._resuming = False
         epoch, position = self.epoch, self.position
-        batches = islice(self._batches(epoch), position, None)
-        batch = next(batches, None)
-        while batch is not None:
-            after, position = next(batches, None), position + 1
+        batches = _with_last(islice(self._batches(epoch), position, None))
+        for batch, last in self._fetched(batches, epoch):
+            position += 1
             # Counted before it is handed out: a state saved while batch k is in use goes on with k + 1.
-            self._seek(*((epoch + 1, 0) if after is None else (epoch, position)))
-            yield self._fetch(batch)
-            batch = after
+            self._seek(*((epoch + 1, 0) if last else (epoch, position)))
+            yield batch
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the next batch, the draw behind the orders (None unshuffled), batches per epoch."""
@@ -147,10 +151,26 @@ class DataLoader:
         except TypeError:  # a sampler without a length
             return None
 
-    def _fetch(self, keys: Any) -> Any:
-        if self.collate_fn is None and (found := rows(self.dataset, np.asarray(keys))) is not None:
-            return found
-        return (self.collate_fn or default_collate)([self.dataset[_plain(key)] for key in keys])
+    def _fetched(self, batches: Iterator[tuple[Any, bool]], epoch: int) -> Iterator[tuple[Any, bool]]:
+        fetch = partial(self._fetch, epoch)
+        if not self.num_workers:
+            return map(fetch, batches)
+        return made_in_order(fetch, batches, self.num_workers, self.num_workers * (self.prefetch_factor or 1))
+
+    def _fetch(self, epoch: int, batch: tuple[Any, bool]) -> tuple[Any, bool]:
+        keys, last = batch
+        if self.collate_fn is None and (found := rows(self.dataset, np.asarray(keys), epoch)) is not None:
+            return found, last
+        return (self.collate_fn or default_collate)([self.dataset[_plain(key)] for key in keys]), last
+
+
+def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+    """Each with whether it is the last."""
+    batch = next(batches, None)
+    while batch is not None:
+        after = next(batches, None)
+        yield batch, after is None
+        batch = after
 
 
 def _plain(key: Any) -> Any:
@@ -163,6 +183,15 @@ def _check_samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: 
     if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
         got = f"batch_size={batch_size}, shuffle={shuffle}, sampler={sampler}, drop_last={drop_last} beside it"
         raise ArgumentError("DataLoader", "a batch_sampler alone, which decides the batches", got)
+
+
+def _check_workers(count: Any, factor: Any) -> None:
+    if not isinstance(count, int | np.integer) or count < 0:
+        raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
+    if factor is not None and (not isinstance(factor, int) or factor < 1):
+        raise ArgumentError("DataLoader", "prefetch_factor from 1", repr(factor))
+    if factor is not None and not count:
+        raise ArgumentError("DataLoader", "num_workers from 1 for a prefetch_factor", f"{count}")
 
 
 def _check_sizes(dataset: Any, batch_size: Any, drop_last: bool) -> None:

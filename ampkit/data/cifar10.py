@@ -1,0 +1,105 @@
+"""CIFAR-10: 60,000 photographs of ten kinds of things, 3 x 32 x 32 pixels, from the official binary version.
+
+Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images, https://www.cs.toronto.edu/~kriz/cifar.html.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import ArgumentError, FileError
+from .download import Source, fetch
+
+SHAPE = (3, 32, 32)
+CLASSES = 10
+NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+# Of the training images in [0, 1]; the values that most published code uses.
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+# Size and sum: TensorFlow Datasets, url_checksums/cifar10.txt. The official page gives the MD5
+# c32a1d4ab5d03f1284b67883e8d87530.
+SOURCE = Source(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    170052171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+RECORDS = 10_000  # images in a file
+_FILES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
+_FOLDER = "cifar-10-batches-bin"
+_RECORD = 1 + prod(SHAPE)  # the label, then the red, the green and the blue plane
+
+
+def load(
+    split: Literal["train", "test"],
+    folder: str | Path,
+    download: bool = False,
+    source: Source = SOURCE,
+    records: int = RECORDS,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """One part of CIFAR-10: 50,000 images to train on, 10,000 to test with.
+
+    -> (images [n, 3, 32, 32] uint8, labels [n] int64 in 0..9, named by `NAMES`), in the order of the files.
+    folder: holds the `.bin` files, their folder `cifar-10-batches-bin`, or the archive, which is read as it is; these
+    are checked by form (gzip's own sum, `records` images a file, labels), not by SHA-256. download: fetch the archive
+    into `folder` (`download.fetch`) from `source`; then size and SHA-256 are checked, also of one that is there.
+    Raises ArgumentError for another name of a part, FileError for files that are missing, broken or of another form.
+    """
+    if split not in _FILES:
+        raise ArgumentError("cifar10.load", "split 'train' or 'test'", repr(split))
+    folder = Path(folder)
+    if download:
+        fetch(source, folder)
+    found = _contents(folder, folder / source.name, _FILES[split], download)
+    parts = [_parse(where, content, records) for where, content in found]
+    return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
+
+
+def _contents(folder: Path, archive: Path, names: tuple[str, ...], from_archive: bool) -> list[tuple[str, bytes]]:
+    """(where it stands, the bytes) of each of the files."""
+    for place in () if from_archive else (folder, folder / _FOLDER):
+        if (place / names[0]).is_file():
+            return [(str(place / name), _read(place / name)) for name in names]
+    if archive.is_file():
+        return _unpacked(archive, names)
+    cure = "say download=true, or give the folder that holds the binary version's files"
+    raise FileError("cifar10", f"{names[0]} or {archive.name} in {folder}", "neither", cure)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileError("cifar10", f"{path}", f"{error.strerror or error}") from None
+
+
+def _unpacked(archive: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    found = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                if member.isfile() and (name := member.name.rpartition("/")[2]) in names:
+                    found[name] = tar.extractfile(member).read()  # type: ignore[union-attr]
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise FileError(str(archive), "a whole archive", f"one that breaks: {error}", "download it anew") from None
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise FileError(str(archive), f"{', '.join(missing)} in it", "none")
+    return [(f"{archive}: {name}", found[name]) for name in names]
+
+
+def _parse(where: str, content: bytes, records: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    if len(content) != records * _RECORD:
+        needs = f"{records} images of {_RECORD} bytes, {records * _RECORD}"
+        raise FileError(where, needs, f"{len(content)} bytes", "download it anew")
+    table = np.frombuffer(content, np.uint8).reshape(records, _RECORD)
+    labels = table[:, 0].astype(np.int64)
+    if labels.max(initial=0) >= CLASSES:
+        raise FileError(where, f"labels from 0 to {CLASSES - 1}", f"{labels.max()}")
+    return table[:, 1:].reshape(records, *SHAPE), labels

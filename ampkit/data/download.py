@@ -1,0 +1,133 @@
+"""Downloads: a file of known size and SHA-256, fetched once, taken up again where it broke off."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ..core.errors import FileError
+
+_CHUNK = 2**20
+_WHERE = "download"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file on the web: where it lies, how many bytes it has, and their SHA-256 in hexadecimal digits."""
+
+    url: str
+    size: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """What the file is called: the last part of its URL."""
+        return self.url.rpartition("/")[2]
+
+
+def fetch(source: Source, folder: str | Path, timeout: float = 30.0) -> Path:
+    """The file of `source` in `folder`, downloaded unless it is there. -> its path.
+
+    It gets its name only when it is whole and has its SHA-256; until then its bytes lie beside it under `<name>.part`,
+    and a later call goes on from there, if the server can. timeout: seconds without an answer.
+    Raises FileError for a file there that is another one (it is left as it is), for a server that does not answer or
+    breaks off, for a wrong size or sum, and if another process downloads it right now.
+    """
+    path = Path(folder) / source.name
+    if not path.exists():
+        try:
+            _download(source, path, timeout)
+        except FileError:
+            raise
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:
+            cure = f"call again, or download it by hand and put it at {path}"
+            raise FileError(_WHERE, f"an answer of {source.url}", _reason(error), cure) from None
+        except OSError as error:
+            raise FileError(_WHERE, f"to write {path}", f"{error.strerror or error}") from None
+    verify(path, source, f"move {path} away, and it is downloaded again")
+    return path
+
+
+def verify(path: Path, source: Source, cure: str | None = None) -> None:
+    """Nothing for a file that is the one of `source`. Raises FileError if its size or its SHA-256 is another."""
+    size = path.stat().st_size
+    if size != source.size:
+        raise FileError(_WHERE, f"{source.name} of {source.size} bytes", f"{size}", cure)
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != source.sha256:
+        raise FileError(_WHERE, f"{source.name} with SHA-256 {source.sha256}", found, cure)
+
+
+def _download(source: Source, path: Path, timeout: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with part.open("ab") as file:
+        _lock(file, part)
+        if path.exists():  # another process finished it, and `file` is what it renamed
+            return
+        have = os.fstat(file.fileno()).st_size
+        if have > source.size:
+            file.truncate(have := 0)
+        if have < source.size:
+            _receive(source, file, have, timeout)
+        file.flush()
+        os.fsync(file.fileno())
+        try:
+            verify(part, source, "call again: it is downloaded anew")
+        except FileError:
+            part.unlink()  # going on from wrong bytes would never end well
+            raise
+        part.replace(path)
+
+
+def _lock(file: BinaryIO, part: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        got = "another process that downloads it"
+        raise FileError(_WHERE, f"{part} for itself", got, "wait for that one, then call again") from None
+
+
+def _receive(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
+    """Append what is missing after `have` bytes. Raises FileError if the server sends less, or more."""
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(urllib.request.Request(source.url, headers=headers), timeout=timeout) as answer:
+        if not _goes_on(answer, have):
+            file.truncate(have := 0)
+        for chunk in _chunks(answer):
+            have += len(chunk)
+            if have > source.size:
+                file.truncate(0)
+                raise FileError(_WHERE, f"{source.size} bytes from {source.url}", "more")
+            file.write(chunk)
+    if have < source.size:
+        cure = "call again: it goes on from there"
+        raise FileError(_WHERE, f"{source.size} bytes from {source.url}", f"{have}, then the end", cure)
+
+
+def _goes_on(answer: http.client.HTTPResponse, have: int) -> bool:
+    """Whether the answer begins at byte `have`; a server without ranges begins at 0."""
+    return answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+
+
+def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    try:
+        while chunk := answer.read(_CHUNK):
+            yield chunk
+    except http.client.IncompleteRead as error:
+        yield error.partial
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"{error.code} {error.reason}"
+    return str(getattr(error, "reason", None) or error or type(error).__name__)

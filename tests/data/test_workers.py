@@ -1,0 +1,136 @@
+"""Workers: batches made on threads, the same and in the same order, with errors and ends that are clean."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ampkit.core import random
+from ampkit.core.errors import ArgumentError
+from ampkit.data.workers import in_order
+from ampkit.utils.data import DataLoader, Dataset
+
+
+class Late(Dataset):
+    """Items that take the longer the earlier they are, so that threads finish out of order."""
+
+    def __init__(self, count=12, fails=None):
+        self.count, self.fails, self.asked = count, fails, []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        if index == self.fails:
+            raise KeyError(f"item {index}")
+        time.sleep(0.002 * (self.count - index) / self.count)
+        return np.full(3, index, np.float32), index
+
+
+def batches(loader):
+    return [(x.numpy().tobytes(), y.numpy().tobytes()) for x, y in loader]
+
+
+def alive():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ampkit-loader")]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_batches_are_the_same_bit_for_bit_whatever_the_number_of_workers(workers):
+    def loader(count):
+        return DataLoader(Late(), 2, shuffle=True, generator=random.Stream(3), num_workers=count)
+
+    alone, helped = loader(0), loader(workers)
+    assert [batches(helped) for _ in range(2)] == [batches(alone) for _ in range(2)]
+    assert not alive()
+
+
+@pytest.mark.parametrize("taken", range(7))
+def test_a_state_knows_what_was_handed_out_and_not_what_was_made_ahead(taken):
+    def loader():
+        return DataLoader(Late(), 2, shuffle=True, generator=random.Stream(1), num_workers=2)
+
+    whole = batches(loader())
+    cut = loader()
+    source = iter(cut)
+    assert [next(source)[1].numpy().tobytes() for _ in range(taken)] == [y for _, y in whole[:taken]]
+    resumed = DataLoader(Late(), 2, shuffle=True, generator=random.Stream(9), num_workers=3)
+    resumed.load_state_dict(cut.state_dict())
+    if taken < 6:
+        assert batches(resumed) == whole[taken:]
+    else:
+        assert (resumed.epoch, resumed.position) == (1, 0)
+
+
+def test_an_error_comes_out_where_its_batch_would_have_and_no_thread_stays():
+    source = iter(DataLoader(Late(fails=5), 2, num_workers=3))
+    assert [next(source)[1].numpy().tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(KeyError, match="item 5"):
+        next(source)
+    assert not alive()
+    with pytest.raises(StopIteration):
+        next(source)
+
+
+def test_an_epoch_that_is_left_stops_its_threads_and_makes_no_more_than_was_ahead():
+    dataset = Late(40)
+    for _ in DataLoader(dataset, 2, num_workers=2, prefetch_factor=3):
+        break
+    assert not alive()
+    assert len(dataset.asked) <= 2 * (1 + 2 * 3)
+
+
+def test_an_iterator_that_is_dropped_stops_its_threads():
+    source = iter(DataLoader(Late(), 2, num_workers=2))
+    next(source)
+    assert alive()
+    del source
+    assert not alive()
+
+
+def test_no_more_batches_are_made_ahead_than_asked_for():
+    keys = itertools.count()
+    source = in_order(lambda key: key * key, keys, 2, 4)
+    assert [next(source) for _ in range(3)] == [0, 1, 4]
+    source.close()
+    assert next(keys) == 4 + 2  # four before the first came out, and one more for each that followed
+
+
+def test_work_goes_on_at_the_same_time():
+    meeting = threading.Barrier(3, timeout=10)
+    assert len(set(in_order(lambda key: meeting.wait(), range(3), 3, 3))) == 3
+
+
+def test_a_worker_sees_the_context_of_the_caller():
+    word = contextvars.ContextVar("word", default="none")
+    token = word.set("here")
+    try:
+        assert list(in_order(lambda key: word.get(), range(3), 2, 2)) == ["here"] * 3
+    finally:
+        word.reset(token)
+
+
+def test_an_endless_sampler_is_not_drawn_to_its_end():
+    source = iter(DataLoader(Late(), 2, sampler=itertools.cycle([3, 4]), num_workers=2))
+    assert [next(source)[1].numpy().tolist() for _ in range(4)] == [[3, 4]] * 4
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"num_workers": -1}, "num_workers from 0, got -1"),
+        ({"num_workers": 1.5}, "num_workers from 0, got 1.5"),
+        ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor from 1, got 0"),
+        ({"prefetch_factor": 2}, "num_workers from 1 for a prefetch_factor, got 0"),
+    ],
+)
+def test_numbers_of_workers_that_mean_nothing_are_refused(words, message):
+    with pytest.raises(ArgumentError, match=message):
+        DataLoader(Late(), **words)
