@@ -38,6 +38,11 @@ MODELS = {
 OPTIMIZERS = {
     "adamw": lambda p: optim.AdamW(p, lr=1e-2),
     "sgd": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "adagrad": lambda p: optim.Adagrad(p, lr=1e-2, initial_accumulator_value=0.1),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
+    "lion": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1),
+    "lamb": lambda p: optim.LAMB(p, lr=1e-2),
+    "adafactor": lambda p: optim.Adafactor(p, lr=1e-2, weight_decay=0.1),
 }
 
 

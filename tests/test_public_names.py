@@ -29,7 +29,7 @@ PLACES = {
         ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
     """,
-    "ampkit.optim": "SGD Adam AdamW clip_grad_norm_ clip_grad_value_ lr_scheduler",
+    "ampkit.optim": "SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor clip_grad_norm_ clip_grad_value_ lr_scheduler",
     "ampkit.optim.lr_scheduler": """
         StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR ConstantLR MultiStepLR ExponentialLR
         PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler
