@@ -128,7 +128,14 @@ def evaluated(t):
     unscaled(t)
 
 
-WAYS = [accumulated, clipped_by_value, with_its_own_scale, unscaled, evaluated]
+def averaged(t):
+    if not hasattr(t, "average"):
+        t.average = optim.swa_utils.AveragedModel(t.model, multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    t.step()
+    t.average.update_parameters(t.model)
+
+
+WAYS = [accumulated, clipped_by_value, with_its_own_scale, unscaled, evaluated, averaged]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

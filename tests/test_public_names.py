@@ -34,6 +34,9 @@ PLACES = {
         StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR ConstantLR MultiStepLR ExponentialLR
         PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler
     """,
+    "ampkit.optim.swa_utils": """
+        AveragedModel get_ema_multi_avg_fn get_ema_avg_fn get_swa_multi_avg_fn get_swa_avg_fn
+    """,
     "ampkit.utils.data": """
         TensorDataset DataLoader Dataset Subset ConcatDataset random_split Sampler SequentialSampler RandomSampler
         SubsetRandomSampler WeightedRandomSampler BatchSampler default_collate
@@ -62,7 +65,19 @@ def test_the_parts_have_theirs(place, name):
 
 @pytest.mark.parametrize(
     "place",
-    ["nn", "nn.functional", "optim", "optim.lr_scheduler", "utils.data", "models", "data", "testing", "amp", "cuda"],
+    [
+        "nn",
+        "nn.functional",
+        "optim",
+        "optim.lr_scheduler",
+        "optim.swa_utils",
+        "utils.data",
+        "models",
+        "data",
+        "testing",
+        "amp",
+        "cuda",
+    ],
 )
 def test_a_part_can_be_imported_by_pytorchs_path(place):
     importlib.import_module(f"ampkit.{place}")

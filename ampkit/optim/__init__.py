@@ -1,6 +1,6 @@
 """Optimizers over flat memory, gradient clipping, averages of weights, and schedules that follow real steps."""
 
-from . import lr_scheduler
+from . import lr_scheduler, swa_utils
 from .adafactor import Adafactor
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
@@ -24,4 +24,5 @@ __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
     "lr_scheduler",
+    "swa_utils",
 ]

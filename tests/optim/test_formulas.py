@@ -283,6 +283,14 @@ def test_a_lamb_step_is_the_same_share_of_every_parameter():
     assert np.allclose(values(parameters[1]), 1e3 * 0.875, rtol=1e-5)
 
 
+def test_a_lamb_step_of_a_parameter_of_zeros_is_adams():
+    p = nn.Parameter(ampkit.zeros(3))
+    optimizer = optim.LAMB([p], lr=0.125)
+    give([p], [np.array([2.0, -3.0, 0.5])])
+    optimizer.step()
+    assert np.allclose(values(p), [-0.125, 0.125, -0.125], rtol=1e-5)
+
+
 def test_a_centered_variance_is_never_below_zero():
     p = nn.Parameter(ampkit.zeros(1000))
     optimizer = optim.RMSprop([p], lr=1e-3, alpha=0.5, centered=True, eps=1e-3)
