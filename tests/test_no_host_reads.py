@@ -41,6 +41,8 @@ OPTIMIZERS = {
     "adagrad": lambda p: optim.Adagrad(p, lr=1e-2, initial_accumulator_value=0.1),
     "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
     "lion": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1),
+    "adamax": lambda p: optim.Adamax(p, lr=1e-2),
+    "radam": lambda p: optim.RAdam(p, lr=1e-2),
     "lamb": lambda p: optim.LAMB(p, lr=1e-2),
     "adafactor": lambda p: optim.Adafactor(p, lr=1e-2, weight_decay=0.1),
 }

@@ -29,10 +29,13 @@ PLACES = {
         ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
     """,
-    "ampkit.optim": "SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor clip_grad_norm_ clip_grad_value_ lr_scheduler",
+    "ampkit.optim": """
+        SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
+        lr_scheduler swa_utils
+    """,
     "ampkit.optim.lr_scheduler": """
         StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR ConstantLR MultiStepLR ExponentialLR
-        PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler
+        PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler MultiplicativeLR ChainedScheduler
     """,
     "ampkit.optim.swa_utils": """
         AveragedModel get_ema_multi_avg_fn get_ema_avg_fn get_swa_multi_avg_fn get_swa_avg_fn

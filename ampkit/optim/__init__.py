@@ -4,10 +4,12 @@ from . import lr_scheduler, swa_utils
 from .adafactor import Adafactor
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
+from .adamax import Adamax
 from .clip import clip_grad_norm_, clip_grad_value_
 from .lamb import LAMB
 from .lion import Lion
 from .optimizer import Optimizer
+from .radam import RAdam
 from .rmsprop import RMSprop
 from .sgd import SGD
 
@@ -18,8 +20,10 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Lion",
     "Optimizer",
+    "RAdam",
     "RMSprop",
     "clip_grad_norm_",
     "clip_grad_value_",

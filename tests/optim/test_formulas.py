@@ -1,4 +1,4 @@
-"""Adagrad, RMSprop, Lion, LAMB and Adafactor: their formulas in float64, states, skipped steps, 16-bit parameters."""
+"""Optimizers beyond SGD and Adam: their formulas in float64, states, skipped steps, 16-bit parameters."""
 
 import numpy as np
 import pytest
@@ -59,6 +59,25 @@ def adafactor(p, s, g, t, lr=0.01, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, we
     return p * (1 - lr * weight_decay) - alpha / max(1.0, rms(u) / d) * u
 
 
+def adamax(p, s, g, t, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0):
+    g = g + weight_decay * p
+    m = s["exp_avg"] = betas[0] * s.get("exp_avg", 0) + (1 - betas[0]) * g
+    u = s["exp_inf"] = np.maximum(betas[1] * s.get("exp_inf", 0), np.abs(g) + eps)
+    return p - lr / (1 - betas[0] ** t) * m / u
+
+
+def radam(p, s, g, t, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, decoupled_weight_decay=False):
+    p, g = (p * (1 - lr * weight_decay), g) if decoupled_weight_decay else (p, g + weight_decay * p)
+    m = s["exp_avg"] = betas[0] * s.get("exp_avg", 0) + (1 - betas[0]) * g
+    v = s["exp_avg_sq"] = betas[1] * s.get("exp_avg_sq", 0) + (1 - betas[1]) * g * g
+    most, left = 2 / (1 - betas[1]) - 1, 1 - betas[1] ** t
+    rho, step = most - 2 * t * betas[1] ** t / left, lr * m / (1 - betas[0] ** t)
+    if rho <= 5:
+        return p - step
+    r = np.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
+    return p - step * r * np.sqrt(left) / (np.sqrt(v) + eps)
+
+
 CASES = [
     (optim.Adagrad, adagrad, {}),
     (optim.Adagrad, adagrad, {"lr_decay": 0.1, "weight_decay": 0.2, "initial_accumulator_value": 0.5}),
@@ -72,14 +91,23 @@ CASES = [
     (optim.Adafactor, adafactor, {}),
     (optim.Adafactor, adafactor, {"lr": 0.5, "beta2_decay": -0.5, "eps": (1e-4, 0.1), "d": 1.5, "weight_decay": 0.1}),
 ]
+CASES += [
+    (optim.Adamax, adamax, {}),
+    (optim.Adamax, adamax, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
+    (optim.RAdam, radam, {"lr": 0.1}),
+    (optim.RAdam, radam, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
+    (optim.RAdam, radam, {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.3, "decoupled_weight_decay": True}),
+]
 NAMES = [f"{kind.__name__}-{options}" for kind, _, options in CASES]
-KINDS = [CASES[i] for i in (1, 4, 6, 7, 10)]
+KINDS = [CASES[i] for i in (1, 4, 6, 7, 10, 12, 14)]
 STATES = {
     "Adagrad": ["step", "sum"],
     "RMSprop": ["step", "square_avg", "grad_avg", "momentum_buffer"],
     "Lion": ["exp_avg"],
     "LAMB": ["step", "exp_avg", "exp_avg_sq"],
     "Adafactor": ["step", "row_var", "col_var"],
+    "Adamax": ["step", "exp_avg", "exp_inf"],
+    "RAdam": ["step", "exp_avg", "exp_avg_sq"],
 }
 
 
@@ -263,6 +291,8 @@ def test_a_schedule_moves_its_learning_rate(kind, formula, options):
         (optim.Lion, {"lr": -1}, "Lion: needs lr >= 0, got -1"),
         (optim.LAMB, {"betas": 0.9}, "LAMB: needs two betas in"),
         (optim.LAMB, {"weight_decay": float("nan")}, "LAMB: needs weight_decay >= 0, got nan"),
+        (optim.Adamax, {"betas": (0.9,)}, "Adamax: needs two betas in"),
+        (optim.RAdam, {"betas": (0.9, 2)}, "RAdam: needs two betas in"),
         (optim.Adafactor, {"eps": 1e-8}, "Adafactor: needs two eps"),
         (optim.Adafactor, {"eps": (None, -1.0)}, "Adafactor, eps: needs each >= 0, got -1.0"),
         (optim.Adafactor, {"d": 0.5}, "Adafactor: needs d >= 1, got 0.5"),
