@@ -190,14 +190,8 @@ def optimizer(recipe: Recipe, model: nn.Module) -> Any:
 _OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     kind.__name__.lower(): kind
     for kind in (
-        optim.SGD,
-        optim.Adam,
-        optim.AdamW,
-        optim.Adagrad,
-        optim.RMSprop,
-        optim.Lion,
-        optim.LAMB,
-        optim.Adafactor,
+        *(optim.SGD, optim.Adam, optim.AdamW, optim.Adamax, optim.RAdam),
+        *(optim.Adagrad, optim.RMSprop, optim.Lion, optim.LAMB, optim.Adafactor),
     )
 }
 

@@ -122,9 +122,9 @@ class SGD(Section):
 
 
 class Adam(Section):
-    """`optim.Adam`: weight_decay joins the gradient."""
+    """`optim.Adam` or `optim.RAdam`: weight_decay joins the gradient."""
 
-    name: Literal["adam"]
+    name: Literal["adam", "radam"]
     lr: Positive = 1e-3
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-8
@@ -139,6 +139,16 @@ class AdamW(Section):
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NotNegative = 0.01
+
+
+class Adamax(Section):
+    """`optim.Adamax`: the largest gradient of late for the root mean square."""
+
+    name: Literal["adamax"]
+    lr: Positive = 2e-3
+    betas: Betas = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
 
 
 class Adagrad(Section):
@@ -274,5 +284,5 @@ class Train(Section):
 _named = Field(discriminator="name")
 Model = Annotated[MLP | CNN | ResNet | GPT, _named]
 Data = Annotated[Digits | Text | SyntheticImages | SyntheticTokens, _named]
-Optimizer = Annotated[SGD | Adam | AdamW | Adagrad | RMSprop | Lion | LAMB | Adafactor, _named]
+Optimizer = Annotated[SGD | Adam | AdamW | Adamax | Adagrad | RMSprop | Lion | LAMB | Adafactor, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]
