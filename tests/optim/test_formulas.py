@@ -195,7 +195,7 @@ def grad(parameters, row):
 
 
 @pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.float16], ids=str)
-@pytest.mark.parametrize(("kind", "formula", "options"), KINDS, ids=STATES)
+@pytest.mark.parametrize(("kind", "formula", "options"), [*KINDS, CASES[15]], ids=[*STATES, "RAdam, decoupled"])
 def test_a_skipped_step_changes_nothing(kind, formula, options, dtype):
     parameters = [nn.Parameter(p.to(dtype).detach()) for p in drawn()[0][:3]]
     optimizer, scaler = kind(parameters, **options), ampkit.GradScaler(init_scale=8.0, growth_interval=100)

@@ -92,6 +92,13 @@ def test_a_function_is_never_asked_beyond_the_calls():
     assert max(asked) == 5
 
 
+def test_a_factor_of_a_product_is_asked_for_once():
+    asked = []
+    _, optimizer = make()
+    follow(optimizer, lr_scheduler.MultiplicativeLR(optimizer, lambda n: asked.append(n) or 1.0), 5)
+    assert asked == [1, 2, 3, 4, 5]
+
+
 def test_one_cycle_moves_momentum_and_betas_the_opposite_way():
     for kind, options, key in ((optim.SGD, {"momentum": 0.9}, "momentum"), (optim.Adam, {}, "betas")):
         p, optimizer = make(kind=kind, **options)

@@ -80,9 +80,12 @@ def test_a_skipped_step_advances_no_average(rule):
         if k in (1, 3):
             real.append(values(p))
         assert average.n_averaged.item() == len(real)
+        assert real or weights(average)[0].tolist() == [4.0, -4.0]
     assert np.allclose(weights(average)[0], expected(rule, real))
-    average.update_parameters(model)
-    assert average.n_averaged.item() == 2  # no step since the last call
+    p.data = ampkit.tensor([float("inf"), float("nan")])
+    average.update_parameters(model)  # no step since the last call
+    assert average.n_averaged.item() == 2
+    assert np.allclose(weights(average)[0], expected(rule, real))
 
 
 def test_without_an_optimizer_every_call_counts():
