@@ -31,12 +31,14 @@ class Slot:
     """A parameter's place in a block: elements `start` to `stop` of its flat arrays.
 
     array: the values, as the parameter shows them. gradient: where its gradient is accumulated, float32 (float64 for a
-    float64 parameter). index: the slot's number in the block. number: the parameter's number in the optimizer.
+    float64 parameter). index: the slot's number in the block. number: the parameter's number in the optimizer. factors:
+    moments of a shape of their own, by name.
     """
 
     __slots__ = (
         "array",
         "block",
+        "factors",
         "fresh",
         "gradient",
         "index",
@@ -54,12 +56,19 @@ class Slot:
         self.stored: DType = parameter.array.dtype
         self.gradient = self.of(block.gradient)
         self.fresh: dict[DType, int] = {}
+        self.factors: dict[str, Array] = {}
         self.synced = parameter.version[0]
         self.array: Array = None
 
     def of(self, flat: Array) -> Array:
         """This slot's range of one of the block's flat arrays, in the parameter's shape."""
         return flat[self.start : self.stop].reshape(self.parameter.array.shape)
+
+    def factor(self, name: str, shape: tuple[int, ...]) -> Array:
+        """The moment `name` of a `shape` that is not the parameter's; zeros when it is first asked for."""
+        if name not in self.factors:
+            self.factors[name] = self.block.backend.zeros(shape, self.block.dtype)
+        return self.factors[name]
 
     def held(self) -> bool:
         """Whether the parameter still lives here: the newest optimizer adopts it, and nobody may move its array."""

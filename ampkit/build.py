@@ -219,8 +219,16 @@ def steps(recipe: Recipe, feed: Feed) -> int:
 
 def optimizer(recipe: Recipe, model: nn.Module) -> Any:
     """The recipe's optimizer over all parameters of `model`."""
-    kinds = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW}
-    return kinds[recipe.optimizer.name](model.parameters(), **_arguments(recipe.optimizer))
+    return _OPTIMIZERS[recipe.optimizer.name](model.parameters(), **_arguments(recipe.optimizer))
+
+
+_OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        *(optim.SGD, optim.Adam, optim.AdamW, optim.Adamax, optim.RAdam),
+        *(optim.Adagrad, optim.RMSprop, optim.Lion, optim.LAMB, optim.Adafactor),
+    )
+}
 
 
 def schedule(recipe: Recipe, optimizer: Any, steps: int) -> Any:

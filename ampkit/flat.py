@@ -46,6 +46,13 @@ def keep(values: Array, bits: Array | None, out: Array) -> Array:
     return out
 
 
+def chosen(go: Array | None, value: Any, otherwise: float, dtype: DType) -> Any:
+    """`value`, a number or a 0-d array, where `go` is true, and `otherwise` where it is false: 0-d, in `dtype`."""
+    if go is not None:
+        value = np.where(go, value, otherwise)
+    return value.astype(dtype) if hasattr(value, "astype") else value
+
+
 def look(array: Array) -> Any:
     """The one value of an array, on the host; waits for the device."""
     return array.item() if isinstance(array, np.generic) else backends.of(array).peek(array)

@@ -140,6 +140,8 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("optimizer={name='adamw',lr=0}", "optimizer.lr: needs a number above 0, got 0"),
         ("optimizer={name='adamw',betas=[0.9, 1]}", "optimizer.betas[1]: needs a number below 1, got 1"),
         ("optimizer={name='adamw',betas=[0.9]}", "optimizer.betas[1]: needs a value, got nothing"),
+        ("optimizer={name='rmsprop',alpha=1.0}", "optimizer.alpha: needs a number below 1, got 1.0"),
+        ("optimizer={name='adafactor',beta2_decay=0.8}", "optimizer.beta2_decay: needs at most 0, got 0.8"),
         ("optimizer={name='sgd',nesterov=true}", "optimizer.momentum: needs a momentum above 0"),
         ("schedule={name='step'}", "schedule.step_size: needs a value, got nothing"),
         ("schedule={name='cosine',warmup=3}", "schedule.warmup: needs less than train.steps, 3, got 3"),

@@ -38,6 +38,13 @@ MODELS = {
 OPTIMIZERS = {
     "adamw": lambda p: optim.AdamW(p, lr=1e-2),
     "sgd": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "adagrad": lambda p: optim.Adagrad(p, lr=1e-2, initial_accumulator_value=0.1),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
+    "lion": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1),
+    "adamax": lambda p: optim.Adamax(p, lr=1e-2),
+    "radam": lambda p: optim.RAdam(p, lr=1e-2),
+    "lamb": lambda p: optim.LAMB(p, lr=1e-2),
+    "adafactor": lambda p: optim.Adafactor(p, lr=1e-2, weight_decay=0.1),
 }
 
 
@@ -123,7 +130,14 @@ def evaluated(t):
     unscaled(t)
 
 
-WAYS = [accumulated, clipped_by_value, with_its_own_scale, unscaled, evaluated]
+def averaged(t):
+    if not hasattr(t, "average"):
+        t.average = optim.swa_utils.AveragedModel(t.model, multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    t.step()
+    t.average.update_parameters(t.model)
+
+
+WAYS = [accumulated, clipped_by_value, with_its_own_scale, unscaled, evaluated, averaged]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

@@ -29,10 +29,16 @@ PLACES = {
         ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
     """,
-    "ampkit.optim": "SGD Adam AdamW clip_grad_norm_ clip_grad_value_ lr_scheduler",
+    "ampkit.optim": """
+        SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
+        lr_scheduler swa_utils
+    """,
     "ampkit.optim.lr_scheduler": """
         StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR ConstantLR MultiStepLR ExponentialLR
-        PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler
+        PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler MultiplicativeLR ChainedScheduler
+    """,
+    "ampkit.optim.swa_utils": """
+        AveragedModel get_ema_multi_avg_fn get_ema_avg_fn get_swa_multi_avg_fn get_swa_avg_fn
     """,
     "ampkit.utils.data": """
         TensorDataset DataLoader Dataset Subset ConcatDataset random_split Sampler SequentialSampler RandomSampler
@@ -62,7 +68,19 @@ def test_the_parts_have_theirs(place, name):
 
 @pytest.mark.parametrize(
     "place",
-    ["nn", "nn.functional", "optim", "optim.lr_scheduler", "utils.data", "models", "data", "testing", "amp", "cuda"],
+    [
+        "nn",
+        "nn.functional",
+        "optim",
+        "optim.lr_scheduler",
+        "optim.swa_utils",
+        "utils.data",
+        "models",
+        "data",
+        "testing",
+        "amp",
+        "cuda",
+    ],
 )
 def test_a_part_can_be_imported_by_pytorchs_path(place):
     importlib.import_module(f"ampkit.{place}")

@@ -233,6 +233,26 @@ def test_skipped_steps_are_counted_and_back_the_scale_off():
     assert not math.isfinite(rows[0].grad_norm)
 
 
+# optimizers
+
+OPTIMIZERS = ["sgd", "adam", "adamw", "adamax", "radam", "adagrad", "rmsprop", "lion", "lamb", "adafactor"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_recipe_trains_with_each_optimizer(name, dtype):
+    rows = list(fit(mlp(f'optimizer={{name="{name}"}}', f"amp.dtype={dtype}", "train.steps=4", "train.eval_batches=1")))
+    assert all(math.isfinite(row.loss) for row in steps_of(rows))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_section_builds_the_optimizer_of_its_name_with_that_ones_defaults(name):
+    recipe = mlp(f'optimizer={{name="{name}"}}')
+    made = build.optimizer(recipe, build.model(recipe))
+    assert type(made).__name__.lower() == name
+    assert made.defaults == type(made)([nn.Parameter(tensor([1.0]))]).defaults
+
+
 # bad numbers
 
 

@@ -177,9 +177,9 @@ class SGD(Section):
 
 
 class Adam(Section):
-    """`optim.Adam`: weight_decay joins the gradient."""
+    """`optim.Adam` or `optim.RAdam`: weight_decay joins the gradient."""
 
-    name: Literal["adam"]
+    name: Literal["adam", "radam"]
     lr: Positive = 1e-3
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-8
@@ -194,6 +194,68 @@ class AdamW(Section):
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NotNegative = 0.01
+
+
+class Adamax(Section):
+    """`optim.Adamax`: the largest gradient of late for the root mean square."""
+
+    name: Literal["adamax"]
+    lr: Positive = 2e-3
+    betas: Betas = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+
+
+class Adagrad(Section):
+    """`optim.Adagrad`: step sizes fall with all gradients so far."""
+
+    name: Literal["adagrad"]
+    lr: Positive = 1e-2
+    lr_decay: NotNegative = 0.0
+    eps: Positive = 1e-10
+    weight_decay: NotNegative = 0.0
+    initial_accumulator_value: NotNegative = 0.0
+
+
+class RMSprop(Section):
+    """`optim.RMSprop`: the gradient over its running root mean square."""
+
+    name: Literal["rmsprop"]
+    lr: Positive = 1e-2
+    alpha: Share = 0.99
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    momentum: Share = 0.0
+    centered: bool = False
+
+
+class Lion(Section):
+    """`optim.Lion`: the sign of a momentum; lr 3 to 10 times smaller than AdamW's."""
+
+    name: Literal["lion"]
+    lr: Positive = 1e-4
+    betas: Betas = (0.9, 0.99)
+    weight_decay: NotNegative = 0.0
+
+
+class LAMB(Section):
+    """`optim.LAMB`: for large batches, a step in proportion to each parameter's norm."""
+
+    name: Literal["lamb"]
+    lr: Positive = 1e-3
+    betas: Betas = (0.9, 0.999)
+    eps: Positive = 1e-6
+    weight_decay: NotNegative = 0.01
+
+
+class Adafactor(Section):
+    """`optim.Adafactor`: second moments as a row and a column."""
+
+    name: Literal["adafactor"]
+    lr: Positive = 1e-2
+    beta2_decay: Annotated[float, Field(le=0)] = -0.8
+    d: Annotated[float, Field(ge=1)] = 1.0
+    weight_decay: NotNegative = 0.0
 
 
 class Constant(Section):
@@ -277,5 +339,5 @@ class Train(Section):
 _named = Field(discriminator="name")
 Model = Annotated[MLP | CNN | ResNet | GPT, _named]
 Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | SyntheticImages | SyntheticTokens, _named]
-Optimizer = Annotated[SGD | Adam | AdamW, _named]
+Optimizer = Annotated[SGD | Adam | AdamW | Adamax | Adagrad | RMSprop | Lion | LAMB | Adafactor, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

@@ -8,11 +8,10 @@ import numpy as np
 
 from ..arena import Run
 from ..backends import Array
-from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
 from ..flat import chunks, keep, mask, narrow
 from .given import refuse_differentiable
-from .group import Group
+from .group import Group, need_betas
 from .optimizer import Optimizer
 from .sgd import direction
 
@@ -104,10 +103,7 @@ class Adam(Optimizer):
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)
-        betas = options.get("betas", (0, 0))
-        pair = isinstance(betas, (tuple, list)) and len(betas) == 2
-        if not pair or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
-            raise ArgumentError(type(self).__name__, "two betas in [0, 1)", repr(betas))
+        need_betas(type(self).__name__, options)
 
     def update(self, group: Group, run: Run, go: Array | None) -> None:
         adam_update(

@@ -1,10 +1,10 @@
-"""Schedules that fall: at milestones, by a constant rate, as a power, along cosines that start again."""
+"""Schedules that fall: at milestones, by a constant rate or a rate per step, as a power, along cosines that restart."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..core.errors import ArgumentError
 from .optimizer import Optimizer
@@ -35,6 +35,30 @@ class ExponentialLR(LRScheduler):
 
     def rates(self, n: int) -> list[float]:
         return [base * self.gamma**n for base in self.base_lrs]
+
+
+class MultiplicativeLR(LRScheduler):
+    """base lr times lr_lambda(1) lr_lambda(2) ... lr_lambda(n), one function or one per group."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ):
+        groups = len(optimizer.param_groups)
+        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
+        if len(self.lr_lambdas) != groups:
+            got = f"{len(self.lr_lambdas)}"
+            raise ArgumentError("MultiplicativeLR", f"{groups} functions, one per parameter group", got)
+        self._products = [[1.0] * groups]  # by n, so that no function is asked twice for one step
+        super().__init__(optimizer, last_epoch)
+
+    def rates(self, n: int) -> list[float]:
+        for k in range(len(self._products), n + 1):
+            pairs = zip(self._products[-1], self.lr_lambdas, strict=True)
+            self._products.append([held * factor(k) for held, factor in pairs])
+        return [base * product for base, product in zip(self.base_lrs, self._products[n], strict=True)]
 
 
 class PolynomialLR(LRScheduler):

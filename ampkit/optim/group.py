@@ -88,6 +88,14 @@ def need(where: str, options: dict[str, Any], key: str, low: float = 0.0, below:
         raise ArgumentError(where, range_, repr(value))
 
 
+def need_betas(where: str, options: dict[str, Any]) -> None:
+    """Raise ArgumentError unless `options["betas"]`, if it is there, is a pair of numbers in [0, 1)."""
+    betas = options.get("betas", (0, 0))
+    pair = isinstance(betas, (tuple, list)) and len(betas) == 2
+    if not pair or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
+        raise ArgumentError(where, "two betas in [0, 1)", repr(betas))
+
+
 def _scalar(backend: Backend, value: Any) -> Array:
     array = backend.zeros(np.shape(value), dtypes.float64)
     array[...] = backend.asarray(value, dtypes.float64)

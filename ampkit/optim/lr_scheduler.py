@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.errors import ArgumentError
+from .chain import ChainedScheduler as ChainedScheduler
 from .decay import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
 from .decay import ExponentialLR as ExponentialLR
+from .decay import MultiplicativeLR as MultiplicativeLR
 from .decay import MultiStepLR as MultiStepLR
 from .decay import PolynomialLR as PolynomialLR
 from .group import Group

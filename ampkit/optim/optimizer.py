@@ -182,6 +182,7 @@ class Optimizer:
 
     def _state_of(self, slot: Slot, taken: int) -> dict[str, Tensor]:
         moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
+        moments |= {name: Tensor(array) for name, array in slot.factors.items() if taken}
         if taken and slot.stored in dtypes.LOW:
             moments["master"] = Tensor(slot.master())
         if not taken or not self.counts_steps:
@@ -222,18 +223,27 @@ class Optimizer:
         self._load(dict(zip(self._slots(), loads, strict=True)))
 
     def _need_state(self, where: str, slot: Slot, entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        moments = {}
+        moments, shapes = {}, self.state_shapes(slot)
         for name, value in entry.items():
             if name != "step" and value is not None:
                 array = np.asarray(value)
-                if name not in (*self.moments, "master") or array.shape != slot.parameter.array.shape:
-                    needs = f"state {', '.join(self.moments)} in the shape of {slot.title()}"
+                if array.shape != (slot.parameter.array.shape if name == "master" else shapes.get(name)):
+                    needs = f"state {', '.join(shapes)} in the shape of {slot.title()}"
                     raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
                 moments[name] = array
         step = plain(entry.get("step", 1 if moments else 0))
         if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
             raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
         return int(step), moments
+
+    def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
+        """What the state of a parameter holds besides its step, and in which shape; `slot.factor` what is no moment."""
+        return dict.fromkeys(self.moments, slot.parameter.array.shape)
+
+    def _home(self, slot: Slot, name: str) -> Array:
+        if name in self.moments:
+            return slot.of(slot.block.moment(name))
+        return slot.factor(name, self.state_shapes(slot)[name])
 
     def _load(self, loads: dict[Slot, tuple[int, dict[str, Any]]]) -> None:
         for group in self.param_groups:
@@ -244,8 +254,8 @@ class Optimizer:
                     master = moments.pop("master", None)
                     if master is not None and slot.stored in dtypes.LOW:
                         slot.restore(block.backend.asarray(master, block.dtype))
-                    for name in {*block.moments, *moments}:
-                        view = slot.of(block.moment(name))
+                    for name in {*block.moments, *slot.factors, *moments}:
+                        view = self._home(slot, name)
                         view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
 
     # copies: blocks are not copied, a copy makes its own around its own parameters

@@ -13,6 +13,8 @@ KINDS = {
     "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "adam": lambda p: optim.Adam(p, lr=0.01, amsgrad=True),
     "adamw": lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "lamb": lambda p: optim.LAMB(p, lr=0.01),
+    "adafactor": lambda p: optim.Adafactor(p, lr=0.01),
 }
 WAYS = {"deepcopy": copy.deepcopy, "pickle": lambda item: pickle.loads(pickle.dumps(item))}
 

@@ -47,6 +47,16 @@ FORMS = {
         lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2, 0.1),
         lambda n: cosine(0.1, 0.5, *next((n - s, s + 2) for s in (14, 6, 2, 0) if n >= s)),
     ),
+    "products": (
+        lambda o: lr_scheduler.MultiplicativeLR(o, lambda n: 1 - 0.1 * n if n < 5 else 1.0),
+        lambda n: 0.5 * math.prod(1 - 0.1 * k for k in range(1, min(n, 4) + 1)),
+    ),
+    "chain": (
+        lambda o: lr_scheduler.ChainedScheduler(
+            [lr_scheduler.ConstantLR(o, 0.2, 4), lr_scheduler.ExponentialLR(o, 0.8)], optimizer=o
+        ),
+        lambda n: (0.1 if n < 4 else 0.5) * 0.8**n,
+    ),
     "one cycle": (
         lambda o: lr_scheduler.OneCycleLR(o, 1.0, 11, pct_start=0.5, cycle_momentum=False),
         lambda n: cosine(1.0, 0.04, n, 4.5) if n <= 4.5 else cosine(4e-6, 1.0, min(n, 10) - 4.5, 5.5),
@@ -80,6 +90,13 @@ def test_a_function_is_never_asked_beyond_the_calls():
     scheduler = lr_scheduler.LambdaLR(optimizer, lambda n: asked.append(n) or 1.0)
     follow(optimizer, scheduler, 5)
     assert max(asked) == 5
+
+
+def test_a_factor_of_a_product_is_asked_for_once():
+    asked = []
+    _, optimizer = make()
+    follow(optimizer, lr_scheduler.MultiplicativeLR(optimizer, lambda n: asked.append(n) or 1.0), 5)
+    assert asked == [1, 2, 3, 4, 5]
 
 
 def test_one_cycle_moves_momentum_and_betas_the_opposite_way():
@@ -220,3 +237,39 @@ def test_a_plateau_goes_on_from_its_state():
     lr_scheduler.StepLR(b, 1)
     with pytest.raises(StateError, match="newer schedule"):
         two.step(1.0)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda o: lr_scheduler.ChainedScheduler([]), "ChainedScheduler: needs schedulers, got an empty list"),
+        (
+            lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.CosineAnnealingLR(o, 5, 0.1)]),
+            "needs schedulers that are factors of lr, got CosineAnnealingLR",
+        ),
+        (
+            lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 5)], make()[1]),
+            "needs schedulers of one optimizer, got one of another",
+        ),
+        (lambda o: lr_scheduler.MultiplicativeLR(o, [max, max]), "needs 1 functions, one per parameter group, got 2"),
+    ],
+)
+def test_chains_and_products_that_mean_nothing_are_refused(build, message):
+    with pytest.raises(ArgumentError, match=message):
+        build(make()[1])
+
+
+def test_a_chain_goes_on_from_its_state():
+    def build():
+        _, optimizer = make()
+        parts = [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 4), lr_scheduler.StepLR(optimizer, 3, 0.5)]
+        return optimizer, lr_scheduler.ChainedScheduler(parts)
+
+    optimizer, whole = build()
+    rates = follow(optimizer, whole, 9)
+    optimizer, first = build()
+    follow(optimizer, first, 4)
+    again, second = build()
+    again.load_state_dict(optimizer.state_dict())
+    second.load_state_dict(first.state_dict())
+    assert follow(again, second, 5)[1:] == rates[5:]

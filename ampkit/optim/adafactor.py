@@ -1,0 +1,141 @@
+"""Adafactor: second moments of matrices kept as a row and a column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..arena import Run, Slot
+from ..backends import Array
+from ..core import dtypes
+from ..core.errors import ArgumentError
+from ..core.primitive import Primitive
+from ..flat import CHUNK, chosen, keep, mask, narrow
+from .clip import power_sum
+from .group import Group, need
+from .optimizer import Optimizer
+
+
+def _adafactor_update(
+    master: Array,
+    gradient: Array,
+    rows: Array,
+    columns: Array | None,
+    steps: Array,
+    lr: Array,
+    go: Array | None,
+    copies: list[Array],
+    beta2_decay: float,
+    least: float,
+    least_scale: float,
+    limit: float,
+    weight_decay: float,
+    maximize: bool,
+) -> None:
+    kind, backend = master.dtype, backends.of(master)
+    flat, bits, count = master.reshape(-1), mask(go, kind), (steps + 1).astype(dtypes.float64)
+    wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
+    new = chosen(go, np.power(count, beta2_decay), 0.0, kind)
+    scale = np.maximum(least_scale, _rms(flat, wide)) * np.minimum(lr, 1 / np.sqrt(count))
+    g = keep(np.negative(gradient) if maximize else gradient, bits, backend.empty(master.shape, kind))
+    update = np.multiply(_rescaled(_estimate(g, rows, columns, new, least), least), g)
+    rate = (scale / np.maximum(1.0, _rms(update.reshape(-1), wide) / limit)).astype(kind)
+    if weight_decay:
+        np.multiply(master, chosen(go, 1 - lr * weight_decay, 1.0, kind), out=master)
+    np.subtract(master, keep(np.multiply(update, rate, out=update), bits, update), out=master)
+    for copy in copies:
+        narrow(flat, copy)
+
+
+def _rms(flat: Array, wide: Array) -> Array:
+    return np.sqrt(power_sum(flat, 2.0, wide) / flat.size)
+
+
+def _estimate(g: Array, rows: Array, columns: Array | None, new: Any, least: float) -> Array:
+    square = np.multiply(g, g)
+    if columns is None:
+        return np.add(rows, np.multiply(np.subtract(square, rows), new), out=rows)
+    for held, axis in ((rows, -1), (columns, -2)):
+        np.add(held, np.multiply(np.subtract(square.mean(axis=axis, keepdims=True), held), new), out=held)
+    return np.divide(rows, np.maximum(rows.mean(axis=-2, keepdims=True), least)) * columns
+
+
+def _rescaled(estimate: Array, least: float) -> Array:
+    return np.divide(1, np.sqrt(np.maximum(estimate, least * least)))
+
+
+# (master, gradient, rows, columns or None, steps, lr, go or None, flat copies, options): one parameter, in place
+adafactor_update = Primitive("adafactor_update", "optim", _adafactor_update)
+
+
+class Adafactor(Optimizer):
+    """u <- g / sqrt(v), v from a running mean square of each row and column; p <- p - alpha u / max(1, RMS(u) / d).
+
+    alpha = max(eps[1], RMS(p)) min(lr, 1 / sqrt(t)); the running means take in the new square with weight
+    t^beta2_decay. A parameter of one dimension or none keeps v whole; one of more than two is factored along its last
+    two. eps[0] is the least v, squared, None for the spacing of the dtype that is computed in (in PyTorch the
+    parameter's). weight_decay shrinks p by lr weight_decay. maximize=True climbs; foreach changes nothing. Computed in
+    float32, float64 for float64 parameters; RMS in float64. Raises ArgumentError for options out of range.
+    Shazeer, Stern 2018, arXiv:1804.04235, algorithms 4-6, as PyTorch takes them.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ):
+        options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "maximize": maximize})
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        super().check_options({key: value for key, value in options.items() if key != "eps"})
+        eps = options.get("eps", (None, 0.0))
+        if not isinstance(eps, (tuple, list)) or len(eps) != 2:
+            raise ArgumentError("Adafactor", "two eps, the first None or a number", repr(eps))
+        for value in eps[eps[0] is None :]:
+            need("Adafactor, eps", {"each": value}, "each")
+        need("Adafactor", options, "d", low=1.0)
+        decay = options.get("beta2_decay", -0.8)
+        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not decay <= 0:
+            raise ArgumentError("Adafactor", "beta2_decay <= 0", repr(decay))
+
+    def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
+        shape = tuple(slot.parameter.array.shape)
+        if len(shape) < 2:
+            return {"variance": shape}
+        return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
+
+    def update(self, group: Group, run: Run, go: Array | None) -> None:
+        for slot in run.block.slots[run.first : run.last]:
+            if slot.stop > slot.start:
+                self._update_slot(group, run, slot, go)
+
+    def _update_slot(self, group: Group, run: Run, slot: Slot, go: Array | None) -> None:
+        block, (least, least_scale) = slot.block, group["eps"]
+        moments = [slot.factor(name, shape) for name, shape in self.state_shapes(slot).items()]
+        arrays = [slot.of(block.master), slot.gradient, *moments]
+        if len(moments) == 1:  # flat, for NumPy makes scalars of what it computes with 0-d arrays
+            arrays = [array.reshape(-1) for array in arrays]
+        adafactor_update(
+            *arrays[:3],
+            arrays[3] if len(arrays) > 3 else None,
+            run.steps,
+            group.device["lr"],
+            go,
+            [flat[slot.start : slot.stop] for flat in block.copies.values()],
+            beta2_decay=group["beta2_decay"],
+            least=float(np.finfo(block.dtype).eps) if least is None else least,
+            least_scale=least_scale,
+            limit=group["d"],
+            weight_decay=group["weight_decay"],
+            maximize=group["maximize"],
+        )
