@@ -113,47 +113,50 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     overrides = [*options.overrides, *([f'train.device="{options.device}"'] if options.device else [])]
     recipe = config.load(options.recipe, overrides)
     directory = Path(options.run_dir or _new_directory(options, recipe.amp.dtype))
-    with ExitStack() as stack:
-        run = fit(recipe, directory / "checkpoints", options.resume)
-        if options.resume and run.finished:
-            said = f"{directory}: all {run.done} steps are done; train.steps={2 * run.done} would go on"
-            console.print(escape(said), soft_wrap=True)
-            return DONE
-        place = Place(run.done, run.evaluated) if options.resume else None
-        journal = stack.enter_context(Journal(directory, run.recipe, place))
-        run.before_saving = journal.sync
-        _say_where(run, console)
-        meter = stack.enter_context(display.Meter(console, recipe.amp.dtype, run.steps, run.per_step, run.unit))
-        stack.enter_context(_interruptible(run))
-        rows: list[Row] = []
+    run = fit(recipe, directory / "checkpoints", options.resume)
+    if options.resume and run.finished:
+        said = f"{directory}: all {run.done} steps are done; train.steps={2 * run.done} would go on"
+        console.print(escape(said), soft_wrap=True)
+        return DONE
+    metrics, rows = directory / "metrics.jsonl", []
+    try:
+        for row in _rows(run, Journal(directory, run.recipe, _place(run, options)), console):
+            rows.append(row)
+    except NonFiniteError as error:
+        return _say(f"failed: {error}\nmetrics are in {metrics}", FAILED)
+    if run.stopping and not run.finished:
+        where = f"interrupted after step {run.done} of {run.steps}; metrics are in {metrics}"
+        return _say(f"{where}\nhelp: to go on: {_command_to_go_on(options, directory)}", INTERRUPTED)
+    console.print(display.summary(recipe, rows, run.per_step, run.unit, str(directory)))
+    return DONE
+
+
+def _rows(run: Run, journal: Journal, console: Console) -> Iterator[Row]:
+    """The rows of a run, written and shown; Ctrl-C ends it."""
+    for line in run.damaged:
+        console.print(f"passed over: {escape(line)}", soft_wrap=True)
+    if run.done:
+        console.print(f"going on after step {run.done} of {run.steps}")
+    run.before_saving = journal.sync
+    meter = display.Meter(console, run.recipe.amp.dtype, run.steps, run.per_step, run.unit)
+    with journal, meter, _interruptible(run):
         try:
             for row in run:
-                rows.append(row)
                 journal.write(row)
                 meter.show(row)
+                yield row
         except KeyboardInterrupt:
             run.stop()
-        except NonFiniteError as error:
-            stack.close()
-            return _say(f"failed: {error}\nmetrics are in {journal.metrics}", FAILED)
-    if run.stopping and not run.finished:
-        where = f"interrupted after step {run.done} of {run.steps}; metrics are in {journal.metrics}"
-        return _say(f"{where}\nhelp: to go on: {_command_to_go_on(options, directory)}", INTERRUPTED)
-    console.print(display.summary(recipe, rows, run.per_step, run.unit, str(journal.directory)))
-    return DONE
+
+
+def _place(run: Run, options: argparse.Namespace) -> Place | None:
+    return Place(run.done, run.evaluated) if options.resume else None
 
 
 def _new_directory(options: argparse.Namespace, dtype: str) -> Path:
     if options.resume:
         raise ConfigError("--resume", "the run directory to go on in", "none", "add --run-dir DIR")
     return default_directory(options.recipe, dtype, datetime.now())
-
-
-def _say_where(run: Run, console: Console) -> None:
-    for line in run.damaged:
-        console.print(f"passed over: {escape(line)}", soft_wrap=True)
-    if run.done:
-        console.print(f"going on after step {run.done} of {run.steps}")
 
 
 @contextmanager

@@ -126,10 +126,6 @@ class _StoppedError(Exception):
     """An evaluation that was told to stop."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class Run:
     """A recipe made ready to train: everything is built and checked, nothing has been learned.
 
@@ -155,7 +151,8 @@ class Run:
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)
         self.scaler = build.scaler(recipe)
         self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
-        self.checkpoints, self.before_saving, self.stopping = checkpoints, _nothing, False
+        self.checkpoints, self.stopping = checkpoints, False
+        self.before_saving: Callable[[], None] = lambda: None
         self.damaged: tuple[str, ...] = ()  # newer checkpoints that it could not go on from
         self._batches, self._saved = self._feed.batches(0), (0, 0)
         self._device = backends.get(recipe.train.device)

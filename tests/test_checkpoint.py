@@ -78,7 +78,8 @@ def test_a_run_in_pieces_ends_like_one_that_never_stopped_bit_for_bit(kind, dtyp
     parts, last = in_pieces(wanted, tmp_path, 4)
     assert list(map(without_seconds, parts)) == list(map(without_seconds, rows))
     assert weights(last) == weights(whole)
-    assert last.state_dict()["random"] == whole.state_dict()["random"]
+    for part in ("random", "scaler", "schedule", "guard"):
+        assert last.state_dict()[part] == whole.state_dict()[part]
 
 
 def test_skipped_steps_and_a_scale_on_its_way_are_part_of_what_goes_on(tmp_path):
