@@ -45,9 +45,10 @@ class Journal:
         self.metrics, config = self.directory / "metrics.jsonl", self.directory / "config.toml"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            # A process killed while it wrote config.toml leaves what it wrote beside it.
             if after is not None and config.exists():
                 continued(recipe, load(config))
-            elif any(self.directory.iterdir()):
+            elif any(not path.name.startswith(".config.toml.") for path in self.directory.iterdir()):
                 cure = "give another --run-dir, or remove it"
                 needs = "a new or empty one" if after is None else "one that holds a run, or a new one"
                 raise FileError("run directory", needs, f"{str(directory)!r}, which holds files", cure)

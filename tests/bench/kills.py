@@ -78,7 +78,7 @@ def main() -> int:
         seconds = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-2])["seconds"]
         for number in range(options.kills):
             run = Path(folder) / f"run{number}"
-            where = killed(run, overrides, draw.uniform(0, seconds))
+            where = killed(run, overrides, draw.uniform(0, 0.8 * seconds))
             subprocess.run(command(run, overrides), check=True, stdout=subprocess.DEVNULL)
             same = ending(run) == expected
             equal += same
