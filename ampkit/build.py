@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -33,11 +34,12 @@ Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 class Feed:
     """The data of a run.
 
-    batches: what to train on, without end. held_out: makes one pass over what to evaluate on. per_batch: how many
-    `unit` (samples, tokens) a batch holds. per_epoch: batches in a pass over the training data, None if it has no end.
+    batches: makes what to train on, without end, from the batch of a number on. held_out: makes one pass over what to
+    evaluate on. per_batch: how many `unit` (samples, tokens) a batch holds. per_epoch: batches in a pass over the
+    training data, None if it has no end.
     """
 
-    batches: Iterator[Batch]
+    batches: Callable[[int], Iterator[Batch]]
     held_out: Callable[[], Iterator[Batch]]
     per_batch: int
     unit: str
@@ -82,8 +84,12 @@ _MODELS: dict[type, Callable[..., nn.Module]] = {
 def feed(recipe: Recipe) -> Feed:
     """The recipe's data. Raises ConfigError or ArgumentError for data that is missing, too short or not finite."""
     found, device = _FEEDS[type(recipe.data)](recipe, recipe.data), recipe.train.device
-    held_out = found.held_out
-    return replace(found, batches=prefetch(found.batches, device), held_out=lambda: prefetch(held_out(), device))
+    batches, held_out = found.batches, found.held_out
+    return replace(
+        found,
+        batches=lambda first: prefetch(batches(first), device),
+        held_out=lambda: prefetch(held_out(), device),
+    )
 
 
 def _digits(recipe: Recipe, data: sections.Digits) -> Feed:
@@ -116,7 +122,7 @@ def _pictured(recipe: Recipe, data: Any, train: tuple[Any, Any], test: tuple[Any
     loader = DataLoader(changed, size, shuffle=True, num_workers=data.workers, generator=random.Stream(seed))
     kept = _spread(len(test[0]), size, recipe.train.eval_batches)
     held_out = DataLoader(Subset(Pictures(*test, data.mean, data.std), kept), size, num_workers=data.workers)
-    return Feed(_forever(loader), lambda: map(_pair, held_out), size, "samples", len(loader))
+    return Feed(partial(_forever, loader), lambda: map(_pair, held_out), size, "samples", len(loader))
 
 
 def _images(recipe: Recipe, data: sections.SyntheticImages) -> Feed:
@@ -144,14 +150,16 @@ def _sampled(recipe: Recipe, train: Arrays, test: Arrays, unit: str) -> Feed:
     kept = _spread(len(test[0]), size, recipe.train.eval_batches)
     held_out = DataLoader(_dataset((test[0][kept], test[1][kept])), size)
     per_sample = test[1][0].size
-    return Feed(_forever(loader), lambda: map(_pair, held_out), size * per_sample, unit, len(loader))
+    return Feed(partial(_forever, loader), lambda: map(_pair, held_out), size * per_sample, unit, len(loader))
 
 
 def _dataset(arrays: Arrays) -> TensorDataset:
     return TensorDataset(*map(Tensor, arrays))
 
 
-def _forever(loader: DataLoader) -> Iterator[Batch]:
+def _forever(loader: DataLoader, first: int) -> Iterator[Batch]:
+    epoch, position = divmod(first, len(loader))
+    loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position})
     while True:
         yield from map(_pair, loader)
 
@@ -185,8 +193,8 @@ def _text(recipe: Recipe, data: sections.Text) -> Feed:
         inputs, targets = text.windows(source, at, context)
         return Tensor(inputs), Tensor(targets)
 
-    def draws() -> Iterator[Batch]:
-        for number in count():
+    def draws(first: int) -> Iterator[Batch]:
+        for number in count(first):
             # Philox has a key of two words: the second sets these draws apart from the weights' and dropout's.
             draw = random.generator(recipe.train.seed | 1 << 64, number)
             yield windows(train, text.random_starts(train, context, size, draw))
@@ -194,7 +202,7 @@ def _text(recipe: Recipe, data: sections.Text) -> Feed:
     def side_by_side() -> Iterator[Batch]:
         return (windows(held_out, starts[i : i + size]) for i in range(0, len(starts), size))
 
-    return Feed(draws(), side_by_side, size * context, "tokens", None)
+    return Feed(draws, side_by_side, size * context, "tokens", None)
 
 
 _FEEDS: dict[type, Callable[..., Feed]] = {

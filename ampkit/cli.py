@@ -6,8 +6,11 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -21,8 +24,8 @@ from .bench import Result, Started, bench
 from .core.errors import AmpkitError, ConfigError, FileError, NonFiniteError
 from .core.op import ops
 from .core.policy import Policy
-from .journal import Journal, default_directory
-from .train import Row, fit
+from .journal import Journal, Place, default_directory
+from .train import Row, Run, fit
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells have it
 
@@ -83,7 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     train = _command(commands, "train", _train, "train a recipe")
     _recipe(train)
     train.add_argument("--device", help="where to train: cpu (default), or another device of this machine")
-    train.add_argument("--run-dir", help="where config.toml and metrics.jsonl go: a new or empty directory")
+    train.add_argument("--run-dir", help="where config, metrics and checkpoints go: a new or empty directory")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --run-dir from its last checkpoint")
     compare = _command(commands, "bench", _bench, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
     compare.add_argument("--json", metavar="FILE", help="write the results there as well")
@@ -109,25 +113,76 @@ def _recipe(command: argparse.ArgumentParser) -> None:
 def _train(options: argparse.Namespace, console: Console) -> int:
     overrides = [*options.overrides, *([f'train.device="{options.device}"'] if options.device else [])]
     recipe = config.load(options.recipe, overrides)
-    directory = options.run_dir or default_directory(options.recipe, recipe.amp.dtype, datetime.now())
-    with ExitStack() as stack:
-        run = fit(recipe)
-        journal = stack.enter_context(Journal(directory, run.recipe))
-        meter = stack.enter_context(display.Meter(console, recipe.amp.dtype, run.steps, run.per_step, run.unit))
-        rows: list[Row] = []
+    directory = Path(options.run_dir or _new_directory(options, recipe.amp.dtype))
+    run = fit(recipe, directory / "checkpoints", options.resume)
+    if options.resume and run.finished:
+        said = f"{directory}: all {run.done} steps are done; train.steps={2 * run.done} would go on"
+        console.print(escape(said), soft_wrap=True)
+        return DONE
+    metrics, rows = directory / "metrics.jsonl", []
+    try:
+        for row in _rows(run, Journal(directory, run.recipe, _place(run, options)), console):
+            rows.append(row)
+    except NonFiniteError as error:
+        return _say(f"failed: {error}\nmetrics are in {metrics}", FAILED)
+    if run.stopping and not run.finished:
+        where = f"interrupted after step {run.done} of {run.steps}; metrics are in {metrics}"
+        return _say(f"{where}\nhelp: to go on: {_command_to_go_on(options, directory)}", INTERRUPTED)
+    console.print(display.summary(recipe, rows, run.per_step, run.unit, str(directory)))
+    return DONE
+
+
+def _rows(run: Run, journal: Journal, console: Console) -> Iterator[Row]:
+    """The rows of a run, written and shown; Ctrl-C ends it."""
+    for line in run.damaged:
+        console.print(f"passed over: {escape(line)}", soft_wrap=True)
+    if run.done:
+        console.print(f"going on after step {run.done} of {run.steps}")
+    run.before_saving = journal.sync
+    meter = display.Meter(console, run.recipe.amp.dtype, run.steps, run.per_step, run.unit)
+    with journal, meter, _interruptible(run):
         try:
             for row in run:
-                rows.append(row)
                 journal.write(row)
                 meter.show(row)
+                yield row
         except KeyboardInterrupt:
-            stack.close()
-            return _say(f"interrupted in step {run.done} of {run.steps}; metrics are in {journal.metrics}", INTERRUPTED)
-        except NonFiniteError as error:
-            stack.close()
-            return _say(f"failed: {error}\nmetrics are in {journal.metrics}", FAILED)
-    console.print(display.summary(recipe, rows, run.per_step, run.unit, str(journal.directory)))
-    return DONE
+            run.stop()
+
+
+def _place(run: Run, options: argparse.Namespace) -> Place | None:
+    return Place(run.done, run.evaluated) if options.resume else None
+
+
+def _new_directory(options: argparse.Namespace, dtype: str) -> Path:
+    if options.resume:
+        raise ConfigError("--resume", "the run directory to go on in", "none", "add --run-dir DIR")
+    return default_directory(options.recipe, dtype, datetime.now())
+
+
+@contextmanager
+def _interruptible(run: Run) -> Iterator[None]:
+    """The first Ctrl-C ends the run after the step under way, with a checkpoint, a second one at once."""
+
+    def interrupt(*_: object) -> None:
+        if run.stopping:
+            raise KeyboardInterrupt
+        run.stop()
+
+    if threading.current_thread() is not threading.main_thread():  # where signals do not come
+        yield
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _command_to_go_on(options: argparse.Namespace, directory: Path) -> str:
+    device = ["--device", options.device] if options.device else []
+    words = ["ampkit", "train", options.recipe, *options.overrides, *device, "--resume", "--run-dir", str(directory)]
+    return shlex.join(words)
 
 
 def _bench(options: argparse.Namespace, console: Console) -> int:

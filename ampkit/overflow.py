@@ -128,6 +128,15 @@ class Guard:
         self.updates = self.skips = 0
         self.history: deque[tuple[int, float]] = deque(maxlen=8)  # (update, scale) at each change
 
+    def state(self) -> tuple[int, int, list[tuple[int, float]]]:
+        """What `restore` needs to go on: updates, skips in a row, history."""
+        return self.updates, self.skips, list(self.history)
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state."""
+        self.updates, self.skips, history = state
+        self.history = deque(((int(update), float(scale)) for update, scale in history), maxlen=8)
+
     def count(
         self,
         verdicts: list[Verdict],

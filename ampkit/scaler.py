@@ -82,7 +82,7 @@ class GradScaler:
         self._scale = LossScale(init_scale, *rule, min_scale, max_scale, hysteresis)
         self._verdicts: dict[Optimizer, Verdict] = {}
         self._tag: ScaleTag | None = None  # of the scale at present; None once it may have moved
-        self._guard = Guard()
+        self.guard = Guard()
 
     # the iteration
 
@@ -228,7 +228,7 @@ class GradScaler:
             overflow = np.logical_or(overflow, verdict.overflow)  # type: ignore[arg-type]
         before = state.scale.copy()
         self._scale.move(overflow)
-        self._guard.count(verdicts, overflow, before, state.scale, self._scale.low, self._scale.hysteresis)
+        self.guard.count(verdicts, overflow, before, state.scale, self._scale.low, self._scale.hysteresis)
 
     # what it needs
 

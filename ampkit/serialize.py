@@ -37,14 +37,23 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
     memory, such as tied weights, are stored once and still share it after `load`.
     Raises DTypeError for a value of another type, naming where it stands; FileError if the file cannot be written.
     """
+    write("save", f, encode(obj))
+
+
+def encode(obj: Any) -> bytes:
+    """The content of the file that `save` writes. Raises DTypeError as it does."""
     tensors: dict[str, Tensor] = {}
     description = _describe(obj, "", tensors, {})
     arrays = {name: np.asarray(backends.of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()}
-    metadata = {_KEY: json.dumps(description, separators=(",", ":"))}
+    return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
+
+
+def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:
+    """Put `data` on the disk as the file `f`, whole or not at all. Raises FileError, from `where`, if that fails."""
     try:
-        _write(Path(f), safetensors.numpy.save(arrays, metadata))
+        _write(Path(f), data)
     except OSError as error:
-        raise FileError("save", "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
+        raise FileError(where, "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
 
 
 def load(
@@ -65,6 +74,11 @@ def load(
         data = Path(f).read_bytes()
     except OSError as error:
         raise FileError("load", "a file that can be read", f"{os.fspath(f)}: {error.strerror or error}") from error
+    return decode(data, f, map_location)
+
+
+def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = None) -> Any:
+    """What `encode` was given, or the tensors of another safetensors file; `f` names it in errors, as of `load`."""
     tensors = {name: _tensor(f, name, item, map_location) for name, item in _items(f, data)}
     description = _metadata(data).get(_KEY)
     if description is None:

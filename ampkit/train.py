@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import backends, build, nn, ops, optim
@@ -15,7 +16,8 @@ from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
 from .capture import compile
-from .config import Recipe
+from .checkpoint import Checkpoints, restore, state_of
+from .config import Recipe, continued
 from .core import random
 from .core.dtypes import bool_
 from .core.errors import NonFiniteError
@@ -120,6 +122,10 @@ def _flat(logits: Tensor) -> Tensor:
     return logits.reshape(-1, logits.shape[-1])
 
 
+class _StoppedError(Exception):
+    """An evaluation that was told to stop."""
+
+
 class Run:
     """A recipe made ready to train: everything is built and checked, nothing has been learned.
 
@@ -127,9 +133,10 @@ class Run:
     recipe: what it was given, and the number of threads, on which the last bits of sums depend.
     steps: how many updates it will make; done: how many it has made. per_step, unit: what an update sees, samples or
     tokens. model, optimizer, schedule, scaler: its parts.
+    checkpoints: where it leaves them, or None; before_saving is called before each, when all rows have been handed on.
     """
 
-    def __init__(self, recipe: Recipe):
+    def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
         keep_freed()
         if settable():
             threads = recipe.train.threads or get_num_threads()
@@ -143,34 +150,106 @@ class Run:
         self.optimizer = build.optimizer(recipe, self.model)
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)
         self.scaler = build.scaler(recipe)
-        self.done, self.skipped, self.seconds = 0, 0, 0.0
+        self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
+        self.checkpoints, self.stopping = checkpoints, False
+        self.before_saving: Callable[[], None] = lambda: None
+        self.damaged: tuple[str, ...] = ()  # newer checkpoints that it could not go on from
+        self._batches, self._saved = self._feed.batches(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._update = compile(self._advance) if recipe.train.compile else self._advance
 
     def __iter__(self) -> Iterator[Row]:
-        plan = self.recipe.train
-        while self.done < self.steps:
-            self.done = number = self.done + 1
-            logged = number % plan.log_every == 0 or number in (1, self.steps)
-            row = self._step(number, logged)
+        while not self.finished:
+            row = self._evaluate() if self._owes_evaluation() else self._step(self.done + 1)
             if row is not None:
                 yield row
-            if number == self.steps or (plan.eval_every is not None and number % plan.eval_every == 0):
-                held_out = EvalRow(number, *evaluate(self.model, self._feed.held_out(), self._region))
-                yield held_out
-                if not math.isfinite(held_out.val_loss):
-                    where = f"evaluation after step {number}"
-                    raise self._not_finite(where, held_out.val_loss, self.recipe.optimizer.lr)
-        if self.skipped == self.steps:
+                self._check(row)
+            if self.stopping or self._due():
+                self.save()
+            if self.stopping:
+                return
+
+    def stop(self) -> None:
+        """End the iteration after the step under way, or in the middle of an evaluation, with a checkpoint."""
+        self.stopping = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step, and the evaluation after the last, is done."""
+        return self.done >= self.steps and not self._owes_evaluation()
+
+    def _owes_evaluation(self) -> bool:
+        every = self.recipe.train.eval_every
+        wanted = self.done == self.steps or (every is not None and self.done % every == 0)
+        return wanted and self.done > self.evaluated
+
+    def _evaluate(self) -> EvalRow | None:
+        try:
+            row = EvalRow(self.done, *evaluate(self.model, self._held_out(), self._region))
+        except _StoppedError:
+            self.model.train()
+            return None
+        self.evaluated = self.done
+        return row
+
+    def _held_out(self) -> Iterator[Batch]:
+        for batch in self._feed.held_out():
+            if self.stopping:
+                raise _StoppedError
+            yield batch
+
+    def _check(self, row: Row) -> None:
+        if isinstance(row, EvalRow) and not math.isfinite(row.val_loss):
+            where = f"evaluation after step {row.step}"
+            raise self._not_finite(where, row.val_loss, self.recipe.optimizer.lr)
+        if self.finished and self.skipped == self.steps:
             cure = "train longer, so that the loss scale finds its level, or begin lower: amp.init_scale=1024"
             raise NonFiniteError("training", "a step whose gradients are finite", f"{self.steps} skipped", cure)
 
-    def _step(self, number: int, logged: bool) -> StepRow | None:
+    # checkpoints
+
+    def _due(self) -> bool:
+        every = self.recipe.train.checkpoint_every
+        now = self.evaluated == self.done if every is None else self.done % every == 0
+        return self.checkpoints is not None and (now or self.finished) and not self._owes_evaluation()
+
+    def save(self) -> None:
+        """Leave a checkpoint, where the run has a place for them, unless there is one of just this moment."""
+        self._device.settle()
+        if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
+            self.before_saving()
+            self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"))
+            self._saved = (self.done, self.evaluated)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to go on bit for bit; between two steps."""
+        counts = {name: getattr(self, name) for name in ("done", "evaluated", "skipped", "seconds")}
+        batches = self.done * self.recipe.train.accumulate  # those consumed, however many were fetched ahead
+        return {**state_of(*self._parts()), "steps": self.steps, "batches": batches, "counts": counts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of a run of the same recipe; with another number of steps, on the schedule of that.
+
+        Raises ArgumentError or StateError for a state that does not fit.
+        """
+        restore(state, *self._parts(), same_length=state["steps"] == self.steps)
+        self._batches = self._feed.batches(state["batches"])
+        vars(self).update(state["counts"])
+        self._saved = (self.done, self.evaluated)
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.model, self.optimizer, self.schedule, self.scaler
+
+    # a step
+
+    def _step(self, number: int) -> StepRow | None:
         start = time.perf_counter()
+        logged = number % self.recipe.train.log_every == 0 or number in (1, self.steps)
         lr = float(self.optimizer.param_groups[0]["lr"]) if logged else math.nan
-        batches = [next(self._feed.batches) for _ in range(self.recipe.train.accumulate)]
+        batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
         outcome = self._update(batches, logged)
         self.schedule.step()
+        self.done = number
         self._device.later((outcome.loss.array, outcome.skipped.array), partial(self._saw, number))
         if logged:
             self._device.settle()
@@ -201,13 +280,26 @@ class Run:
         return NonFiniteError(f"{where}, {self.recipe.amp.dtype}", "a finite loss", f"{loss}", cure)
 
 
-def fit(recipe: Recipe) -> Run:
+def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = False) -> Run:
     """A run of `recipe`, built and checked; iterate over it to train: `for row in ampkit.train.fit(recipe)`.
 
     The same recipe gives the same numbers on the same machine. amp.dtype float32 runs without autocast, bfloat16 with
     autocast, float16 with autocast and loss scaling. Evaluations run in the recipe's precision.
-    Raises ConfigError, ArgumentError or DeviceError at once for a recipe that cannot run here; while it trains,
-    NonFiniteError if an evaluation is not finite, or a training loss in float32 or bfloat16 (in float16 that skips the
-    step); ScaleCollapseError if float16 finds no scale.
+    checkpoints: a directory to leave them in, as train.checkpoint_every and train.keep say; none by default. resume: go
+    on from the last whole one there, bit for bit, or begin if there is none; its recipe may differ in how long, how
+    often and where (`config.continued`).
+    Raises ConfigError, ArgumentError or DeviceError at once for a recipe that cannot run here, and ConfigError or
+    FileError for checkpoints that it cannot go on from; while it trains, NonFiniteError if an evaluation is not finite,
+    or a training loss in float32 or bfloat16 (in float16 that skips the step); ScaleCollapseError if float16 finds no
+    scale.
     """
-    return Run(recipe)
+    if checkpoints is None:
+        return Run(recipe)
+    place = Checkpoints(checkpoints, recipe.train.keep)
+    last = place.last() if resume else None
+    if last is None:
+        return Run(recipe, place)
+    run = Run(continued(recipe, last.recipe), place)
+    run.load_state_dict(last.state)
+    run.damaged = last.damaged
+    return run

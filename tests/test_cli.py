@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ampkit import cli
+from ampkit import Tensor, cli
 from ampkit.backends.cpu import threads
+from ampkit.checkpoint import Checkpoints
 from ampkit.core.op import ops
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -144,8 +147,8 @@ def test_ctrl_c_ends_a_run_with_its_metrics_on_disk_and_one_line(tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.count("\n") == 1
-    assert err.startswith("ampkit: interrupted in step ")
+    assert err.count("\n") == 2
+    assert err.startswith("ampkit: interrupted after step ")
     assert str(metrics) in err
     assert all(json.loads(line)["step"] for line in metrics.read_text().splitlines())
 
@@ -167,6 +170,138 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path):
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(60) == 1
+
+
+# going on
+
+PIECES = ["train.checkpoint_every=1", "train.log_every=1", "data.batch_size=500", "amp.dtype=float16"]
+
+
+def lines(directory):
+    """The rows of a run, less the clock."""
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def ending(directory):
+    """The weights, moments and all else that the last checkpoint holds, less the clock."""
+    state = Checkpoints(directory / "checkpoints").last().state
+    return {**state, "counts": {**state["counts"], "seconds": 0}}
+
+
+def equal(a, b):
+    if isinstance(a, Tensor):
+        return a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    return len(a) == len(b) and all(map(equal, a, b)) if isinstance(a, (list, tuple)) else a == b
+
+
+def test_a_run_killed_again_and_again_ends_like_one_that_never_was(ampkit, tmp_path):
+    options = [*PIECES, "model.dropout=0.2", "train.accumulate=2", "train.steps=100", "train.eval_every=40"]
+    run, metrics, kills = tmp_path / "run", tmp_path / "run" / "metrics.jsonl", 0
+    for rows in (10, 45, 80):
+        process = started(*options, "--resume", "--run-dir", str(run))
+        while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > rows):
+            time.sleep(0.005)
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert kills >= 2
+    assert ampkit("train", MLP, *SHORT, *options, "--resume", "--run-dir", "run")[0] == 0
+    assert ampkit("train", MLP, *SHORT, *options, "--run-dir", "whole")[0] == 0
+    assert lines(run) == lines(tmp_path / "whole")
+    assert equal(ending(run), ending(tmp_path / "whole"))
+
+
+def test_resume_without_a_checkpoint_begins_and_on_a_finished_run_says_so(ampkit, tmp_path):
+    resume = ["train", MLP, *SHORT, "--resume", "--run-dir", "run"]
+    status, out, err = ampkit(*resume)
+    assert (status, err) == (0, "")
+    assert "going on" not in out
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    status, out, err = ampkit(*resume)
+    assert (status, out, err) == (0, "run: all 4 steps are done; train.steps=8 would go on\n", "")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    status, out, err = ampkit(*resume, "train.steps=6")
+    assert (status, err) == (0, "")
+    assert "going on after step 4 of 6" in out
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 4, 4, 6, 6]
+    assert "steps = 6" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(ampkit, tmp_path):
+    ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = lines(tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "lo')
+    status, _, err = ampkit("train", MLP, *SHORT, "--resume", "--run-dir", "run")
+    assert (status, err) == (0, "")
+    assert lines(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--resume"], "--resume: needs the run directory to go on in, got none"),
+        (["--resume", "--run-dir", "run", "model.hidden=[8]"], "got model.hidden=[8]"),
+        (["--resume", "--run-dir", "begun", "model.hidden=[8]"], "got model.hidden=[8]"),
+        (["--resume", "--run-dir", "other"], "needs one that holds a run, or a new one"),
+        (["--resume", "--run-dir", "broken"], "none of 1 checkpoints can be used"),
+    ],
+)
+def test_what_cannot_go_on_is_one_clear_line_and_nothing_is_touched(ampkit, tmp_path, arguments, says):
+    ampkit("train", MLP, *SHORT, "train.steps=1", "--run-dir", "run")
+    shutil.copytree("run", "begun")
+    shutil.rmtree("begun/checkpoints")
+    shutil.copytree("run", "broken")
+    for path in Path("broken/checkpoints").glob("*.json"):
+        path.write_text("")
+    Path("other").mkdir()
+    Path("other/notes").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    status, out, err = ampkit("train", MLP, *SHORT, *arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert err.count("\n") <= 2
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said_so(ampkit, tmp_path):
+    command = ["train", MLP, *SHORT, "train.eval_every=2", "--run-dir", "run"]
+    ampkit(*command)
+    before = lines(tmp_path / "run")
+    next((tmp_path / "run" / "checkpoints").glob("step-00000004-*")).write_text("")
+    status, out, _ = ampkit(*command, "--resume")
+    assert status == 0
+    assert "passed over: " in out
+    assert "of 0 bytes instead of" in out
+    assert "going on after step 2 of 4" in out
+    assert lines(tmp_path / "run") == before
+
+
+def test_the_command_that_ctrl_c_prints_goes_on(ampkit, tmp_path):
+    long = [
+        "train.steps=1000000",
+        "train.log_every=1",
+        "train.eval_every=1000000",
+        "--run-dir",
+        str(tmp_path / "a run"),
+    ]
+    process, metrics = started(*long), tmp_path / "a run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    step = int(err.split("after step ")[1].split()[0])
+    assert [row["step"] for row in lines(tmp_path / "a run")] == list(range(1, step + 1))
+    program, *words = shlex.split(err.split("help: to go on: ")[1])
+    assert program == "ampkit"
+    status, out, _ = ampkit(*words, f"train.steps={step + 2}")
+    assert status == 0
+    assert f"going on after step {step} of {step + 2}" in out
+    assert [row["step"] for row in lines(tmp_path / "a run")] == [*range(1, step + 3), step + 2]
 
 
 # bench, ops, doctor

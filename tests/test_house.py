@@ -24,7 +24,7 @@ ROWS = [
         | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "cuda"},
     ),
     ("bodies", {"backends.cuda.mapped"}),  # backends/<name>/<stem>.py: see is_body
-    ("services", {"config", "doctor", "capture", "profiler"}),
+    ("services", {"config", "doctor", "capture", "profiler", "checkpoint"}),
     ("a run", {"build", "train", "journal", "bench"}),
     ("doors", {"cli", "display", "__main__", ""}),
 ]

@@ -11,7 +11,7 @@ import pytest
 
 from ampkit import config
 from ampkit.core.errors import FileError
-from ampkit.journal import Journal, default_directory
+from ampkit.journal import Journal, Place, default_directory
 from ampkit.train import EvalRow, StepRow
 
 RECIPE = config.load(Path(__file__).parents[1] / "recipes" / "digits_mlp.toml", ["amp.dtype=float16"])
@@ -54,3 +54,22 @@ def test_the_default_directory_is_never_taken_twice(tmp_path):
     assert first == tmp_path / "digits-float16-20300102-030405"
     first.mkdir()
     assert default_directory("a/digits.toml", "float16", now, tmp_path).name == "digits-float16-20300102-030405-2"
+
+
+def test_a_journal_that_goes_on_takes_back_what_came_later_and_what_was_cut_off(tmp_path):
+    with Journal(tmp_path, RECIPE) as journal:
+        for step in (1, 2):
+            journal.write(StepRow(step, 2.5, 0.1, 1.0, 0, 1.0, 0.5))
+            journal.write(EvalRow(step, 0.5, 0.75))
+    whole = journal.metrics.read_text().splitlines(keepends=True)
+    for place, kept in ((Place(2, 2), 4), (Place(2, 1), 3), (Place(1, 1), 2), (Place(1, 0), 1), (Place(0, 0), 0)):
+        journal.metrics.write_text("".join(whole) + '{"step": 2, "lo')
+        with Journal(tmp_path, RECIPE, place):
+            pass
+        assert journal.metrics.read_text() == "".join(whole[:kept])
+
+
+def test_a_directory_whose_process_was_killed_at_the_very_start_counts_as_empty(tmp_path):
+    (tmp_path / ".config.toml.abc").touch()
+    with Journal(tmp_path, RECIPE, Place(0, 0)) as journal:
+        assert journal.metrics.exists()

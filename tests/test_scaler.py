@@ -730,7 +730,7 @@ def test_a_whole_step_never_reads_the_device(device, monkeypatch, kind):
     optimizer, scaler = kind(ps, lr=0.1, weight_decay=0.1, **options), GradScaler()
     scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, 10)
     looks = []
-    monkeypatch.setattr(scaler._guard, "count", lambda *args: looks.append(args))
+    monkeypatch.setattr(scaler.guard, "count", lambda *args: looks.append(args))
     for k, gradient in enumerate((1.0, np.inf, 0.5)):
         optimizer.zero_grad()
         loss = scaler.scale(Tensor(np.ones((), np.float32).view(Device)))

@@ -320,6 +320,8 @@ class Train(Section):
     eval_every None: once, at the end. eval_batches None: all that is held out. grad_clip: the largest norm.
     threads: of matrix products, where they can be told (`ampkit doctor` says); None leaves them as they are, and the
     run directory says how many they were. bench_steps: how many `ampkit bench` takes in each precision; None: all.
+    checkpoint_every: a checkpoint each so many steps; None: after each evaluation. The end and Ctrl-C leave one in any
+    case. keep: how many of them, the newest, stay.
     """
 
     steps: Count | None = None
@@ -332,6 +334,8 @@ class Train(Section):
     log_every: Count = 10
     eval_every: Count | None = None
     eval_batches: Count | None = None
+    checkpoint_every: Count | None = None
+    keep: Count = 2
     threads: Count | None = None
     compile: bool = False
 

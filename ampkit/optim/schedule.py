@@ -85,7 +85,11 @@ class LRScheduler:
         self._places = [(i, key, np.size(value)) for i, row in enumerate(self.values(0)) for key, value in row.items()]
         width = sum(size for *_, size in self._places)
         self._table = backend.zeros((max(64, count + 1), width), dtypes.float64)
-        self._row = backend.zeros((width,), dtypes.float64)
+        self._row = self._numbers(count)
+
+    def _numbers(self, n: int) -> Array:
+        numbers = [np.ravel(value) for row in self.values(n) for value in row.values()]
+        return backends.of(self.optimizer.steps).asarray(np.concatenate(numbers), dtypes.float64)
 
     def _extend(self) -> None:
         # The table up to f(calls): no more calls than that can have counted.
@@ -95,8 +99,7 @@ class LRScheduler:
             wider[:held] = self._table
             self._table = wider
         for n in range(self._filled, self._calls + 1):
-            numbers = [np.ravel(value) for row in self.values(n) for value in row.values()]
-            self._table[n] = backends.of(self._table).asarray(np.concatenate(numbers), dtypes.float64)
+            self._table[n] = self._numbers(n)
         self._filled = self._calls + 1
 
     def _apply(self) -> None:

@@ -273,3 +273,14 @@ def test_a_chain_goes_on_from_its_state():
     again.load_state_dict(optimizer.state_dict())
     second.load_state_dict(first.state_dict())
     assert follow(again, second, 5)[1:] == rates[5:]
+
+
+def test_a_loaded_schedule_knows_its_learning_rate_before_the_next_step():
+    _, optimizer = make()
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    follow(optimizer, scheduler, 3)
+    _, other = make()
+    second = lr_scheduler.ExponentialLR(other, 0.5)
+    second.load_state_dict(scheduler.state_dict())
+    assert second.get_last_lr() == [0.0625]
+    assert second.state_dict() == scheduler.state_dict()

@@ -1,0 +1,188 @@
+"""Checkpoints: what a run is at a step, on disk, whole or not there.
+
+A checkpoint is two files. `step-00000120-<sha>.safetensors` holds the state, as `ampkit.save` writes it;
+`step-00000120.json`, its head, says which file that is, its size and SHA-256, the step, the recipe, the shapes. Each is
+written beside its place, brought to the disk and moved there, the head last: without its head a checkpoint is none, and
+a head that no longer fits its file is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import nn
+from .core import random
+from .core.errors import AmpkitError, FileError
+from .core.nested import tensors_in
+from .scaler import GradScaler
+from .serialize import decode, encode, write
+
+FORMAT = 1
+_HEAD = {"format": int, "step": int, "file": str, "bytes": int, "sha256": str, "recipe": dict, "shapes": list}
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read.
+
+    step: of its head. recipe: what it was trained with, as a dict. state: what was saved, on the CPU. damaged: of each
+    newer one that could not be used, a line that says why.
+    """
+
+    step: int
+    recipe: dict[str, Any]
+    state: Any
+    damaged: tuple[str, ...] = ()
+
+
+class Checkpoints:
+    """The checkpoints of a run in a directory of their own, of which the newest `keep` stay."""
+
+    def __init__(self, directory: str | Path, keep: int = 2):
+        self.directory, self.keep = Path(directory), keep
+
+    def save(self, step: int, state: Any, recipe: Mapping[str, Any]) -> Path:
+        """Write `state`, what `ampkit.save` takes, as the checkpoint of `step`; returns the path of its head.
+
+        On the disk when this returns; before that, the older ones are untouched. Raises FileError if it cannot be.
+        """
+        data = encode(state)
+        digest = hashlib.sha256(data).hexdigest()
+        name = f"{_stem(step)}-{digest[:8]}.safetensors"
+        shapes = [[t.dtype.name, *t.shape] for t in tensors_in(state)]
+        head = {"format": FORMAT, "step": step, "file": name, "bytes": len(data), "sha256": digest}
+        path = self.directory / f"{_stem(step)}.json"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write("checkpoint", self.directory / name, data)
+            write("checkpoint", path, (json.dumps(head | {"recipe": dict(recipe), "shapes": shapes}) + "\n").encode())
+            _settle(self.directory)
+            self._clear(step, name)
+        except FileError:
+            raise
+        except OSError as error:
+            got = f"{str(self.directory)!r}: {error.strerror or error}"
+            raise FileError("checkpoint", "a directory that can be written", got) from error
+        return path
+
+    def last(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole; None if there is none at all.
+
+        Raises FileError if there are some and none can be used.
+        """
+        damaged: list[str] = []
+        for path in reversed(self._heads()):
+            try:
+                return _read(path)._replace(damaged=tuple(damaged))
+            except AmpkitError as error:
+                damaged.append(str(error).splitlines()[0])
+        if damaged:
+            cure = f"remove {str(self.directory)!r} to begin at step 0"
+            raise FileError(f"none of {len(damaged)} checkpoints can be used; {damaged[0]}", help=cure)
+        return None
+
+    def _heads(self) -> list[Path]:
+        return sorted(self.directory.glob("step-*.json"))
+
+    def _clear(self, step: int, name: str) -> None:
+        # What the newest `keep` up to this step do not need; one with a later step, damaged, is not of this run's past.
+        heads = [path for path in self._heads() if path.stem <= _stem(step)]
+        _remove(heads[: -self.keep])
+        kept = {path.stem for path in heads[-self.keep :]}
+        states = [p for p in self.directory.glob("step-*.safetensors") if p.name[: len(_stem(step))] <= _stem(step)]
+        _remove(p for p in states if p.name[: len(_stem(step))] not in kept)
+        _remove(p for p in states if p.name.startswith(f"{_stem(step)}-") and p.name != name)
+        _remove(self.directory.glob(".step-*"))  # of a write that was cut off
+
+
+def state_of(model: nn.Module, optimizer: Any, schedule: Any, scaler: GradScaler) -> dict[str, Any]:
+    """What training goes on from, between two steps: the state of each part, and of the default random stream."""
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    states = {name: part.state_dict() for name, part in parts.items()}
+    return {**states, "guard": scaler.guard.state(), "random": random.default.state()}
+
+
+def restore(
+    state: Mapping[str, Any],
+    model: nn.Module,
+    optimizer: Any,
+    schedule: Any,
+    scaler: GradScaler,
+    same_length: bool = True,
+) -> None:
+    """Bring the parts to a state of `state_of`. Without same_length the schedule keeps the constants it was made with.
+
+    Raises StateError or ArgumentError for a state of other parts.
+    """
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scaler.load_state_dict(state["scaler"])
+    scaler.guard.restore(state["guard"])
+    place = {name: state["schedule"][name] for name in ("last_epoch", "_pending")}
+    schedule.load_state_dict(state["schedule"] if same_length else {**schedule.state_dict(), **place})
+    if not same_length:
+        for group, values in zip(optimizer.param_groups, schedule.values(place["last_epoch"]), strict=True):
+            group.update(values)
+    random.default.restore(state["random"])
+
+
+def _stem(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _settle(directory: Path) -> None:
+    # The names of new files reach the disk with their directory; Windows cannot open one.
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _read(path: Path) -> Checkpoint:
+    head = _head(path)
+    try:
+        data = (path.parent / head["file"]).read_bytes()
+    except OSError as error:
+        raise _unfit(path, f"{head['file']}: {error.strerror or error}") from None
+    if len(data) != head["bytes"]:
+        raise _unfit(path, f"{head['file']} of {len(data)} bytes instead of {head['bytes']}")
+    if hashlib.sha256(data).hexdigest() != head["sha256"]:
+        raise _unfit(path, f"{head['file']} with other bytes than were written")
+    return Checkpoint(head["step"], head["recipe"], decode(data, path.parent / head["file"], "cpu"))
+
+
+def _head(path: Path) -> dict[str, Any]:
+    try:
+        head = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _unfit(path, error.strerror or str(error)) from None
+    except ValueError:
+        raise _unfit(path, "a head that is no JSON") from None
+    if not isinstance(head, dict) or "format" not in head:
+        raise _unfit(path, "a head of another kind")
+    if head["format"] != FORMAT:
+        raise _unfit(path, f"format {head['format']}, where this ampkit knows {FORMAT}")
+    if faults := list(_faults(head)):
+        raise _unfit(path, f"a head without {', '.join(faults)}")
+    return head
+
+
+def _faults(head: dict[str, Any]) -> Iterator[str]:
+    yield from (key for key, kind in _HEAD.items() if not isinstance(head.get(key), kind))
+    if isinstance(head.get("file"), str) and Path(head["file"]).name != head["file"]:
+        yield "a file beside it"
+
+
+def _unfit(path: Path, got: str) -> FileError:
+    return FileError(str(path), "a whole checkpoint of ampkit", got)
