@@ -60,6 +60,10 @@ def _resnet(spec: sections.ResNet, data: Any) -> nn.Module:
     return sizes[spec.name](data.classes, in_channels=data.shape[0], **_arguments(spec))
 
 
+def _vit(spec: sections.ViT, data: Any) -> nn.Module:
+    return models.vit(data.shape[1], num_classes=data.classes, in_channels=data.shape[0], **_arguments(spec))
+
+
 def _gpt(spec: sections.GPT, data: Any) -> nn.Module:
     return models.GPT(**_arguments(spec))
 
@@ -72,6 +76,7 @@ _MODELS: dict[type, Callable[..., nn.Module]] = {
     sections.MLP: _mlp,
     sections.CNN: _cnn,
     sections.ResNet: _resnet,
+    sections.ViT: _vit,
     sections.GPT: _gpt,
 }
 

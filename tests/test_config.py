@@ -151,6 +151,8 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("model.hidden=[]", "model.hidden: needs at least 1 items"),
         ("model.hidden=[0]", "model.hidden[0]: needs at least 1, got 0"),
         ("model={name='cnn', stages=5}", "model.stages: needs at most 4: each halves an image of 8 pixels, got 5"),
+        ("model={name='vit', patch_size=3}", "model.patch_size: needs a divisor of the image's 8 pixels, got 3"),
+        ("model={name='vit', num_heads=3}", "model.num_heads: needs a divisor of hidden_dim, 128, got 3"),
         (
             "optimizer={name='adamw',momentum=0.9}",
             "needs a known key, got 'momentum'\nhelp: known: name, lr",
@@ -185,6 +187,11 @@ def test_a_mistake_is_named_with_what_was_needed_and_what_came(small, override, 
 def test_a_gpt_that_does_not_fit_its_text_is_refused(tmp_path, override, expected):
     path = write(tmp_path, SMALL.replace("mlp", "gpt").replace("digits", "text"))
     assert expected in mistake(path, override)
+
+
+def test_a_vit_needs_square_images(small):
+    images = "data={name='synthetic_images', shape=[1, 8, 16]}"
+    assert "data.shape: needs square images for vit, got 8 x 16" in mistake(small, "model={name='vit'}", images)
 
 
 def test_all_mistakes_come_at_once_each_on_its_line(small):

@@ -42,7 +42,7 @@ PLACES = {
         is_available device_count current_device get_device_name get_device_capability synchronize empty_cache
         memory_allocated max_memory_allocated memory_reserved reset_peak_memory_stats manual_seed manual_seed_all
     """,
-    "ampkit.models": "mlp cnn resnet18 resnet34 resnet50 gpt",
+    "ampkit.models": "mlp cnn resnet18 resnet34 resnet50 gpt vit vit_b_16 vit_b_32 vit_l_16 bert BertModel",
     "ampkit.amp": "autocast GradScaler",
 }
 

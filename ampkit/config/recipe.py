@@ -24,6 +24,7 @@ from .sections import (
     SyntheticTokens,
     Text,
     Train,
+    ViT,
 )
 
 
@@ -84,12 +85,25 @@ def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
         if model.stages > most:
             side = min(data.shape[1:])
             yield Fault("model.stages", f"at most {most}: each halves an image of {side} pixels", str(model.stages))
+    if isinstance(model, ViT):
+        yield from _vit_misfits(model, getattr(data, "shape", None))
     if not isinstance(model, GPT):
         return
     if model.n_embd % model.n_head:
         yield Fault("model.n_head", f"a divisor of n_embd, {model.n_embd}", str(model.n_head))
     if isinstance(data, Text | SyntheticTokens) and model.vocab_size < data.least_vocab:
         yield Fault("model.vocab_size", f"at least {data.least_vocab} for {data.name}", str(model.vocab_size))
+
+
+def _vit_misfits(model: ViT, shape: tuple[int, ...] | None) -> Iterator[Fault]:
+    if model.hidden_dim % model.num_heads:
+        yield Fault("model.num_heads", f"a divisor of hidden_dim, {model.hidden_dim}", str(model.num_heads))
+    if shape is None:
+        return
+    if shape[1] != shape[2]:
+        yield Fault("data.shape", "square images for vit", f"{shape[1]} x {shape[2]}")
+    elif shape[1] % model.patch_size:
+        yield Fault("model.patch_size", f"a divisor of the image's {shape[1]} pixels", str(model.patch_size))
 
 
 def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:

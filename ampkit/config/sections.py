@@ -54,6 +54,19 @@ class ResNet(Section):
     stem: Literal["cifar", "imagenet"] = "cifar"
 
 
+class ViT(Section):
+    """`models.vit` over squares of `patch_size` pixels."""
+
+    name: Literal["vit"]
+    patch_size: Count = 4
+    num_layers: Count = 6
+    num_heads: Count = 4
+    hidden_dim: Count = 128
+    mlp_dim: Count = 256
+    dropout: Share = 0.0
+    attention_dropout: Share = 0.0
+
+
 class GPT(Section):
     """`models.gpt`; `block_size` tokens at once, out of `vocab_size`."""
 
@@ -220,7 +233,7 @@ class Train(Section):
 
 
 _named = Field(discriminator="name")
-Model = Annotated[MLP | CNN | ResNet | GPT, _named]
+Model = Annotated[MLP | CNN | ResNet | ViT | GPT, _named]
 Data = Annotated[Digits | Text | SyntheticImages | SyntheticTokens, _named]
 Optimizer = Annotated[SGD | Adam | AdamW, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

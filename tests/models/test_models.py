@@ -15,6 +15,10 @@ from ampkit.models.residual import BasicBlock, Bottleneck
 from ampkit.nn import BatchNorm2d, Conv2d, Sequential
 
 RNG = np.random.default_rng(0)
+TINY_VIT = {"patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}
+TINY_BERT = {
+    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12
+}  # fmt: skip
 TINY = {"vocab_size": 11, "block_size": 6, "n_layer": 2, "n_head": 2, "n_embd": 8}
 
 
@@ -35,6 +39,8 @@ CASES = {
     "cnn": (lambda: models.cnn(width=4), lambda: image(4, 1, 8, 8), (4, 10)),
     "resnet18": (lambda: models.resnet18(10, stem="cifar"), lambda: image(2, 3, 8, 8), (2, 10)),
     "resnet50": (lambda: models.resnet50(10), lambda: image(2, 3, 32, 32), (2, 10)),
+    "vit": (lambda: models.vit(8, **TINY_VIT), lambda: image(2, 3, 8, 8), (2, 10)),
+    "bert": (lambda: models.bert("tiny", **TINY_BERT), lambda: tensor(RNG.integers(0, 11, (3, 5))), (3, 5, 11)),
     "gpt": (lambda: models.GPT(**TINY), lambda: tensor(RNG.integers(0, 11, (3, 5))), (3, 5, 11)),
 }
 
