@@ -54,6 +54,22 @@ class ResNet(Section):
     stem: Literal["cifar", "imagenet"] = "cifar"
 
 
+class LeNet5(Section):
+    """`models.lenet5`, for square images."""
+
+    name: Literal["lenet5"]
+
+
+class ConvMixer(Section):
+    """`models.convmixer` over squares of `patch_size` pixels."""
+
+    name: Literal["convmixer"]
+    dim: Count = 64
+    depth: Count = 4
+    kernel_size: Count = 5
+    patch_size: Count = 2
+
+
 class ViT(Section):
     """`models.vit` over squares of `patch_size` pixels."""
 
@@ -233,7 +249,7 @@ class Train(Section):
 
 
 _named = Field(discriminator="name")
-Model = Annotated[MLP | CNN | ResNet | ViT | GPT, _named]
+Model = Annotated[MLP | CNN | LeNet5 | ResNet | ConvMixer | ViT | GPT, _named]
 Data = Annotated[Digits | Text | SyntheticImages | SyntheticTokens, _named]
 Optimizer = Annotated[SGD | Adam | AdamW, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

@@ -14,6 +14,8 @@ from ampkit.nn import init
 GOLDEN = Path(__file__).parents[1] / "golden" / "states.txt"
 SIZES = {
     "vit_ti_16": 5_717_416, "vit_s_16": 22_050_664, "vit_b_32": 88_224_232, "vit_l_16": 304_326_632,
+    "lenet5": 61_706, "convmixer_768_32": 21_110_248, "convmixer_1536_20": 51_625_960,
+    "vgg11": 132_863_336, "vgg13": 133_047_848, "vgg19": 143_667_240, "vgg16_bn": 138_365_992,
     "bert('tiny')": 4_416_698, "bert('large')": 335_174_458,
 }  # fmt: skip
 
