@@ -44,7 +44,7 @@ PLACES = {
     """,
     "ampkit.models": """
         mlp cnn resnet18 resnet34 resnet50 gpt vit vit_b_16 vit_b_32 vit_l_16 bert BertModel lenet5 convmixer vgg11
-        vgg16 vgg16_bn vgg19 alexnet
+        vgg16 vgg16_bn vgg19 alexnet efficientnet_b0 efficientnet_b4 fcn_resnet50 deeplabv3_resnet50 wav2letter
     """,
     "ampkit.amp": "autocast GradScaler",
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampkit import models, ops, optim, tensor
-from ampkit.core import dtypes
+from ampkit.core import dtypes, random
 from ampkit.core.errors import AmpkitError, ArgumentError, ShapeError
 from ampkit.core.policy import autocast
 
@@ -44,8 +44,9 @@ LEARNERS = {
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_few_steps_on_one_batch_lower_the_loss(name):
+    random.manual_seed(0)
     make, shape = LEARNERS[name]
-    steps, lr = (4, 1e-3) if name == "alexnet" else (20, 1e-2)
+    steps, lr = (8, 1e-3) if name == "alexnet" else (20, 1e-2)
     found = losses(make(), image(*shape), tensor(np.arange(shape[0])), lr, steps)
     assert found[-1] < 0.8 * found[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ampkit import models, ops, optim, tensor
+from ampkit.core import random
 from ampkit.core.errors import ArgumentError, ShapeError
 
 RNG = np.random.default_rng(0)
@@ -74,6 +75,7 @@ def test_vit_starts_as_torchvision_starts_it():
 
 
 def test_vit_starts_at_the_loss_of_a_guess_and_learns():
+    random.manual_seed(0)
     model = models.vit(8, 4, 1, 2, 16, 16)
     x, y = tensor(RNG.standard_normal((8, 3, 8, 8)).astype(np.float32)), tensor(np.arange(8))
     optimizer, losses = optim.AdamW(model.parameters(), lr=1e-2), []
