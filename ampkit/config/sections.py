@@ -249,7 +249,7 @@ class Train(Section):
 
 
 _named = Field(discriminator="name")
-Model = Annotated[MLP | CNN | LeNet5 | ResNet | ConvMixer | ViT | GPT, _named]
+Model = Annotated[MLP | CNN | ResNet | LeNet5 | ConvMixer | ViT | GPT, _named]
 Data = Annotated[Digits | Text | SyntheticImages | SyntheticTokens, _named]
 Optimizer = Annotated[SGD | Adam | AdamW, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]
