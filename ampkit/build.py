@@ -65,6 +65,18 @@ def _resnet(spec: sections.ResNet, data: Any) -> nn.Module:
     return sizes[spec.name](data.classes, in_channels=data.shape[0], **_arguments(spec))
 
 
+def _lenet5(spec: sections.LeNet5, data: Any) -> nn.Module:
+    return models.lenet5(data.shape[0], data.classes, data.shape[1])
+
+
+def _convmixer(spec: sections.ConvMixer, data: Any) -> nn.Module:
+    return models.convmixer(num_classes=data.classes, in_channels=data.shape[0], **_arguments(spec))
+
+
+def _vit(spec: sections.ViT, data: Any) -> nn.Module:
+    return models.vit(data.shape[1], num_classes=data.classes, in_channels=data.shape[0], **_arguments(spec))
+
+
 def _gpt(spec: sections.GPT, data: Any) -> nn.Module:
     return models.GPT(**_arguments(spec))
 
@@ -77,6 +89,9 @@ _MODELS: dict[type, Callable[..., nn.Module]] = {
     sections.MLP: _mlp,
     sections.CNN: _cnn,
     sections.ResNet: _resnet,
+    sections.LeNet5: _lenet5,
+    sections.ConvMixer: _convmixer,
+    sections.ViT: _vit,
     sections.GPT: _gpt,
 }
 

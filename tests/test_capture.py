@@ -300,5 +300,5 @@ def test_a_recipe_on_the_device_reads_it_only_where_it_logs(device):
     next(iter(run))
     before = cupy_like.waits[0]
     for number in range(2, 19):
-        run._step(number, False)
+        run._step(number)
     assert cupy_like.waits[0] == before

@@ -153,6 +153,11 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("model.hidden=[]", "model.hidden: needs at least 1 items"),
         ("model.hidden=[0]", "model.hidden[0]: needs at least 1, got 0"),
         ("model={name='cnn', stages=5}", "model.stages: needs at most 4: each halves an image of 8 pixels, got 5"),
+        ("model={name='vit', patch_size=3}", "model.patch_size: needs a divisor of the image's 8 pixels, got 3"),
+        ("model={name='convmixer', patch_size=9}", "model.patch_size: needs at most the image's 8 pixels, got 9"),
+        ("model={name='convmixer', kernel_size=4}", "model.kernel_size: needs an odd number, got 4"),
+        ("model={name='lenet5'}", "data.shape: needs images of at least 12 pixels for lenet5, got 8"),
+        ("model={name='vit', num_heads=3}", "model.num_heads: needs a divisor of hidden_dim, 128, got 3"),
         (
             "optimizer={name='adamw',momentum=0.9}",
             "needs a known key, got 'momentum'\nhelp: known: name, lr",
@@ -197,6 +202,13 @@ def test_a_mistake_is_named_with_what_was_needed_and_what_came(small, override, 
 def test_a_gpt_that_does_not_fit_its_text_is_refused(tmp_path, override, expected):
     path = write(tmp_path, SMALL.replace("mlp", "gpt").replace("digits", "text"))
     assert expected in mistake(path, override)
+
+
+@pytest.mark.parametrize("name", ["vit", "lenet5"])
+def test_some_models_need_square_images(small, name):
+    images = "data={name='synthetic_images', shape=[1, 16, 32]}"
+    wrong = mistake(small, f"model={{name={name!r}}}", images)
+    assert f"data.shape: needs square images for {name}, got 16 x 32" in wrong
 
 
 def test_all_mistakes_come_at_once_each_on_its_line(small):

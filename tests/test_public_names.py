@@ -48,7 +48,10 @@ PLACES = {
         is_available device_count current_device get_device_name get_device_capability synchronize empty_cache
         memory_allocated max_memory_allocated memory_reserved reset_peak_memory_stats manual_seed manual_seed_all
     """,
-    "ampkit.models": "mlp cnn resnet18 resnet34 resnet50 gpt",
+    "ampkit.models": """
+        mlp cnn resnet18 resnet34 resnet50 gpt vit vit_b_16 vit_b_32 vit_l_16 bert BertModel lenet5 convmixer vgg11
+        vgg16 vgg16_bn vgg19 alexnet efficientnet_b0 efficientnet_b4 fcn_resnet50 deeplabv3_resnet50 wav2letter
+    """,
     "ampkit.amp": "autocast GradScaler",
 }
 

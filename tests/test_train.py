@@ -94,6 +94,15 @@ def test_text_is_learned(tmp_path):
         ('{name="mlp", hidden=[8]}', '{name="synthetic_images", count=20, shape=[1, 8, 8], batch_size=4}'),
         ('{name="cnn", width=4}', '{name="synthetic_images", count=20, shape=[1, 8, 8], batch_size=4}'),
         ('{name="resnet18"}', '{name="synthetic_images", count=8, shape=[3, 8, 8], batch_size=2}'),
+        ('{name="lenet5"}', '{name="synthetic_images", count=8, shape=[1, 12, 12], batch_size=4}'),
+        (
+            '{name="convmixer", dim=8, depth=1}',
+            '{name="synthetic_images", count=8, shape=[1, 8, 8], batch_size=4}',
+        ),
+        (
+            '{name="vit", num_layers=1, hidden_dim=8, num_heads=2, mlp_dim=8}',
+            '{name="synthetic_images", count=8, shape=[1, 8, 8], batch_size=4}',
+        ),
         (
             '{name="gpt", n_layer=1, n_embd=8, n_head=1, block_size=4}',
             '{name="synthetic_tokens", count=20, batch_size=4}',

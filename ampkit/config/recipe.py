@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import model_validator
 
+from ..models.lenet import SMALLEST as LENET5_SMALLEST
 from .sections import (
     CIFAR10,
     CNN,
@@ -16,9 +17,11 @@ from .sections import (
     AdamW,
     Amp,
     Constant,
+    ConvMixer,
     Data,
     Digits,
     Images,
+    LeNet5,
     Model,
     Optimizer,
     Schedule,
@@ -27,6 +30,7 @@ from .sections import (
     SyntheticTokens,
     Text,
     Train,
+    ViT,
 )
 
 _Image = Digits | MNIST | CIFAR10 | Images | SyntheticImages
@@ -94,12 +98,31 @@ def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
         if model.stages > most:
             side = min(data.shape[1:])
             yield Fault("model.stages", f"at most {most}: each halves an image of {side} pixels", str(model.stages))
+    yield from _image_misfits(model, getattr(data, "shape", None))
     if not isinstance(model, GPT):
         return
     if model.n_embd % model.n_head:
         yield Fault("model.n_head", f"a divisor of n_embd, {model.n_embd}", str(model.n_head))
     if isinstance(data, Text | SyntheticTokens) and model.vocab_size < data.least_vocab:
         yield Fault("model.vocab_size", f"at least {data.least_vocab} for {data.name}", str(model.vocab_size))
+
+
+def _image_misfits(model: Any, shape: tuple[int, ...] | None) -> Iterator[Fault]:
+    if isinstance(model, ViT) and model.hidden_dim % model.num_heads:
+        yield Fault("model.num_heads", f"a divisor of hidden_dim, {model.hidden_dim}", str(model.num_heads))
+    if isinstance(model, ConvMixer) and model.kernel_size % 2 == 0:
+        yield Fault("model.kernel_size", "an odd number", str(model.kernel_size))
+    if shape is None:
+        return
+    least, most = min(shape[1:]), max(shape[1:])
+    if isinstance(model, ViT | LeNet5) and least != most:
+        yield Fault("data.shape", f"square images for {model.name}", f"{shape[1]} x {shape[2]}")
+    elif isinstance(model, ViT) and least % model.patch_size:
+        yield Fault("model.patch_size", f"a divisor of the image's {least} pixels", str(model.patch_size))
+    if isinstance(model, ConvMixer) and model.patch_size > least:
+        yield Fault("model.patch_size", f"at most the image's {least} pixels", str(model.patch_size))
+    if isinstance(model, LeNet5) and least < LENET5_SMALLEST:
+        yield Fault("data.shape", f"images of at least {LENET5_SMALLEST} pixels for lenet5", f"{least}")
 
 
 def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:

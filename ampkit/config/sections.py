@@ -57,6 +57,35 @@ class ResNet(Section):
     stem: Literal["cifar", "imagenet"] = "cifar"
 
 
+class LeNet5(Section):
+    """`models.lenet5`, for square images."""
+
+    name: Literal["lenet5"]
+
+
+class ConvMixer(Section):
+    """`models.convmixer` over squares of `patch_size` pixels."""
+
+    name: Literal["convmixer"]
+    dim: Count = 64
+    depth: Count = 4
+    kernel_size: Count = 5
+    patch_size: Count = 2
+
+
+class ViT(Section):
+    """`models.vit` over squares of `patch_size` pixels."""
+
+    name: Literal["vit"]
+    patch_size: Count = 4
+    num_layers: Count = 6
+    num_heads: Count = 4
+    hidden_dim: Count = 128
+    mlp_dim: Count = 256
+    dropout: Share = 0.0
+    attention_dropout: Share = 0.0
+
+
 class GPT(Section):
     """`models.gpt`; `block_size` tokens at once, out of `vocab_size`."""
 
@@ -341,7 +370,7 @@ class Train(Section):
 
 
 _named = Field(discriminator="name")
-Model = Annotated[MLP | CNN | ResNet | GPT, _named]
+Model = Annotated[MLP | CNN | ResNet | LeNet5 | ConvMixer | ViT | GPT, _named]
 Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | SyntheticImages | SyntheticTokens, _named]
 Optimizer = Annotated[SGD | Adam | AdamW | Adamax | Adagrad | RMSprop | Lion | LAMB | Adafactor, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

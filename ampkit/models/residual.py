@@ -6,6 +6,7 @@ et al. 2017, arXiv:1706.02677, section 5.1).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from .. import nn
@@ -15,8 +16,8 @@ from ..nn import init
 from ..nn.making import sizes
 
 
-def _conv(before: int, after: int, size: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False)
+def _conv(before: int, after: int, size: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(before, after, size, stride, size // 2 * dilation, dilation, bias=False)
 
 
 class BasicBlock(nn.Module):
@@ -24,11 +25,13 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, before: int, width: int, stride: int = 1, downsample: nn.Module | None = None):
+    def __init__(
+        self, before: int, width: int, stride: int = 1, downsample: nn.Module | None = None, dilation: int = 1
+    ):
         super().__init__()
-        self.conv1, self.bn1 = _conv(before, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = _conv(before, width, 3, stride, dilation), nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
-        self.conv2, self.bn2 = _conv(width, width, 3), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = _conv(width, width, 3, 1, dilation), nn.BatchNorm2d(width)
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,11 +45,13 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, before: int, width: int, stride: int = 1, downsample: nn.Module | None = None):
+    def __init__(
+        self, before: int, width: int, stride: int = 1, downsample: nn.Module | None = None, dilation: int = 1
+    ):
         super().__init__()
         after = width * self.expansion
         self.conv1, self.bn1 = _conv(before, width, 1), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = _conv(width, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = _conv(width, width, 3, stride, dilation), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = _conv(width, after, 1), nn.BatchNorm2d(after)
         self.relu = nn.ReLU()
         self.downsample = downsample
@@ -63,7 +68,9 @@ class ResNet(nn.Module):
 
     layers: blocks in each of the four stages. stem: "imagenet" is a 7x7 convolution of stride 2 and a max pool,
     "cifar" a 3x3 convolution alone. zero_init_residual starts each block as its shortcut (Goyal et al. 2017, section
-    5.1). Convolutions start kaiming-normal over fan_out, batch norms as ones and zeros.
+    5.1). replace_stride_with_dilation: which of the last three stages keep the size of the image, and set the places
+    they look at twice as far apart (Yu and Koltun 2015, arXiv:1511.07122). Convolutions start kaiming-normal over
+    fan_out, batch norms as ones and zeros.
     Raises ArgumentError for another stem.
     """
 
@@ -75,6 +82,7 @@ class ResNet(nn.Module):
         zero_init_residual: bool = False,
         stem: str = "imagenet",
         in_channels: int = 3,
+        replace_stride_with_dilation: tuple[bool, bool, bool] = (False, False, False),
     ):
         super().__init__()
         sizes("ResNet", num_classes=num_classes, in_channels=in_channels)
@@ -84,10 +92,12 @@ class ResNet(nn.Module):
         self.conv1, self.bn1 = _conv(in_channels, 64, 7 if large else 3, 2 if large else 1), nn.BatchNorm2d(64)
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
-        before = 64
-        for stage, count in enumerate(layers):
-            width = 64 * 2**stage
-            setattr(self, f"layer{stage + 1}", _stage(block, before, width, count, 2 if stage else 1))
+        before, dilation = 64, 1
+        for stage, (count, dilated) in enumerate(zip(layers, (False, *replace_stride_with_dilation), strict=True)):
+            width, stride, first = 64 * 2**stage, 2 if stage else 1, dilation
+            if dilated:
+                stride, dilation = 1, 2 * dilation
+            setattr(self, f"layer{stage + 1}", _stage(block, before, width, count, stride, first, dilation))
             before = width * block.expansion
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(before, num_classes)
@@ -96,17 +106,27 @@ class ResNet(nn.Module):
             self.apply(_zero_last)
 
     def forward(self, x: Tensor) -> Tensor:
+        for y in self.stages(x):
+            x = y
+        return self.fc(self.avgpool(x).flatten(1))
+
+    def stages(self, x: Tensor) -> Iterator[Tensor]:
+        """What each of the four stages gives, one after the other."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
-        return self.fc(self.avgpool(x).flatten(1))
+            yield x
 
 
-def _stage(block: Any, before: int, width: int, count: int, stride: int) -> nn.Sequential:
+def _stage(
+    block: Any, before: int, width: int, count: int, stride: int, first: int = 1, dilation: int = 1
+) -> nn.Sequential:
+    # first: the dilation of the first block, which still sees what the stage before gave.
     after, downsample = width * block.expansion, None
     if stride != 1 or before != after:
         downsample = nn.Sequential(_conv(before, after, 1, stride), nn.BatchNorm2d(after))
-    return nn.Sequential(block(before, width, stride, downsample), *(block(after, width) for _ in range(1, count)))
+    rest = (block(after, width, dilation=dilation) for _ in range(1, count))
+    return nn.Sequential(block(before, width, stride, downsample, first), *rest)
 
 
 def _initialize(module: nn.Module) -> None:

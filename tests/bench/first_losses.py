@@ -1,6 +1,6 @@
 """The first losses of ampkit beside PyTorch's, from the same initial weights and batches, on the CPU.
 
-    pip install torch && python tests/bench/first_losses.py [--steps 20] [--models mlp cnn resnet18 gpt]
+    pip install torch && python tests/bench/first_losses.py [--steps 20] [--models mlp cnn resnet18 gpt vit bert]
 
 Both train with SGD (momentum 0.9), PyTorch in float32, ampkit in float32, bfloat16 and float16 (with a GradScaler). The
 table shows, per model and precision, the greatest relative difference of a loss from PyTorch's float32 one, and as the
@@ -22,7 +22,7 @@ import ampkit
 from ampkit import models, ops, optim
 
 BOUND = {"float32": 1e-4, "bfloat16": 0.03, "float16": 0.03}
-LR = {"mlp": 0.05, "cnn": 0.01, "resnet18": 0.0002, "gpt": 0.02}
+LR = {"mlp": 0.05, "cnn": 0.01, "resnet18": 0.0002, "gpt": 0.02, "vit": 0.01, "bert": 0.02}
 
 
 def make(name: str):
@@ -32,11 +32,20 @@ def make(name: str):
         sizes = {"vocab_size": 256, "block_size": 64, "n_layer": 2, "n_head": 4, "n_embd": 64}
         ours, twin = models.gpt(**sizes), twins.GPT(**sizes)
         return ours, twin, lambda: tuple(rng.integers(0, 256, (8, 65))[:, s] for s in (slice(64), slice(1, 65)))
-    shape, classes = {"mlp": ((64,), 10), "cnn": ((1, 8, 8), 10), "resnet18": ((3, 32, 32), 10)}[name]
-    options = {"num_classes": classes, "stem": "cifar"} if name == "resnet18" else {}
+    if name == "bert":
+        off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        ours, twin = models.bert("tiny", vocab_size=256, **off), twins.bert("tiny", vocab_size=256)
+        return ours, twin, lambda: (rng.integers(1, 256, (8, 64)), rng.integers(0, 256, (8, 64)))
+    shape, classes = {
+        "mlp": ((64,), 10),
+        "cnn": ((1, 8, 8), 10),
+        "resnet18": ((3, 32, 32), 10),
+        "vit": ((3, 32, 32), 10),
+    }[name]
+    options = {"resnet18": {"num_classes": classes, "stem": "cifar"}, "vit": {"num_layers": 2}}.get(name, {})
     ours = getattr(models, name)(**options)
     twin = twins.CNN() if name == "cnn" else getattr(twins, name)(**options)
-    batch = 16 if name == "resnet18" else 64
+    batch = 16 if name in ("resnet18", "vit") else 64
 
     def draw():
         return rng.standard_normal((batch, *shape)).astype(np.float32), rng.integers(0, classes, batch)

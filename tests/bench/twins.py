@@ -169,6 +169,105 @@ class GPT(nn.Module):
 gpt = GPT
 
 
+class ViTBlock(nn.Module):
+    def __init__(self, heads, width, wide):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
+        self.self_attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        parts = (nn.Linear(width, wide), nn.GELU(), nn.Identity(), nn.Linear(wide, width))
+        self.mlp = nn.Sequential(*parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.ln_1(x)
+        x = x + self.self_attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.ln_2(x))
+
+
+class ViT(nn.Module):
+    def __init__(
+        self, image_size=32, patch_size=4, num_layers=6, num_heads=4, hidden_dim=128, mlp_dim=256, num_classes=10
+    ):
+        super().__init__()
+        self.class_token = nn.Parameter(torch.zeros(1, 1, hidden_dim))
+        self.conv_proj = nn.Conv2d(3, hidden_dim, patch_size, patch_size)
+        blocks = {f"encoder_layer_{i}": ViTBlock(num_heads, hidden_dim, mlp_dim) for i in range(num_layers)}
+        self.encoder = nn.ModuleDict({"layers": nn.ModuleDict(blocks), "ln": nn.LayerNorm(hidden_dim, eps=1e-6)})
+        length = (image_size // patch_size) ** 2 + 1
+        self.encoder.pos_embedding = nn.Parameter(torch.zeros(1, length, hidden_dim))
+        self.heads = nn.ModuleDict({"head": nn.Linear(hidden_dim, num_classes)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.conv_proj(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), patches], 1) + self.encoder.pos_embedding
+        for block in self.encoder.layers.values():
+            x = block(x)
+        return self.heads.head(self.encoder.ln(x)[:, 0])
+
+
+vit = ViT
+
+
+class BertAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.self = nn.ModuleDict({name: nn.Linear(width, width) for name in ("query", "key", "value")})
+        self.output = _after(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, width = x.shape
+        q, k, v = (part(x).view(n, t, self.heads, -1).transpose(1, 2) for part in self.self.values())
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, width)
+        return self.output.LayerNorm(self.output.dense(y) + x)
+
+
+class BertLayer(nn.Module):
+    def __init__(self, width, heads, wide):
+        super().__init__()
+        self.attention = BertAttention(width, heads)
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, wide)})
+        self.output = _after(wide, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention(x)
+        return self.output.LayerNorm(self.output.dense(F.gelu(self.intermediate.dense(x))) + x)
+
+
+def _after(before, width):
+    return nn.ModuleDict({"dense": nn.Linear(before, width), "LayerNorm": nn.LayerNorm(width, eps=1e-12)})
+
+
+class BERT(nn.Module):
+    """BertForMaskedLM, all of whose tokens count."""
+
+    def __init__(self, vocab_size=30522, width=128, layers=2, heads=2, wide=512, positions=512):
+        super().__init__()
+        tables = {"word": nn.Embedding(vocab_size, width, padding_idx=0), "position": nn.Embedding(positions, width)}
+        tables["token_type"] = nn.Embedding(2, width)
+        parts = {f"{name}_embeddings": table for name, table in tables.items()}
+        embeddings = nn.ModuleDict({**parts, "LayerNorm": nn.LayerNorm(width, eps=1e-12)})
+        layer = nn.ModuleList(BertLayer(width, heads, wide) for _ in range(layers))
+        self.bert = nn.ModuleDict({"embeddings": embeddings, "encoder": nn.ModuleDict({"layer": layer})})
+        head = nn.ModuleDict({"transform": _after(width, width), "decoder": nn.Linear(width, vocab_size)})
+        head.decoder.weight = embeddings.word_embeddings.weight
+        head.bias = head.decoder.bias
+        self.cls = nn.ModuleDict({"predictions": head})
+
+    def forward(self, idx: Tensor) -> Tensor:
+        tables, head = self.bert.embeddings, self.cls.predictions
+        x = tables.word_embeddings(idx) + tables.token_type_embeddings(torch.zeros_like(idx))
+        x = tables.LayerNorm(x + tables.position_embeddings(torch.arange(idx.shape[1], device=idx.device)))
+        for layer in self.bert.encoder.layer:
+            x = layer(x)
+        return head.decoder(head.transform.LayerNorm(F.gelu(head.transform.dense(x))))
+
+
+def bert(preset="tiny", **options):
+    """As models.bert, whose dropout is to be zero."""
+    layers, width, heads = {"tiny": (2, 128, 2), "small": (4, 512, 8), "base": (12, 768, 12)}[preset]
+    return BERT(width=width, layers=layers, heads=heads, wide=4 * width, **options)
+
+
 def load(twin: nn.Module, model) -> nn.Module:
     """Copy the weights of an ampkit model into its twin."""
     twin.load_state_dict({name: torch.from_numpy(value.numpy().copy()) for name, value in model.state_dict().items()})

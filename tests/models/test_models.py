@@ -11,10 +11,16 @@ from ampkit import models, tensor
 from ampkit.core import dtypes, random
 from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
+from ampkit.models.efficientnet import Stage
 from ampkit.models.residual import BasicBlock, Bottleneck
 from ampkit.nn import BatchNorm2d, Conv2d, Sequential
 
 RNG = np.random.default_rng(0)
+TINY_EFFICIENTNET = (Stage(1, 3, 1, 8, 8, 2), Stage(2, 5, 2, 8, 16, 2))
+TINY_VIT = {"patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}
+TINY_BERT = {
+    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12
+}  # fmt: skip
 TINY = {"vocab_size": 11, "block_size": 6, "n_layer": 2, "n_head": 2, "n_embd": 8}
 
 
@@ -35,6 +41,18 @@ CASES = {
     "cnn": (lambda: models.cnn(width=4), lambda: image(4, 1, 8, 8), (4, 10)),
     "resnet18": (lambda: models.resnet18(10, stem="cifar"), lambda: image(2, 3, 8, 8), (2, 10)),
     "resnet50": (lambda: models.resnet50(10), lambda: image(2, 3, 32, 32), (2, 10)),
+    "lenet5": (lambda: models.lenet5(image_size=12), lambda: image(2, 1, 12, 12), (2, 10)),
+    "convmixer": (lambda: models.convmixer(8, 2, 3), lambda: image(2, 3, 8, 8), (2, 10)),
+    "vgg": (lambda: models.VGG((1, 2), widths=(4, 8), hidden=8, num_classes=5), lambda: image(2, 3, 8, 8), (2, 5)),
+    "alexnet": (lambda: models.alexnet(5, hidden=8), lambda: image(1, 3, 63, 63), (1, 5)),
+    "efficientnet": (
+        lambda: models.EfficientNet(TINY_EFFICIENTNET, 0.2, num_classes=5),
+        lambda: image(2, 3, 16, 16),
+        (2, 5),
+    ),
+    "wav2letter": (lambda: models.Wav2Letter(5, "mfcc", 3, 4, 6), lambda: image(2, 3, 60), (2, 5, 31)),
+    "vit": (lambda: models.vit(8, **TINY_VIT), lambda: image(2, 3, 8, 8), (2, 10)),
+    "bert": (lambda: models.bert("tiny", **TINY_BERT), lambda: tensor(RNG.integers(0, 11, (3, 5))), (3, 5, 11)),
     "gpt": (lambda: models.GPT(**TINY), lambda: tensor(RNG.integers(0, 11, (3, 5))), (3, 5, 11)),
 }
 

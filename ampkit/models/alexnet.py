@@ -1,0 +1,43 @@
+"""AlexNet, with torchvision's parameter names: the single-tower form.
+
+Krizhevsky 2014, arXiv:1404.5997, section 5; Krizhevsky, Sutskever, Hinton 2012, NIPS 25.
+"""
+
+from __future__ import annotations
+
+from .. import nn
+from ..core.tensor import Tensor
+from ..nn.making import sizes
+
+
+class AlexNet(nn.Module):
+    """Five convolutions with ReLU and three max pools, then three Linear: [N, in_channels, H, W] -> [N, num_classes].
+
+    What the convolutions leave is averaged to 6x6, so any image of at least 63 pixels fits. hidden: the width of the
+    two hidden Linear, behind dropout. Weights start as those of Conv2d and Linear do.
+    """
+
+    def __init__(self, num_classes: int = 1000, dropout: float = 0.5, in_channels: int = 3, hidden: int = 4096):
+        super().__init__()
+        sizes("AlexNet", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
+        self.features = nn.Sequential(
+            *(nn.Conv2d(in_channels, 64, 11, 4, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)),
+            *(nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)),
+            *(nn.Conv2d(192, 384, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(384, 256, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2)),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d(6)
+        self.classifier = nn.Sequential(
+            *(nn.Dropout(dropout), nn.Linear(256 * 36, hidden), nn.ReLU()),
+            *(nn.Dropout(dropout), nn.Linear(hidden, hidden), nn.ReLU()),
+            nn.Linear(hidden, num_classes),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+def alexnet(num_classes: int = 1000, dropout: float = 0.5, in_channels: int = 3, hidden: int = 4096) -> AlexNet:
+    """AlexNet: 61 million parameters with 1000 classes; see AlexNet."""
+    return AlexNet(num_classes, dropout, in_channels, hidden)

@@ -1,0 +1,262 @@
+"""BERT: a post-norm encoder, with Hugging Face's parameter names.
+
+Devlin, Chang, Lee, Toutanova 2018, arXiv:1810.04805, section 3; the sizes below base are those of Turc et al. 2019,
+arXiv:1908.08962, table 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .. import nn, ops
+from ..core import dtypes
+from ..core.errors import ArgumentError, DTypeError, ShapeError
+from ..core.tensor import Tensor
+from ..nn import init
+from ..nn.making import new, probability, sizes
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The sizes of a BERT, by default base's. Raises ArgumentError for those that do not fit together."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+
+    def __post_init__(self) -> None:
+        counted = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        sizes("BertConfig", **{n: getattr(self, n) for n in (*counted, "max_position_embeddings", "type_vocab_size")})
+        probability("BertConfig", self.hidden_dropout_prob)
+        probability("BertConfig", self.attention_probs_dropout_prob)
+        if self.hidden_size % self.num_attention_heads:
+            got = f"{self.hidden_size} and {self.num_attention_heads}"
+            raise ArgumentError("BertConfig", "hidden_size that num_attention_heads divides", got)
+
+
+def _preset(layers: int, width: int, heads: int) -> dict[str, int]:
+    words = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
+    return {**words, "intermediate_size": 4 * width}
+
+
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": _preset(2, 128, 2),
+    "mini": _preset(4, 256, 4),
+    "small": _preset(4, 512, 8),
+    "medium": _preset(8, 512, 8),
+    "base": _preset(12, 768, 12),
+    "large": _preset(24, 1024, 16),
+}
+
+
+class BertEmbeddings(nn.Module):
+    """Words, token types and positions summed and normalized: [N, T] integers -> [N, T, hidden_size]. Figure 2."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        if token_type_ids is None:
+            token_type_ids = ops.zeros_like(input_ids)
+        if position_ids is None:
+            position_ids = ops.arange(input_ids.shape[1], device=input_ids.device)
+        x = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
+        return self.dropout(self.LayerNorm(x + self.position_embeddings(position_ids)))
+
+
+class BertSelfAttention(nn.Module):
+    """Attention of each position to all that allowed [N, 1, 1, T] lets through: [N, T, hidden_size] -> the same."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        width = config.hidden_size
+        self.heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
+        self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
+        n, t, width = x.shape
+        projected = (self.query(x), self.key(x), self.value(x))
+        q, k, v = (part.reshape(n, t, self.heads, -1).transpose(1, 2) for part in projected)
+        p = self.dropout if self.training else 0.0
+        return ops.scaled_dot_product_attention(q, k, v, allowed, p).transpose(1, 2).reshape(n, t, width)
+
+
+class BertOutput(nn.Module):
+    """A product, dropout, the residual and a norm: x [..., before], residual [..., hidden_size] -> the latter."""
+
+    def __init__(self, before: int, config: BertConfig):
+        super().__init__()
+        self.dense = nn.Linear(before, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
+
+
+class BertAttention(nn.Module):
+    """BertSelfAttention and BertOutput: [N, T, hidden_size] -> [N, T, hidden_size]."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.self = BertSelfAttention(config)
+        self.output = BertOutput(config.hidden_size, config)
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
+        return self.output(self.self(x, allowed), x)
+
+
+class BertLayer(nn.Module):
+    """Attention, then a wider layer with GELU and back, each normalized after its residual: [N, T, hidden_size]."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.attention = BertAttention(config)
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
+        self.output = BertOutput(config.intermediate_size, config)
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
+        x = self.attention(x, allowed)
+        return self.output(ops.gelu(self.intermediate.dense(x)), x)
+
+
+class BertModel(nn.Module):
+    """input_ids [N, T] of integers -> (states [N, T, hidden_size], pooled [N, hidden_size] or None).
+
+    attention_mask [N, T]: 1 or True where a token counts, 0 or False where it is padding. token_type_ids [N, T]: which
+    of two sentences a token is of, by default the first. position_ids [N, T] or [T]. pooled is tanh of a product with
+    the state of the first token. Weights start as N(0, initializer_range^2), biases as zeros.
+    Raises ShapeError for input_ids that are empty or longer than max_position_embeddings or a mask of another shape,
+    DTypeError for input_ids that are no integers.
+    """
+
+    def __init__(self, config: BertConfig, add_pooling_layer: bool = True):
+        super().__init__()
+        self.config = config
+        self.embeddings = BertEmbeddings(config)
+        layers = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
+        self.encoder = nn.ModuleDict({"layer": layers})
+        self.pooler = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size)})
+        if not add_pooling_layer:
+            self.pooler = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        _initialize(self, self.config.initializer_range)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        self._check(input_ids, attention_mask)
+        allowed = None if attention_mask is None else (attention_mask != 0)[:, None, None, :]
+        x = self.embeddings(input_ids, token_type_ids, position_ids)
+        for layer in self.encoder.layer:
+            x = layer(x, allowed)
+        return x, None if self.pooler is None else ops.tanh(self.pooler.dense(x[:, 0]))
+
+    def _check(self, input_ids: Tensor, mask: Tensor | None) -> None:
+        most, shape = self.config.max_position_embeddings, tuple(input_ids.shape)
+        if input_ids.ndim != 2 or not input_ids.numel() or shape[1] > most:
+            raise ShapeError("BertModel", f"input_ids [N, T] with N >= 1 and 1 <= T <= {most}", f"shape {shape}")
+        if input_ids.is_floating_point() or input_ids.dtype == dtypes.bool_:
+            raise DTypeError("BertModel", "input_ids of integers", input_ids.dtype.name)
+        if mask is not None and tuple(mask.shape) != shape:
+            raise ShapeError("BertModel", f"attention_mask {list(shape)}, as input_ids", f"{list(mask.shape)}")
+
+
+class BertLMPredictionHead(nn.Module):
+    """A product, GELU, a norm, and the logits of all words: [N, T, hidden_size] -> [N, T, vocab_size]."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        width = config.hidden_size
+        norm = nn.LayerNorm(width, config.layer_norm_eps)
+        self.transform = nn.ModuleDict({"dense": nn.Linear(width, width), "LayerNorm": norm})
+        self.decoder = nn.Linear(width, config.vocab_size)
+        self.bias = new((config.vocab_size,))
+        self.decoder.bias = self.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(self.transform.LayerNorm(ops.gelu(self.transform.dense(x))))
+
+
+class BertForMaskedLM(nn.Module):
+    """Logits of the masked words: input_ids [N, T] of integers -> [N, T, vocab_size].
+
+    With labels [N, T] (-100 is left out): (logits, mean cross entropy). The decoder shares the word embedding's
+    Parameter. See BertModel for the other arguments and for what is raised. Section 3.1, task 1.
+    """
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.cls = nn.ModuleDict({"predictions": BertLMPredictionHead(config)})
+        self.cls.predictions.decoder.weight = self.bert.embeddings.word_embeddings.weight
+        self._reset_head()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        self.bert.reset_parameters()
+        self._reset_head()
+
+    def _reset_head(self) -> None:
+        _initialize(self.cls.predictions.transform, self.bert.config.initializer_range)
+        init.zeros_(self.cls.predictions.bias)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids)
+        logits = self.cls.predictions(states)
+        if labels is None:
+            return logits
+        return logits, ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+def _initialize(model: nn.Module, std: float) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=std)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=std)
+            if module.padding_idx is not None:
+                module.weight.array[module.padding_idx] = 0
+
+
+def bert(preset: str = "tiny", **changes: Any) -> BertForMaskedLM:
+    """A BertForMaskedLM of a preset's size, with any of BertConfig's keys in place: `bert("base", vocab_size=32000)`.
+
+    Presets: tiny, mini, small, medium, base and large, of BERT's 30,522 words; ArgumentError for another.
+    """
+    if preset not in PRESETS:
+        raise ArgumentError("bert", f"a preset: {', '.join(PRESETS)}", repr(preset))
+    return BertForMaskedLM(BertConfig(**{**PRESETS[preset], **changes}))

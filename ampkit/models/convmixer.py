@@ -1,0 +1,64 @@
+"""ConvMixer, with the parameter names of its paper's code.
+
+Trockman and Kolter 2022, arXiv:2201.09792, section 2, figure 3 and table 1.
+"""
+
+from __future__ import annotations
+
+from .. import nn
+from ..core.errors import ArgumentError
+from ..core.tensor import Tensor
+from ..nn.making import sizes
+
+
+class Residual(nn.Module):
+    """x + fn(x), of one shape."""
+
+    def __init__(self, fn: nn.Module):
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(x) + x
+
+
+def convmixer(
+    dim: int = 64,
+    depth: int = 4,
+    kernel_size: int = 5,
+    patch_size: int = 2,
+    num_classes: int = 10,
+    in_channels: int = 3,
+) -> nn.Sequential:
+    """Patches, then `depth` times a depthwise and a 1x1 convolution: [N, in_channels, H, W] -> [N, num_classes].
+
+    Each convolution is followed by GELU and batch norm, the depthwise one, `kernel_size` wide, has a shortcut; the mean
+    over the image goes to a Linear. Any image of at least patch_size pixels fits. The defaults are for small images.
+    Raises ArgumentError for sizes that are no positive integers, or an even kernel_size.
+    """
+    sizes("convmixer", dim=dim, depth=depth, kernel_size=kernel_size, patch_size=patch_size)
+    sizes("convmixer", num_classes=num_classes, in_channels=in_channels)
+    if kernel_size % 2 == 0:
+        raise ArgumentError("convmixer", "an odd kernel_size", str(kernel_size))
+    patches = nn.Conv2d(in_channels, dim, patch_size, patch_size)
+    layers = (_layer(dim, kernel_size) for _ in range(depth))
+    return nn.Sequential(*_active(patches), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(dim, num_classes))
+
+
+def _layer(dim: int, kernel_size: int) -> nn.Sequential:
+    across = nn.Conv2d(dim, dim, kernel_size, padding="same", groups=dim)
+    return nn.Sequential(Residual(nn.Sequential(*_active(across))), *_active(nn.Conv2d(dim, dim, 1)))
+
+
+def _active(conv: nn.Conv2d) -> tuple[nn.Module, ...]:
+    return conv, nn.GELU(), nn.BatchNorm2d(conv.out_channels)
+
+
+def convmixer_1536_20(num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
+    """ConvMixer-1536/20, 51.6 million parameters, for images of 224 pixels; see convmixer."""
+    return convmixer(1536, 20, 9, 7, num_classes, in_channels)
+
+
+def convmixer_768_32(num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
+    """ConvMixer-768/32, 21.1 million parameters, for images of 224 pixels; see convmixer."""
+    return convmixer(768, 32, 7, 7, num_classes, in_channels)

@@ -1,0 +1,58 @@
+"""LeNet-5, with the parameter names of PyTorch's tutorial.
+
+LeCun, Bottou, Bengio, Haffner 1998, "Gradient-based learning applied to document recognition", section II.B.
+"""
+
+from __future__ import annotations
+
+from .. import nn, ops
+from ..core.errors import ArgumentError, ShapeError
+from ..core.tensor import Tensor
+from ..nn import init
+from ..nn.making import sizes
+
+SMALLEST = 12  # the image of which, padded, the second pool leaves one pixel
+
+
+class LeNet5(nn.Module):
+    """Two 5x5 convolutions with tanh and 2x2 means, then three Linear: [N, in_channels, S, S] -> [N, num_classes].
+
+    image_size S: one below 32, as MNIST's 28, is padded by 2 on each side, to the paper's 32. The second convolution
+    sees all maps of the first, means have no weights, and the output is linear: 61,706 parameters, where the paper has
+    60,000. Weights start xavier-uniform, biases as zeros.
+    Raises ArgumentError for images below 12 pixels, ShapeError for images of another size.
+    """
+
+    def __init__(self, in_channels: int = 1, num_classes: int = 10, image_size: int = 28):
+        super().__init__()
+        sizes("LeNet5", in_channels=in_channels, num_classes=num_classes, image_size=image_size)
+        if image_size < SMALLEST:
+            raise ArgumentError("LeNet5", f"image_size of at least {SMALLEST}", str(image_size))
+        self.in_channels, self.image_size = in_channels, image_size
+        padding = 2 if image_size < 32 else 0
+        side = ((image_size + 2 * padding - 4) // 2 - 4) // 2
+        self.conv1 = nn.Conv2d(in_channels, 6, 5, padding=padding)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * side * side, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, num_classes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        for layer in self.children():
+            init.xavier_uniform_(layer.weight)
+            init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wanted = (self.in_channels, self.image_size, self.image_size)
+        if x.ndim != 4 or tuple(x.shape[1:]) != wanted:
+            raise ShapeError("LeNet5", f"images [N, {', '.join(map(str, wanted))}]", f"{list(x.shape)}")
+        x = ops.avg_pool2d(ops.tanh(self.conv1(x)), 2)
+        x = ops.avg_pool2d(ops.tanh(self.conv2(x)), 2).flatten(1)
+        return self.fc3(ops.tanh(self.fc2(ops.tanh(self.fc1(x)))))
+
+
+def lenet5(in_channels: int = 1, num_classes: int = 10, image_size: int = 28) -> LeNet5:
+    """LeNet-5 for square images, such as MNIST's; see LeNet5."""
+    return LeNet5(in_channels, num_classes, image_size)

@@ -1,0 +1,102 @@
+"""Segmentation: FCN and DeepLabV3 on a dilated ResNet-50, with torchvision's parameter names.
+
+Long, Shelhamer, Darrell 2014, arXiv:1411.4038, section 4; Chen et al. 2017, arXiv:1706.05587, section 3.3.
+"""
+
+from __future__ import annotations
+
+from .. import nn, ops
+from ..core.tensor import Tensor
+from ..nn.making import sizes
+from .residual import Bottleneck, ResNet
+
+
+def _active(before: int, after: int, kernel: int = 1, dilation: int = 1) -> list[nn.Module]:
+    conv = nn.Conv2d(before, after, kernel, padding=kernel // 2 * dilation, dilation=dilation, bias=False)
+    return [conv, nn.BatchNorm2d(after), nn.ReLU()]
+
+
+class FCNHead(nn.Sequential):
+    """A 3x3 convolution to a quarter of the channels and a 1x1 to the classes: [N, before, H, W] -> [N, classes, H, W].
+
+    Batch norm, ReLU and dropout of 0.1 are between.
+    """
+
+    def __init__(self, before: int, classes: int):
+        width = before // 4
+        super().__init__(*_active(before, width, 3), nn.Dropout(0.1), nn.Conv2d(width, classes, 1))
+
+
+class ASPPPooling(nn.Sequential):
+    """The mean over the image, a 1x1 convolution, and that at every place: [N, before, H, W] -> [N, after, H, W]."""
+
+    def __init__(self, before: int, after: int):
+        super().__init__(nn.AdaptiveAvgPool2d(1), *_active(before, after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).expand(-1, -1, *x.shape[-2:])
+
+
+class ASPP(nn.Module):
+    """Convolutions that look 1, and each of `rates` pixels apart, and the mean: [N, before, H, W] -> [N, after, H, W].
+
+    A 1x1 convolution joins them, with batch norm, ReLU and dropout of 0.5. Chen et al., figure 5.
+    """
+
+    def __init__(self, before: int, rates: tuple[int, ...] = (12, 24, 36), after: int = 256):
+        super().__init__()
+        self.convs = nn.ModuleList([nn.Sequential(*_active(before, after))])
+        self.convs.extend(nn.Sequential(*_active(before, after, 3, rate)) for rate in rates)
+        self.convs.append(ASPPPooling(before, after))
+        self.project = nn.Sequential(*_active(len(self.convs) * after, after), nn.Dropout(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(ops.cat([conv(x) for conv in self.convs], 1))
+
+
+class DeepLabHead(nn.Sequential):
+    """ASPP, a 3x3 convolution, and a 1x1 to the classes: [N, before, H, W] -> [N, classes, H, W]."""
+
+    def __init__(self, before: int, classes: int):
+        super().__init__(ASPP(before), *_active(256, 256, 3), nn.Conv2d(256, classes, 1))
+
+
+class Segmentation(nn.Module):
+    """Logits of each pixel's class: [N, 3, H, W] -> {"out": [N, num_classes, H, W]}.
+
+    backbone: a ResNet; classifier sees its last stage, aux_classifier, if there is one, its third, and adds "aux" of
+    the same shape. Logits are enlarged to the image by bilinear interpolation.
+    """
+
+    def __init__(self, backbone: ResNet, classifier: nn.Module, aux_classifier: nn.Module | None = None):
+        super().__init__()
+        self.backbone, self.classifier, self.aux_classifier = backbone, classifier, aux_classifier
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        size = tuple(x.shape[-2:])
+        *_, third, last = self.backbone.stages(x)
+        found = {"out": _enlarged(self.classifier(last), size)}
+        if self.aux_classifier is not None:
+            found["aux"] = _enlarged(self.aux_classifier(third), size)
+        return found
+
+
+def _enlarged(logits: Tensor, size: tuple[int, ...]) -> Tensor:
+    return ops.interpolate(logits, size, mode="bilinear", align_corners=False)
+
+
+def _on_resnet50(head: type[nn.Module], num_classes: int, aux_loss: bool) -> Segmentation:
+    sizes(head.__name__, num_classes=num_classes)
+    backbone = ResNet(Bottleneck, (3, 4, 6, 3), 1, replace_stride_with_dilation=(False, True, True))
+    del backbone.avgpool, backbone.fc
+    return Segmentation(backbone, head(2048, num_classes), FCNHead(1024, num_classes) if aux_loss else None)
+
+
+def fcn_resnet50(num_classes: int = 21, aux_loss: bool = False) -> Segmentation:
+    """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation."""
+    return _on_resnet50(FCNHead, num_classes, aux_loss)
+
+
+def deeplabv3_resnet50(num_classes: int = 21, aux_loss: bool = False) -> Segmentation:
+    """DeepLabV3 on ResNet-50: 40 million parameters, 42 million with aux_loss; see Segmentation."""
+    return _on_resnet50(DeepLabHead, num_classes, aux_loss)

@@ -1,0 +1,107 @@
+"""VGG, with torchvision's parameter names.
+
+Simonyan and Zisserman 2014, arXiv:1409.1556, table 1, columns A, B, D and E; the starting values as torchvision's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import nn
+from ..core.errors import ArgumentError
+from ..core.tensor import Tensor
+from ..nn import init
+from ..nn.making import sizes
+
+# Convolutions of 64, 128, 256, 512 and 512 channels in the five stages.
+DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+
+
+class VGG(nn.Module):
+    """Stages of 3x3 convolutions, each halving the image, and three Linear: [N, in_channels, H, W] -> [N, num_classes].
+
+    depths: convolutions per stage, of widths channels each. What the stages leave is averaged to 7x7, so any image of
+    at least 2^stages pixels fits. hidden: the width of the two hidden Linear. Convolutions start kaiming-normal over
+    fan_out, Linear weights as N(0, 0.01^2), biases as zeros.
+    Raises ArgumentError for sizes that are no positive integers, or not as many depths as widths.
+    """
+
+    def __init__(
+        self,
+        depths: Sequence[int],
+        batch_norm: bool = False,
+        num_classes: int = 1000,
+        dropout: float = 0.5,
+        in_channels: int = 3,
+        widths: Sequence[int] = (64, 128, 256, 512, 512),
+        hidden: int = 4096,
+    ):
+        super().__init__()
+        sizes("VGG", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
+        sizes("VGG", **{f"depths[{i}]": n for i, n in enumerate(depths)})
+        if len(depths) != len(widths):
+            raise ArgumentError("VGG", "as many depths as widths", f"{len(depths)} and {len(widths)}")
+        self.features = nn.Sequential()
+        before = in_channels
+        for depth, width in zip(depths, widths, strict=True):
+            for _ in range(depth):
+                self.features.extend(_conv(before, width, batch_norm))
+                before = width
+            self.features.append(nn.MaxPool2d(2))
+        self.avgpool = nn.AdaptiveAvgPool2d(7)
+        first, second, last = nn.Linear(before * 49, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, num_classes)
+        ends = ((nn.ReLU(), nn.Dropout(dropout)), (nn.ReLU(), nn.Dropout(dropout)))
+        self.classifier = nn.Sequential(first, *ends[0], second, *ends[1], last)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        self.apply(_initialize)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+def _conv(before: int, width: int, batch_norm: bool) -> list[nn.Module]:
+    norm = [nn.BatchNorm2d(width)] if batch_norm else []
+    return [nn.Conv2d(before, width, 3, padding=1), *norm, nn.ReLU()]
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        init.zeros_(module.bias)
+    elif isinstance(module, nn.Linear):
+        init.normal_(module.weight, std=0.01)
+        init.zeros_(module.bias)
+
+
+def vgg11(**changes: Any) -> VGG:
+    """VGG-11: 133 million parameters; any of VGG's arguments, as batch_norm or num_classes."""
+    return VGG(DEPTHS[11], **changes)
+
+
+def vgg13(**changes: Any) -> VGG:
+    """VGG-13: 133 million parameters; see vgg11."""
+    return VGG(DEPTHS[13], **changes)
+
+
+def vgg16(**changes: Any) -> VGG:
+    """VGG-16: 138 million parameters; see vgg11."""
+    return VGG(DEPTHS[16], **changes)
+
+
+def vgg19(**changes: Any) -> VGG:
+    """VGG-19: 144 million parameters; see vgg11."""
+    return VGG(DEPTHS[19], **changes)
+
+
+def vgg11_bn(**changes: Any) -> VGG:
+    """VGG-11 with batch norm behind each convolution; see vgg11."""
+    return VGG(DEPTHS[11], True, **changes)
+
+
+def vgg16_bn(**changes: Any) -> VGG:
+    """VGG-16 with batch norm behind each convolution; see vgg11."""
+    return VGG(DEPTHS[16], True, **changes)

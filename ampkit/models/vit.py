@@ -1,0 +1,179 @@
+"""Vision Transformer, with torchvision's parameter names.
+
+Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1 and table 1; the two smaller sizes are those of Touvron et al.
+2020, arXiv:2012.12877, table 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import nn, ops
+from ..core.errors import ArgumentError, ShapeError
+from ..core.tensor import Tensor
+from ..nn import init
+from ..nn.making import new, sizes
+
+
+class EncoderBlock(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)): [N, L, hidden_dim] -> [N, L, hidden_dim]. Equations 2 and 3."""
+
+    def __init__(self, num_heads: int, hidden_dim: int, mlp_dim: int, dropout: float, attention_dropout: float):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(hidden_dim, eps=1e-6)
+        self.self_attention = nn.MultiheadAttention(hidden_dim, num_heads, attention_dropout, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.ln_2 = nn.LayerNorm(hidden_dim, eps=1e-6)
+        wide, back = nn.Linear(hidden_dim, mlp_dim), nn.Linear(mlp_dim, hidden_dim)
+        self.mlp = nn.Sequential(wide, nn.GELU(), nn.Dropout(dropout), back, nn.Dropout(dropout))
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = self.ln_1(input)
+        x, _ = self.self_attention(x, x, x, need_weights=False)
+        x = self.dropout(x) + input
+        return x + self.mlp(self.ln_2(x))
+
+
+class Encoder(nn.Module):
+    """Positions added, the blocks, a last norm: [N, L, hidden_dim] -> [N, L, hidden_dim]. Equations 1 to 4."""
+
+    def __init__(
+        self,
+        seq_length: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        mlp_dim: int,
+        dropout: float,
+        attention_dropout: float,
+    ):
+        super().__init__()
+        self.pos_embedding = new((1, seq_length, hidden_dim))
+        self.dropout = nn.Dropout(dropout)
+        words = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
+        self.layers = nn.Sequential({f"encoder_layer_{i}": EncoderBlock(*words) for i in range(num_layers)})
+        self.ln = nn.LayerNorm(hidden_dim, eps=1e-6)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.ln(self.layers(self.dropout(input + self.pos_embedding)))
+
+
+class VisionTransformer(nn.Module):
+    """An encoder over patches of the image and a class token: [N, in_channels, S, S] -> [N, num_classes].
+
+    image_size S is fixed, patch_size divides it; there are (S / patch_size)^2 + 1 positions. representation_size: the
+    width of a hidden layer with tanh before the head, None for none. The patches' projection starts truncated normal
+    over its fan-in, positions as N(0, 0.02^2), the blocks' products xavier-uniform, their biases nearly zero, the class
+    token and the head as zeros: the first loss is ln(num_classes).
+    Raises ArgumentError for sizes that do not fit together, ShapeError for images of another size.
+    """
+
+    def __init__(
+        self,
+        image_size: int,
+        patch_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        num_classes: int = 1000,
+        representation_size: int | None = None,
+        in_channels: int = 3,
+    ):
+        super().__init__()
+        where = "VisionTransformer"
+        sizes(where, image_size=image_size, patch_size=patch_size, num_layers=num_layers, num_heads=num_heads)
+        sizes(where, hidden_dim=hidden_dim, mlp_dim=mlp_dim, num_classes=num_classes, in_channels=in_channels)
+        if image_size % patch_size:
+            raise ArgumentError(where, "image_size that patch_size divides", f"{image_size} and {patch_size}")
+        if hidden_dim % num_heads:
+            raise ArgumentError(where, "hidden_dim that num_heads divides", f"{hidden_dim} and {num_heads}")
+        self.image_size, self.in_channels = image_size, in_channels
+        self.class_token = new((1, 1, hidden_dim))
+        self.conv_proj = nn.Conv2d(in_channels, hidden_dim, patch_size, patch_size)
+        length = (image_size // patch_size) ** 2 + 1
+        self.encoder = Encoder(length, num_layers, num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
+        self.heads = nn.Sequential(_head(hidden_dim, representation_size, num_classes))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, those of the norms aside."""
+        init.zeros_(self.class_token)
+        init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / init.fan_in(self.conv_proj.weight)))
+        init.zeros_(self.conv_proj.bias)
+        init.normal_(self.encoder.pos_embedding, std=0.02)
+        for block in self.encoder.layers:
+            block.self_attention.reset_parameters()
+            for linear in (block.mlp[0], block.mlp[3]):
+                init.xavier_uniform_(linear.weight)
+                init.normal_(linear.bias, std=1e-6)
+        for name, layer in self.heads.named_children():
+            if name == "pre_logits":
+                init.trunc_normal_(layer.weight, std=math.sqrt(1 / init.fan_in(layer.weight)))
+                init.zeros_(layer.bias)
+        init.zeros_(self.heads.head.weight)
+        init.zeros_(self.heads.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wanted = (self.in_channels, self.image_size, self.image_size)
+        if x.ndim != 4 or tuple(x.shape[1:]) != wanted:
+            raise ShapeError("VisionTransformer", f"images [N, {', '.join(map(str, wanted))}]", f"{list(x.shape)}")
+        patches = self.conv_proj(x).flatten(2).permute(0, 2, 1)
+        x = ops.cat([self.class_token.expand(x.shape[0], -1, -1), patches], 1)
+        return self.heads(self.encoder(x)[:, 0])
+
+
+def _head(hidden_dim: int, representation_size: int | None, num_classes: int) -> dict[str, nn.Module]:
+    if representation_size is None:
+        return {"head": nn.Linear(hidden_dim, num_classes)}
+    sizes("VisionTransformer", representation_size=representation_size)
+    before = {"pre_logits": nn.Linear(hidden_dim, representation_size), "act": nn.Tanh()}
+    return {**before, "head": nn.Linear(representation_size, num_classes)}
+
+
+def vit(
+    image_size: int = 32,
+    patch_size: int = 4,
+    num_layers: int = 6,
+    num_heads: int = 4,
+    hidden_dim: int = 128,
+    mlp_dim: int = 256,
+    num_classes: int = 10,
+    **changes: Any,
+) -> VisionTransformer:
+    """A VisionTransformer for small images: 0.8 million parameters; see VisionTransformer for the other arguments."""
+    shape = (image_size, patch_size, num_layers, num_heads, hidden_dim, mlp_dim)
+    return VisionTransformer(*shape, num_classes=num_classes, **changes)
+
+
+def _sized(patch_size: int, num_layers: int, num_heads: int, width: int, changes: Any) -> VisionTransformer:
+    words = {"image_size": 224, "patch_size": patch_size, "num_layers": num_layers, "num_heads": num_heads}
+    return VisionTransformer(**{**words, "hidden_dim": width, "mlp_dim": 4 * width, **changes})
+
+
+def vit_ti_16(**changes: Any) -> VisionTransformer:
+    """ViT-Ti/16, 5.7 million parameters: any of VisionTransformer's arguments in place of the preset's."""
+    return _sized(16, 12, 3, 192, changes)
+
+
+def vit_s_16(**changes: Any) -> VisionTransformer:
+    """ViT-S/16, 22 million parameters; see vit_ti_16."""
+    return _sized(16, 12, 6, 384, changes)
+
+
+def vit_b_16(**changes: Any) -> VisionTransformer:
+    """ViT-B/16, 87 million parameters; see vit_ti_16."""
+    return _sized(16, 12, 12, 768, changes)
+
+
+def vit_b_32(**changes: Any) -> VisionTransformer:
+    """ViT-B/32, 88 million parameters; see vit_ti_16."""
+    return _sized(32, 12, 12, 768, changes)
+
+
+def vit_l_16(**changes: Any) -> VisionTransformer:
+    """ViT-L/16, 304 million parameters; see vit_ti_16."""
+    return _sized(16, 24, 16, 1024, changes)

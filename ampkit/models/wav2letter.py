@@ -1,0 +1,61 @@
+"""Wav2Letter, with torchaudio's parameter names.
+
+Collobert, Puhrsch, Synnaeve 2016, arXiv:1609.03193, section 2.2 and figure 1.
+"""
+
+from __future__ import annotations
+
+from .. import nn, ops
+from ..core.errors import ArgumentError, ShapeError
+from ..core.tensor import Tensor
+from ..nn.making import sizes
+
+INPUTS = ("waveform", "power_spectrum", "mfcc")
+
+
+class Wav2Letter(nn.Module):
+    """Log-probabilities of letters over time: input [N, num_features, T] -> [N, num_classes, T'].
+
+    input_type: "waveform", of which a first convolution makes 250 features at a hundredth of 16 kHz, or features that
+    are there already, "power_spectrum" or "mfcc"; time is halved once more. width and wide: the channels of the inner
+    and of the last hidden convolutions. `ctc_loss` wants the answer as [T', N, num_classes].
+    Raises ArgumentError for another input_type, ShapeError for input of other axes or another number of features.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 40,
+        input_type: str = "waveform",
+        num_features: int = 1,
+        width: int = 250,
+        wide: int = 2000,
+    ):
+        super().__init__()
+        sizes("Wav2Letter", num_classes=num_classes, num_features=num_features, width=width, wide=wide)
+        if input_type not in INPUTS:
+            raise ArgumentError("Wav2Letter", f"input_type {', '.join(INPUTS)}", repr(input_type))
+        self.num_features = num_features
+        wave = input_type == "waveform"
+        acoustic = nn.Sequential(
+            *_active(width if wave else num_features, width, 48, 2, 23),
+            *(layer for _ in range(7) for layer in _active(width, width, 7, 1, 3)),
+            *_active(width, wide, 32, 1, 16),
+            *_active(wide, wide, 1),
+            *_active(wide, num_classes, 1),
+        )
+        first = nn.Sequential(*_active(num_features, width, 250, 160, 45)) if wave else None
+        self.acoustic_model = acoustic if first is None else nn.Sequential(first, acoustic)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 3 or x.shape[1] != self.num_features:
+            raise ShapeError("Wav2Letter", f"input [N, {self.num_features}, T]", f"shape {tuple(x.shape)}")
+        return ops.log_softmax(self.acoustic_model(x), 1)
+
+
+def _active(before: int, after: int, kernel: int, stride: int = 1, padding: int = 0) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv1d(before, after, kernel, stride, padding), nn.ReLU()
+
+
+def wav2letter(num_classes: int = 40, input_type: str = "waveform", num_features: int = 1) -> Wav2Letter:
+    """Wav2Letter: 26 million parameters for waveforms; see Wav2Letter."""
+    return Wav2Letter(num_classes, input_type, num_features)
