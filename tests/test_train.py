@@ -130,13 +130,13 @@ def write_mnist(folder):
 
 
 def mnist(folder, *overrides):
-    given = [f'data.folder="{folder}"', "data.download=false", "data.batch_size=5", "model.width=8", *overrides]
+    given = [f'data.folder="{folder}"', "data.download=false", "data.batch_size=5", *overrides]
     return config.load(RECIPES / "mnist_lenet.toml", [*SHORT, *given])
 
 
 def test_the_recipe_of_mnist_learns_from_files_in_a_folder(tmp_path):
     write_mnist(tmp_path)
-    rows = list(fit(mnist(tmp_path, "data.batch_size=10", "train.steps=30", "optimizer.lr=0.01")))
+    rows = list(fit(mnist(tmp_path, "data.batch_size=10", "train.steps=60")))
     assert steps_of(rows)[-1].loss < steps_of(rows)[0].loss / 2
 
 

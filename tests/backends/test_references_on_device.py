@@ -41,10 +41,13 @@ def _run(case, tensors):
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=lambda d: d.name)
 @pytest.mark.parametrize("case", CASES)
-def test_a_reference_gives_the_same_bits_on_device_arrays(case, dtype, device):
+def test_a_reference_gives_the_same_values_on_device_arrays(case, dtype, device):
+    # To rounding: sums of products are CuPy's sums there, and NumPy's einsum on the host.
     host = case.tensors(dtype)
     there = [Tensor(device.xp.asarray(t.array), t.requires_grad) for t in host]
     with reference_only():
         for got, want in zip(_run(case, there), _run(case, host), strict=True):
             assert (got is None) == (want is None)
-            np.testing.assert_array_equal(got, want)
+            if got is not None:
+                assert got.dtype == want.dtype
+                testing.assert_close(got, want, testing.GRADIENT_TOLERANCE.get(got.dtype))

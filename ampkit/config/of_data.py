@@ -1,0 +1,105 @@
+"""The [data] sections."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ..data import cifar10, digits, mnist, synthetic, text
+from .words import Channels, Count, ImageShape, Part, Section, Seed, Spreads
+
+
+class Digits(Section):
+    """The handwritten digits of `ampkit.data.digits`."""
+
+    name: Literal["digits"]
+    batch_size: Count = 64
+    shape: ClassVar[tuple[int, ...]] = digits.SHAPE
+    classes: ClassVar[int] = digits.CLASSES
+
+
+class Pictured(Section):
+    """Images normalized and, in training, augmented batch by batch (`ampkit.data.augment`).
+
+    crop: zeros around an image before a window of its size is taken at random. flip: mirror half of them. cutout: side
+    of a square set to the mean. workers: threads that make batches ahead; 0 makes them when they are due.
+    """
+
+    name: str
+    folder: str
+    batch_size: Count = 64
+    crop: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    cutout: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=0)] = 0
+
+
+class MNIST(Pictured):
+    """MNIST in its official files, from `folder`, or with `download` fetched into it (`ampkit.data.mnist`)."""
+
+    name: Literal["mnist"]
+    download: bool = False
+    shape: ClassVar[tuple[int, ...]] = mnist.SHAPE
+    classes: ClassVar[int] = mnist.CLASSES
+    mean: ClassVar[tuple[float, ...]] = mnist.MEAN
+    std: ClassVar[tuple[float, ...]] = mnist.STD
+
+
+class CIFAR10(Pictured):
+    """CIFAR-10 in its binary version, from `folder`, or with `download` fetched into it (`ampkit.data.cifar10`)."""
+
+    name: Literal["cifar10"]
+    download: bool = False
+    shape: ClassVar[tuple[int, ...]] = cifar10.SHAPE
+    classes: ClassVar[int] = cifar10.CLASSES
+    mean: ClassVar[tuple[float, ...]] = cifar10.MEAN
+    std: ClassVar[tuple[float, ...]] = cifar10.STD
+
+
+class Images(Pictured):
+    """A folder per class under `folder`, and under `held_out` to evaluate on (`ampkit.data.imagefolder`).
+
+    shape: channels, height and width of every image. mean, std: by channel, or one for all, of values in [0, 1].
+    """
+
+    name: Literal["images"]
+    held_out: str
+    shape: ImageShape
+    classes: Annotated[int, Field(ge=2)]
+    mean: Channels = (0.5,)
+    std: Spreads = (0.25,)
+
+
+class Text(Section):
+    """The bytes of a file or a folder (`ampkit.data.text`); the last share `validation` is held out."""
+
+    name: Literal["text"]
+    path: str | None = None
+    limit: Count = text.LIMIT
+    validation: Part = 0.1
+    batch_size: Count = 12
+    least_vocab: ClassVar[int] = text.VOCABULARY
+
+
+class SyntheticImages(Section):
+    """`count` images of `ampkit.data.synthetic`; a share `validation` of them is held out."""
+
+    name: Literal["synthetic_images"]
+    shape: ImageShape = (3, 32, 32)
+    classes: Annotated[int, Field(ge=2)] = 10
+    count: Annotated[int, Field(ge=2)] = 2048
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 32
+
+
+class SyntheticTokens(Section):
+    """`count` sequences of `ampkit.data.synthetic`, of the model's block_size and vocab_size."""
+
+    name: Literal["synthetic_tokens"]
+    count: Annotated[int, Field(ge=2)] = 2048
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 12
+    least_vocab: ClassVar[int] = synthetic.LEAST_VOCABULARY
