@@ -5,6 +5,7 @@ Arrays of NumPy (.npy) and Netpbm's binary files (.ppm, .pgm) are read here; PNG
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,13 @@ SUFFIXES = (".npy", ".ppm", ".pgm", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
 # Netpbm's P5 and P6: words apart by white space, comments from # to the end of a line, one white space, the bytes.
 _GAP = rb"(?:\s|#[^\n]*\n)+"
 _NETPBM = re.compile(rb"P([56])" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)\s")
+
+# NumPy's .npy: magic, version, length of the header, the header itself, padded with spaces to the end of a line.
+_HEADER = re.compile(
+    rb"\x93NUMPY[\x01-\x03]\x00.{2,4}?\{'descr': '(?P<dtype>[^']+)', 'fortran_order': (?P<order>True|False), "
+    rb"'shape': \((?P<shape>[\d, ]*)\), *\} *\n",
+    re.DOTALL,
+)
 
 
 class ImageFolder:
@@ -91,8 +99,14 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _npy(path: Path, gray: bool) -> NDArray[Any]:
-    with path.open("rb") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+    # NumPy parses the header as Python, which several threads at once must not do in Python 3.11 (cpython#106905).
+    content = path.read_bytes()
+    head = _HEADER.match(content)
+    if head is None or b"O" in head["dtype"]:
+        raise ValueError(f"not an array of numbers in NumPy's format, {content[:8]!r}")
+    shape = tuple(int(n) for n in head["shape"].split(b",") if n.strip())
+    flat = np.frombuffer(content, np.dtype(head["dtype"].decode()), math.prod(shape), head.end())
+    return flat.reshape(shape, order="F" if head["order"] == b"True" else "C")
 
 
 def _netpbm(path: Path, gray: bool) -> NDArray[np.uint8]:

@@ -117,3 +117,19 @@ def test_with_pillow_a_png_is_read_in_color_and_in_gray(tmp_path):
     (tmp_path / "b.png").write_bytes(b"no picture")
     with pytest.raises(FileError, match="b.png: needs an image"):
         imagefolder.read(tmp_path / "b.png")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3), (1, 1, 1)])
+def test_arrays_are_read_as_numpy_writes_them(shape, order, tmp_path):
+    values = np.asarray(np.random.default_rng(0).integers(0, 256, shape), np.uint8, order=order)
+    np.save(tmp_path / "a.npy", values)
+    wanted = values[None] if values.ndim == 2 else np.moveaxis(values, 2, 0)
+    np.testing.assert_array_equal(imagefolder.read(tmp_path / "a.npy"), wanted)
+
+
+def test_an_array_that_is_cut_off_is_no_image(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 4), np.uint8))
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
+    with pytest.raises(FileError, match="an image, got a file that cannot be read as one"):
+        imagefolder.read(tmp_path / "a.npy")
