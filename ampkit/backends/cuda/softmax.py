@@ -11,19 +11,15 @@ from typing import Any
 import numpy as np
 
 from ... import backends
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType
 from ...core.saved import Saved
 from ...ops.softmax import log_softmax, softmax
 from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
+from .storage import pairs, vectors
 
 Array = Any
 WARPS = 4  # rows of a block, where a warp has one each
 SHARED = 48 << 10  # bytes of a block's shared memory
-
-
-def _pairs(stored: DType, answered: DType) -> bool:
-    """Whether there is a kernel that reads one dtype and answers in the other."""
-    return stored in STORED and answered in (stored, float32)
 
 
 def _rows(array: Array, dim: int) -> bool:
@@ -33,7 +29,7 @@ def _rows(array: Array, dim: int) -> bool:
 
 def _shape(cols: int, *arrays: Array) -> tuple[int, int]:
     """How many values of a row are accessed at once, and how often a lane of its warp does so; 0: it has a block."""
-    at_once = 1 if cols % 8 or any(array.data.ptr % 16 for array in arrays) else 8
+    at_once = vectors(cols, *arrays)
     for often in (1, 4) if at_once == 8 else (4,):
         if cols <= 32 * at_once * often:
             return at_once, often
@@ -72,13 +68,13 @@ def _backward(name: str, dy: Array, out: Array, dtype: DType) -> Array:
 
 def _register(op: Any, name: str) -> None:
     def forward(input: Array, dim: int, dtype: DType) -> Any:
-        if not _pairs(input.dtype, dtype):
+        if not pairs(input.dtype, dtype):
             return NotImplemented
         out = _forward(f"{name}_forward", input, dtype)
         return out, Saved(out=out)
 
     def back_fits(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
-        known = dy.dtype == saved.out.dtype and _pairs(needs[0], dy.dtype)
+        known = dy.dtype == saved.out.dtype and pairs(needs[0], dy.dtype)
         return known and _rows(dy, dim) and _rows(saved.out, dim)
 
     def backward(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
