@@ -40,6 +40,7 @@ struct Fiber {
     bool started = false;
     jmp_buf at;
     char* stack = nullptr;
+    ~Fiber() { free(stack); }
 };
 
 // Where the lanes of one mask meet. Values lie in two rooms by turns: nobody writes a room that somebody still reads.
