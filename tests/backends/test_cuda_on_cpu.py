@@ -295,6 +295,7 @@ WRONG = [
     ("racy", (F, F, np.int32(1)), "argument 2 is of int32; the parameter is i1"),
     ("racy", (F, X, np.bool_(True)), "argument 1 is of float16; the parameter points to f4"),
     ("racy", (F, np.int64(0), np.bool_(True)), "argument 1 is .* and the parameter a pointer"),
+    ("racy", (F, None, np.bool_(True)), "argument 1 is None and the parameter a pointer"),
     ("reductions", (F, F, np.zeros(4, int64), np.int64(4)), "argument 3 is of int64; the parameter is i4"),
     ("reductions", (F, F, np.zeros(4, int64), np.float32(4)), "argument 3 is of float32; the parameter is i4"),
     ("by_value", (F, np.zeros(1, [("to", np.uint64)])), "argument 1 is of .*; the parameter is s16"),

@@ -123,7 +123,7 @@ class Function:
 
 
 def address(array: Any) -> int | None:
-    if array is None:
+    if isinstance(array, np.generic):
         return None
     return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
@@ -138,7 +138,7 @@ def mismatch(parameter: Parameter, given: Any) -> str | None:
     """Why `given` cannot be passed for `parameter`, or None."""
     kind, element = parameter.kind.decode(), parameter.element.decode()
     if kind == "p":
-        if given is None:
+        if isinstance(given, np.uintp) and not given:
             return None
         if isinstance(given, np.generic) or not hasattr(given, "dtype"):
             return f"{given!r} and the parameter a pointer"

@@ -15,6 +15,8 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ... import backends
 from ...core import dtypes
 from ...core.dtypes import DType
@@ -41,6 +43,7 @@ C_NAMES: dict[DType, str] = {
     dtypes.bool_: "bool",
 }
 STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
+NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
 MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 
 
@@ -75,6 +78,7 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     """
     home: Any = backends.of(args[0])
     function, grid = home.kernels.entry(stem, name), grid if isinstance(grid, tuple) else (grid,)
+    args = tuple([NULL if arg is None else arg for arg in args])
     if home.several:
         with home.on_one(name, args):
             function(grid, (block,), args, shared_mem=shared)
