@@ -244,7 +244,7 @@ def _check(where: str, input: Any, kernel_size: Any, padding: Any) -> None:
 
 def need_images(where: str, input: Any, axes: int) -> None:
     """Raise ShapeError for anything but images of that many axes, a batch of them or one."""
-    shape, names = np.shape(input), ("L", "H, W", "D, H, W")[axes - 1]
+    shape, names = tuple(getattr(input, "shape", ())), ("L", "H, W", "D, H, W")[axes - 1]
     if len(shape) not in (axes + 1, axes + 2):
         raise ShapeError(where, f"input [N, C, {names}] or [C, {names}]", f"input {list(shape)}")
 
@@ -253,9 +253,9 @@ def need_pixels(where: str, input: Any, output_size: Any) -> None:
     """Raise for what an adaptive pool cannot take: ShapeError as `need_images`, or without pixels; ArgumentError."""
     axes = int(where[-2])
     need_images(where, input, axes)
-    if 0 in np.shape(input)[-axes:]:
-        raise ShapeError(where, "images of at least one pixel", f"input {list(np.shape(input))}")
-    adaptive_size(output_size, np.shape(input)[-axes:], where)
+    if 0 in input.shape[-axes:]:
+        raise ShapeError(where, "images of at least one pixel", f"input {list(input.shape)}")
+    adaptive_size(output_size, input.shape[-axes:], where)
 
 
 def _maximum(op: Op) -> None:
