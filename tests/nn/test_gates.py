@@ -109,6 +109,44 @@ def test_a_transposed_convolution_undoes_the_shape_of_one():
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize("axes", [1, 3])
+def test_transposed_convolutions_have_an_output_size_in_one_axis_and_three(axes):
+    up = getattr(nn, f"ConvTranspose{axes}d")(4, 6, 3, stride=2, padding=1, groups=2).double()
+    op = getattr(ops, f"conv_transpose{axes}d")
+    x, size = ampkit.tensor(np.ones((2, 4, *(3, 2, 4)[:axes]))), (5, 4, 7)[:axes]
+    exact = op(x, up.weight, up.bias, 2, 1, tuple([n % 2 == 0 for n in size]), 2)
+    assert up.weight.shape == (4, 3, *(3,) * axes)
+    assert np.array_equal(up(x, output_size=size).array, exact.array)
+    assert up(x).shape[2:] == (5, 3, 7)[:axes]
+    with pytest.raises(ArgumentError, match=f"ConvTranspose{axes}d: needs an output_size from"):
+        up(x, output_size=(9,) * axes)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [1, "same", "valid"])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_padding_mode_pads_by_what_is_inside(axes, padding, mode):
+    layer = getattr(nn, f"Conv{axes}d")(2, 3, (2, 3, 1)[:axes], padding=padding, padding_mode=mode).double()
+    x = ampkit.tensor(np.random.default_rng(0).normal(size=(2, 2, *(4, 5, 3)[:axes])))
+    each = {1: [1] * 6, "valid": [0] * 6, "same": [0, 0, 1, 1, 0, 1]}[padding]
+    around = ops.pad(x, each[-2 * axes :], mode)
+    exact = getattr(ops, f"conv{axes}d")(around, layer.weight, layer.bias)
+    assert ops.allclose(layer(x), exact, 1e-12)
+    assert repr(layer).endswith(f"padding_mode={mode})")
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_layers_that_unpool_undo_those_that_pool(axes):
+    pool = getattr(nn, f"MaxPool{axes}d")(2, return_indices=True)
+    x = ampkit.tensor(np.random.default_rng(0).normal(size=(2, 2, *(4, 5, 3)[:axes])))
+    best, places = pool(x)
+    back = getattr(nn, f"MaxUnpool{axes}d")(2)(best, places, output_size=x.shape)
+    again, same = pool(ops.where(back == 0, x, back))
+    assert ops.equal(again, best)
+    assert ops.equal(same, places)
+
+
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("layer", "shape"), [(nn.Dropout1d, (50, 8, 3)), (nn.Dropout2d, (50, 8, 3, 2)), (nn.Dropout3d, (8, 3, 2, 2))]
 )

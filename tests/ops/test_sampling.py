@@ -64,7 +64,9 @@ def test_an_affine_grid_turns_and_shifts():
     ],
 )
 def test_places_between_pixels_and_beyond_the_image(x, mode, padding, corners, found):
-    np.testing.assert_allclose(ops.grid_sample(tensor(ROW, dtype=float64), grid_of((x, 0)), mode, padding, corners).item(), found)
+    np.testing.assert_allclose(
+        ops.grid_sample(tensor(ROW, dtype=float64), grid_of((x, 0)), mode, padding, corners).item(), found
+    )
 
 
 def test_cubic_weights_are_those_of_keys():
