@@ -8,7 +8,7 @@ from .. import ops
 from ..core.errors import ArgumentError
 from ..core.tensor import Tensor
 from .linear import reset
-from .making import new, pair, sizes
+from .making import is_size, new, pair, sizes
 from .module import Module
 
 
@@ -145,17 +145,18 @@ class _ConvTranspose(_Conv):
         self.output_padding = _padding(where, output_padding, self.stride)
 
     def _stamped(self, op: Any, input: Tensor, output_size: Any) -> Tensor:
-        more = self.output_padding if output_size is None else self._more(input, tuple(output_size)[-self.axes :])
+        more = self.output_padding if output_size is None else self._more(input, output_size)
         return op(input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)  # type: ignore[no-any-return]
 
-    def _more(self, input: Tensor, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    def _more(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
+        wanted = tuple(output_size)[-self.axes :] if isinstance(output_size, (tuple, list)) else (output_size,)
         sides = zip(input.shape[-self.axes :], self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
         least = tuple((n - 1) * s - 2 * p + d * (k - 1) + 1 for n, k, s, p, d in sides)
-        more = tuple(w - n for w, n in zip(wanted, least, strict=False))
-        if len(wanted) != self.axes or any(not 0 <= m < s for m, s in zip(more, self.stride, strict=True)):
-            most = tuple(n + s - 1 for n, s in zip(least, self.stride, strict=True))
-            raise ArgumentError(type(self).__name__, f"an output_size from {least} to {most}", f"{wanted}")
-        return more
+        most = tuple(n + s - 1 for n, s in zip(least, self.stride, strict=True))
+        near = [is_size(w) and n <= w <= m for n, w, m in zip(least, wanted, most, strict=False)]
+        if len(wanted) != self.axes or not all(near):
+            raise ArgumentError(type(self).__name__, f"an output_size from {least} to {most}", f"{output_size}")
+        return tuple(w - n for w, n in zip(wanted, least, strict=True))
 
     def extra_repr(self) -> str:
         more = f", output_padding={self.output_padding}" if any(self.output_padding) else ""

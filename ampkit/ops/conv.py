@@ -173,6 +173,8 @@ def transposed(
         (n - 1) * s - 2 * p + d * (k - 1) + 1 + m
         for n, s, p, d, k, m in zip(input.shape[-axes:], steps, pads, spread, weight.shape[2:], more, strict=True)
     )
+    if min(size) < 1:
+        raise ShapeError(where, f"padding that leaves a pixel of {list(input.shape[-axes:])}", f"{pads}")
     return windows(where, weight.shape[2:], steps, pads, spread, size)
 
 

@@ -135,7 +135,7 @@ def put_item(input: Array, index, shape):
 
 
 def beside(values: Any, index: Any) -> Any:
-    # An index whose arrays are where `values` is: lists, and places that were worked out here, are the host's.
+    """An index whose arrays are where `values` is: lists, and places that were worked out here, are the host's."""
     there = backends.of(values)
     if there.name == "cpu":
         return index

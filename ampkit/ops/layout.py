@@ -198,8 +198,10 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     "circular" those of the other end. A negative number cuts away. Raises ShapeError for an odd number of widths or too
     many, and for more than there is to mirror or to wrap; ArgumentError for another mode, or a value with these.
     """
-    if mode != "constant" and value:
-        raise ArgumentError("pad", f"no value in mode {mode!r}", f"{value}")
+    if mode != "constant" and (value or not isinstance(mode, str)):
+        raise ArgumentError("pad", "a mode, and no value but with mode 'constant'", f"{mode!r} and {value}")
+    if not all(hasattr(n, "__index__") for n in pad):
+        raise ArgumentError("pad", "widths as integers", f"{tuple(pad)}")
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]

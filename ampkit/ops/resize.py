@@ -6,6 +6,7 @@ linear, and its transpose is of the same kind, so one op is both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -67,7 +68,7 @@ def interpolate(
     bicubic) widens what is mixed where images shrink. Mixtures are computed in float32 and rounded once.
     Raises ArgumentError for other modes and for both or neither of size and scale_factor, ShapeError for an input that
     does not fit the mode, DTypeError for mixtures of integers.
-    Keys 1981, "Cubic convolution interpolation for digital image processing", eq. 15, with a = -0.75 (antialias: -0.5).
+    Keys 1981, "Cubic convolution interpolation for digital image processing", sec. II; a = -0.75 (antialias: -0.5).
     """
     sizes, steps = _sizes(input, size, scale_factor, bool(recompute_scale_factor))
     if align_corners is not None and mode not in _AXES:
@@ -98,8 +99,10 @@ def _sizes(input: Tensor, size: Any, scale: Any, recompute: bool) -> tuple[tuple
         raise ArgumentError("interpolate", "size or scale_factor", "neither" if size is None else "both")
     given = size if scale is None else scale
     each = tuple(given) if isinstance(given, (tuple, list)) else (given,) * len(lengths)
-    if len(each) != len(lengths) or not all(n > 0 for n in each):
-        raise ArgumentError("interpolate", f"a positive number, or {len(lengths)} of them", repr(given))
+    whole = scale is not None or all(hasattr(n, "__index__") for n in each)
+    if len(each) != len(lengths) or not whole or not all(0 < n < math.inf for n in each):
+        kind = "integer" if scale is None else "number"
+        raise ArgumentError("interpolate", f"a positive {kind}, or {len(lengths)} of them", repr(given))
     sizes = each if scale is None else tuple(int(n * s) for n, s in zip(lengths, each, strict=True))
     if min(sizes) < 1 or 0 in lengths:
         raise ShapeError("interpolate", "at least one pixel", f"{lengths} to {sizes}")

@@ -39,7 +39,7 @@ def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros"
     volumes trilinear), "nearest" (ties to even) or "bicubic" (images). padding_mode: beyond the image lies "zeros",
     the pixel at its "border", or its "reflection". Computed in float32, rounded once.
     Raises ShapeError for shapes that do not fit, ArgumentError for other modes.
-    Jaderberg, Simonyan, Zisserman, Kavukcuoglu 2015, arXiv:1506.02025, eq. 3-7; Keys 1981, eq. 15, with a = -0.75.
+    Jaderberg, Simonyan, Zisserman, Kavukcuoglu 2015, arXiv:1506.02025, eq. 3-7; Keys 1981, sec. II, with a = -0.75.
     """
     rows, total = _rows(input), 0
     for place, inside, weights, _ in _reads(input.shape, grid, mode, padding_mode, align_corners):
@@ -200,6 +200,8 @@ def affine_grid(theta: Array, size, align_corners=None):
 @affine_grid.check
 def affine_grid_check(theta, size, align_corners):
     shape = tuple(getattr(theta, "shape", ()))
+    if not isinstance(size, (tuple, list)) or not all(hasattr(n, "__index__") for n in size):
+        raise ArgumentError("affine_grid", "size (N, C, H, W) or (N, C, D, H, W)", repr(size))
     axes = len(size) - 2
     if axes not in (2, 3) or shape != (size[0], axes, axes + 1) or min(size) < 1:
         needs = "theta [N, 2, 3] and size (N, C, H, W), or [N, 3, 4] and (N, C, D, H, W)"

@@ -13,6 +13,7 @@ from ..core.policy import Cast
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
 from .along import scatter_
+from .index import in_range
 from .like import full_like
 from .pool import avg_pool2d, avg_pool_backward, need_images, pool_windows
 from .shape import broadcast_to, flatten, reshape, squeeze, unsqueeze
@@ -34,7 +35,10 @@ def _unpooled(
     sides = zip(input.shape[-axes:], kernel, steps, pads, strict=True)
     size = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in sides])
     if output_size is not None:
-        size = _size(where, size, steps, tuple(output_size)[-axes:])
+        size = _size(where, size, steps, output_size)
+    if min(size) < 1:
+        raise ArgumentError(where, f"padding that leaves a pixel of {list(input.shape[-axes:])}", f"{pads}")
+    in_range(where, indices.array, prod(size))
     zeros = full_like(input[(..., *(slice(1),) * axes)], 0)
     home = broadcast_to(flatten(zeros, -axes), (*input.shape[:-axes], prod(size)))
     out = scatter_(home, -1, flatten(indices, -axes), flatten(input, -axes))
@@ -43,10 +47,11 @@ def _unpooled(
 
 def _size(where: str, size: tuple[int, ...], steps: tuple[int, ...], wanted: Any) -> tuple[int, ...]:
     # A size that the pool would have made the same maps of.
-    near = [n - s < w < n + s for n, s, w in zip(size, steps, wanted, strict=False)]
-    if len(wanted) != len(size) or not all(near):
+    asked = tuple(wanted)[-len(size) :] if isinstance(wanted, (tuple, list)) else ()
+    near = [isinstance(w, int) and n - s < w < n + s for n, s, w in zip(size, steps, asked, strict=False)]
+    if len(asked) != len(size) or not all(near):
         raise ArgumentError(where, f"output_size {size}, by less than the stride {steps} more or less", f"{wanted}")
-    return tuple(wanted)
+    return asked
 
 
 def max_unpool1d(
@@ -75,13 +80,13 @@ def max_unpool3d(
     return _unpooled("max_unpool3d", input, indices, kernel_size, stride, padding, output_size)
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="refuse")
 def lp_pool2d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
     """The p-th root of each window's sum of p-th powers, p being norm_type: input [N, C, H, W] or [C, H, W].
 
     Computed in float32, rounded once. stride: by default the kernel. Where ceil_mode's last windows reach beyond the
     edge, the mean of what they hold counts for each of their elements, as in PyTorch. The gradient of a sum of 0 is 0.
-    Raises ArgumentError for a norm_type of 0 or no finite number. Gulcehre et al. 2014, arXiv:1311.1780, eq. 2.
+    Raises ArgumentError for a norm_type of 0 or no finite number. Gulcehre et al. 2014, arXiv:1311.1780.
     """
     return _powers(input, norm_type, kernel_size, stride, ceil_mode) ** (1 / norm_type), Saved(input=input)
 
