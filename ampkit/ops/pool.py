@@ -12,6 +12,7 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Op, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, apply, plain
+from .sums import times
 from .windows import Windows, batch_first, batch_last, batched, fold_, padded, pair, unbatched, windows
 
 __all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "max_pool2d", "max_pool3d"]
@@ -195,7 +196,10 @@ def adaptive_avg_pool_backward(dy, saved, needs, output_size):
 
 def _along(x: Array, matrix: Array, axis: int) -> Array:
     # x with the vectors along an axis multiplied by the matrix.
-    return (x.swapaxes(axis, -1) @ matrix.T).swapaxes(axis, -1)
+    moved = x.swapaxes(axis, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    found = rows @ matrix.T if isinstance(x, Taped) else times(rows, matrix.T)
+    return found.reshape(*moved.shape[:-1], len(matrix)).swapaxes(axis, -1)
 
 
 def _means(like: Array, n: int, windows: int) -> Array:

@@ -193,8 +193,9 @@ def affine_grid(theta: Array, size, align_corners=None):
     times (x, y, 1) of each pixel. In float32, whatever a region says: 16 bits would be too few to name pixels by.
     Raises ShapeError for shapes that do not fit. Jaderberg et al. 2015, arXiv:1506.02025, eq. 1.
     """
-    found = _base(theta, size, align_corners) @ theta.swapaxes(1, 2)
-    return found.reshape(size[0], *size[2:], len(size) - 2), Saved()
+    axes, base = len(size) - 2, _base(theta, size, align_corners)
+    found = (theta.reshape(size[0], 1, axes, axes + 1) * base).sum(-1)  # too few of each for a product of matrices
+    return found.reshape(size[0], *size[2:], axes), Saved()
 
 
 @affine_grid.check
@@ -211,15 +212,15 @@ def affine_grid_check(theta, size, align_corners):
 @affine_grid.backward
 def affine_grid_backward(dy, saved, needs, size, align_corners):
     axes = len(size) - 2
-    slope = dy.reshape(dy.shape[0], prod(size[2:]), axes)
-    return slope.swapaxes(1, 2) @ _base(plain(dy), size, align_corners)
+    slope = dy.reshape(size[0], prod(size[2:]), axes, 1)
+    return (slope * _base(plain(dy), size, align_corners)).sum(1)
 
 
 def _base(like: Any, size: Any, corners: Any) -> Any:
-    # (x, y, 1) of each pixel: [pixels, 3].
+    # (x, y, 1) of each pixel: [pixels, 1, 3].
     sides = [_centres(n, bool(corners)) for n in size[2:]]
     grids = np.meshgrid(*sides, indexing="ij")[::-1]
-    base = np.stack([*(g.ravel() for g in grids), np.ones(prod(size[2:]))], -1)
+    base = np.stack([*(g.ravel() for g in grids), np.ones(prod(size[2:]))], -1)[:, None]
     return beside(like, base.astype(plain(like).dtype))
 
 
