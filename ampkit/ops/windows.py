@@ -48,18 +48,12 @@ class Windows(NamedTuple):
     @property
     def count(self) -> Axes:
         """How many windows fit, by axis."""
-        sides = zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
-        return tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sides])
-
-    @property
-    def unpadded(self) -> bool:
-        """Whether there is no padding."""
-        return all(pads == (0, 0) for pads in self.pads)
+        return _count(self)
 
     @property
     def pointwise(self) -> bool:
         """Whether each window is one pixel, each pixel one window."""
-        return prod(self.kernel) == prod(self.stride) == 1 and self.unpadded
+        return prod(self.kernel) == prod(self.stride) == 1 and self.padded == self.size
 
     @property
     def tall(self) -> Windows:
@@ -68,14 +62,9 @@ class Windows(NamedTuple):
             return self
         return Windows((1, *self.kernel), (1, *self.stride), (1, *self.dilation), (_NONE, *self.pads), (1, *self.size))
 
-    def taps(self, first: int = 0, end: int | None = None) -> Iterator[tuple[Index, Index]]:
+    def taps(self, first: int = 0, end: int | None = None) -> tuple[tuple[Index, Index], ...]:
         """Per position in the kernel, [:, i, j], the padded pixels it meets in the windows of rows first..end."""
-        begin, last = (first, *(0,) * (len(self.size) - 1)), list(self.count)
-        last[0] = last[0] if end is None else end
-        sides = zip(self.kernel, self.stride, self.dilation, begin, last, strict=True)
-        met = [[slice(b * s + i * d, (e - 1) * s + i * d + 1, s) for i in range(k)] for k, s, d, b, e in sides]
-        for at, there in zip(product(*map(range, self.kernel)), product(*met), strict=True):
-            yield (_ALL, *at), (_ALL, *there)
+        return _taps(self, first, self.count[0] if end is None else end)
 
     def row_blocks(self, channels: int, batch: int) -> Iterator[tuple[int, int]]:
         """Ranges of rows of windows whose columns fill about a BLOCK."""
@@ -90,6 +79,20 @@ class Windows(NamedTuple):
 
 
 _NONE = (0, 0)
+
+
+@lru_cache(4096)
+def _count(w: Windows) -> Axes:
+    sides = zip(w.padded, w.kernel, w.stride, w.dilation, strict=True)
+    return tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sides])
+
+
+@lru_cache(1024)
+def _taps(w: Windows, first: int, end: int) -> tuple[tuple[Index, Index], ...]:
+    sides = zip(w.kernel, w.stride, w.dilation, (first, *(0,) * len(w.size)), (end, *w.count[1:]), strict=False)
+    met = [[slice(b * s + i * d, (e - 1) * s + i * d + 1, s) for i in range(k)] for k, s, d, b, e in sides]
+    places = zip(product(*map(range, w.kernel)), product(*met), strict=True)
+    return tuple([((_ALL, *at), (_ALL, *there)) for at, there in places])
 
 
 def windows(
@@ -114,13 +117,9 @@ def _windows(where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, 
     made = _reaching_over(made) if ceil else made
     if min(made.count) < 1:
         need = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, made.pads, strict=True)]
-        images = f"images of at least {_by(need)} for this kernel and padding"
-        raise ShapeError(where, images, _by(size))
+        least, got = (" x ".join(map(str, sides)) for sides in (need, size))
+        raise ShapeError(where, f"images of at least {least} for this kernel and padding", got)
     return made
-
-
-def _by(size: Any) -> str:
-    return " x ".join(map(str, size))
 
 
 def _pads(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axes) -> tuple[tuple[int, int], ...]:
@@ -202,7 +201,7 @@ def flat(images: Array, ndim: int, axes: int) -> Array:
 def padded(images: Array, w: Windows, fill: float = 0) -> Array:
     """Images [N, C, H, W] -> [C, H, W, N] in memory, with `fill` around."""
     moved = batch_last(images)
-    if w.unpadded:
+    if w.padded == w.size:
         return moved if moved.flags.c_contiguous else moved.copy()
     home = np.full_like(moved, fill, shape=(len(moved), *w.padded, moved.shape[-1]), order="C")
     w.crop(home)[...] = moved
@@ -213,10 +212,10 @@ def columns_by_block(images: Array, w: Windows) -> Iterator[tuple[slice, Array]]
     """The windows of images [N, C, H, W] as columns [C * kernel, windows * N], a block at a time, in one buffer."""
     source = padded(images, w)
     channels, batch, held = source.shape[0], source.shape[-1], None
-    if w.pointwise:
-        yield _ALL, source.reshape(channels, source[0].size if channels else 0)
-        return
     width = prod(w.count[1:]) * batch
+    if w.pointwise:
+        yield _ALL, source.reshape(channels, w.count[0] * width)
+        return
     for first, end in w.row_blocks(channels, batch):
         shape = (channels, *w.kernel, end - first, *w.count[1:], batch)
         if held is None or held.shape != shape:
