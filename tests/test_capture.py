@@ -39,6 +39,23 @@ def gpt():
     return nn.Sequential(nn.Linear(8, 8), _Attend(), nn.LayerNorm(8), nn.Linear(8, 3))
 
 
+def spatial():
+    first = nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), _Warp()
+    deep = nn.Unflatten(1, (2, 2)), nn.Conv3d(2, 2, 2), nn.ConvTranspose3d(2, 1, 2), nn.AdaptiveAvgPool3d((1, 2, 2))
+    return nn.Sequential(*first, *deep, nn.Flatten(), nn.Linear(4, 3))
+
+
+class _Warp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.where = nn.Linear(4, 6)
+
+    def forward(self, x):
+        x = ops.interpolate(x, (3, 3), mode="bicubic")
+        theta = self.where(ops.adaptive_max_pool2d(x, 1).flatten(1)).reshape(-1, 2, 3)
+        return ops.grid_sample(x, ops.affine_grid(theta, x.shape), padding_mode="reflection")
+
+
 class _Attend(nn.Module):
     def forward(self, x):
         y = x.reshape(1, 1, *x.shape) * ampkit.arange(1, x.shape[-1] + 1, device=x.device)
@@ -96,6 +113,13 @@ def test_a_compiled_step_gives_the_bits_of_eager_ones(build, dtype, device):
     assert losses[0] == losses[1]
     assert_same(eager.state(), compiled.state())
     assert len(set(losses[0])) == 8
+
+
+def test_grids_and_volumes_as_well(device):
+    runs = [Training(spatial, ampkit.float16, c) for c in (False, True)]
+    losses = [[float(run.step(x, y)) for x, y in batches(4, rows=2)] for run in runs]
+    assert losses[0] == losses[1]
+    assert_same(*(run.state() for run in runs))
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.9, "nesterov": True}, {}])

@@ -28,6 +28,8 @@ PLACES = {
         Sequential ModuleList CrossEntropyLoss MSELoss init functional
         ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
+        Conv1d Conv3d ConvTranspose1d ConvTranspose3d MaxPool3d AvgPool3d AdaptiveAvgPool3d AdaptiveMaxPool2d
+        MaxUnpool2d LPPool2d BatchNorm3d ReflectionPad2d ReplicationPad3d CircularPad1d Upsample
     """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_

@@ -5,9 +5,20 @@ from . import functional, init, utils
 from .activation import ELU, GELU, LeakyReLU, LogSoftmax, Mish, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from .attention import MultiheadAttention
 from .container import ModuleDict, ModuleList, ParameterList, Sequential
-from .conv import Conv1d, Conv2d, ConvTranspose2d
+from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .distance import ChannelShuffle, CosineSimilarity, PairwiseDistance, PixelShuffle, PixelUnshuffle
 from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
+from .edges import (
+    CircularPad1d,
+    CircularPad2d,
+    CircularPad3d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+)
 from .embedding import Embedding
 from .fold import ConstantPad1d, ConstantPad2d, ConstantPad3d, Fold, Unfold, ZeroPad1d, ZeroPad2d, ZeroPad3d
 from .gates import (
@@ -41,9 +52,10 @@ from .loss import (
     SmoothL1Loss,
 )
 from .module import Module
-from .norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
+from .norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from .pool1d import AdaptiveAvgPool1d, AvgPool1d, MaxPool1d
+from .pool3d import AdaptiveAvgPool3d, AvgPool3d, MaxPool3d
 from .ranking import (
     CosineEmbeddingLoss,
     GaussianNLLLoss,
@@ -54,6 +66,16 @@ from .ranking import (
     TripletMarginLoss,
 )
 from .shape import Flatten, Unflatten
+from .unpool import (
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    LPPool1d,
+    LPPool2d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
+)
 from .upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 
 __all__ = [
@@ -64,19 +86,31 @@ __all__ = [
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "AvgPool1d",
     "AvgPool2d",
+    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "ChannelShuffle",
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
     "ConstantPad1d",
     "ConstantPad2d",
     "ConstantPad3d",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
     "ConvTranspose2d",
+    "ConvTranspose3d",
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
@@ -98,6 +132,8 @@ __all__ = [
     "Identity",
     "KLDivLoss",
     "L1Loss",
+    "LPPool1d",
+    "LPPool2d",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
@@ -107,6 +143,10 @@ __all__ = [
     "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
+    "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
     "Mish",
     "Module",
     "ModuleDict",
@@ -123,6 +163,12 @@ __all__ = [
     "RMSNorm",
     "ReLU",
     "ReLU6",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
     "Sequential",
     "SiLU",
     "Sigmoid",

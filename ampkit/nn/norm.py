@@ -204,6 +204,15 @@ class BatchNorm2d(_BatchNorm):
             raise ShapeError("BatchNorm2d", f"input [N, {self.num_features}, H, W]", f"shape {tuple(input.shape)}")
 
 
+class BatchNorm3d(_BatchNorm):
+    """Mean 0 and variance 1 of each channel over the batch: input [N, C, D, H, W] -> the same; see BatchNorm2d."""
+
+    @checked
+    def _check(self, input: Tensor) -> None:
+        if input.ndim != 5 or input.shape[1] != self.num_features:
+            raise ShapeError("BatchNorm3d", f"input [N, {self.num_features}, D, H, W]", f"shape {tuple(input.shape)}")
+
+
 def _bias(norm: Any) -> str:
     return ", bias=False" if norm.weight is not None and norm.bias is None else ""
 

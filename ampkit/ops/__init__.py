@@ -11,6 +11,7 @@ from ..core.words import spelled as _spelled
 from . import given as _given
 from . import methods, taped
 from .activation import *
+from .adaptive import *
 from .along import *
 from .angles import *
 from .arithmetic import *
@@ -41,12 +42,14 @@ from .ranking import *
 from .reduce import *
 from .resize import *
 from .running import *
+from .sampling import *
 from .scatter import *
 from .select import *
 from .sets import *
 from .shape import *
 from .softmax import *
 from .stacks import *
+from .unpool import *
 from .vectors import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]

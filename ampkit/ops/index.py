@@ -128,19 +128,19 @@ def pick_item_backward(dy, saved, needs, index):
 def put_item(input: Array, index, shape):
     """Zeros of `shape` with `input` added at [index]: what undoes getitem."""
     if not _is_basic(index):
-        return added_at(input, _beside(input, index), shape), Saved()
+        return added_at(input, beside(input, index), shape), Saved()
     out = np.zeros(shape, input.dtype, like=input)
     out[index] = input
     return out, Saved()
 
 
-def _beside(values: Any, index: Any) -> Any:
-    # An index whose arrays are where `values` is: lists, and places that were worked out here, are the host's.
+def beside(values: Any, index: Any) -> Any:
+    """An index whose arrays are where `values` is: lists, and places that were worked out here, are the host's."""
     there = backends.of(values)
     if there.name == "cpu":
         return index
     if type(index) is tuple:
-        return tuple([_beside(values, part) for part in index])
+        return tuple([beside(values, part) for part in index])
     return there.constant(index) if isinstance(index, np.ndarray) else index
 
 

@@ -15,6 +15,7 @@ from ..core.tensor import Tensor
 from ..core.words import Word
 from .axes import axes, axis, sizes
 from .create import arange
+from .edges import extend
 from .index import getitem, index_select, wide
 from .masks import kept, reach
 from .select import need_to_hold
@@ -191,13 +192,16 @@ def pad_backward(dy, saved, needs, widths, value):
 
 
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
-    """input with more elements of `value` (0) around it; pad: (before, after) of the last axis, then the one before it.
+    """input with more elements around it; pad: (before, after) of the last axis, then the one before it.
 
-    A negative number cuts away. Raises ShapeError for an odd number of widths or too many, ArgumentError for a mode
-    other than "constant".
+    They are `value` (0); or with mode "reflect" mirrored at the outer element, "replicate" the outer element repeated,
+    "circular" those of the other end. A negative number cuts away. Raises ShapeError for an odd number of widths or too
+    many, and for more than there is to mirror or to wrap; ArgumentError for another mode, or a value with these.
     """
-    if mode != "constant":
-        raise ArgumentError("pad", "mode 'constant'", repr(mode))
+    if mode != "constant" and (value or not isinstance(mode, str)):
+        raise ArgumentError("pad", "a mode, and no value but with mode 'constant'", f"{mode!r} and {value}")
+    if not all(hasattr(n, "__index__") for n in pad):
+        raise ArgumentError("pad", "widths as integers", f"{tuple(pad)}")
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]
@@ -206,4 +210,5 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
             raise ShapeError("pad", f"to cut at most {n} elements of an axis of {n}", f"{(before, after)}")
     cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, input.shape, strict=True)])
     inner = getitem(input, cut) if any(n < 0 for n in pad) else input
-    return pad_(inner, tuple([(max(a, 0), max(b, 0)) for a, b in pairs]), value or 0)  # type: ignore[no-any-return]
+    widths = tuple([(max(a, 0), max(b, 0)) for a, b in pairs])
+    return pad_(inner, widths, value or 0) if mode == "constant" else extend(inner, widths, mode)  # type: ignore[no-any-return]

@@ -2,12 +2,15 @@
 
 Inside, images lie with the batch innermost, [C, H, W, N]: a row of a window is then one long run of memory, also for
 small images, and one matrix product does a whole batch. Results are views of that with the axes as PyTorch orders them.
+What is said of images here holds for sequences and volumes too, which have one axis or three in the place of H and W.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,74 +19,89 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply
+from ..core.tensor import Tensor
 
 __all__ = ["fold", "unfold"]
 
-Pair: TypeAlias = tuple[int, int]
+Axes: TypeAlias = tuple[int, ...]  # a number for each axis
+Index: TypeAlias = tuple[Any, ...]
 
 # Elements of columns built at a time: 16 MiB of float32, which stays in a last-level cache while its product runs.
 BLOCK = 2**22
+_ALL = slice(None)
 
 
 class Windows(NamedTuple):
     """Where the windows of a kernel lie over images of one size; `pads` is (before, after) of each axis."""
 
-    kernel: Pair
-    stride: Pair
-    dilation: Pair
-    pads: tuple[Pair, Pair]
-    size: Pair
+    kernel: Axes
+    stride: Axes
+    dilation: Axes
+    pads: tuple[tuple[int, int], ...]
+    size: Axes
 
     @property
-    def padded(self) -> Pair:
+    def padded(self) -> Axes:
         """The size of an image with its padding."""
-        (top, bottom), (left, right) = self.pads
-        return self.size[0] + top + bottom, self.size[1] + left + right
+        return tuple([n + before + after for n, (before, after) in zip(self.size, self.pads, strict=True)])
 
     @property
-    def count(self) -> Pair:
+    def count(self) -> Axes:
         """How many windows fit, by axis."""
-        rows, columns = (
-            (n - d * (k - 1) - 1) // s + 1
-            for n, k, s, d in zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
-        )
-        return rows, columns
+        return _count(self)
 
     @property
     def pointwise(self) -> bool:
         """Whether each window is one pixel, each pixel one window."""
-        return self.kernel == self.stride == (1, 1) and self.pads == _NONE
+        return prod(self.kernel) == prod(self.stride) == 1 and self.padded == self.size
 
-    def taps(self, first: int = 0, end: int | None = None) -> Iterator[tuple[int, int, slice, slice]]:
-        """Per position (i, j) in the kernel, the padded rows and columns it meets in the windows of rows first..end."""
-        (sh, sw), (dh, dw), (rows, columns) = self.stride, self.dilation, self.count
-        last = (rows if end is None else end) - 1
-        for i in range(self.kernel[0]):
-            down = slice(first * sh + i * dh, last * sh + i * dh + 1, sh)
-            for j in range(self.kernel[1]):
-                yield i, j, down, slice(j * dw, j * dw + (columns - 1) * sw + 1, sw)
+    @property
+    def tall(self) -> Windows:
+        """These windows; those of sequences over images of one row."""
+        if len(self.size) > 1:
+            return self
+        return Windows((1, *self.kernel), (1, *self.stride), (1, *self.dilation), (_NONE, *self.pads), (1, *self.size))
+
+    def taps(self, first: int = 0, end: int | None = None) -> tuple[tuple[Index, Index], ...]:
+        """Per position in the kernel, [:, i, j], the padded pixels it meets in the windows of rows first..end."""
+        return _taps(self, first, self.count[0] if end is None else end)
 
     def row_blocks(self, channels: int, batch: int) -> Iterator[tuple[int, int]]:
         """Ranges of rows of windows whose columns fill about a BLOCK."""
-        rows, columns = self.count
-        step = max(1, BLOCK // max(1, channels * self.kernel[0] * self.kernel[1] * columns * batch))
+        rows = self.count[0]
+        step = max(1, BLOCK // max(1, channels * prod(self.kernel) * prod(self.count[1:]) * batch))
         return ((first, min(first + step, rows)) for first in range(0, rows, step))
 
     def crop(self, images: Array) -> Array:
-        """Padded images [..., H, W, N] without their padding."""
-        (top, _), (left, _) = self.pads
-        return images[..., top : top + self.size[0], left : left + self.size[1], :]
+        """Padded images [C, H, W, N] without their padding."""
+        inside = [slice(before, before + n) for n, (before, _) in zip(self.size, self.pads, strict=True)]
+        return images[(_ALL, *inside)]
 
 
-_NONE = ((0, 0), (0, 0))
+_NONE = (0, 0)
+
+
+@lru_cache(4096)
+def _count(w: Windows) -> Axes:
+    sides = zip(w.padded, w.kernel, w.stride, w.dilation, strict=True)
+    return tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sides])
+
+
+@lru_cache(1024)
+def _taps(w: Windows, first: int, end: int) -> tuple[tuple[Index, Index], ...]:
+    sides = zip(w.kernel, w.stride, w.dilation, (first, *(0,) * len(w.size)), (end, *w.count[1:]), strict=False)
+    met = [[slice(b * s + i * d, (e - 1) * s + i * d + 1, s) for i in range(k)] for k, s, d, b, e in sides]
+    places = zip(product(*map(range, w.kernel)), product(*met), strict=True)
+    return tuple([((_ALL, *at), (_ALL, *there)) for at, there in places])
 
 
 def windows(
     where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, size: Any, ceil: bool = False
 ) -> Windows:
-    """The windows of an op's arguments, integers or pairs; padding may be 'same', 'valid' or (before, after) by axis.
+    """The windows of an op's arguments over images of `size`: integers, or as many of them as there are axes.
 
-    ceil: where a stride leaves pixels over, one more window reaches beyond the edge, as in PyTorch's ceil_mode.
+    padding may be 'same', 'valid' or (before, after) by axis. ceil: where a stride leaves pixels over, one more window
+    reaches beyond the edge, as in PyTorch's ceil_mode.
     Raises ArgumentError for an argument out of range, ShapeError if no window fits.
     """
     parts = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation, size))
@@ -92,41 +110,47 @@ def windows(
 
 @lru_cache(4096)
 def _windows(where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, size: Any, ceil: bool) -> Windows:
-    kernel, stride = pair(where, "kernel_size", kernel, 1), pair(where, "stride", stride, 1)
-    dilation = pair(where, "dilation", dilation, 1)
-    made = Windows(kernel, stride, dilation, _pads(where, padding, kernel, stride, dilation), (size[0], size[1]))
+    axes = len(size)
+    kernel, stride = pair(where, "kernel_size", kernel, 1, axes), pair(where, "stride", stride, 1, axes)
+    dilation = pair(where, "dilation", dilation, 1, axes)
+    made = Windows(kernel, stride, dilation, _pads(where, padding, kernel, stride, dilation), size)
     made = _reaching_over(made) if ceil else made
     if min(made.count) < 1:
         need = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, made.pads, strict=True)]
-        images = f"images of at least {need[0]} x {need[1]} for this kernel and padding"
-        raise ShapeError(where, images, f"{size[0]} x {size[1]}")
+        least, got = (" x ".join(map(str, sides)) for sides in (need, size))
+        raise ShapeError(where, f"images of at least {least} for this kernel and padding", got)
     return made
 
 
-def _pads(where: str, padding: Any, kernel: Pair, stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
+def _pads(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axes) -> tuple[tuple[int, int], ...]:
+    axes = len(kernel)
     if padding == "valid":
-        return _NONE
+        return (_NONE,) * axes
     if padding == "same":
-        if stride != (1, 1):
+        if max(stride) > 1:
             raise ArgumentError(where, "stride 1 with padding='same'", f"stride {stride}")
         spare = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return (spare[0] // 2, spare[0] - spare[0] // 2), (spare[1] // 2, spare[1] - spare[1] // 2)
+        return tuple([(n // 2, n - n // 2) for n in spare])
     if isinstance(padding, str):
-        raise ArgumentError(where, "padding 'same', 'valid', an integer or a pair", repr(padding))
-    if isinstance(padding, tuple) and len(padding) == 2 and isinstance(padding[0], tuple):
-        return pair(where, "padding", padding[0], 0), pair(where, "padding", padding[1], 0)
-    high, wide = pair(where, "padding", padding, 0)
-    return (high, high), (wide, wide)
+        raise ArgumentError(where, f"padding 'same', 'valid', {_numbers(axes)}", repr(padding))
+    if isinstance(padding, tuple) and len(padding) == axes and isinstance(padding[0], tuple):
+        return tuple([pair(where, "padding", each, 0) for each in padding])  # type: ignore[misc]
+    return tuple([(n, n) for n in pair(where, "padding", padding, 0, axes)])
 
 
-def pair(where: str, name: str, value: Any, least: int) -> Pair:
-    """`value`, an integer for both axes or a pair. Raises ArgumentError for anything else, or below `least`."""
+def _numbers(axes: int) -> str:
+    return {1: "an integer", 2: "an integer or a pair"}.get(axes, f"an integer or {axes}")
+
+
+def pair(where: str, name: str, value: Any, least: int, axes: int = 2) -> Axes:
+    """`value`, an integer for all axes or one each. Raises ArgumentError for anything else, or below `least`."""
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
-    found = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
-    if len(found) != 2 or not all(isinstance(v, (int, np.integer)) and v >= least for v in found):
-        raise ArgumentError(where, f"{name} as an integer or a pair of them, at least {least}", repr(value))
-    return int(found[0]), int(found[1])
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
+    if len(found) != axes or not all(isinstance(v, (int, np.integer)) and v >= least for v in found):
+        need = _numbers(axes) + (" of them" if axes > 1 else "")
+        raise ArgumentError(where, f"{name} as {need}, at least {least}", repr(value))
+    return tuple([int(v) for v in found])
 
 
 def _reaching_over(w: Windows) -> Windows:
@@ -136,28 +160,50 @@ def _reaching_over(w: Windows) -> Windows:
         left = (n + before + after - d * (k - 1) - 1) % s
         starts = (n + before + after - d * (k - 1) - 1) // s * s + s
         pads.append((before, after + s - left if left and starts < n + before else after))
-    return w._replace(pads=(pads[0], pads[1]))
+    return w._replace(pads=tuple(pads))
 
 
 # arrays
 
 
-def batched(images: Array) -> Array:
-    """Images [N, C, H, W], or one of them."""
-    return images if images.ndim == 4 else images.reshape(1, *images.shape)
+def batched(images: Array, axes: int = 2) -> Array:
+    """Images [N, C, H, W], or one of them; axes: how many each has."""
+    return images if images.ndim == axes + 2 else images.reshape(1, *images.shape)
 
 
 def unbatched(images: Array, ndim: int) -> Array:
-    """The first image, if what came was a single one of `ndim` axes."""
-    return images.reshape(images.shape[1:]) if ndim == 3 else images
+    """The first image, if what came was a single one, of `ndim` axes."""
+    return images.reshape(images.shape[1:]) if ndim < images.ndim else images
+
+
+def batch_last(images: Array) -> Array:
+    """[N, C, H, W] -> [C, H, W, N]."""
+    return images.transpose(*range(1, images.ndim), 0)
+
+
+def batch_first(images: Array) -> Array:
+    """[C, H, W, N] -> [N, C, H, W]."""
+    return images.transpose(images.ndim - 1, *range(images.ndim - 1))
+
+
+def tall(images: Array, axes: int) -> Array:
+    """A batch of images, or a single one, with four axes at least: sequences become images of one row."""
+    images = batched(images, axes)
+    return images if axes > 1 else images.reshape(*images.shape[:2], 1, images.shape[2])
+
+
+def flat(images: Array, ndim: int, axes: int) -> Array:
+    """What `tall` made, with the `ndim` axes that it had."""
+    images = images if axes > 1 else images.reshape(*images.shape[:2], images.shape[3])
+    return unbatched(images, ndim)
 
 
 def padded(images: Array, w: Windows, fill: float = 0) -> Array:
     """Images [N, C, H, W] -> [C, H, W, N] in memory, with `fill` around."""
-    moved = images.transpose(1, 2, 3, 0)
-    if w.pads == _NONE:
+    moved = batch_last(images)
+    if w.padded == w.size:
         return moved if moved.flags.c_contiguous else moved.copy()
-    home = np.full_like(moved, fill, shape=(len(moved), *w.padded, moved.shape[3]), order="C")
+    home = np.full_like(moved, fill, shape=(len(moved), *w.padded, moved.shape[-1]), order="C")
     w.crop(home)[...] = moved
     return home
 
@@ -165,86 +211,86 @@ def padded(images: Array, w: Windows, fill: float = 0) -> Array:
 def columns_by_block(images: Array, w: Windows) -> Iterator[tuple[slice, Array]]:
     """The windows of images [N, C, H, W] as columns [C * kernel, windows * N], a block at a time, in one buffer."""
     source = padded(images, w)
-    channels, _, _, batch = source.shape
-    width, held = w.count[1], None
+    channels, batch, held = source.shape[0], source.shape[-1], None
+    width = prod(w.count[1:]) * batch
     if w.pointwise:
-        yield slice(None), source.reshape(channels, source[0].size if channels else 0)
+        yield _ALL, source.reshape(channels, w.count[0] * width)
         return
     for first, end in w.row_blocks(channels, batch):
-        shape = (channels, *w.kernel, end - first, width, batch)
+        shape = (channels, *w.kernel, end - first, *w.count[1:], batch)
         if held is None or held.shape != shape:
             held = np.empty_like(source, shape=shape, order="C")
-        for i, j, down, across in w.taps(first, end):
-            held[:, i, j] = source[:, down, across]
-        part = slice(first * width * batch, end * width * batch)
-        yield part, held.reshape(channels * w.kernel[0] * w.kernel[1], part.stop - part.start)
+        for at, there in w.taps(first, end):
+            held[at] = source[there]
+        part = slice(first * width, end * width)
+        yield part, held.reshape(channels * prod(w.kernel), part.stop - part.start)
 
 
 def add_columns(home: Array, columns: Array, w: Windows, first: int, end: int) -> None:
     """Add columns [C, KH, KW, rows, columns, N] of window rows first..end to the padded images they came from."""
-    for i, j, down, across in w.taps(first, end):
-        home[:, down, across] += columns[:, i, j]
+    for at, there in w.taps(first, end):
+        home[there] += columns[at]
 
 
 # ops
 
 
 @op(cast=Cast.KEEP, moves=True)
-def unfold(input: Array, kernel_size, dilation=1, padding=0, stride=1):
+def unfold_(input: Array, w):
+    """The windows `w` of images [N, C, H, W], or of one, as columns [N, C * kernel, windows]."""
+    source = padded(batched(input, len(w.size)), w)
+    channels, batch = source.shape[0], source.shape[-1]
+    home = np.empty_like(source, shape=(channels, *w.kernel, *w.count, batch), order="C")
+    for at, there in w.taps():
+        home[at] = source[there]
+    columns = home.reshape(channels * prod(w.kernel), prod(w.count), batch)
+    return unbatched(columns.transpose(2, 0, 1), input.ndim + 1 - len(w.size)), Saved()
+
+
+@unfold_.backward
+def unfold_backward(dy, saved, needs, w):
+    return apply(fold_, dy, w)
+
+
+@op(cast=Cast.KEEP)
+def fold_(input: Array, w):
+    """The images whose windows `w` are the columns, overlapping values summed."""
+    columns = batched(input, 1)
+    batch, channels = len(columns), columns.shape[1] // prod(w.kernel)
+    home = np.zeros_like(columns, shape=(channels, *w.padded, batch), order="C")
+    add_columns(home, columns.transpose(1, 2, 0).reshape(channels, *w.kernel, *w.count, batch), w, 0, w.count[0])
+    return unbatched(batch_first(w.crop(home)), input.ndim - 1 + len(w.size)), Saved()
+
+
+@fold_.backward
+def fold_backward(dy, saved, needs, w):
+    return apply(unfold_, dy, w)
+
+
+def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """The windows of images as columns (im2col).
 
     input [N, C, H, W] or [C, H, W] -> [N, C * kernel, windows] in the input's dtype. padding may also be 'same',
     'valid' or ((top, bottom), (left, right)). Raises ShapeError if no window fits.
     Chellapilla, Puri, Simard 2006, "High performance convolutional neural networks for document processing", sec. 3.
     """
-    w = windows("unfold", kernel_size, stride, padding, dilation, input.shape[-2:])
-    images = batched(input)
-    source, (rows, columns) = padded(images, w), w.count
-    channels, batch = len(source), len(images)
-    home = np.empty_like(source, shape=(channels, *w.kernel, rows, columns, batch), order="C")
-    for i, j, down, across in w.taps():
-        home[:, i, j] = source[:, down, across]
-    flat = home.reshape(channels * w.kernel[0] * w.kernel[1], rows * columns, batch).transpose(2, 0, 1)
-    return unbatched(flat, input.ndim), Saved(windows=w)
+    if input.ndim not in (3, 4):
+        raise ShapeError("unfold", "input [N, C, H, W] or [C, H, W]", f"input {list(input.shape)}")
+    w = windows("unfold", kernel_size, stride, padding, dilation, tuple(input.shape[-2:]))
+    return unfold_(input, w)  # type: ignore[no-any-return]
 
 
-@unfold.check
-def unfold_check(input, kernel_size, dilation, padding, stride):
-    if np.ndim(input) not in (3, 4):
-        raise ShapeError("unfold", "input [N, C, H, W] or [C, H, W]", f"input {list(np.shape(input))}")
-
-
-@unfold.backward
-def unfold_backward(dy, saved, needs, kernel_size, dilation, padding, stride):
-    return apply(fold, dy, saved.windows.size, kernel_size, dilation, padding, stride)
-
-
-@op(cast=Cast.KEEP)
-def fold(input: Array, output_size, kernel_size, dilation=1, padding=0, stride=1):
+def fold(
+    input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
     """The images whose windows are columns, overlapping values summed (col2im): the transpose of `unfold`.
 
     input [N, C * kernel, windows] or [C * kernel, windows] -> [N, C, *output_size] in the input's dtype, summed in
     float32. Raises ShapeError if the columns are not those of such images.
     """
     w = windows("fold", kernel_size, stride, padding, dilation, pair("fold", "output_size", output_size, 1))
-    columns = input if input.ndim == 3 else input.reshape(1, *input.shape)
-    batch, channels = len(columns), columns.shape[1] // (w.kernel[0] * w.kernel[1])
-    home = np.zeros_like(columns, shape=(channels, *w.padded, batch), order="C")
-    add_columns(home, columns.transpose(1, 2, 0).reshape(channels, *w.kernel, *w.count, batch), w, 0, w.count[0])
-    images = w.crop(home).transpose(3, 0, 1, 2)
-    return unbatched(images, input.ndim + 1), Saved(windows=w)
-
-
-@fold.check
-def fold_check(input, output_size, kernel_size, dilation, padding, stride):
-    w = windows("fold", kernel_size, stride, padding, dilation, pair("fold", "output_size", output_size, 1))
-    kernel, total = w.kernel[0] * w.kernel[1], w.count[0] * w.count[1]
-    shape = np.shape(input)
-    if len(shape) not in (2, 3) or shape[-2] % kernel or shape[-1] != total:
+    kernel, total = prod(w.kernel), prod(w.count)
+    if input.ndim not in (2, 3) or input.shape[-2] % kernel or input.shape[-1] != total:
         need = f"input [..., a multiple of {kernel}, {total}] for images {w.size}"
-        raise ShapeError("fold", need, f"input {list(shape)}")
-
-
-@fold.backward
-def fold_backward(dy, saved, needs, output_size, kernel_size, dilation, padding, stride):
-    return apply(unfold, dy, kernel_size, dilation, padding, stride)
+        raise ShapeError("fold", need, f"input {list(input.shape)}")
+    return fold_(input, w)  # type: ignore[no-any-return]

@@ -29,6 +29,12 @@ SITUATIONS = [
     ("conv_transpose2d", (2, 16, 5, 4), (16, 8, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
     ("conv_transpose2d", (2, 6, 5, 4), (6, 5, 2, 3), {"groups": 2, "dilation": 2}),
     ("conv_transpose2d", (6, 5, 4), (6, 3, 2, 2), {}),
+    ("conv3d", (2, 8, 4, 5, 3), (16, 8, 3, 2, 3), {"padding": (1, 0, 2), "stride": (1, 2, 1)}),
+    ("conv3d", (4, 4, 5, 3), (6, 2, 1, 2, 2), {"groups": 2, "padding": "same", "dilation": (1, 2, 1)}),
+    ("conv_transpose1d", (2, 8, 7), (8, 6, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    ("conv_transpose1d", (4, 7), (4, 3, 2), {"groups": 2, "dilation": 2}),
+    ("conv_transpose3d", (2, 8, 2, 3, 4), (8, 4, 3, 2, 3), {"stride": 2, "padding": 1, "output_padding": (1, 0, 1)}),
+    ("conv_transpose3d", (6, 2, 3, 4), (6, 3, 1, 2, 1), {"groups": 2}),
 ]
 IDS = [f"{name}-{'x'.join(map(str, x))}-{'x'.join(map(str, w))}-{p}" for name, x, w, p in SITUATIONS]
 DTYPES = pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=lambda d: d.name)
@@ -49,7 +55,7 @@ def channels_last(array):
 def drawn(name, x, w, p, dtype):
     """Input, weight, bias, and the gradient of the result, as NumPy arrays."""
     generator = np.random.default_rng(0)
-    gives = w[1] * p.get("groups", 1) if name == "conv_transpose2d" else w[0]
+    gives = w[1] * p.get("groups", 1) if name.startswith("conv_transpose") else w[0]
     arrays = [generator.normal(size=shape).astype(dtype) for shape in (x, w, (gives,))]
     shape = getattr(ops, name)(*map(Tensor, arrays), **p).shape
     return [*arrays, generator.normal(size=shape).astype(dtype)]
@@ -87,7 +93,7 @@ def test_values_and_gradients_agree_with_float64(name, x, w, p, dtype, gpu):
 )
 def test_where_there_is_no_engine_the_reference_runs(lacks, gpu):
     gpu.dnn.lacks = set(lacks)
-    for name, x, w, p in (SITUATIONS[0], SITUATIONS[10], SITUATIONS[12]):
+    for name, x, w, p in (SITUATIONS[0], SITUATIONS[10], SITUATIONS[12], SITUATIONS[15], SITUATIONS[19]):
         compared(name, drawn(name, x, w, p, float16), p, gpu, float16)
 
 

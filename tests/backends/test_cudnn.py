@@ -299,6 +299,10 @@ def conv(kind, dtype, out=None, x=(8, 16, 14, 14), k=(24, 16, 3, 3), bias=False,
     return Convolution(kind, (x[0], k[0], *w.count), x, k, w, dtype, out or dtype, bias)
 
 
+def volumes(kind, dtype, out=None, x=(2, 16, 8, 9, 10), k=(24, 16, 3, 3, 3), bias=False, **given):
+    return conv(kind, dtype, out, x, k, bias, **given)
+
+
 def attention(q=(2, 4, 64, 64), g=4, keys=64, width=64, dtype=float16, causal=False, bias=None, drops=False):
     n, h, rows, e = q
     laid = None if bias is None else Layout(bias, tuple(int(np.prod(bias[i + 1 :])) for i in range(4)), dtype)
@@ -325,6 +329,10 @@ WANTED = {
     "maps of odd channels": conv("maps", float16, x=(8, 5, 9, 11), k=(7, 5, 3, 2)),
     "maps, uneven padding": conv("maps", float16, k=(24, 16, 2, 2), padding="same"),
     "maps of one row, dilated": conv("maps", float16, x=(8, 16, 1, 50), k=(24, 16, 1, 3), padding=(0, 2), dilation=2),
+    **{f"{kind} of volumes, {d.name}": volumes(kind, d) for kind in THREE for d in (float16, bfloat16, float32)},
+    "kernels of volumes to float32": volumes("kernels", float16, float32),
+    "maps of volumes in groups": volumes("maps", float16, k=(24, 4, 3, 3, 3)),
+    "images of volumes, stride 2, with a bias": volumes("images", float16, bias=True, stride=2),
     "maps with a bias": conv("maps", float16, bias=True),
     "images with a bias": conv("images", float16, bias=True),
     "attention, causal": attention(dtype=bfloat16, causal=True),

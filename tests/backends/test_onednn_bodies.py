@@ -51,6 +51,12 @@ CONVOLUTIONS = [
     Case("conv_transpose2d", normal(16, 9, 9), normal(16, 5, 3, 3), normal(20), groups=4, dilation=2),
     Case("conv_transpose2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), stride=2, groups=16),
     Case("conv_transpose2d", normal(5, 8, 13, 12), normal(8, 20, 1, 1), normal(20)),
+    Case("conv3d", normal(2, 8, 5, 6, 7), normal(12, 8, 3, 3, 3), normal(12), padding=1, stride=(1, 2, 1)),
+    Case("conv3d", normal(8, 5, 9, 7), normal(12, 4, 2, 3, 2), groups=2, padding="same", dilation=(1, 2, 1)),
+    Case("conv_transpose1d", normal(2, 16, 40), normal(16, 8, 4), normal(8), stride=2, padding=1),
+    Case("conv_transpose1d", normal(16, 61), normal(16, 5, 3), groups=4, dilation=2),
+    Case("conv_transpose3d", normal(2, 8, 3, 4, 5), normal(8, 8, 3, 3, 3), normal(8), stride=2, output_padding=1),
+    Case("conv_transpose3d", normal(8, 4, 6, 5), normal(8, 6, 2, 3, 2), normal(12), groups=2, padding=(0, 1, 1)),
 ]
 FEW_WINDOWS = [  # whose kernels' gradients are one product
     Case("conv2d", normal(2, 256, 3, 3), normal(256, 256, 3, 3), normal(256), padding=1),

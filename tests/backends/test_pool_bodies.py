@@ -23,6 +23,8 @@ LARGEST = [
     Case("max_pool2d", normal(20, 27, 27), 5, 3, return_indices=True),
     Case("max_pool2d", normal(4, 16, 16, 16), 15),
     Case("max_pool1d", normal(4, 16, 200), 4, 2, 2),
+    Case("max_pool3d", normal(2, 16, 6, 9, 10), (2, 3, 2), (2, 2, 1), (1, 1, 0), return_indices=True),
+    Case("max_pool3d", normal(16, 8, 9, 10), 3, 2, ceil_mode=True),
 ]
 MEANS = [
     Case("avg_pool2d", normal(4, 16, 16, 16), 2),
@@ -32,6 +34,9 @@ MEANS = [
     Case("avg_pool2d", normal(4, 16, 13, 16), 2, ceil_mode=True),
     Case("avg_pool2d", normal(20, 27, 27), 5, 3),
     Case("avg_pool1d", normal(4, 16, 200), 4, 2, 2),
+    Case("avg_pool3d", normal(2, 16, 6, 9, 10), (2, 3, 2), (2, 2, 1), (1, 1, 0)),
+    Case("avg_pool3d", normal(16, 8, 9, 10), 3, 2, 1, ceil_mode=True, count_include_pad=False),
+    Case("adaptive_avg_pool3d", normal(2, 16, 8, 6, 9), (4, 1, 3)),
     Case("adaptive_avg_pool2d", normal(2, 8, 32, 32), 1),
     Case("adaptive_avg_pool2d", normal(8, 32, 7, 9), 1),
     Case("adaptive_avg_pool2d", normal(20, 28, 28), (7, None)),
@@ -44,6 +49,7 @@ OTHERS = [  # left to the reference
     Case("avg_pool2d", normal(4, 16, 16, 16), 2, divisor_override=3),
     Case("avg_pool2d", normal(4, 16, 14, 16), 3, 2, 1, ceil_mode=True),
     Case("adaptive_avg_pool2d", normal(4, 16, 16, 16), 5),
+    Case("max_pool3d", normal(2, 16, 8, 8, 8), 7),
 ]
 
 

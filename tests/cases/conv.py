@@ -21,6 +21,14 @@ CASES = [
     Case("conv_transpose2d", normal(2, 3, 4, 3), normal(3, 2, 3, 3), normal(2), stride=2, padding=1, output_padding=1),
     Case("conv_transpose2d", normal(2, 4, 4, 3), normal(4, 2, 2, 3), None, stride=(1, 3), groups=2, dilation=2),
     Case("conv_transpose2d", normal(3, 4, 3), normal(3, 2, 1, 1), normal(2)),
+    Case("conv_transpose1d", normal(2, 3, 5), normal(3, 2, 3), normal(2), stride=2, padding=1, output_padding=1),
+    Case("conv_transpose1d", normal(4, 5), normal(4, 2, 2), None, groups=2, dilation=3),
+    Case("conv3d", normal(2, 2, 3, 4, 3), normal(3, 2, 2, 3, 2), normal(3), padding=(1, 0, 1), stride=(1, 2, 1)),
+    Case("conv3d", normal(2, 4, 3, 3), normal(4, 1, 3, 2, 2), None, padding="same", groups=2, dilation=(1, 2, 1)),
+    Case(
+        "conv_transpose3d", normal(1, 3, 2, 3, 2), normal(3, 2, 2, 1, 3), normal(2), stride=2, output_padding=(1, 0, 1)
+    ),
+    Case("conv_transpose3d", normal(4, 2, 2, 3), normal(4, 1, 2, 2, 1), None, groups=2, padding=(0, 1, 0), dilation=2),
     Case("unfold", normal(2, 3, 5, 6), (2, 3)),
     Case("unfold", normal(2, 3, 5, 6), 2, dilation=2, padding=(1, 0), stride=(1, 2)),
     Case("unfold", normal(3, 5, 6), 3, padding="same"),

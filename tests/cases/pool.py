@@ -1,4 +1,4 @@
-from ampkit.testing import Case, normal
+from ampkit.testing import Case, normal, uniform
 
 CASES = [
     Case("max_pool2d", normal(2, 3, 4, 6), 2),
@@ -20,13 +20,30 @@ CASES = [
     Case("adaptive_avg_pool2d", normal(2, 3, 2, 3), (3, None)),
     Case("adaptive_avg_pool2d", normal(3, 5, 5), 1),
     Case("max_pool1d", normal(2, 3, 7), 3, 2, 1),
+    Case("max_pool3d", normal(2, 2, 3, 5, 4), (2, 3, 2), (1, 2, 2), (1, 1, 0), return_indices=True),
+    Case("max_pool3d", normal(2, 4, 5, 5), 2, stride=3, dilation=2, ceil_mode=True),
+    Case("avg_pool3d", normal(2, 2, 3, 5, 4), (2, 3, 2), (1, 2, 2), (1, 1, 0), ceil_mode=True),
+    Case("avg_pool3d", normal(2, 4, 3, 5), 2, padding=1, count_include_pad=False),
+    Case("adaptive_avg_pool3d", normal(2, 2, 4, 6, 2), (2, 3, 1)),
+    Case("adaptive_avg_pool3d", normal(2, 3, 5, 4), (2, 3, None)),
     Case("avg_pool1d", normal(2, 3, 7), (2,), 1, ceil_mode=True, count_include_pad=False),
     Case("adaptive_avg_pool1d", normal(3, 7), 3),
+    Case("adaptive_max_pool1d", normal(2, 3, 7), 3),
+    Case("adaptive_max_pool2d", normal(2, 2, 5, 4), (3, 2), return_indices=True),
+    Case("adaptive_max_pool2d", normal(2, 5, 4), (None, 3)),
+    Case("adaptive_max_pool3d", normal(1, 2, 3, 5, 4), (2, 3, 1)),
+    Case("lp_pool1d", uniform(0.2, 2, 2, 3, 7), 3, 2),
+    Case("lp_pool2d", uniform(0.2, 2, 2, 2, 4, 5), 2.5, (2, 3), 2, ceil_mode=True),
+    Case("lp_pool2d", normal(3, 4, 5), 2, 2),
     Case("interpolate", normal(2, 3, 4, 5), (6, 3)),
     Case("interpolate", normal(2, 3, 4), scale_factor=1.7, mode="nearest-exact"),
     Case("interpolate", normal(2, 3, 4), 7, mode="linear"),
     Case("interpolate", normal(1, 2, 3, 4), (5, 2), mode="bilinear", align_corners=True),
     Case("interpolate", normal(1, 2, 3, 4), scale_factor=(2, 1.5), mode="bilinear"),
     Case("interpolate", normal(1, 1, 2, 3, 2), (3, 2, 4), mode="trilinear"),
-    Case("interpolate", normal(1, 2, 4, 6), 2, mode="area"),
+    Case("interpolate", normal(1, 2, 3, 4), (5, 3), mode="bicubic"),
+    Case("interpolate", normal(1, 2, 3, 4), (2, 7), mode="bicubic", align_corners=True),
+    Case("interpolate", normal(1, 2, 7, 5), (3, 6), mode="bilinear", antialias=True),
+    Case("interpolate", normal(1, 2, 7, 5), (3, 2), mode="bicubic", antialias=True),
+    Case("interpolate", normal(1, 2, 1, 3), (4, 1), mode="bilinear"),
 ]

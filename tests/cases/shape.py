@@ -3,6 +3,15 @@
 from ampkit.testing import Case, booleans, integers, normal
 
 CASES = [
+    Case("pad", normal(2, 3, 4), (1, 2), "reflect"),
+    Case("pad", normal(2, 2, 3, 4), (3, 0, 1, 2), "reflect"),
+    Case("pad", normal(2, 3, 4), (1, 5), "replicate"),
+    Case("pad", normal(1, 2, 3, 2), (2, 1, 0, 4), "replicate"),
+    Case("pad", normal(2, 3, 4), (4, 1), "circular"),
+    Case("pad", normal(1, 2, 3, 2), (1, 2, 2, -1), "circular"),
+    Case("add_edges", normal(2, 7), ((0, 0), (2, 1)), "reflect"),
+    Case("add_edges", normal(5, 4), ((1, 2), (0, 3)), "replicate"),
+    Case("add_edges", normal(5, 4), ((1, 2), (0, 1)), "circular"),
     Case("reshape", normal(3, 4), (2, -1)),
     Case("reshape", normal(0, 4), (2, 0)),
     Case("reshape", integers(0, 9, 4), 2, 2),

@@ -36,7 +36,7 @@ class EmulatedCudnn:
             return False
         x, k = _operands(tf32, images, kernels)
         found = conv.convolve(x, k, windows, images.shape[1] // kernels.shape[1])
-        maps._held[...] = found if bias is None else found + _wide(bias)[:, None, None]
+        maps._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
     def conv_data(self, maps, kernels, bias, images, windows, tf32=False) -> bool:
@@ -45,7 +45,7 @@ class EmulatedCudnn:
             return False
         y, k = _operands(tf32, maps, kernels)
         found = conv.input_gradient(y, k, windows, images.shape[1] // kernels.shape[1])
-        images._held[...] = found if bias is None else found + _wide(bias)[:, None, None]
+        images._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
     def conv_weight(self, images, maps, kernels, windows, tf32=False) -> bool:
@@ -125,7 +125,7 @@ def _to_tf32(wide: Any) -> Any:
 
 def _need(array: Any) -> None:
     assert type(array) is cupy_like.ndarray, f"a device array, got {type(array)}"
-    assert array.ndim == 4, f"four axes, got {array.shape}"
+    assert array.ndim in (4, 5), f"four axes or five, got {array.shape}"
     assert array.size, f"elements, got {array.shape}"
     assert array.dtype in (float32, float16, bfloat16), array.dtype
     assert cudnn.aligned(array), "an address that is a multiple of 16"
@@ -134,7 +134,8 @@ def _need(array: Any) -> None:
 def _need_images(images: Any, kernels: Any, maps: Any, windows: Any, out: Any) -> None:
     for array in (images, kernels, maps):
         _need(array)
-        assert array.transpose(0, 2, 3, 1).flags.c_contiguous, f"channels last, got {array.shape} {array.strides}"
+        last = array.transpose(0, *range(2, array.ndim), 1)
+        assert last.flags.c_contiguous, f"channels last, got {array.shape} {array.strides}"
         assert array is out or array.dtype in (out.dtype, *LOW), f"{array.dtype} into {out.dtype}"
     assert len({a.dtype for a in (images, kernels, maps) if a is not out}) == 1
     assert windows.size == images.shape[2:], (windows, images.shape)

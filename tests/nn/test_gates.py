@@ -39,6 +39,23 @@ LAYERS = [
     (nn.ConstantPad1d((1, 2), 3.5), LINE, lambda x: ops.pad(x, (1, 2), value=3.5)),
     (nn.ConstantPad2d(1, 2.0), IMAGE, lambda x: ops.pad(x, (1, 1, 1, 1), value=2.0)),
     (nn.ConstantPad3d((1, 0, 0, 2, 1, 1), -1), IMAGE, lambda x: ops.pad(x, (1, 0, 0, 2, 1, 1), value=-1)),
+    (nn.ReflectionPad1d(2), LINE, lambda x: ops.cat([x[..., [2, 1]], x, x[..., [-2, -3]]], -1)),
+    (nn.ReflectionPad2d((1, 0, 0, 2)), IMAGE, lambda x: ops.pad(x, (1, 0, 0, 2), "reflect")),
+    (nn.ReflectionPad3d(1), IMAGE, lambda x: ops.pad(x, (1,) * 6, "reflect")),
+    (nn.ReplicationPad1d((1, 3)), LINE, lambda x: x[..., [0, *range(9), 8, 8, 8]]),
+    (nn.ReplicationPad2d(2), IMAGE, lambda x: ops.pad(x, (2,) * 4, "replicate")),
+    (nn.ReplicationPad3d(1), IMAGE, lambda x: ops.pad(x, (1,) * 6, "replicate")),
+    (nn.CircularPad1d((2, 1)), LINE, lambda x: x[..., [7, 8, *range(9), 0]]),
+    (nn.CircularPad2d(1), IMAGE, lambda x: ops.pad(x, (1,) * 4, "circular")),
+    (nn.CircularPad3d((0, 1, 0, 0, 2, 1)), IMAGE, lambda x: ops.pad(x, (0, 1, 0, 0, 2, 1), "circular")),
+    (nn.AdaptiveMaxPool1d(3), LINE, lambda x: x.reshape(2, 3, 3, 3).amax(-1)),
+    (nn.AdaptiveMaxPool2d((3, None)), IMAGE, lambda x: ops.max_pool2d(x, (2, 1))),
+    (nn.AdaptiveMaxPool3d((1, 3, 1)), IMAGE, lambda x: ops.adaptive_max_pool3d(x, (1, 3, 1))),
+    (nn.LPPool1d(2, 3), LINE, lambda x: (x * x).reshape(2, 3, 3, 3).sum(-1).sqrt()),
+    (nn.LPPool2d(2, (6, 1)), IMAGE, lambda x: (x * x).sum(2, True).sqrt()),
+    (nn.MaxPool3d(2), IMAGE, lambda x: ops.max_pool3d(x, 2)),
+    (nn.AvgPool3d((1, 2, 1)), IMAGE, lambda x: ops.avg_pool2d(x, (2, 1))),
+    (nn.AdaptiveAvgPool3d((None, 3, 1)), IMAGE, lambda x: ops.adaptive_avg_pool2d(x, (3, 1))),
     (nn.PixelShuffle(2), IMAGE, lambda x: ops.pixel_shuffle(x, 2)),
     (nn.PixelUnshuffle(2), IMAGE[..., :4], lambda x: ops.pixel_unshuffle(x, 2)),
     (nn.ChannelShuffle(2), IMAGE, lambda x: x[:, [0, 2, 1, 3]]),
@@ -89,6 +106,44 @@ def test_a_transposed_convolution_undoes_the_shape_of_one():
     assert nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, 2).weight.shape == (4, 3, 3, 3)
     with pytest.raises(ArgumentError, match=r"needs an output_size from \(5, 5\) to \(6, 6\), got \(7, 5\)"):
         up(small, output_size=(7, 5))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("axes", [1, 3])
+def test_transposed_convolutions_have_an_output_size_in_one_axis_and_three(axes):
+    up = getattr(nn, f"ConvTranspose{axes}d")(4, 6, 3, stride=2, padding=1, groups=2).double()
+    op = getattr(ops, f"conv_transpose{axes}d")
+    x, size = ampkit.tensor(np.ones((2, 4, *(3, 2, 4)[:axes]))), (5, 4, 7)[:axes]
+    exact = op(x, up.weight, up.bias, 2, 1, tuple([n % 2 == 0 for n in size]), 2)
+    assert up.weight.shape == (4, 3, *(3,) * axes)
+    assert np.array_equal(up(x, output_size=size).array, exact.array)
+    assert up(x).shape[2:] == (5, 3, 7)[:axes]
+    with pytest.raises(ArgumentError, match=f"ConvTranspose{axes}d: needs an output_size from"):
+        up(x, output_size=(9,) * axes)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [1, "same", "valid"])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_padding_mode_pads_by_what_is_inside(axes, padding, mode):
+    layer = getattr(nn, f"Conv{axes}d")(2, 3, (2, 3, 1)[:axes], padding=padding, padding_mode=mode).double()
+    x = ampkit.tensor(np.random.default_rng(0).normal(size=(2, 2, *(4, 5, 3)[:axes])))
+    each = {1: [1] * 6, "valid": [0] * 6, "same": [0, 0, 1, 1, 0, 1]}[padding]
+    around = ops.pad(x, each[-2 * axes :], mode)
+    exact = getattr(ops, f"conv{axes}d")(around, layer.weight, layer.bias)
+    assert ops.allclose(layer(x), exact, 1e-12)
+    assert repr(layer).endswith(f"padding_mode={mode})")
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_layers_that_unpool_undo_those_that_pool(axes):
+    pool = getattr(nn, f"MaxPool{axes}d")(2, return_indices=True)
+    x = ampkit.tensor(np.random.default_rng(0).normal(size=(2, 2, *(4, 5, 3)[:axes])))
+    best, places = pool(x)
+    back = getattr(nn, f"MaxUnpool{axes}d")(2)(best, places, output_size=x.shape)
+    again, same = pool(ops.where(back == 0, x, back))
+    assert ops.equal(again, best)
+    assert ops.equal(same, places)
 
 
 @pytest.mark.cpu

@@ -117,7 +117,12 @@ def test_layer_norm_rms_norm_and_group_norm_normalize_within_a_sample():
 @pytest.mark.cpu
 @pytest.mark.parametrize(
     ("layer", "shape", "axes"),
-    [(nn.BatchNorm1d, (6, 4), 0), (nn.BatchNorm1d, (6, 4, 3), (0, 2)), (nn.BatchNorm2d, (6, 4, 3, 2), (0, 2, 3))],
+    [
+        (nn.BatchNorm1d, (6, 4), 0),
+        (nn.BatchNorm1d, (6, 4, 3), (0, 2)),
+        (nn.BatchNorm2d, (6, 4, 3, 2), (0, 2, 3)),
+        (nn.BatchNorm3d, (6, 4, 3, 2, 2), (0, 2, 3, 4)),
+    ],
 )
 def test_batch_norm_uses_the_batch_while_training_and_the_running_statistics_after(layer, shape, axes):
     norm, x = filled(layer(4, momentum=0.25)), normal(*shape)
@@ -272,10 +277,22 @@ WRONG = [
     (lambda: nn.Conv2d(3, 4, 3, padding=-1), ArgumentError, "Conv2d: needs padding as 2 integers >= 0"),
     (lambda: nn.Conv2d(3, 4, 3, stride=2, padding="same"), ArgumentError, "Conv2d: needs stride 1 with padding='same'"),
     (
-        lambda: nn.Conv2d(3, 4, 3, padding_mode="reflect"),
+        lambda: nn.Conv2d(3, 4, 3, padding_mode="mirror"),
         ArgumentError,
-        "Conv2d: needs padding_mode 'zeros', got 'reflect'",
+        "Conv2d: needs padding_mode 'zeros', 'reflect', 'replicate', 'circular', got 'mirror'",
     ),
+    (
+        lambda: nn.ConvTranspose3d(3, 4, 3, padding_mode="circular"),
+        ArgumentError,
+        "ConvTranspose3d: needs padding_mode 'zeros', got 'circular'",
+    ),
+    (
+        lambda: nn.ConvTranspose1d(3, 4, 3, padding="same"),
+        ArgumentError,
+        "ConvTranspose1d: needs padding as 1 integers",
+    ),
+    (lambda: nn.Conv3d(3, 4, (3, 3)), ArgumentError, "Conv3d: needs kernel_size as a positive integer or 3 of them"),
+    (lambda: nn.ReplicationPad2d((1, 2)), ArgumentError, "ReplicationPad2d: needs padding as an integer or 4 of them"),
     (lambda: nn.Embedding(3, 4, padding_idx=3), ArgumentError, "Embedding: needs padding_idx from -3 to 2, got 3"),
     (lambda: nn.Embedding(3, 4, max_norm=1.0), ArgumentError, "Embedding: needs max_norm left at its default"),
     (lambda: nn.GroupNorm(2, 3), ArgumentError, "GroupNorm: needs num_channels that num_groups divides, got 3 and 2"),
@@ -305,6 +322,7 @@ MISFITS = [
     (nn.LayerNorm(4), (3, 5)),
     (nn.BatchNorm1d(4), (3, 4, 2, 2)),
     (nn.BatchNorm2d(4), (3, 5, 2, 2)),
+    (nn.BatchNorm3d(4), (3, 4, 2, 2)),
     (nn.BatchNorm1d(4), (1, 4)),
     (nn.BatchNorm1d(4), (0, 4)),
     (nn.MaxPool2d(3), (1, 1, 2, 2)),

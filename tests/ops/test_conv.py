@@ -102,6 +102,25 @@ def test_conv_transpose2d_is_the_adjoint_of_conv2d(params):
     np.testing.assert_allclose((maps.array * y.array).sum(), (other.array * x.array).sum())
 
 
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_a_convolution_with_a_kernel_of_ones_sums_its_windows(axes):
+    x, conv = normal(2, 3, *(4, 3, 5)[:axes]), getattr(ops, f"conv{axes}d")
+    found = conv(x, Tensor(np.ones((1, 3, *(2, 2, 3)[:axes])))).array[:, 0]
+    views = np.lib.stride_tricks.sliding_window_view(x.array, (2, 2, 3)[:axes], tuple(range(2, 2 + axes)))
+    np.testing.assert_allclose(found, views.sum((1, *range(-axes, 0))))
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_transposed_convolutions_of_sequences_and_volumes_are_adjoints_too(axes):
+    conv, back = getattr(ops, f"conv{axes}d"), getattr(ops, f"conv_transpose{axes}d")
+    x, w = normal(2, 4, *(6, 5, 4)[:axes]), normal(6, 2, *(3, 2, 1)[:axes])
+    y = conv(x, w, stride=2, padding=(1, 0, 0)[:axes], groups=2)
+    more = [(n + 2 * p - k) % 2 for n, p, k in zip(x.shape[2:], (1, 0, 0), (3, 2, 1), strict=False)]
+    images = back(y, w, stride=2, padding=(1, 0, 0)[:axes], output_padding=tuple(more), groups=2)
+    assert images.shape == x.shape
+    np.testing.assert_allclose((images.array * x.array).sum(), (y.array * y.array).sum())
+
+
 @pytest.mark.parametrize("arguments", [((2, 3), 1, 0, 1), (2, 2, (1, 0), (1, 2))])
 def test_fold_is_the_adjoint_of_unfold(arguments):
     x = normal(2, 3, 5, 6)
@@ -173,6 +192,18 @@ def test_images_that_a_convolution_made_feed_the_next_without_a_copy():
         (
             lambda t: ops.conv_transpose2d(t(2, 5, 8, 8), t(4, 3, 3, 3)),
             "conv_transpose2d: needs input [N, 4, H, W] for weight [4, 3, 3, 3], got input [2, 5, 8, 8]",
+        ),
+        (
+            lambda t: ops.conv3d(t(2, 5, 8, 8, 8), t(4, 3, 3, 3, 3)),
+            "conv3d: needs input [N, 3, D, H, W] for weight [4, 3, 3, 3, 3], got input [2, 5, 8, 8, 8]",
+        ),
+        (
+            lambda t: ops.conv3d(t(3, 2, 8, 8), t(4, 3, 3, 3, 3)),
+            "conv3d: needs images of at least 3 x 3 x 3 for this kernel and padding, got 2 x 8 x 8",
+        ),
+        (
+            lambda t: ops.conv_transpose1d(t(2, 5, 8), t(4, 3, 3)),
+            "conv_transpose1d: needs input [N, 4, L] for weight [4, 3, 3], got input [2, 5, 8]",
         ),
         (
             lambda t: ops.fold(t(2, 12, 9), (5, 6), 2),

@@ -82,6 +82,60 @@ def test_max_pool_keeps_a_byte_per_window_and_not_its_input():
     assert not hasattr(saved, "input")
 
 
+def test_pools_of_volumes_are_those_of_images_where_the_depth_is_one():
+    x = tensor(np.random.default_rng(0).normal(size=(2, 3, 6, 5)))
+    deep = x.unsqueeze(2)
+    best, place = ops.max_pool3d(deep, (1, 3, 2), (1, 2, 1), (0, 1, 0), return_indices=True)
+    flat, at = ops.max_pool2d(x, (3, 2), (2, 1), (1, 0), return_indices=True)
+    assert np.array_equal(best.squeeze(2).array, flat.array)
+    assert np.array_equal(place.squeeze(2).array, at.array)
+    means = ops.avg_pool3d(deep, (1, 3, 2), (1, 2, 1), (0, 1, 0), ceil_mode=True).squeeze(2)
+    assert ops.allclose(means, ops.avg_pool2d(x, (3, 2), (2, 1), (1, 0), ceil_mode=True))
+
+
+def test_adaptive_maxima_stand_where_their_indices_say():
+    x = tensor(np.random.default_rng(0).normal(size=(2, 2, 4, 5, 3)))
+    best, place = ops.adaptive_max_pool3d(x, (3, 2, 2), return_indices=True)
+    flat = np.take_along_axis(x.array.reshape(2, 2, 60), place.array.reshape(2, 2, 12), -1)
+    assert np.array_equal(flat.reshape(best.shape), best.array)
+    wanted = [x.array[:, :, a:b, c:d, e:f].max((2, 3, 4)) for a, b in ((0, 2), (1, 3), (2, 4))
+              for c, d in ((0, 3), (2, 5)) for e, f in ((0, 2), (1, 3))]  # fmt: skip
+    assert np.array_equal(np.stack(wanted, -1).reshape(best.shape), best.array)
+
+
+def test_an_adaptive_maximum_is_nan_where_there_is_one_and_takes_the_first_of_equals():
+    best, place = ops.adaptive_max_pool1d(tensor([[5.0, np.nan, 1.0, 2.0, 2.0, 0.0]]), 2, True)
+    assert np.array_equal(best.array, [[np.nan, 2]], equal_nan=True)
+    assert place.tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_unpooling_puts_the_largest_back(axes):
+    pool, unpool = (getattr(ops, f"max_{name}{axes}d") for name in ("pool", "unpool"))
+    x = Tensor(np.random.default_rng(0).normal(size=(2, 2, *(5, 4, 6)[:axes])), True)
+    best, place = pool(x, 2, return_indices=True)
+    back = unpool(best, place, 2, output_size=x.shape)
+    kept = back.array != 0
+    assert kept.sum() == best.array.size
+    assert np.array_equal(back.array[kept], x.array[kept])
+    (dx,) = grad([(back * back).sum()], [x])
+    np.testing.assert_allclose(dx.numpy(force=True), 2 * back.numpy(force=True))
+    assert unpool(best, place, 2).shape[2:] == tuple(2 * n for n in best.shape[2:])
+
+
+@pytest.mark.parametrize(("p", "found", "slope"), [(2, 5, [0.6, 0.8]), (1, 7, [1, 1])])
+def test_the_power_mean_of_zeros_has_a_gradient_of_zero(p, found, slope):
+    x = image([[0, 0, 3, 4]], requires_grad=True)
+    out = ops.lp_pool2d(x, p, (1, 2))
+    assert out.tolist() == [[[[0, found]]]]
+    (dx,) = grad([out.sum()], [x])
+    np.testing.assert_allclose(dx.numpy(force=True), [[[[0, 0, *slope]]]], rtol=1e-6)
+
+
+def test_a_power_that_overflows_float16_does_not():
+    assert ops.lp_pool2d(image([[300, 400]], float16), 2, (1, 2)).item() == 500
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
@@ -109,6 +163,36 @@ def test_max_pool_keeps_a_byte_per_window_and_not_its_input():
             lambda: ops.adaptive_avg_pool2d(image(np.ones((4, 4))), 0),
             ArgumentError,
             "adaptive_avg_pool2d: needs output_size as an integer or a pair of them, at least 1, got (0, 0)",
+        ),
+        (
+            lambda: ops.adaptive_max_pool3d(tensor(np.ones((1, 2, 3, 4))), (1, 2)),
+            ArgumentError,
+            "adaptive_max_pool3d: needs output_size as an integer or 3 of them, at least 1, got (1, 2)",
+        ),
+        (
+            lambda: ops.adaptive_max_pool1d(tensor(np.ones((1, 2, 0))), 1),
+            ShapeError,
+            "adaptive_max_pool1d: needs images of at least one pixel, got input [1, 2, 0]",
+        ),
+        (
+            lambda: ops.avg_pool3d(tensor(np.ones((1, 2, 4))), 2),
+            ShapeError,
+            "avg_pool3d: needs input [N, C, D, H, W] or [C, D, H, W], got input [1, 2, 4]",
+        ),
+        (
+            lambda: ops.max_unpool2d(image([[1, 2]]), image([[1, 2]]), 2),
+            ShapeError,
+            "max_unpool2d: needs indices as integers of input's shape (1, 1, 1, 2), got float32 of shape (1, 1, 1, 2)",
+        ),
+        (
+            lambda: ops.max_unpool2d(image([[1, 2]]), image([[1, 2]]).long(), 2, output_size=(2, 7)),
+            ArgumentError,
+            "max_unpool2d: needs output_size (2, 4), by less than the stride (2, 2) more or less, got (2, 7)",
+        ),
+        (
+            lambda: ops.lp_pool2d(image([[1, 2]]), 0, 1),
+            ArgumentError,
+            "lp_pool2d: needs norm_type as a number other than 0, got 0",
         ),
     ],
 )

@@ -123,7 +123,7 @@ WRONG = {
     "src too small": (lambda x: x.scatter_add(1, tensor([[0]]), x[:, :0]), ShapeError, "src that covers index's shape"),
     "tril": (lambda x: x[0].tril(), ShapeError, "at least 2 axes"),
     "pad": (lambda x: ops.pad(x, (1,)), ShapeError, "even number"),
-    "pad mode": (lambda x: ops.pad(x, (1, 1), mode="circular"), ArgumentError, "mode 'constant'"),
+    "pad mode": (lambda x: ops.pad(x, (1, 1), mode="mirror"), ArgumentError, "mode 'constant'"),
     "pad cuts too much": (lambda x: ops.pad(x, (-2, -2)), ShapeError, "to cut at most 3"),
     "repeat": (lambda x: x.repeat(2), ShapeError, "at least 2 sizes"),
     "roll": (lambda x: x.roll((1, 2), 0), ArgumentError, "as many shifts as dims"),

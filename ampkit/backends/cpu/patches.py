@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from ...core.dtypes import float32, uint8
 from .formats import reorder
 from .gemm import multiply
+from .images import last
 from .onednn import HostArray, empty
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _FEW = 16  # windows per image
 
 def pays(kernels: tuple[int, ...], w: Windows, groups: int) -> bool:
     """Whether the product is faster than oneDNN's code for kernels of this shape, in float32 or by matrix units."""
-    return w.count[0] * w.count[1] <= _FEW and prod(kernels) >= _LARGE and groups == 1
+    return prod(w.count) <= _FEW and prod(kernels) >= _LARGE and groups == 1
 
 
 def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray | None) -> HostArray | None:
@@ -33,11 +34,11 @@ def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray
 
     Left in `home` if there is one; None where oneDNN has no fast code for the product.
     """
-    rows, (o, c) = _patches(images.transpose(0, 2, 3, 1), w), (dy.shape[1], images.shape[1])
+    rows, (o, c) = _patches(last(images), w), (dy.shape[1], images.shape[1])
     found, out = empty((o, rows.shape[1]), float32), empty((o, c, *w.kernel), float32) if home is None else home
-    if not multiply(dy.transpose(0, 2, 3, 1).reshape(-1, o).T, rows, found):
+    if not multiply(last(dy).reshape(-1, o).T, rows, found):
         return None
-    ordered = found.reshape(o, *w.kernel, c).transpose(0, 3, 1, 2)
+    ordered = found.reshape(o, *w.kernel, c).transpose(0, len(w.kernel) + 1, *range(1, len(w.kernel) + 1))
     if not reorder(ordered, out):
         out[...] = ordered
     return out
@@ -45,14 +46,15 @@ def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray
 
 def _patches(images: HostArray, w: Windows) -> HostArray:
     # The windows of images [N, H, W, C] as rows [N * windows, KH * KW * C].
-    n, _, _, c = images.shape
+    n, c = images.shape[0], images.shape[-1]
     if w.pointwise:
         return images.reshape(-1, c)
     home = empty((n, *w.padded, c), images.dtype)
     home.view(uint8).fill(0)
-    home[:, w.pads[0][0] :, w.pads[1][0] :][:, : w.size[0], : w.size[1]] = images
-    image, row, pixel, one = home.strides
-    strides = (image, *(s * x for each in (w.stride, w.dilation) for s, x in zip((row, pixel), each, strict=True)), one)
+    inside = [slice(before, before + size) for (before, _), size in zip(w.pads, w.size, strict=True)]
+    home[(slice(None), *inside)] = images
+    image, *pixels, one = home.strides
+    steps = [s * x for each in (w.stride, w.dilation) for s, x in zip(pixels, each, strict=True)]
     rows = empty((n, *w.count, *w.kernel, c), images.dtype)
-    rows[...] = as_strided(home, rows.shape, strides)
-    return rows.reshape(-1, w.kernel[0] * w.kernel[1] * c)
+    rows[...] = as_strided(home, rows.shape, (image, *steps, one))
+    return rows.reshape(-1, prod(w.kernel) * c)

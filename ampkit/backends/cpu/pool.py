@@ -1,4 +1,4 @@
-"""Bodies of the poolings: oneDNN's, over images that lie channels-last.
+"""Bodies of the poolings: oneDNN's, over images and volumes that lie channels-last.
 
 oneDNN's maximum passes over NaN and takes the lowest finite number for -inf, so it is asked for finite images alone.
 What it has no fast code for in a 16-bit format is widened, and so are gradients that add up: it sums them in the format
@@ -8,6 +8,7 @@ they are in.
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import Any, NamedTuple
 
 from ...core.dtypes import DType, float32, uint8
@@ -18,7 +19,7 @@ from .binary import finite
 from .device import in_format
 from .dnnl import library
 from .formats import FORMATS
-from .images import channels_last, geometry, layout, turned
+from .images import channels_last, geometry, last, layout, turned
 from .onednn import (
     ALGORITHM,
     DIFF_DST,
@@ -52,7 +53,7 @@ class _Pool(NamedTuple):
 
     def given(self) -> list[Any]:
         stride, dilation, before, after = geometry(self.windows)
-        return [stride, (ctypes.c_int64 * 2)(*self.windows.kernel), dilation, before, after]
+        return [stride, (ctypes.c_int64 * len(self.windows.kernel))(*self.windows.kernel), dilation, before, after]
 
 
 def _forward(p: _Pool) -> Call:
@@ -85,7 +86,7 @@ def pooled(images: HostArray, p: _Pool) -> tuple[HostArray, HostArray | None] | 
     if p.kind != "max_pool":
         call(images, out)
         return out, None
-    if not finite(images.transpose(0, 2, 3, 1).reshape(-1)):
+    if not finite(last(images).reshape(-1)):
         return None
     taps = channels_last(p.maps, uint8)
     call(images, out, taps)
@@ -106,109 +107,118 @@ def image_gradient(dy: HostArray, p: _Pool, taps: HostArray | None = None) -> Ho
 # the bodies
 
 
-def _fits(input: HostArray) -> bool:
-    return _worth(input, input.shape[-2:])
-
-
 def _worth(array: HostArray, size: tuple[int, ...]) -> bool:
     # Whether images of `size`, as many as there are in the array, are worth a call.
-    *_, channels, rows, columns = array.shape
-    large = array.size // (rows * columns or 1) * size[0] * size[1] >= WORTH
-    return large and channels >= _CHANNELS and array.dtype in FORMATS and library() is not None
+    axes = len(size)
+    large = array.size // (prod(array.shape[-axes:]) or 1) * prod(size) >= WORTH
+    return large and array.shape[-axes - 1] >= _CHANNELS and array.dtype in FORMATS and library() is not None
 
 
 def _pooled(kind: str, input: HostArray, w: Windows, dtype: DType) -> tuple[HostArray, HostArray | None] | None:
-    images = batched(input)
+    images = batched(input, len(w.size))
     found = pooled(images, _Pool(kind, images.shape, w, input.dtype))
     return None if found is None else (unbatched(in_format(found[0], dtype), input.ndim), found[1])
 
 
 def _gradient(kind: str, dy: HostArray, w: Windows, need: DType, taps: HostArray | None = None) -> Any:
-    slope = batched(dy)
+    slope = batched(dy, len(w.size))
     dx = image_gradient(slope, _Pool(kind, (*slope.shape[:2], *w.size), w, dy.dtype), taps)
     return NotImplemented if dx is None else unbatched(in_format(dx, need), dy.ndim)
 
 
 def _largest(w: Windows) -> bool:
     # Whether a byte tells the taps of these windows. With dilation, a window may lie in the padding alone.
-    return w.kernel[0] * w.kernel[1] < 255 and w.dilation == (1, 1)
+    return prod(w.kernel) < 255 and max(w.dilation) == 1
 
 
-@pool.max_pool2d.on("cpu", when=lambda input, *more: _fits(input))
-def max_pool2d_cpu(
-    input: HostArray, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, return_indices: bool,
-    *, dtype: DType,
-) -> Any:  # fmt: skip
-    w = pool.pool_windows("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode)
-    found = _pooled("max_pool", input, w, dtype) if _largest(w) else None
-    if found is None:
-        return NotImplemented
-    best, taps = found
-    place = unbatched(taps, input.ndim)
-    saved = Saved(place=place, windows=w)
-    return ((best, pool.positions(place, w)), saved) if return_indices else (best, saved)
+def _maximum(op: Any, axes: int) -> None:
+    def forward(
+        input: HostArray, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+        return_indices: bool, *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
+        found = _pooled("max_pool", input, w, dtype) if _largest(w) else None
+        if found is None:
+            return NotImplemented
+        best, taps = found
+        place = unbatched(taps, input.ndim)
+        saved = Saved(place=place, windows=w)
+        return ((best, pool.positions(place, w)), saved) if return_indices else (best, saved)
+
+    def back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
+        return _worth(dy[0] if type(dy) is tuple else dy, saved.windows.size) and _largest(saved.windows)
+
+    def backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> Any:
+        slope = dy[0] if type(dy) is tuple else dy
+        return _gradient("max_pool", slope, saved.windows, needs[0], batched(saved.place, axes))
+
+    _register(op, axes, forward, back_fits, backward)
 
 
-def _max_back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
-    return _worth(dy[0] if type(dy) is tuple else dy, saved.windows.size) and _largest(saved.windows)
+def _averages(op: Any, axes: int) -> None:
+    def forward(
+        input: HostArray, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
+        divisor_override: Any, *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
+        kind = _mean(w, count_include_pad, divisor_override)
+        found = None if kind is None else _pooled(kind, input, w, dtype)
+        return NotImplemented if found is None else (found[0], Saved(windows=w))
 
+    def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
+        return _worth(dy, saved.windows.size)
 
-@pool.max_pool2d.backward_primitive.on("cpu", when=_max_back_fits)  # type: ignore[union-attr,untyped-decorator]
-def max_pool2d_backward_cpu(dy: Any, saved: Saved, needs: Any, **params: Any) -> Any:
-    slope = dy[0] if type(dy) is tuple else dy
-    return _gradient("max_pool", slope, saved.windows, needs[0], batched(saved.place))
+    def backward(
+        dy: HostArray, saved: Saved, needs: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
+        count_include_pad: bool, divisor_override: Any,
+    ) -> Any:  # fmt: skip
+        kind = _mean(saved.windows, count_include_pad, divisor_override)
+        return NotImplemented if kind is None else _gradient(kind, dy, saved.windows, needs[0])
 
-
-@pool.avg_pool2d.on("cpu", when=lambda input, *more: _fits(input))
-def avg_pool2d_cpu(
-    input: HostArray, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
-    divisor_override: Any, *, dtype: DType,
-) -> Any:  # fmt: skip
-    w = pool.pool_windows("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode)
-    kind = _mean(w, count_include_pad, divisor_override)
-    found = None if kind is None else _pooled(kind, input, w, dtype)
-    return NotImplemented if found is None else (found[0], Saved(windows=w))
-
-
-@pool.avg_pool2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cpu", when=lambda dy, saved, *more, **params: _worth(dy, saved.windows.size)
-)
-def avg_pool2d_backward_cpu(
-    dy: HostArray, saved: Saved, needs: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: Any,
-) -> Any:  # fmt: skip
-    kind = _mean(saved.windows, count_include_pad, divisor_override)
-    return NotImplemented if kind is None else _gradient(kind, dy, saved.windows, needs[0])
+    _register(op, axes, forward, back_fits, backward)
 
 
 def _mean(w: Windows, count_include_pad: bool, divisor_override: Any) -> str | None:
     # What oneDNN calls this mean. It has no word for padding that counts beside pixels beyond it that do not.
     if divisor_override is not None:
         return None
-    if not count_include_pad or (w.pads[0][0], w.pads[1][0]) == (0, 0):
+    if not count_include_pad or not any(before for before, _ in w.pads):
         return "avg_pool_inside"
     return "avg_pool" if all(before == after for before, after in w.pads) else None
 
 
-@pool.adaptive_avg_pool2d.on("cpu", when=lambda input, output_size: _fits(input))
-def adaptive_avg_pool2d_cpu(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
-    size = input.shape[-2:]
-    w = _even(size, pool.adaptive_size(output_size, size))
-    found = None if w is None else _pooled("avg_pool", input, w, dtype)
-    return NotImplemented if found is None else (found[0], Saved(size=size))
+def _adaptive(op: Any, axes: int) -> None:
+    def forward(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
+        size = input.shape[-axes:]
+        w = _even(size, pool.adaptive_size(output_size, size, op.name))
+        found = None if w is None else _pooled("avg_pool", input, w, dtype)
+        return NotImplemented if found is None else (found[0], Saved(size=size))
 
+    def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
+        return _worth(dy, saved.size)
 
-@pool.adaptive_avg_pool2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cpu", when=lambda dy, saved, *more, **params: _worth(dy, saved.size)
-)
-def adaptive_avg_pool2d_backward_cpu(dy: HostArray, saved: Saved, needs: Any, output_size: Any) -> Any:
-    w = _even(saved.size, dy.shape[-2:])
-    return NotImplemented if w is None else _gradient("avg_pool", dy, w, needs[0])
+    def backward(dy: HostArray, saved: Saved, needs: Any, output_size: Any) -> Any:
+        w = _even(saved.size, dy.shape[-axes:])
+        return NotImplemented if w is None else _gradient("avg_pool", dy, w, needs[0])
+
+    _register(op, axes, forward, back_fits, backward)
 
 
 def _even(size: Any, out: Any) -> Windows | None:
     # The windows that divide images evenly; None if they do not.
-    if size[0] % out[0] or size[1] % out[1]:
+    if any(n % m for n, m in zip(size, out, strict=True)):
         return None
-    kernel = size[0] // out[0], size[1] // out[1]
-    return windows("adaptive_avg_pool2d", kernel, kernel, 0, 1, size)
+    kernel = tuple([n // m for n, m in zip(size, out, strict=True)])
+    return windows("adaptive_avg_pool", kernel, kernel, 0, 1, size)
+
+
+def _register(op: Any, axes: int, forward: Any, back_fits: Any, backward: Any) -> None:
+    forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
+    op.on("cpu", when=lambda input, *more: _worth(input, input.shape[-axes:]))(forward)
+    op.backward_primitive.on("cpu", when=back_fits)(backward)
+
+
+for _axes in (2, 3):
+    _maximum(getattr(pool, f"max_pool{_axes}d"), _axes)
+    _averages(getattr(pool, f"avg_pool{_axes}d"), _axes)
+    _adaptive(getattr(pool, f"adaptive_avg_pool{_axes}d"), _axes)

@@ -1,4 +1,4 @@
-"""Bodies of the convolutions: cuDNN's three products, over images that lie channels-last.
+"""Bodies of the convolutions: cuDNN's three products, over images and volumes that lie channels-last.
 
 Images keep their axes, [N, C, H, W], and lie in memory as [N, H, W, C]: what comes otherwise is turned once, and what a
 body gives lies so, so that a chain of convolutions turns nothing but its first images. Sequences are images of one
@@ -17,7 +17,7 @@ from ... import backends
 from ...core.dtypes import LOW, DType, float32
 from ...core.saved import Saved
 from ...ops import conv
-from ...ops.windows import Windows, windows
+from ...ops.windows import Windows, flat, tall
 from ..precision import get_float32_matmul_precision
 from .cudnn import aligned
 from .gemm import column_sums
@@ -29,14 +29,19 @@ LANE = 8  # channels that tensor cores take at a time; the engines with float32 
 
 
 def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
-    """An array [N, C, H, W] on the device of `like` that lies in memory as [N, H, W, C]."""
-    n, c, h, w = shape
-    return backends.of(like).empty((n, h, w, c), dtype).transpose(0, 3, 1, 2)
+    """An array [N, C, H, W] on the device of `like` that lies in memory as [N, H, W, C]; volumes likewise."""
+    n, c, *size = shape
+    return backends.of(like).empty((n, *size, c), dtype).transpose(0, len(size) + 1, *range(1, len(size) + 1))
+
+
+def _last(images: Array) -> Array:
+    """[N, C, H, W] -> [N, H, W, C]."""
+    return images.transpose(0, *range(2, images.ndim), 1)
 
 
 def turned(images: Array, dtype: DType) -> Array:
     """Images [N, C, H, W] in `dtype`, channels-last: themselves where they are so."""
-    if images.dtype == dtype and images.transpose(0, 2, 3, 1).flags.c_contiguous and aligned(images):
+    if images.dtype == dtype and _last(images).flags.c_contiguous and aligned(images):
         return images
     out = channels_last(images, images.shape, dtype)
     out[...] = images
@@ -45,10 +50,10 @@ def turned(images: Array, dtype: DType) -> Array:
 
 def _padded(images: Array) -> Array:
     """Images channels-last, with channels up to a whole LANE that hold nothing in particular."""
-    n, c, h, w = images.shape
+    n, c, *size = images.shape
     if not c % LANE:
         return turned(images, images.dtype)
-    out = channels_last(images, (n, c + -c % LANE, h, w), images.dtype)
+    out = channels_last(images, (n, c + -c % LANE, *size), images.dtype)
     out[:, :c] = images
     return out
 
@@ -114,22 +119,10 @@ def _in_format(array: Array, dtype: DType) -> Array:
     return array if array.dtype == dtype else backends.of(array).cast(array, dtype)
 
 
-# shapes
+# bodies
 
 
-def _four(array: Array, ndim: int) -> Array:
-    """Sequences and images, a single one too, as images of four axes; ndim: of a batch of them."""
-    array = array[None] if array.ndim < ndim else array
-    return array if ndim == 4 else array[:, :, None]
-
-
-def _back(images: Array, like: int, ndim: int) -> Array:
-    """Undo `_four` for an array that had `like` axes."""
-    images = images if ndim == 4 else images[:, :, 0]
-    return images if like == ndim else images[0]
-
-
-def _fits(first: Array, second: Array) -> bool:
+def _fits(first: Array, second: Array, *more: Any) -> bool:
     return (
         first.dtype == second.dtype
         and first.dtype in STORED
@@ -139,103 +132,89 @@ def _fits(first: Array, second: Array) -> bool:
     )
 
 
-def _back_fits(dy: Array, saved: Saved, needs: Any) -> bool:
+def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
     used = [name for name, need in zip(("weight", "input"), needs, strict=False) if need]
     return bool(used) and all(_fits(dy, getattr(saved, name)) for name in used)
 
 
-# bodies
-
-
-def _forward(input: Array, weight: Array, bias: Array | None, w: Windows, ndim: int, dtype: DType) -> Any:
-    out = _maps(_four(input, ndim), _four(weight, ndim), bias, w, dtype)
-    if out is None:
-        return NotImplemented
-    return _back(out, input.ndim, ndim), Saved(input=input, weight=weight, windows=w)
-
-
-def _backward(dy: Array, saved: Saved, needs: Any, groups: int, ndim: int) -> Any:
-    slope, w = turned(_four(dy, ndim), dy.dtype), saved.windows
-    dx = dw = None
-    if needs[0]:
-        dx = _images(slope, _four(saved.weight, ndim), None, w, groups, needs[0])
-        if dx is None:
-            return NotImplemented
-        dx = _back(dx, dy.ndim, ndim)
-    if needs[1]:
-        dw = _kernels(_four(saved.input, ndim), slope, w, groups, needs[1])
-        if dw is None:
-            return NotImplemented
-        dw = _back(dw, ndim, ndim)
-    return dx, dw, _bias_gradient(slope, needs[2])
-
-
 def _bias_gradient(slope: Array, need: DType | None) -> Array | None:
-    return None if need is None else column_sums(slope.transpose(0, 2, 3, 1).reshape(-1, slope.shape[1]), need)
+    return None if need is None else column_sums(_last(slope).reshape(-1, slope.shape[1]), need)
 
 
-@conv.conv2d.on("cuda", when=lambda input, weight, *more: _fits(input, weight))
-def conv2d_cuda(
-    input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    *, dtype: DType,
-) -> Any:  # fmt: skip
-    w = windows("conv2d", weight.shape[2:], stride, padding, dilation, input.shape[-2:])
-    return _forward(input, weight, bias, w, 4, dtype)
+def _convolution(op: Any) -> None:
+    """The bodies of a convolution, for images of any number of axes."""
 
-
-@conv.conv2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cuda", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
-)
-def conv2d_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Any:
-    return _backward(dy, saved, needs, groups, 4)
-
-
-@conv.conv1d.on("cuda", when=lambda input, weight, *more: _fits(input, weight))
-def conv1d_cuda(
-    input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    *, dtype: DType,
-) -> Any:  # fmt: skip
-    return _forward(input, weight, bias, conv.windows1d(input, weight, stride, padding, dilation), 3, dtype)
-
-
-@conv.conv1d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cuda", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
-)
-def conv1d_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Any:
-    return _backward(dy, saved, needs, groups, 3)
-
-
-@conv.conv_transpose2d.on("cuda", when=lambda input, weight, *more: _fits(input, weight))
-def conv_transpose2d_cuda(
-    input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, output_padding: Any, groups: int,
-    dilation: Any, *, dtype: DType,
-) -> Any:  # fmt: skip
-    w = conv.transposed(input, weight, stride, padding, output_padding, dilation)
-    out = _images(_four(input, 4), weight, bias, w, groups, dtype)
-    if out is None:
-        return NotImplemented
-    return _back(out, input.ndim, 4), Saved(input=input, weight=weight, windows=w)
-
-
-@conv.conv_transpose2d.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cuda", when=lambda dy, saved, needs, **params: _back_fits(dy, saved, needs)
-)
-def conv_transpose2d_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
-) -> Any:
-    slope, w = turned(_four(dy, 4), dy.dtype), saved.windows
-    dx = dw = None
-    if needs[0]:
-        dx = _maps(slope, saved.weight, None, w, needs[0])
-        if dx is None:
+    def forward(
+        input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
+        *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        w = conv.covered(op.name, input, weight, stride, padding, dilation)
+        axes = len(w.size)
+        out = _maps(tall(input, axes), tall(weight, axes), bias, w.tall, dtype)
+        if out is None:
             return NotImplemented
-        dx = _back(dx, dy.ndim, 4)
-    if needs[1]:
-        dw = _kernels(slope, _four(saved.input, 4), w, groups, needs[1])
-        if dw is None:
+        return flat(out, input.ndim, axes), Saved(input=input, weight=weight, windows=w)
+
+    def backward(dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+        w, axes = saved.windows.tall, len(saved.windows.size)
+        slope, dx, dw = turned(tall(dy, axes), dy.dtype), None, None
+        if needs[0]:
+            dx = _images(slope, tall(saved.weight, axes), None, w, groups, needs[0])
+            if dx is None:
+                return NotImplemented
+            dx = flat(dx, dy.ndim, axes)
+        if needs[1]:
+            dw = _kernels(tall(saved.input, axes), slope, w, groups, needs[1])
+            if dw is None:
+                return NotImplemented
+            dw = flat(dw, axes + 2, axes)
+        return dx, dw, _bias_gradient(slope, needs[2])
+
+    _register(op, forward, backward)
+
+
+def _transposed_convolution(op: Any) -> None:
+    """The bodies of a transposed convolution."""
+
+    def forward(
+        input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, output_padding: Any, groups: int,
+        dilation: Any, *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        w = conv.transposed(op.name, input, weight, stride, padding, output_padding, dilation)
+        axes = len(w.size)
+        out = _images(tall(input, axes), tall(weight, axes), bias, w.tall, groups, dtype)
+        if out is None:
             return NotImplemented
-    return dx, dw, _bias_gradient(slope, needs[2])
+        return flat(out, input.ndim, axes), Saved(input=input, weight=weight, windows=w)
+
+    def backward(
+        dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int,
+        dilation: Any,
+    ) -> Any:  # fmt: skip
+        w, axes = saved.windows.tall, len(saved.windows.size)
+        slope, dx, dw = turned(tall(dy, axes), dy.dtype), None, None
+        if needs[0]:
+            dx = _maps(slope, tall(saved.weight, axes), None, w, needs[0])
+            if dx is None:
+                return NotImplemented
+            dx = flat(dx, dy.ndim, axes)
+        if needs[1]:
+            dw = _kernels(slope, tall(saved.input, axes), w, groups, needs[1])
+            if dw is None:
+                return NotImplemented
+            dw = flat(dw, axes + 2, axes)
+        return dx, dw, _bias_gradient(slope, needs[2])
+
+    _register(op, forward, backward)
+
+
+def _register(op: Any, forward: Any, backward: Any) -> None:
+    forward.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
+    op.on("cuda", when=_fits)(forward)
+    op.backward_primitive.on("cuda", when=_back_fits)(backward)
+
+
+for _op in (conv.conv1d, conv.conv2d, conv.conv3d):
+    _convolution(_op)
+for _op in (conv.conv_transpose1d, conv.conv_transpose2d, conv.conv_transpose3d):
+    _transposed_convolution(_op)

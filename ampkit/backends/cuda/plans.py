@@ -9,6 +9,7 @@ summed in float32, and the same inputs give the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.dtypes import DType, bfloat16, float16, float32
@@ -26,7 +27,7 @@ _UNFIT = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUT
 
 
 class Layout(NamedTuple):
-    """An array as cuDNN sees it: four axes, and elements from one to the next along each."""
+    """An array as cuDNN sees it: four axes or five, and elements from one to the next along each."""
 
     shape: Shape
     strides: Shape
@@ -34,17 +35,18 @@ class Layout(NamedTuple):
 
 
 def channels_last(shape: Sequence[int], dtype: DType) -> Layout:
-    """[N, C, H, W] that lies in memory as [N, H, W, C]."""
-    n, c, h, w = shape
-    return Layout((n, c, h, w), (h * w * c, 1, w * c, c), dtype)
+    """[N, C, H, W] that lies in memory as [N, H, W, C]; [N, C, D, H, W] likewise."""
+    n, c, *size = shape
+    steps = [c * prod(size[i + 1 :]) for i in range(len(size))]
+    return Layout((n, c, *size), (c * prod(size), 1, *steps), dtype)
 
 
 class Convolution(NamedTuple):
     """One of a convolution's three products, `kind` "maps", "images" or "kernels", all three channels-last.
 
-    maps [N, O, rows, columns], images [N, C, H, W], kernels [O, C / groups, KH, KW]. What the product gives has the
-    dtype `out`, the other two `dtype`, as has a bias (not for kernels). tf32: whether float32 operands may be rounded
-    to TF32, which rounds nothing of what was widened from 16 bits.
+    maps [N, O, rows, columns], images [N, C, H, W], kernels [O, C / groups, KH, KW]; with depth, an axis more each.
+    What the product gives has the dtype `out`, the other two `dtype`, as has a bias (not for kernels). tf32: whether
+    float32 operands may be rounded to TF32, which rounds nothing of what was widened from 16 bits.
     """
 
     kind: str
@@ -174,8 +176,11 @@ def _draw_convolution(d: Drawing, c: Convolution) -> None:
     else:
         found = d.graph.conv_wgrad(image=first, loss=second, **how)
     if c.bias:
+        channels = shapes[c.kind][1]
         found.set_dim(list(laid[c.kind].shape)).set_stride(list(laid[c.kind].strides))
-        found = d.graph.bias(input=found, bias=d.given(channels_last((1, shapes[c.kind][1], 1, 1), c.dtype)))
+        found = d.graph.bias(
+            input=found, bias=d.given(channels_last((1, channels, *(1,) * len(c.windows.size)), c.dtype))
+        )
     d.gives(found, laid[c.kind])
 
 
