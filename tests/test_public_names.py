@@ -28,6 +28,11 @@ PLACES = {
         Sequential ModuleList CrossEntropyLoss MSELoss init functional
         ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
+        RNN LSTM GRU RNNCell LSTMCell GRUCell RNNBase utils
+    """,
+    "ampkit.nn.utils.rnn": """
+        PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence pad_sequence unpad_sequence
+        unpack_sequence
     """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
@@ -74,6 +79,7 @@ def test_the_parts_have_theirs(place, name):
     [
         "nn",
         "nn.functional",
+        "nn.utils.rnn",
         "optim",
         "optim.lr_scheduler",
         "optim.swa_utils",

@@ -53,6 +53,8 @@ from .ranking import (
     SoftMarginLoss,
     TripletMarginLoss,
 )
+from .recurrent import GRU, LSTM, RNN, RNNBase
+from .recurrentcell import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from .shape import Flatten, Unflatten
 from .upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 
@@ -61,6 +63,9 @@ __all__ = [
     "ELU",
     "GELU",
     "GLU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
@@ -87,6 +92,7 @@ __all__ = [
     "Embedding",
     "Flatten",
     "Fold",
+    "GRUCell",
     "GaussianNLLLoss",
     "GroupNorm",
     "Hardshrink",
@@ -98,6 +104,7 @@ __all__ = [
     "Identity",
     "KLDivLoss",
     "L1Loss",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
@@ -121,6 +128,9 @@ __all__ = [
     "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
+    "RNNBase",
+    "RNNCell",
+    "RNNCellBase",
     "ReLU",
     "ReLU6",
     "Sequential",
