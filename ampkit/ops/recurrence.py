@@ -150,8 +150,13 @@ def gru_forward(g: Given, sizes: Sizes, reverse: bool) -> Any:
 # backward: gradients in the order of Given
 
 
+def _dense(dy: Array, *others: Array) -> tuple[Array, ...]:
+    # The slopes of rows side by side, as kernels read them.
+    return dy if dy.flags.c_contiguous else dy.copy(), *others
+
+
 def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool, relu: bool) -> Any:
-    g, (dy, dh) = Given.of(saved), dys
+    g, (dy, dh) = Given.of(saved), _dense(*dys)
     dh = _state(dh, dy, *dh.shape, accumulator(dy.dtype))
     slopes = _room(dy, *saved.gates.shape, g.w_hh.dtype)
     for at, n in reversed(walk(sizes, reverse)):
@@ -161,7 +166,7 @@ def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
 
 
 def lstm_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool) -> Any:
-    g, (dy, dh, dc) = Given.of(saved), dys
+    g, (dy, dh, dc) = Given.of(saved), _dense(*dys)
     wide = saved.gates.dtype
     dh, dc = (_state(d, dy, *d.shape, wide) for d in (dh, dc))
     slopes = _room(dy, *saved.gates.shape, g.w_hh.dtype)
@@ -189,7 +194,7 @@ class _Shorter:
 
 
 def gru_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool) -> Any:
-    g, (dy, dh) = Given.of(saved), dys
+    g, (dy, dh) = Given.of(saved), _dense(*dys)
     dh = _state(dh, dy, *dh.shape, saved.gates.dtype)
     to_x, to_h = (_room(dy, *saved.gates.shape, g.w_hh.dtype) for _ in range(2))
     previous = _previous(saved.out, g.hx, sizes, reverse)

@@ -260,3 +260,7 @@ def lstm_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr, sizes, reverse):
 @lstm_cell_.check
 def lstm_cell_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
     _check("lstm_cell", 4, Given(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0])
+
+
+# those that run on arrays as they are stored, where a backend's products do
+OPS = (rnn_tanh_, rnn_relu_, gru_, lstm_, rnn_tanh_cell_, rnn_relu_cell_, gru_cell_, lstm_cell_)

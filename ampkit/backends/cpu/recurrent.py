@@ -1,0 +1,37 @@
+"""Bodies of recurrent layers: their products by oneDNN, in 16 bits where the machine multiplies these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.dtypes import float32
+from ...ops import recurrent
+from ...ops.cellstep import column_sums, multiply
+from ..asstored import runs_as_stored
+from . import gemm
+from .dnnl import multiplies
+from .formats import FORMATS
+from .onednn import HostArray
+
+
+def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
+    return gemm.fits(a, b) and multiplies(a.dtype) and out.dtype in (a.dtype, float32)
+
+
+@multiply.on("cpu", when=_fits)
+def multiply_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, more: bool = False) -> None:
+    if not gemm.multiply(a, b, out, bias, more=more):
+        multiply.reference.run(a, b, out, bias, more)
+
+
+@column_sums.on("cpu", when=lambda rows: rows.dtype in FORMATS)
+def column_sums_cpu(rows: HostArray) -> Any:
+    return gemm.column_sums(rows, float32)
+
+
+def _worth(input: HostArray, *given: Any) -> bool:
+    return multiplies(input.dtype) and input.size * given[-3].shape[0] >= gemm.WORTH
+
+
+for _op in recurrent.OPS:
+    runs_as_stored(_op, "cpu", _worth)
