@@ -6,6 +6,7 @@ states are in the accumulator; `hidden`, `out` and the slopes in the format of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ def _multiply(a: Array, b: Array, out: Array, bias: Array | None = None, more: b
 
 # (a [M, K], b [K, N], out [M, N], bias [N] like out or None, more): out = a @ b + bias, or with `more` out += a @ b.
 multiply = Primitive("multiply", "recurrent", _multiply)
+
+
+def _by_weight(weight: Array, rows: int) -> Callable[..., None]:
+    def times(a: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
+        multiply(a, weight, out, bias, more)
+
+    return times
+
+
+# (weight [K, N], rows): what multiplies matrices of up to so many rows by it, step after step: (a, out, bias, more), as
+# `multiply`; they lie row after row.
+by_weight = Primitive("by_weight", "recurrent", _by_weight)
 
 
 def _column_sums(rows: Array) -> Array:
@@ -102,9 +115,9 @@ rnn_step_backward = Primitive("rnn_step_backward", "recurrent", _rnn_step_backwa
 
 def _lstm_step(gates: Array, cell: Array, before: Array, hidden: Array | None, out: Array) -> None:
     i, f, g, o = parts(gates, 4)
-    _sigmoid(gates[:, : 2 * i.shape[1]])
-    np.tanh(g, out=g)
-    _sigmoid(o)
+    new = np.tanh(g)
+    _sigmoid(gates)  # of all, and once too many: whole rows take less time than parts of them
+    g[...] = new
     before[...] = cell
     cell *= f
     cell += i * g
@@ -115,15 +128,19 @@ def _lstm_step(gates: Array, cell: Array, before: Array, hidden: Array | None, o
 
 def _lstm_step_backward(gates: Array, before: Array, dy: Array | None, dh: Array, dc: Array, slopes: Array) -> None:
     i, f, g, o = parts(gates, 4)
-    di, df, dg, do = parts(slopes, 4)
     high = np.tanh(f * before + i * g)
     d = dh if dy is None else dh + widened(dy)
     dc += d * o * (1 - high * high)
-    stored(d * high * o * (1 - o), do)
-    stored(dc * g * i * (1 - i), di)
-    stored(dc * before * f * (1 - f), df)
-    stored(dc * i * (1 - g * g), dg)
+    bends = 1 - gates
+    bends *= gates
+    parts(bends, 4)[2][...] = 1 - g * g
+    to = slopes if slopes.dtype == gates.dtype else np.empty_like(gates)
+    for part, one, other in zip(parts(to, 4), (dc, dc, dc, d), (g, before, i, high), strict=True):
+        np.multiply(one, other, out=part)
+    to *= bends
     dc *= f
+    if to is not slopes:
+        stored(to, slopes)
 
 
 # (gates [n, 4 H]: what the products left, then the gates i, f, g, o; cell [n, H]: the state, before and after; before,
@@ -138,12 +155,12 @@ lstm_step_backward = Primitive("lstm_step_backward", "recurrent", _lstm_step_bac
 
 def _gru_step(gates: Array, inner: Array, state: Array, kept: Array, hidden: Array | None, out: Array) -> None:
     r, z, n = parts(gates, 3)
-    inner_gates, inner_new = inner[:, : 2 * r.shape[1]], parts(inner, 3)[2]
-    both = gates[:, : 2 * r.shape[1]]
-    both += inner_gates
+    two = 2 * r.shape[1]
+    both = gates[:, :two] + inner[:, :two]  # new memory: whole rows take less time than parts of them
     _sigmoid(both)
-    kept[...] = inner_new
-    n += r * inner_new
+    gates[:, :two] = both
+    kept[...] = inner[:, two:]
+    n += r * kept
     np.tanh(n, out=n)
     state -= n
     state *= z

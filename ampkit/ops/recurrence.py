@@ -16,6 +16,7 @@ from .. import backends
 from ..core.dtypes import DType, accumulator
 from ..core.saved import Saved
 from .cellstep import (
+    by_weight,
     column_sums,
     gru_step,
     gru_step_backward,
@@ -84,18 +85,14 @@ def _biases(g: Given) -> Array | None:
     return widened(g.b_ih) + widened(g.b_hh)
 
 
-def _recur(hidden: Array, g: Given, gates: Array, first: bool) -> None:
-    if not (first and g.hx is None):  # which is zero
-        multiply(hidden, g.w_hh.T, gates, None, True)
-
-
 def _kept(g: Given, **items: Array) -> Saved:
     return Saved(**g._asdict(), **items)
 
 
-def _steps(sizes: Sizes, reverse: bool) -> Iterator[tuple[slice, int, bool]]:
+def _steps(g: Given, sizes: Sizes, reverse: bool) -> Iterator[tuple[slice, int, bool]]:
+    # Also whether there is a product: none with first states of zero.
     for count, (at, n) in enumerate(walk(sizes, reverse)):
-        yield at, n, count == 0
+        yield at, n, count > 0 or g.hx is not None
 
 
 # forward: each gives the rows out, the last states, and what the backward needs
@@ -107,8 +104,10 @@ def rnn_forward(g: Given, sizes: Sizes, reverse: bool, relu: bool) -> Any:
     gates = _projected(g, _biases(g))
     hidden = _state(g.hx, gates, sizes[0], width, dtype)
     rounded = None if dtype == gates.dtype else _room(gates, len(gates), width, dtype)
-    for at, n, first in _steps(sizes, reverse):
-        _recur(hidden[:n], g, gates[at], first)
+    recur = by_weight(g.w_hh.T, sizes[0])
+    for at, n, worth in _steps(g, sizes, reverse):
+        if worth:
+            recur(hidden[:n], gates[at], None, True)
         rnn_step(gates[at], hidden[:n], None if rounded is None else rounded[at], relu)
     out = gates if rounded is None else rounded
     return out, hidden, _kept(g, out=out, gates=gates)
@@ -122,8 +121,10 @@ def lstm_forward(g: Given, sizes: Sizes, reverse: bool) -> Any:
     cell = _state(g.cx, gates, sizes[0], width, wide)
     before, out = _room(gates, rows, width, wide), _room(gates, rows, g.w_hh.shape[1], dtype)
     mixed = None if g.w_hr is None else _room(gates, rows, width, dtype)
-    for at, n, first in _steps(sizes, reverse):
-        _recur(hidden[:n], g, gates[at], first)
+    recur = by_weight(g.w_hh.T, sizes[0])
+    for at, n, worth in _steps(g, sizes, reverse):
+        if worth:
+            recur(hidden[:n], gates[at], None, True)
         if mixed is None:
             lstm_step(gates[at], cell[:n], before[at], hidden[:n], out[at])
         else:
@@ -141,8 +142,9 @@ def gru_forward(g: Given, sizes: Sizes, reverse: bool) -> Any:
     hidden = state if dtype == wide else _state(g.hx, gates, sizes[0], width, dtype)
     inner, bias = _room(gates, sizes[0], 3 * width, wide), None if g.b_hh is None else widened(g.b_hh)
     kept, out = _room(gates, rows, width, wide), _room(gates, rows, width, dtype)
-    for at, n, _ in _steps(sizes, reverse):
-        multiply(hidden[:n], g.w_hh.T, inner[:n], bias)
+    recur = by_weight(g.w_hh.T, sizes[0])
+    for at, n in walk(sizes, reverse):
+        recur(hidden[:n], inner[:n], bias)
         gru_step(gates[at], inner[:n], state[:n], kept[at], None if hidden is state else hidden[:n], out[at])
     return out, state, _kept(g, out=out, gates=gates, kept=kept)
 
@@ -159,9 +161,10 @@ def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
     g, (dy, dh) = Given.of(saved), _dense(*dys)
     dh = _state(dh, dy, *dh.shape, accumulator(dy.dtype))
     slopes = _room(dy, *saved.gates.shape, g.w_hh.dtype)
+    recur = by_weight(g.w_hh, sizes[0])
     for at, n in reversed(walk(sizes, reverse)):
         rnn_step_backward(saved.gates[at], dy[at], dh[:n], slopes[at], relu)
-        multiply(slopes[at], g.w_hh, dh[:n])
+        recur(slopes[at], dh[:n])
     return _gradients(g, needs, slopes, slopes, saved.out, sizes, reverse, dh)
 
 
@@ -170,11 +173,12 @@ def lstm_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: boo
     wide = saved.gates.dtype
     dh, dc = (_state(d, dy, *d.shape, wide) for d in (dh, dc))
     slopes = _room(dy, *saved.gates.shape, g.w_hh.dtype)
+    recur = by_weight(g.w_hh, sizes[0])
     shorter = None if g.w_hr is None else _Shorter(g, widened(dy), dc.shape)
     for at, n in reversed(walk(sizes, reverse)):
         given = (dy[at], dh[:n]) if shorter is None else (None, shorter.back(at, n, dh))
         lstm_step_backward(saved.gates[at], saved.before[at], *given, dc[:n], slopes[at])
-        multiply(slopes[at], g.w_hh, dh[:n])
+        recur(slopes[at], dh[:n])
     found = _gradients(g, needs, slopes, slopes, saved.out, sizes, reverse, dh, dc)
     return *found, _product(shorter.rows.T, saved.mixed, needs[7]) if shorter is not None else None
 
@@ -198,9 +202,10 @@ def gru_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
     dh = _state(dh, dy, *dh.shape, saved.gates.dtype)
     to_x, to_h = (_room(dy, *saved.gates.shape, g.w_hh.dtype) for _ in range(2))
     previous = _previous(saved.out, g.hx, sizes, reverse)
+    recur = by_weight(g.w_hh, sizes[0])
     for at, n in reversed(walk(sizes, reverse)):
         gru_step_backward(saved.gates[at], saved.kept[at], previous[at], dy[at], dh[:n], to_x[at], to_h[at])
-        multiply(to_h[at], g.w_hh, dh[:n], None, True)
+        recur(to_h[at], dh[:n], None, True)
     return _gradients(g, needs, to_x, to_h, previous, sizes, reverse, dh, is_previous=True)
 
 

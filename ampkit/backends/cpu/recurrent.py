@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...core.dtypes import float32
 from ...ops import recurrent
-from ...ops.cellstep import column_sums, multiply
+from ...ops.cellstep import by_weight, column_sums, multiply
 from ..asstored import runs_as_stored
 from . import gemm
 from .dnnl import multiplies
@@ -22,6 +23,22 @@ def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
 def multiply_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, more: bool = False) -> None:
     if not gemm.multiply(a, b, out, bias, more=more):
         multiply.reference.run(a, b, out, bias, more)
+
+
+def _repeats(weight: HostArray, rows: int) -> bool:
+    fit = weight.dtype in FORMATS and multiplies(weight.dtype)
+    return fit and weight.size * rows >= gemm.WORTH
+
+
+@by_weight.on("cpu", when=_repeats)
+def by_weight_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
+    packed = gemm.Weight(weight)
+
+    def times(a: HostArray, out: HostArray, bias: HostArray | None = None, more: bool = False) -> None:
+        if not packed(a, out, bias, more):
+            multiply.reference.run(a, weight, out, bias, more)
+
+    return times
 
 
 @column_sums.on("cpu", when=lambda rows: rows.dtype in FORMATS)
