@@ -85,6 +85,14 @@ def test_without_a_first_state_or_biases(kind, launches):
         assert_close(got, want, GRADIENT_TOLERANCE[bfloat16])
 
 
+def test_rows_that_tensor_cores_do_not_read_are_widened(launches):
+    shapes = [(6, 3), (2, 5), (15, 3), (15, 5)]
+    made = [tensor(np.random.default_rng(i).normal(size=s).astype(bfloat16)) for i, s in enumerate(shapes)]
+    out = registry["gru"](*made, None, None, (2, 2, 2), False)[0]
+    assert out.dtype == bfloat16
+    assert launches == ["gru_forward<float>"] * 3
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_the_order_of_threads_changes_no_bit(kind):
     found = []

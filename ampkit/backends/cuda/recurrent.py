@@ -18,6 +18,7 @@ from .kernel import MOST, STORED, blocks_for, launch, typed
 
 Array = Any
 THREADS = 256
+LANE = 8  # 16-bit numbers that are read together
 
 
 # products
@@ -98,5 +99,11 @@ def _alike(gates: Array, slopes: Array, dy: Array | None, *others: Array) -> boo
     return (dy is None or dy.dtype == slopes.dtype) and _known(gates, slopes, dy, *others)
 
 
+def _worth(input: Array, *given: Array | None) -> bool:
+    # Tensor cores read 16-bit rows in whole lanes; others are widened, as the reference does it.
+    sizes = [n for array in (input, *given) if array is not None and array.ndim == 2 for n in array.shape[1:]]
+    return gemm.fits(input) and input.size > 0 and not any(n % LANE for n in sizes)
+
+
 for _op in recurrent.OPS:
-    runs_as_stored(_op, "cuda", lambda input, *given: gemm.fits(input) and input.size > 0)
+    runs_as_stored(_op, "cuda", _worth)
