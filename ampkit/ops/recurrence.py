@@ -27,7 +27,7 @@ from .cellstep import (
     rnn_step_backward,
     stored,
     widened,
-)  # fmt: skip
+)
 
 __all__: list[str] = []
 

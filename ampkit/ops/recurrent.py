@@ -119,19 +119,19 @@ def lstm_(
 @op(cast=Cast.LOW, integers="refuse")
 def rnn_tanh_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
     """`rnn_tanh_cell`, and its output once more."""
-    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (len_of(input),), False, relu=False)
+    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=False)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def rnn_relu_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
     """`rnn_relu_cell`, and its output once more."""
-    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (len_of(input),), False, relu=True)
+    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=True)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def gru_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
     """`gru_cell`, and its output once more."""
-    return _gru(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (len_of(input),), False)
+    return _gru(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
 
 
 @op(cast=Cast.LOW, integers="refuse")
@@ -139,10 +139,10 @@ def lstm_cell_(
     input: Array, hx: Array, cx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None
 ):  # fmt: skip
     """`lstm_cell` -> h, h once more, c."""
-    return _lstm(Given(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (len_of(input),), False)
+    return _lstm(Given(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
 
 
-def len_of(rows: Any) -> int:
+def _rows(rows: Any) -> int:
     return rows.shape[0]  # type: ignore[no-any-return]
 
 

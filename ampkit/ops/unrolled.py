@@ -15,9 +15,8 @@ from .recurrence import Given, Sizes, walk
 __all__: list[str] = []
 
 Array = Any
-Step = Callable[
-    ..., tuple[Array, ...]
-]  # (what the input gives, states) -> the states after, the first of them the output
+# (what the input gives, states) -> the states after; the first of them is the output
+Step = Callable[..., tuple[Array, ...]]
 
 
 def on_tape(g: Given) -> bool:

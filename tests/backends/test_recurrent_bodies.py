@@ -59,6 +59,20 @@ def test_a_layer_and_its_gradients_are_those_of_float64(kind, sizes, reverse, dt
     assert {s.dtype for s in slopes} == {dtype}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_biases_and_first_states(kind, units):
+    rng = np.random.default_rng(0)
+    shapes = [(60, WIDTH), (KINDS[kind] * H, WIDTH), (KINDS[kind] * H, H)]
+    made = [(0.3 * rng.normal(size=shape)).astype(bfloat16) for shape in shapes]
+    x, *weights = [tensor(a) for a in made]
+    first, last = ((None, None), (None,)) if kind == "lstm" else ((None,), ())
+    out = registry[kind](x.requires_grad_(), *first, *weights, None, None, *last, (20, 20, 20), False)[0]
+    assert out.node.body.name == f"{kind}_cpu"
+    with reference_only():
+        want = registry[kind](x, *first, *weights, None, None, *last, (20, 20, 20), False)[0]
+    assert_close(out, want.numpy(force=True), GRADIENT_TOLERANCE[bfloat16])
+
+
 def _computes_float16():
     a, out = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
     return gemm.multiply(a, a, out)

@@ -47,7 +47,8 @@ def column_sums_cpu(rows: HostArray) -> Any:
 
 
 def _worth(input: HostArray, *given: Any) -> bool:
-    return multiplies(input.dtype) and input.size * given[-3].shape[0] >= gemm.WORTH
+    rows = max(array.shape[0] for array in given if array is not None and array.ndim == 2)
+    return multiplies(input.dtype) and input.size * rows >= gemm.WORTH
 
 
 for _op in recurrent.OPS:
