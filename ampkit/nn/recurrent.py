@@ -126,7 +126,7 @@ class RNNBase(Module):
             raise ShapeError(type(self).__name__, needs, f"{list(input.data.shape)}")
         counts = tuple(int(n) for n in input.batch_sizes.numpy())
         data, last = self._run(input.data, counts, _ordered(hx, input.sorted_indices))
-        return PackedSequence(data, *input[1:]), _ordered(last, input.unsorted_indices)
+        return input.holding(data), _ordered(last, input.unsorted_indices)
 
     def _run(self, data: Tensor, counts: tuple[int, ...], hx: Any) -> tuple[Tensor, Any]:
         # All layers over packed rows: -> the rows of the last one, and the last states.

@@ -12,7 +12,7 @@ from ampkit.backends.cuda import recurrent
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.op import ops as registry
 from ampkit.core.primitive import reference_only
-from ampkit.nn.utils.rnn import pack_padded_sequence
+from ampkit.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
@@ -128,7 +128,8 @@ def test_the_host_waits_for_nothing(kind, dtype):
     x = tensor(np.ones((3, 2, WIDTH), np.float32))
     before = cupy_like.waits[0]
     with ampkit.autocast(dtype=dtype, enabled=dtype != float32):
-        packed, _ = layer(pack_padded_sequence(x, [3, 1]))
+        packed, _ = layer(pack_padded_sequence(x, [1, 3], enforce_sorted=False))
+        assert pad_packed_sequence(packed)[1].tolist() == [1, 3]
         out, last = layer(x)
     (out.sum() + packed.data.sum() + sum(s.sum() for s in (last if kind == "LSTM" else [last]))).backward()
     assert cupy_like.waits[0] == before

@@ -37,6 +37,8 @@ class PackedSequence(_Fields):
     `pack_padded_sequence` make one.
     """
 
+    on_host: np.ndarray[Any, Any] | None = None  # unsorted_indices, where the host knows them without asking a device
+
     def __new__(
         cls,
         data: Tensor,
@@ -53,9 +55,14 @@ class PackedSequence(_Fields):
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
         """The same with `data.to(...)`; the indices go to its device."""
-        data = self.data.to(*args, **kwargs)
+        return self.holding(self.data.to(*args, **kwargs))
+
+    def holding(self, data: Tensor) -> PackedSequence:
+        """The same sequences with other rows."""
         order, back = (None if i is None else i.to(data.device) for i in self[2:])
-        return PackedSequence(data, self.batch_sizes, order, back)
+        made = PackedSequence(data, self.batch_sizes, order, back)
+        made.on_host = self.on_host
+        return made
 
     def cuda(self, *args: Any, **kwargs: Any) -> PackedSequence:
         """`to("cuda")`."""
@@ -132,8 +139,12 @@ def pack_padded_sequence(
     sizes = _sizes(found)
     index = np.concatenate([at * count + order[:size] for at, size in enumerate(sizes)])
     data = ops.index_select(ops.reshape(rows, (steps * count, *rows.shape[2:])), 0, _like(index, input))
-    indices = (None, None) if enforce_sorted else (_like(order, input), _like(np.argsort(order), input))
-    return PackedSequence(data, Tensor(sizes), *indices)
+    if enforce_sorted:
+        return PackedSequence(data, Tensor(sizes))
+    back = np.argsort(order)
+    packed = PackedSequence(data, Tensor(sizes), _like(order, input), _like(back, input))
+    packed.on_host = back
+    return packed
 
 
 def pad_packed_sequence(
@@ -159,7 +170,8 @@ def pad_packed_sequence(
     padded = ops.reshape(rows, (steps, count, *data.shape[1:]))
     if sequence.unsorted_indices is not None:
         padded = ops.index_select(padded, 1, sequence.unsorted_indices)
-        lengths = lengths[sequence.unsorted_indices.numpy(force=True)]
+        known = sequence.on_host
+        lengths = lengths[sequence.unsorted_indices.numpy(force=True) if known is None else known]
     return ops.transpose(padded, 0, 1) if batch_first else padded, Tensor(lengths)
 
 
