@@ -109,9 +109,7 @@ class RNNBase(Module):
         elif self.batch_first and input.ndim == 3:
             rows = ops.transpose(input, 0, 1)
         if rows.ndim != 3 or rows.shape[2] != self.input_size or not rows.shape[0]:
-            order = "[N, T, {}]" if self.batch_first else "[T, N, {}]"
-            needs = f"input {order.format(self.input_size)} or [T, {self.input_size}], T at least 1"
-            raise ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
+            raise self._misshapen(input)
         steps, batch = rows.shape[:2]
         data = ops.reshape(rows, (steps * batch, self.input_size))
         data, last = self._run(data, (batch,) * steps, hx)
@@ -119,6 +117,11 @@ class RNNBase(Module):
         if single:
             return ops.squeeze(out, 1), _each(lambda state: ops.squeeze(state, 1), last)
         return ops.transpose(out, 0, 1) if self.batch_first else out, last
+
+    def _misshapen(self, input: Tensor) -> ShapeError:
+        width, order = self.input_size, "N, T" if self.batch_first else "T, N"
+        needs = f"input [{order}, {width}] or [T, {width}], T at least 1"
+        return ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
 
     def _run_packed(self, input: PackedSequence, hx: Any) -> Any:
         if input.data.ndim != 2 or input.data.shape[1] != self.input_size:
@@ -170,16 +173,10 @@ class RNNBase(Module):
 
     def extra_repr(self) -> str:
         shown = [str(self.input_size), str(self.hidden_size)]
-        rest = {
-            "proj_size": 0,
-            "num_layers": 1,
-            "bias": True,
-            "batch_first": False,
-            "dropout": 0,
-            "bidirectional": False,
-        }
-        found = {name: getattr(self, name) for name in rest}
-        return ", ".join(shown + [f"{name}={found[name]}" for name, usual in rest.items() if found[name] != usual])
+        usual = {"proj_size": 0, "num_layers": 1, "bias": True}
+        usual |= {"batch_first": False, "dropout": 0, "bidirectional": False}
+        shown += [f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
+        return ", ".join(shown)
 
 
 def _each(function: Any, states: Any) -> Any:

@@ -20,10 +20,12 @@ __all__: list[str] = []
 Array = Any
 
 
-def stored(array: Array, out: Array | None) -> None:
-    """Write `array`, rounded, to `out`; None takes nothing."""
-    if out is not None:
-        out[...] = as_in(array, out)
+def stored(array: Array, *outs: Array | None) -> None:
+    """Write `array`, rounded once, to `outs`, of one format; None takes nothing."""
+    found = [out for out in outs if out is not None]
+    rounded = as_in(array, found[0])
+    for out in found:
+        out[...] = rounded
 
 
 def as_in(array: Array, like: Array) -> Array:
@@ -95,8 +97,7 @@ def parts(gates: Array, count: int) -> list[Array]:
 
 def _rnn_step(gates: Array, hidden: Array, out: Array | None, relu: bool) -> None:
     np.maximum(gates, 0, out=gates) if relu else np.tanh(gates, out=gates)
-    stored(gates, hidden)
-    stored(gates, out)
+    stored(gates, hidden, out)
 
 
 def _rnn_step_backward(gates: Array, dy: Array, dh: Array, slopes: Array, relu: bool) -> None:
@@ -121,9 +122,7 @@ def _lstm_step(gates: Array, cell: Array, before: Array, hidden: Array | None, o
     before[...] = cell
     cell *= f
     cell += i * g
-    h = o * np.tanh(cell)
-    stored(h, hidden)
-    stored(h, out)
+    stored(o * np.tanh(cell), hidden, out)
 
 
 def _lstm_step_backward(gates: Array, before: Array, dy: Array | None, dh: Array, dc: Array, slopes: Array) -> None:
@@ -165,8 +164,7 @@ def _gru_step(gates: Array, inner: Array, state: Array, kept: Array, hidden: Arr
     state -= n
     state *= z
     state += n
-    stored(state, hidden)
-    stored(state, out)
+    stored(state, hidden, out)
 
 
 def _gru_step_backward(
