@@ -30,6 +30,11 @@ PLACES = {
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
         Conv1d Conv3d ConvTranspose1d ConvTranspose3d MaxPool3d AvgPool3d AdaptiveAvgPool3d AdaptiveMaxPool2d
         MaxUnpool2d LPPool2d BatchNorm3d ReflectionPad2d ReplicationPad3d CircularPad1d Upsample
+        RNN LSTM GRU RNNCell LSTMCell GRUCell RNNBase utils
+    """,
+    "ampkit.nn.utils.rnn": """
+        PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence pad_sequence unpad_sequence
+        unpack_sequence
     """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
@@ -76,6 +81,7 @@ def test_the_parts_have_theirs(place, name):
     [
         "nn",
         "nn.functional",
+        "nn.utils.rnn",
         "optim",
         "optim.lr_scheduler",
         "optim.swa_utils",

@@ -39,6 +39,7 @@ from .pool1d import *
 from .products import *
 from .quantiles import *
 from .ranking import *
+from .recurrent import *
 from .reduce import *
 from .resize import *
 from .running import *

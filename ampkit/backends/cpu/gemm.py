@@ -101,33 +101,70 @@ class _Packed(NamedTuple):
     nbytes: int
 
 
-def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, kept: Kept) -> bool:
-    """Write a @ b + bias to `out` with b as oneDNN likes it best, if that is kept; whether it was."""
+def _packing(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, after: Any = ()) -> _Packed | None:
+    """The product a @ b + bias with b as oneDNN likes it best; None where it likes it as it lies."""
 
     def build() -> _Packed | None:
-        run = _call(a, Layout(b.shape, b.dtype, None), out, bias)
+        run = _call(a, Layout(b.shape, b.dtype, None), out, bias, after)
         ours, theirs = Layout.of(b), run.layouts[1]
         if ours.number == theirs.number:
             return None
         move = packing(ours, theirs)
         return _Packed(run, move, (ours.number, theirs.number), theirs.nbytes)
 
+    packed: _Packed | None = prepared(("packed", *map(signed, (a, b, out, bias)), after), build)
+    return packed
+
+
+def _moved(packed: _Packed, b: HostArray) -> HostArray:
+    room = empty((packed.nbytes,), uint8)
+    packed.move(b, room)
+    return room
+
+
+def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, kept: Kept) -> bool:
+    """Write a @ b + bias to `out` with b as oneDNN likes it best, if that is kept; whether it was."""
     a = _plain(a)
-    packed: _Packed | None = prepared(("packed", *map(signed, (a, b, out, bias))), build)
+    packed = _packing(a, b, out, bias)
     if packed is None:
         return False
-
-    def make() -> HostArray:
-        room = empty((packed.nbytes,), uint8)
-        packed.move(b, room)
-        return room
-
     # Matrix units gain more than the packing costs; for float32 it pays from the second use on.
-    room = form(kept.version, kept.array, packed.layouts, make, at_once=b.dtype != float32)
+    at_once = b.dtype != float32
+    room = form(kept.version, kept.array, packed.layouts, lambda: _moved(packed, b), at_once)
     if room is None:
         return False
     packed.run(*((a, room, out) if bias is None else (a, room, out, bias)))
     return True
+
+
+class Weight:
+    """The second operand of many products, packed for the first of them: `weight(a, out, bias, more)` as `multiply`.
+
+    Of one format in which the machine multiplies; a, out and bias lie row after row, and differ in how many rows.
+    """
+
+    def __init__(self, b: HostArray):
+        self.b = b
+        self._rooms: dict[Any, HostArray] = {}
+        self._calls: dict[Any, Any] = {}
+
+    def __call__(self, a: HostArray, out: HostArray, bias: HostArray | None = None, more: bool = False) -> bool:
+        key = len(a), bias is None, more
+        if key not in self._calls:
+            self._calls[key] = self._made(a, out, bias, more)
+        call, room = self._calls[key]
+        if call is None:
+            return multiply(a, self.b, out, bias, more=more)
+        call(*((a, room, out) if bias is None else (a, room, out, bias)))
+        return True
+
+    def _made(self, a: HostArray, out: HostArray, bias: HostArray | None, more: bool) -> Any:
+        packed = _packing(a, self.b, out, bias, (("sum", 1.0),) if more else ())
+        if packed is None:
+            return None, None
+        if packed.layouts not in self._rooms:
+            self._rooms[packed.layouts] = _moved(packed, self.b)
+        return packed.run, self._rooms[packed.layouts]
 
 
 def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
