@@ -19,6 +19,7 @@ from .compare import *
 from .conv import *
 from .convert import *
 from .create import *
+from .ctc import *
 from .diagonals import *
 from .dropout import *
 from .elementwise import *
