@@ -15,6 +15,7 @@ from .along import *
 from .angles import *
 from .arithmetic import *
 from .attention import *
+from .bce import *
 from .compare import *
 from .conv import *
 from .convert import *
@@ -30,6 +31,7 @@ from .join import *
 from .layout import *
 from .like import *
 from .loss import *
+from .margin import *
 from .normalize import *
 from .numbers import *
 from .order import *
