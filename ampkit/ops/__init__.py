@@ -27,6 +27,7 @@ from .elementwise import *
 from .embedding import *
 from .gates import *
 from .index import *
+from .instancenorm import *
 from .join import *
 from .layout import *
 from .like import *
