@@ -15,6 +15,7 @@ from .along import *
 from .angles import *
 from .arithmetic import *
 from .attention import *
+from .bags import *
 from .bce import *
 from .compare import *
 from .conv import *
