@@ -17,6 +17,7 @@ from .arithmetic import *
 from .attention import *
 from .bags import *
 from .bce import *
+from .bilinear import *
 from .compare import *
 from .conv import *
 from .convert import *
@@ -34,6 +35,7 @@ from .layout import *
 from .like import *
 from .loss import *
 from .margin import *
+from .noise import *
 from .normalize import *
 from .numbers import *
 from .order import *
