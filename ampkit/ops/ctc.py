@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core.errors import DTypeError, RangeError, ShapeError
+from ..core.errors import DeviceError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
@@ -52,6 +52,8 @@ def ctc_loss(
         raise ShapeError("ctc_loss", "log_probs [T, N, C] or [T, C], T and C from 1", f"{tuple(log_probs.shape)}")
     alone, blank = log_probs.ndim == 2, index(blank)
     frames, classes = log_probs.shape[0], log_probs.shape[-1]
+    if targets.device != log_probs.device:
+        raise DeviceError("ctc_loss", "targets where log_probs are", f"{targets.device} and {log_probs.device}")
     scores = reshape(log_probs, (frames, 1, classes)) if alone else log_probs
     if not 0 <= blank < classes:
         raise RangeError("ctc_loss", f"a blank from 0 to {classes - 1}", f"{blank}")
@@ -88,6 +90,7 @@ def _lengths(scores: Tensor, name: str, given: Any, most: int) -> Any:
         raise RangeError("ctc_loss", f"{name} from 0 to {most}", f"{value} at position {position}")
 
     backends.of(array).inspect(array, (array < 0) | (array > most), fail)
+    array = np.minimum(np.maximum(array, 0), most)  # a wrong one is named later, and nothing reads beyond the end
     return backends.of(scores.array).asarray(array) if isinstance(array, np.ndarray) else array
 
 

@@ -85,9 +85,9 @@ def _hot(target: Any, input: Any) -> Any:
 
 
 def _gaps(input: Any, target: Any, margin: float) -> Any:
-    # max(0, margin - input_y + input_i), 0 for the target's own class.
+    # max(0, margin - input_y + input_i), 0 for the target's own class; NaN for a label that is none.
     hot = _hot(target, input)
-    own = np.where(hot, input, 0).sum(-1, keepdims=True)
+    own = np.where(hot.any(-1, keepdims=True), np.where(hot, input, 0).sum(-1, keepdims=True), np.nan)
     return np.where(hot, 0, np.maximum(margin - own + input, 0))
 
 

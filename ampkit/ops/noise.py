@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..core import random
-from ..core.errors import ArgumentError, ShapeError
+from ..core.dtypes import is_float
+from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
@@ -56,7 +57,7 @@ def _dropped(where: str, input: Tensor, p: float, training: bool, shape: Any) ->
     return alpha_masked(input, keep, p)  # type: ignore[no-any-return]
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="float")
 def alpha_masked(input: Array, keep: Index, p):
     """`alpha_dropout` by a mask that broadcasts."""
     scale = _scale(p)
@@ -81,10 +82,12 @@ def rrelu(
     """x above 0, else a slope times x: drawn for each element from [lower, upper) in training, else their mean.
 
     input [...] -> [...]. `inplace` is taken for PyTorch's sake: the answer is new memory all the same.
-    Raises ArgumentError unless lower <= upper. Xu, Wang, Chen, Li 2015, arXiv:1505.00853, sec. 2.4.
+    Raises ArgumentError unless lower <= upper, DTypeError for integers.
+    Xu, Wang, Chen, Li 2015, arXiv:1505.00853, sec. 2.4.
     """
     if not lower <= upper:
         raise ArgumentError("rrelu", "lower <= upper", f"{lower} and {upper}")
+    _need_float("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)  # type: ignore[no-any-return]
     drawn = random.generator(*random.default.take()).uniform(lower, upper, input.shape)
@@ -96,15 +99,21 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
 
     logits [...] -> [...]: the softmax, at the temperature tau, of logits with Gumbel noise; with `hard` the largest as
     1 and the others as 0, with the gradient of the softmax. eps is PyTorch's, and changes nothing.
-    Raises ArgumentError for a tau that is not positive, RangeError for a `dim` out of range.
+    Raises ArgumentError for a tau that is not positive, RangeError for a `dim` out of range, DTypeError for integers.
     Jang, Gu, Poole 2017, arXiv:1611.01144, eq. 2; Maddison, Mnih, Teh 2017, arXiv:1611.00712.
     """
     at = axis("gumbel_softmax", dim, logits.ndim)
     if not tau > 0:
         raise ArgumentError("gumbel_softmax", "a positive tau", f"{tau}")
+    _need_float("gumbel_softmax", logits)
     drawn = random.generator(*random.default.take()).gumbel(size=logits.shape)
     soft = softmax((logits + tensor(drawn, logits.dtype, logits.device)) / tau, at)  # type: ignore[operator]
     if not hard:
         return soft  # type: ignore[no-any-return]
     largest = soft.detach().argmax(at, keepdim=True)
     return scatter(zeros_like(soft), at, largest, 1.0) - soft.detach() + soft  # type: ignore[no-any-return,operator]
+
+
+def _need_float(where: str, input: Tensor) -> None:
+    if not is_float(input.array.dtype):
+        raise DTypeError(where, "a floating-point tensor", input.array.dtype.name, "cast it with .float()")

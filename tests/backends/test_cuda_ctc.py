@@ -93,6 +93,14 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
             device.settle()
 
 
+def test_a_length_out_of_range_reads_nothing_beyond_the_end(device, launches, monkeypatch):
+    monkeypatch.setattr(device, "later", lambda arrays, then: None)  # before it is looked at
+    for lengths, counts in (([9, 10**6, 7], [4, 3, 2]), ([9, 8, 7], [4, 3, 10**6]), ([-5, 8, 7], [4, 3, 2])):
+        out, slope = loss(device.xp.asarray, log_probs(), LABELS.clip(1), lengths, counts, reduction="none")
+        assert out.shape == (3,) and slope.shape == (9, 3, 5)
+    assert len(launches) == 6
+
+
 def test_the_host_does_not_wait_for_the_device(device):
     x, given = Tensor(device.xp.asarray(log_probs()), True), (LABELS.clip(1), [9, 8, 7], [4, 3, 2])
     given, seed = [Tensor(device.xp.asarray(np.asarray(a))) for a in given], Tensor(device.xp.asarray(np.float32(1)))

@@ -8,7 +8,7 @@ import pytest
 import ampkit
 from ampkit import nn, ops, tensor
 from ampkit.core.dtypes import bfloat16, float16, float32
-from ampkit.core.errors import ArgumentError, RangeError, ShapeError
+from ampkit.core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.tape import grad
 from ampkit.testing import assert_close
 
@@ -91,6 +91,8 @@ BAD = [
     (ArgumentError, "rrelu: needs lower <= upper, got 2 and 1", lambda x: ops.rrelu(x, 2, 1)),
     (ArgumentError, "RReLU: needs lower <= upper", lambda x: nn.RReLU(2, 1)),
     (ArgumentError, "gumbel_softmax: needs a positive tau, got 0", lambda x: ops.gumbel_softmax(x, 0)),
+    (DTypeError, "rrelu: needs a floating-point tensor, got int64", lambda x: ops.rrelu(x.long(), training=True)),
+    (DTypeError, "gumbel_softmax: needs a floating-point tensor", lambda x: ops.gumbel_softmax(x.long())),
     (RangeError, "gumbel_softmax: needs dim from -2 to 1, got 2", lambda x: ops.gumbel_softmax(x, dim=2)),
 ]
 
