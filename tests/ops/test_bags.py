@@ -69,6 +69,12 @@ def test_an_extreme_row_wins_and_nan_stays():
     assert_close(ops.embedding_bag(tensor([[1, 0, 1]]), table, mode="max"), np.float32([[-np.inf, np.nan]]))
 
 
+def test_of_equal_rows_the_first_gets_the_gradient_of_the_maximum():
+    table = tensor([[1.0], [2.0], [2.0]], requires_grad=True)
+    out = ops.embedding_bag(tensor([[0, 2, 1], [1, 2, 1]]), table, mode="max")
+    assert grad(out.sum(), table)[0].tolist() == [[0], [1], [1]]
+
+
 def bag(index=INDEX, offsets=BEGINS, **options):
     return ops.embedding_bag(tensor(index), tensor(TABLE), None if offsets is None else tensor(offsets), **options)
 
