@@ -1,12 +1,13 @@
-"""Containers: Sequential, ModuleList, ModuleDict, ParameterList."""
+"""Containers: Sequential, ModuleList, ModuleDict, ParameterList, ParameterDict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self
 
 from ..core.errors import ArgumentError, DTypeError, RangeError
 from ..core.parameter import Parameter
+from ..core.tensor import Tensor
 from .module import Module
 
 
@@ -188,3 +189,50 @@ class ModuleDict(Module):
     def clear(self) -> None:
         """Take all modules out."""
         self._modules.clear()
+
+
+class ParameterDict(Module):
+    """Parameters by name, with the methods of a mapping; it computes nothing itself. A Tensor becomes a Parameter."""
+
+    # Not a Mapping by type, which Sequential would take for a mapping of modules.
+    __contains__, keys, values, items = Mapping.__contains__, Mapping.keys, Mapping.values, Mapping.items
+    get, setdefault, update = Mapping.get, MutableMapping.setdefault, MutableMapping.update
+    pop, popitem, clear = MutableMapping.pop, MutableMapping.popitem, MutableMapping.clear
+
+    def __init__(self, parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None):
+        super().__init__()
+        self.update(parameters or {})
+
+    def __getitem__(self, key: str) -> Parameter:
+        if key not in self._parameters:
+            raise _UnknownError("ParameterDict", f"one of {', '.join(self._parameters) or 'no names'}", repr(key))
+        return self._parameters[key]  # type: ignore[no-any-return]
+
+    def __setitem__(self, key: str, parameter: Tensor) -> None:
+        held = Parameter(parameter) if type(parameter) is Tensor else parameter
+        if not isinstance(held, Parameter):
+            got = f"a {type(parameter).__name__}"
+            raise DTypeError("ParameterDict", f"a Parameter or a Tensor as {key!r}", got)
+        self.register_parameter(key, held)
+
+    def __delitem__(self, key: str) -> None:
+        self[key]
+        del self._parameters[key]
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._parameters))
+
+    def copy(self) -> ParameterDict:
+        """Another one with the same Parameters."""
+        return ParameterDict(self)
+
+    def extra_repr(self) -> str:
+        return "\n".join(f"({name}): Parameter {list(p.shape)} {p.dtype.name}" for name, p in self.items())
+
+
+class _UnknownError(ArgumentError, KeyError):
+    # Also what a mapping's methods look out for.
+    __str__ = Exception.__str__

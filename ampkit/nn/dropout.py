@@ -45,3 +45,20 @@ class Dropout3d(Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.dropout3d(input, self.p, self.training)
+
+
+class AlphaDropout(Dropout):
+    """While training, set elements to SELU's least value, keeping mean 0 and variance 1: [...] -> [...].
+
+    Klambauer et al. 2017, arXiv:1706.02515.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.alpha_dropout(input, self.p, self.training)
+
+
+class FeatureAlphaDropout(Dropout):
+    """`AlphaDropout` of whole channels: input [N, C, ...] -> the same."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.feature_alpha_dropout(input, self.p, self.training)

@@ -35,17 +35,16 @@ class Embedding(Module):
         dtype: Any = None,
     ):
         super().__init__()
-        refuse("Embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-        sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        where = type(self).__name__
+        refuse(where, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        sizes(where, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = _row(padding_idx, num_embeddings)
+        self.padding_idx = _row(where, padding_idx, num_embeddings)
         if _weight is None:
             self.weight = new((num_embeddings, embedding_dim), device, dtype)
             self.reset_parameters()
         elif _weight.shape != (num_embeddings, embedding_dim):
-            raise ShapeError(
-                "Embedding", f"weight [{num_embeddings}, {embedding_dim}]", f"shape {tuple(_weight.shape)}"
-            )
+            raise ShapeError(where, f"weight [{num_embeddings}, {embedding_dim}]", f"shape {tuple(_weight.shape)}")
         else:
             self.weight = Parameter(_weight)
         self.weight.requires_grad = not _freeze
@@ -81,7 +80,7 @@ class Embedding(Module):
         return f"{self.num_embeddings}, {self.embedding_dim}{rest}"
 
 
-def _row(padding_idx: int | None, rows: int) -> int | None:
+def _row(where: str, padding_idx: int | None, rows: int) -> int | None:
     if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise ArgumentError("Embedding", f"padding_idx from {-rows} to {rows - 1}", repr(padding_idx))
+        raise ArgumentError(where, f"padding_idx from {-rows} to {rows - 1}", repr(padding_idx))
     return None if padding_idx is None else padding_idx % rows

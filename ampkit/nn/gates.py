@@ -88,6 +88,25 @@ class Threshold(_Inplace):
         return f"threshold={self.threshold}, value={self.value}"
 
 
+class RReLU(_Inplace):
+    """x above 0, else a slope times x: drawn from [lower, upper) while training, otherwise their mean.
+
+    Xu, Wang, Chen and Li 2015, arXiv:1505.00853. Raises ArgumentError unless lower <= upper.
+    """
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False):
+        super().__init__(inplace)
+        if not lower <= upper:
+            raise ArgumentError("RReLU", "lower <= upper", f"{lower} and {upper}")
+        self.lower, self.upper = lower, upper
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.rrelu(input, self.lower, self.upper, self.training)
+
+    def extra_repr(self) -> str:
+        return f"lower={self.lower}, upper={self.upper}"
+
+
 class LogSigmoid(Module):
     """log(1 / (1 + exp(-x)))."""
 

@@ -173,3 +173,20 @@ class BCEWithLogitsLoss(_Loss):
         return ops.binary_cross_entropy_with_logits(
             input, target, weight=self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )
+
+
+class CTCLoss(_Loss):
+    """Minus the log-probability of label sequences under all their alignments to frames; see `ops.ctc_loss`.
+
+    log_probs [T, N, C] or [T, C], targets [N, S], [sum of target_lengths] or [S]. Computed in float32.
+    Graves et al. 2006, ICML.
+    """
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False):
+        super().__init__(reduction=reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
+        return ops.ctc_loss(
+            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
+        )

@@ -120,7 +120,9 @@ class GroupNorm(_Norm):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}{_bias(self)}"
 
 
-class _BatchNorm(_Norm):
+class _Running(_Norm):
+    # Norms of channels that may keep running statistics of them.
+
     def __init__(
         self,
         num_features: int,
@@ -152,6 +154,17 @@ class _BatchNorm(_Norm):
             init.ones_(self.running_var)
             init.zeros_(self.num_batches_tracked)
 
+    def _check(self, input: Tensor) -> None:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_Running):
     def forward(self, input: Tensor) -> Tensor:
         self._check(input)
         learns = self.training and self.track_running_stats
@@ -164,15 +177,6 @@ class _BatchNorm(_Norm):
         mean, var = (self.running_mean, self.running_var) if keeps else (None, None)
         return ops.batch_norm(
             input, mean, var, self.weight, self.bias, self.training or mean is None, momentum, self.eps
-        )
-
-    def _check(self, input: Tensor) -> None:
-        raise NotImplementedError
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
         )
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ArgumentError, DTypeError
+from .. import backends
+from ..core.errors import ArgumentError, DTypeError, RangeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import plain
+from ..core.replay import Taped, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
 from .loss import reduced
@@ -137,12 +138,30 @@ def poisson_nll_loss_backward(dy, saved, needs, log_input, full, eps, reduction)
 def gaussian_nll_loss(input: Array, target: Array, var: Array, full=False, eps=1e-6, reduction="mean"):
     """(log(var) + (input - target)^2 / var) / 2, var at least eps: minus the log-likelihood of target, less a constant.
 
-    full: with the constant, log(2 pi) / 2. input, target, var broadcast: [...] -> [...] or []. The bound on var takes
-    no gradient. Nix, Weigend 1994, ICNN, eq. 6.
+    full: with the constant, log(2 pi) / 2. input [..., n], target [..., n], var [..., n], one for each row [..., 1] or
+    [...], or a number -> [..., n] or []. The bound on var takes no gradient. RangeError for a negative var.
+    Nix, Weigend 1994, ICNN, eq. 6.
     """
-    wide, gap = _at_least(var, eps), input - target
+    spread = _of_rows(var, input)
+    _not_negative(spread)
+    wide, gap = _at_least(spread, eps), input - target
     loss = 0.5 * (np.log(wide) + gap * gap / wide) + (0.5 * math.log(2 * math.pi) if full else 0)
     return reduced(loss, reduction), Saved(input=input, target=target, var=var)
+
+
+def _not_negative(var: Any) -> None:
+    def fail(value: float, position: Any) -> None:
+        raise RangeError("gaussian_nll_loss", "a var of 0 or more", f"{value} at position {position}")
+
+    if not isinstance(var, Taped):
+        backends.of(var).inspect(var, var < 0, fail)
+
+
+def _of_rows(var: Any, input: Any) -> Any:
+    # One for each row, as PyTorch reads a var without the last axis, also where it would broadcast along it.
+    if not hasattr(var, "dtype"):
+        return np.full_like(plain(input), var, shape=())
+    return np.expand_dims(var, -1) if var.shape != input.shape and var.shape == input.shape[:-1] else var
 
 
 def _at_least(var: Any, eps: float) -> Any:
@@ -152,17 +171,21 @@ def _at_least(var: Any, eps: float) -> Any:
 
 @gaussian_nll_loss.backward
 def gaussian_nll_loss_backward(dy, saved, needs, full, eps, reduction):
-    slope = _slope(dy, reduction, saved.input, saved.target, saved.var)
-    wide, gap = _at_least(saved.var, eps), saved.input - saved.target
+    var = _of_rows(saved.var, saved.input)
+    slope = _slope(dy, reduction, saved.input, saved.target, var)
+    wide, gap = _at_least(var, eps), saved.input - saved.target
     share = slope * gap / wide
-    return share, -share, 0.5 * (slope / wide - share * gap / wide) if needs[2] is not None else None
+    if needs[2] is None:
+        return share, -share, None
+    dvar = 0.5 * (slope / wide - share * gap / wide)
+    return share, -share, dvar if var is saved.var else dvar.sum(-1)
 
 
 def _check(op: Any) -> Any:
     def check(*given: Any, **named: Any) -> None:
         check_reduction(op.name, named.get("reduction", given[-1]))
         for name, item in zip(op.signature.names, given, strict=False):
-            if not hasattr(item, "dtype"):  # NumPy's functions make float64 of a number
+            if not hasattr(item, "dtype") and name != "var":  # NumPy's functions make float64 of a number
                 raise DTypeError(op.name, f"a Tensor for `{name}`", f"the number {item}", "wrap it: ampkit.tensor(...)")
 
     return check
@@ -175,7 +198,8 @@ for _op in (margin_ranking_loss, hinge_embedding_loss, soft_margin_loss, poisson
 # of distances and cosines
 
 
-def _mean(loss: Tensor, where: str, reduction: str) -> Tensor:
+def mean_of(loss: Tensor, where: str, reduction: str) -> Tensor:
+    """A loss per element as it is, its sum or its mean. Raises ArgumentError for another reduction."""
     check_reduction(where, reduction)
     return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()  # type: ignore[attr-defined, no-any-return]
 
@@ -193,9 +217,9 @@ def cosine_embedding_loss(
 
     input1, input2 [N, n] or [n], target [N] or [] -> [N] or [].
     """
-    cosine = cosine_similarity(input1, input2, -1, 1e-12)
+    cosine = cosine_similarity(input1, input2, -1, 1e-6)  # PyTorch adds the square of it to squared lengths
     loss = where(target == 1, 1 - cosine, clamp(cosine - margin, 0))
-    return _mean(loss, "cosine_embedding_loss", reduction)
+    return mean_of(loss, "cosine_embedding_loss", reduction)
 
 
 def triplet_margin_loss(
@@ -219,4 +243,4 @@ def triplet_margin_loss(
         raise ArgumentError("triplet_margin_loss", "a positive margin", f"{margin}")
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     far = minimum(far, pairwise_distance(positive, negative, p, eps)) if swap else far
-    return _mean(clamp(near - far + margin, 0), "triplet_margin_loss", reduction)
+    return mean_of(clamp(near - far + margin, 0), "triplet_margin_loss", reduction)

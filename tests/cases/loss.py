@@ -59,6 +59,8 @@ CASES = [
     Case("poisson_nll_loss", uniform(0.5, 2, 3, 4), uniform(0, 4, 3, 4), False, reduction="sum"),
     Case("gaussian_nll_loss", normal(3, 4), normal(3, 4), uniform(0.5, 2, 3, 1), full=True),
     Case("gaussian_nll_loss", normal(3, 4), normal(3, 4), uniform(0.5, 2, 3, 4), reduction="none"),
+    Case("gaussian_nll_loss", normal(3, 3), normal(3, 3), uniform(0.5, 2, 3), reduction="sum"),
+    Case("gaussian_nll_loss", normal(3, 4), normal(3, 4), 0.5),
     Case("cosine_embedding_loss", normal(3, 4), normal(3, 4), integers(1, 2, 3)),
     Case("cosine_embedding_loss", normal(3, 4), normal(3, 4), integers(0, 2, 3), -0.2, reduction="sum", smooth=False),
     Case("triplet_margin_loss", normal(3, 4), normal(3, 4), normal(3, 4), 5.0, smooth=False),

@@ -9,7 +9,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops
-from ampkit.core.errors import ArgumentError
+from ampkit.core.errors import ArgumentError, RangeError
 
 DRAW = np.random.default_rng(0)
 A, B, C = (ampkit.tensor(DRAW.normal(size=(5, 4))) for _ in range(3))
@@ -55,6 +55,23 @@ def test_they_take_the_older_words_and_refuse_what_is_none_of_them():
     ):
         with pytest.raises(ArgumentError):
             call()
+
+
+@pytest.mark.cpu
+def test_a_variance_for_each_row_is_no_variance_for_each_column():
+    x, y, var = A[:4], B[:4], np.array([0.5, 1.0, 2.0, 4.0])
+    want = 0.5 * (np.log(var) + ((a - b)[:4] ** 2 / var[:, None]).T).T
+    assert np.allclose(ops.gaussian_nll_loss(x, y, ampkit.tensor(var), reduction="none").array, want)
+    assert np.allclose(ops.gaussian_nll_loss(x, y, 2.0, reduction="none").array[2], want[2])
+    for wrong in (ampkit.tensor(-var), -0.5):
+        with pytest.raises(RangeError, match="gaussian_nll_loss: needs a var of 0 or more, got -0.5"):
+            ops.gaussian_nll_loss(x, y, wrong)
+
+
+def test_the_slope_of_the_cosine_of_a_zero_vector_is_bounded():
+    x = ampkit.tensor([[0.0, 0.0]], requires_grad=True)
+    ops.cosine_embedding_loss(x, ampkit.tensor([[3.0, 4.0]]), ampkit.tensor([1])).backward()
+    assert np.allclose(x.grad.numpy(), [[-0.6e6, -0.8e6]])
 
 
 def test_large_margins_do_not_overflow():
