@@ -15,6 +15,7 @@ from .along import *
 from .angles import *
 from .arithmetic import *
 from .attention import *
+from .chains import *
 from .compare import *
 from .conv import *
 from .convert import *
@@ -45,7 +46,9 @@ from .scatter import *
 from .select import *
 from .sets import *
 from .shape import *
+from .signs import *
 from .softmax import *
+from .special import *
 from .stacks import *
 from .vectors import *
 

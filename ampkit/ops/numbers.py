@@ -18,13 +18,14 @@ from .masks import kept
 from .select import clamp
 
 __all__ = [
-    "absolute", "arccos", "arcsin", "arctan", "arctan2", "clamp_max", "clamp_min", "concatenate", "fix", "fmod", "ger",
-    "greater", "greater_equal", "is_floating_point", "is_tensor", "less", "less_equal", "logaddexp", "nan_to_num",
-    "negative", "not_equal", "numel",
+    "absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "clamp_max", "clamp_min",
+    "concatenate", "fix", "fmod", "ger", "greater", "greater_equal", "is_floating_point", "is_tensor", "less",
+    "less_equal", "logaddexp", "nan_to_num", "negative", "not_equal", "numel", "sgn",
 ]  # fmt: skip
 
-absolute, negative, fix = elementwise.abs, elementwise.neg, elementwise.trunc
+absolute, negative, fix, sgn = elementwise.abs, elementwise.neg, elementwise.trunc, elementwise.sign
 arccos, arcsin, arctan, arctan2 = angles.acos, angles.asin, angles.atan, arithmetic.atan2
+arccosh, arcsinh, arctanh = angles.acosh, angles.asinh, angles.atanh
 greater, greater_equal, less, less_equal, not_equal = compare.gt, compare.ge, compare.lt, compare.le, compare.ne
 concatenate, ger = join.cat, products.outer
 
