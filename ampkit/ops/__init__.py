@@ -21,6 +21,7 @@ from .conv import *
 from .convert import *
 from .create import *
 from .diagonals import *
+from .distances import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
@@ -31,6 +32,7 @@ from .layout import *
 from .like import *
 from .loss import *
 from .normalize import *
+from .norms import *
 from .numbers import *
 from .order import *
 from .pixels import *
