@@ -39,6 +39,7 @@ from .pixels import *
 from .pool import *
 from .pool1d import *
 from .products import *
+from .put import *
 from .quantiles import *
 from .ranking import *
 from .reduce import *
