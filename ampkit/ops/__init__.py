@@ -35,6 +35,7 @@ from .normalize import *
 from .norms import *
 from .numbers import *
 from .order import *
+from .parts import *
 from .pixels import *
 from .pool import *
 from .pool1d import *
@@ -42,6 +43,7 @@ from .products import *
 from .put import *
 from .quantiles import *
 from .ranking import *
+from .ranks import *
 from .reduce import *
 from .resize import *
 from .running import *

@@ -15,32 +15,36 @@ from . import facts, inplace, numpys
 from .arithmetic import div_, rdiv
 from .given import checked
 from .index import getitem
+from .parts import unfold_along
 
 __all__: list[str] = []
 
 # Methods that call the function of their name with self first.
 METHODS = [
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all",
-    "allclose", "amax", "amin", "any", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
-    "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan", "atan2", "atanh", "baddbmm", "bernoulli",
-    "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "bmm", "broadcast_to", "ceil", "chunk", "clamp", "clamp_max", "clamp_min", "clip", "clone",
-    "contiguous", "copysign", "cos", "cosh", "count_nonzero", "cross", "cumprod", "cumsum", "deg2rad", "diag",
-    "diag_embed", "diagonal", "digamma", "dist", "div", "divide", "dot", "eq", "equal", "erf", "erfc", "erfinv",
-    "exp", "exp2", "expand", "expm1", "fix", "flatten", "flip", "float_power", "floor", "floor_divide", "fmax",
+    "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
+    "arctanh", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan", "atan2", "atanh", "baddbmm",
+    "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "chunk", "clamp", "clamp_max", "clamp_min",
+    "clip", "clone", "conj", "conj_physical", "contiguous", "copysign", "cos", "cosh", "count_nonzero", "cross",
+    "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "diag", "diag_embed", "diagflat", "diagonal", "diff",
+    "digamma", "dist", "div", "divide", "dot", "dsplit", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2",
+    "expand", "expm1", "fix", "flatten", "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide", "fmax",
     "fmin", "fmod", "frac", "gather", "gcd", "ge", "ger", "greater", "greater_equal", "gt", "hardshrink",
-    "heaviside", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_select", "inner", "isclose",
-    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "lcm", "ldexp", "le", "lerp", "less",
-    "less_equal", "lgamma", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lt", "masked_fill", "masked_scatter",
-    "masked_select", "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mm", "moveaxis", "movedim",
-    "mul", "multinomial", "multiply", "mv", "nan_to_num", "narrow", "ne", "neg", "negative", "nonzero", "norm",
-    "not_equal", "outer", "permute", "positive", "pow", "prelu", "prod", "put", "quantile", "rad2deg", "reciprocal",
-    "relu", "remainder", "renorm", "repeat", "repeat_interleave", "reshape", "roll", "round", "rsqrt", "scatter",
-    "scatter_add", "scatter_reduce", "select", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh",
-    "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract", "sum", "swapaxes",
-    "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tile", "to", "topk", "trace", "transpose", "tril",
-    "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unsqueeze", "var", "vdot", "xlogy",
+    "heaviside", "histc", "hsplit", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_select",
+    "inner", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm",
+    "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "log_softmax",
+    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lt",
+    "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min",
+    "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "nan_to_num",
+    "nanmean", "nansum", "narrow", "ne", "neg", "negative", "nonzero", "norm", "not_equal", "outer", "permute",
+    "positive", "pow", "prelu", "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "remainder",
+    "renorm", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "round", "rsqrt",
+    "scatter", "scatter_add", "scatter_reduce", "select", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc",
+    "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract", "sum",
+    "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "to", "topk",
+    "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unsqueeze",
+    "var", "vdot", "vsplit", "xlogy",
 ]  # fmt: skip
 
 # Operators: the function, then whether its operands come the other way round.
@@ -185,8 +189,8 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         "view_as": lambda self, other: _viewed(self, f.reshape(self, other.shape)),
         "reshape_as": lambda self, other: f.reshape(self, other.shape),
         "expand_as": lambda self, other: f.expand(self, other.shape),
+        "unfold": lambda self, dimension, size, step: unfold_along(self, dimension, size, step),
         "type_as": lambda self, other: f.to(self, dtype=other.dtype),
-        "ravel": lambda self: f.flatten(self),
     }
 
 
