@@ -121,7 +121,7 @@ def scatter_reduce_(input: Array, dim, index: Index, src: Array, reduce, *, incl
         found = found + input if include_self else found
     if reduce == "mean":
         often = np.maximum(count + int(include_self), 1)
-        found = found / often if input.dtype.kind not in "iu" else found // often
+        found = found / often if input.dtype.kind not in "biu" else (found // often).astype(input.dtype)
     out = np.where(count > 0, found, input)
     return out, Saved(input=input, index=index, src=src, out=out)
 

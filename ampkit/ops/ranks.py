@@ -164,10 +164,9 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements lie in each of `bins` equal parts of [min, max]: [bins].
 
-    Where min = max, as by default, of what input spans.
-
-    NaN and what lies outside count nowhere; max counts in the last part. In input's dtype, which has to be a float's.
-    Raises ArgumentError for bins below 1 and min above max.
+    Where min = max, as by default, of what input spans. NaN and what lies outside count nowhere; max
+    counts in the last part. In input's dtype.
+    Raises DTypeError for integers, ArgumentError for bins below 1 and min above max.
     """
     if not input.is_floating_point():
         raise DTypeError("histc", "a floating-point tensor", input.dtype.name, "cast it: x.float()")

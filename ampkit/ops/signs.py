@@ -90,7 +90,8 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """input times 2 to the power other, broadcast; of integers in float32."""
-    return mul(input, pow(2.0, other))  # type: ignore[no-any-return]
+    found = mul(input, pow(2.0, other))
+    return to(found, input.dtype) if input.is_floating_point() else found
 
 
 def positive(input: Tensor) -> Tensor:

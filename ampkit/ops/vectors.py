@@ -125,7 +125,7 @@ def _crossed(a: Any, b: Any, at: int) -> Any:
 def cross_check(input, other, dim):
     found = f"{tuple(input.shape)} and {tuple(other.shape)}"
     longest = input if input.ndim >= other.ndim else other
-    if dim is None and 3 not in longest.shape:
+    if not longest.ndim or (dim is None and 3 not in longest.shape):
         raise ShapeError("cross", "an axis of length 3", found)
     at = _three(input, other, dim)
     if any(-at > x.ndim or x.shape[at] != 3 for x in (input, other)):
