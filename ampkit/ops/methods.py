@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes
-from ..core.errors import DTypeError, StateError
+from ..core.errors import DTypeError, ShapeError, StateError
 from ..core.tensor import Tensor
 from . import facts, inplace, numpys
 from .arithmetic import div_, rdiv
+from .axes import sizes
 from .given import checked
 from .index import getitem
 from .parts import unfold_along
@@ -37,14 +38,14 @@ METHODS = [
     "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lt",
     "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min",
     "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "nan_to_num",
-    "nanmean", "nansum", "narrow", "ne", "neg", "negative", "nonzero", "norm", "not_equal", "outer", "permute",
-    "positive", "pow", "prelu", "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "remainder",
-    "renorm", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "round", "rsqrt",
-    "scatter", "scatter_add", "scatter_reduce", "select", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc",
-    "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract", "sum",
-    "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "to", "topk",
-    "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unsqueeze",
-    "var", "vdot", "vsplit", "xlogy",
+    "nanmean", "nanmedian", "nansum", "narrow", "ne", "neg", "negative", "nonzero", "norm", "not_equal", "outer",
+    "permute", "positive", "pow", "prelu", "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu",
+    "remainder", "renorm", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "round",
+    "rsqrt", "scatter", "scatter_add", "scatter_reduce", "select", "sgn", "sigmoid", "sign", "signbit", "sin",
+    "sinc", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract",
+    "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "to",
+    "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
+    "unsqueeze", "var", "vdot", "vsplit", "xlogy",
 ]  # fmt: skip
 
 # Operators: the function, then whether its operands come the other way round.
@@ -69,6 +70,7 @@ IN_PLACE = [
     "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square",
     "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
 ]  # fmt: skip
+TURNS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]  # likewise, where only axes change
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
     "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
@@ -91,6 +93,8 @@ def bind(functions: dict[str, Any]) -> None:
         _set(f"__{name}__", _compared(functions[name]))
     for name in IN_PLACE:
         _set(f"{name}_", inplace.changes(functions[name]))
+    for name in TURNS:
+        _set(f"{name}_", inplace.turns(functions[name]))
     for name, dtype in CASTS.items():
         _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
     for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
@@ -100,7 +104,10 @@ def bind(functions: dict[str, Any]) -> None:
     for name, fact in facts.PROPERTIES.items():
         setattr(Tensor, name, property(fact))
     Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
-    Tensor.mT = property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed.")  # type: ignore[attr-defined]
+    for name in ("mT", "mH"):
+        setattr(Tensor, name, property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed."))
+    Tensor.H = property(f.t, doc="A matrix transposed.")  # type: ignore[attr-defined]
+    Tensor.real = property(lambda self: self, doc="The tensor itself.")  # type: ignore[attr-defined]
 
 
 def _set(name: str, function: Any, doc: str | None = None) -> None:
@@ -190,8 +197,21 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         "reshape_as": lambda self, other: f.reshape(self, other.shape),
         "expand_as": lambda self, other: f.expand(self, other.shape),
         "unfold": lambda self, dimension, size, step: unfold_along(self, dimension, size, step),
+        "adjoint": lambda self: f.transpose(self, -2, -1),
+        "polygamma": lambda self, n: f.polygamma(n, self),
+        "narrow_copy": lambda self, dim, start, length: f.clone(f.narrow(self, dim, start, length)),
+        "split_with_sizes": lambda self, split_sizes, dim=0: f.split(self, list(split_sizes), dim),
+        "sum_to_size": lambda self, *size: _summed(f, self, sizes("sum_to_size", size)),
         "type_as": lambda self, other: f.to(self, dtype=other.dtype),
     }
+
+
+def _summed(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
+    lead = self.ndim - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:], strict=True)):
+        raise ShapeError("sum_to_size", f"a size that broadcasts to {tuple(self.shape)}", f"{shape}")
+    over = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 != self.shape[i])]
+    return f.reshape(f.sum(self, over), shape) if over else self  # type: ignore[no-any-return]
 
 
 def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
@@ -206,7 +226,7 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _written() -> dict[str, Callable[..., Any]]:
-    names = (
+    names = [
         "copy_",
         "fill_",
         "zero_",
@@ -216,7 +236,8 @@ def _written() -> dict[str, Callable[..., Any]]:
         "exponential_",
         "random_",
         "fill_diagonal_",
-    )
+    ]
+    names += ["log_normal_", "cauchy_", "geometric_"]
     return {name: checked(getattr(inplace, name)) for name in names}
 
 

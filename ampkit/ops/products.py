@@ -270,11 +270,8 @@ def _right_gradient(dy: Array, a: Array, shared: bool) -> Array:
 
 def _added(input: Any, found: Array, beta: float, alpha: float) -> Array:
     beta, alpha = (whole_factor("addmm", "alpha and beta", factor, input, found) for factor in (beta, alpha))
-    if alpha != 1:
-        found = found * alpha
-    if beta == 0:
-        return found
-    return found + (input if beta == 1 else input * beta)
+    found = found if alpha == 1 else found * alpha
+    return found if beta == 0 else found + (input if beta == 1 else input * beta)
 
 
 # shapes

@@ -19,11 +19,12 @@ from .compare import isnan, logical_not
 from .convert import to
 from .index import put_item, wide
 from .order import Found, _order, sort
+from .quantiles import median
 from .reduce import amax, amin, sum
 from .select import masked_fill
-from .shape import squeeze
+from .shape import flatten, squeeze
 
-__all__ = ["aminmax", "cummax", "cummin", "histc", "kthvalue", "mode", "msort", "nanmean", "nansum"]
+__all__ = ["aminmax", "cummax", "cummin", "histc", "kthvalue", "mode", "msort", "nanmean", "nanmedian", "nansum"]
 
 
 class Ends(NamedTuple):
@@ -159,6 +160,17 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
     full = to(given, float32) if given.dtype in LOW else given
     count = to(sum(logical_not(isnan(full)), dim, keepdim), full.dtype)
     return to(div(nansum(full, dim, keepdim), count), given.dtype)
+
+
+def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The middle value in order of what is not NaN, of an even number the lower one; along `dim` (values, indices)."""
+    if dim is None:
+        return nanmedian(flatten(input), 0).values
+    at, x = axis("nanmedian", dim, input.ndim), input.array
+    if not input.ndim or not x.shape[at]:
+        return median(input, dim, keepdim)
+    here = (x == x).sum(at, keepdims=True)
+    return _picked(input, at, np.take_along_axis(_order(x, at, False), np.maximum(here - 1, 0) // 2, at), keepdim)
 
 
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:

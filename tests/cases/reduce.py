@@ -54,6 +54,8 @@ CASES = [
     Case("mode", integers(0, 3, 3, 9)),
     Case("mode", integers(0, 3, 9, 2), 0, True),
     Case("msort", normal(7, 2)),
+    Case("nanmedian", normal(3, 4)),
+    Case("nanmedian", normal(3, 5), 1, True),
     Case("nansum", normal(3, 4), 1),
     Case("nanmean", normal(3, 4), 1, True),
     Case("histc", normal(40), 7, -2.0, 2.0),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import ops, tensor
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit import manual_seed, ops, tensor
+from ampkit.core.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ampkit.core.tape import grad
 
 GRID = np.arange(24).reshape(2, 3, 4)
@@ -74,4 +74,43 @@ def test_what_cannot_be_parted_is_told_in_a_line():
         (lambda: ops.cartesian_prod(x[0], [1.0]), DTypeError),
     ):
         with pytest.raises(error, match=r"^[a-z_0-9]+: needs .+, got "):
+            call()
+
+
+@pytest.mark.cpu
+def test_a_tensor_off_the_tape_gets_other_axes_in_place():
+    x = tensor(GRID)
+    view = x[0]
+    assert x.transpose_(0, 2).unsqueeze_(0) is x
+    assert x.squeeze_(0).shape == (4, 3, 2)
+    assert x.swapdims_(0, 1).shape == (3, 4, 2)
+    x.zero_()
+    assert view.sum().item() == 0  # the memory is the same
+    with pytest.raises(StateError, match=r"unsqueeze_: needs a tensor that requires no grad.*\nhelp: use what x.uns"):
+        ops.ones(2, requires_grad=True).unsqueeze_(0)
+
+
+def test_methods_that_are_functions_by_other_names():
+    x = tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert x.H.tolist() == x.mH.tolist() == x.adjoint().tolist() == [[1, 3], [2, 4]]
+    assert x.real is x.conj() is x
+    assert x.sum_to_size(1, 2).tolist() == [[4, 6]]
+    assert x.sum_to_size(2).tolist() == [4, 6]
+    assert x.narrow_copy(0, 1, 1).tolist() == [[3, 4]]
+    assert [p.tolist() for p in tensor([1, 2, 3]).split_with_sizes([1, 2])] == [[1], [2, 3]]
+    assert ops.promote_types("float16", int) == np.float16
+    assert ops.result_type(x, tensor(1.0, dtype="float64")) == np.float32
+    assert (x.polygamma(1) - ops.polygamma(1, x)).sum().item() == 0
+    with pytest.raises(ShapeError, match="sum_to_size: needs a size that broadcasts"):
+        x.sum_to_size(3)
+
+
+def test_random_numbers_of_three_more_kinds_are_written_in_place():
+    manual_seed(0)
+    x = ops.zeros(4000, dtype="float64")
+    assert np.median(x.cauchy_(2.0, 0.5).numpy()) == pytest.approx(2, abs=0.05)
+    assert np.log(x.log_normal_(1.0, 2.0).numpy()).std() == pytest.approx(2, abs=0.1)
+    assert x.geometric_(0.25).mean().item() == pytest.approx(4, abs=0.3)
+    for call in (lambda: x.cauchy_(0, 0), lambda: x.log_normal_(0, -1), lambda: x.geometric_(1.0)):
+        with pytest.raises(ArgumentError):
             call()

@@ -47,6 +47,8 @@ def test_nan_counts_as_nothing_in_sums_and_not_at_all_in_means():
     assert math.isnan(ops.nanmean(x, 1).tolist()[1])
     assert grad(ops.nanmean(x, 1)[0], x)[0].tolist() == [[0.5, 0, 0.5], [0, 0, 0]]
     assert ops.nansum(tensor([1, 2])).dtype == int64
+    assert ops.nanmedian(tensor([math.nan, 7.0, 1.0, 3.0])).item() == 3
+    assert ops.nanmedian(x, 1).values.tolist()[0] == 1
     much = ops.full((4096,), 64.0, dtype=float16)
     assert ops.nanmean(much).item() == 64  # whose sum float16 does not hold
 
