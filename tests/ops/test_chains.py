@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ ones = ops.ones
 @pytest.mark.parametrize(("sizes", "between"), [((10, 100, 5, 50), (10, 5)), ((50, 5, 100, 10), (5, 10))])
 def test_a_chain_is_multiplied_in_the_order_that_costs_least(sizes, between):
     shapes = []
-    matrices = [ones(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    matrices = [ones(a, b) for a, b in pairwise(sizes)]
     with observe.watch(lambda name, inputs, output: shapes.append(tuple(output.shape))):
         out = ops.chain_matmul(*matrices)
     assert shapes == [between, (sizes[0], sizes[-1])]
@@ -26,9 +27,8 @@ def test_a_chain_is_multiplied_in_the_order_that_costs_least(sizes, between):
 
 def test_the_addend_is_rounded_with_the_product_and_left_out_at_beta_0():
     big, row = tensor([2048.0], dtype=float16), ones(1, 2, dtype=float16)
-    assert (
-        ops.addmv(big, row, tensor([0.5, 0.75], dtype=float16)).item() == 2050
-    )  # 2049.25; 2048 + 1.25 -> 2050 or 2048
+    small = tensor([1.0, 2.0**-12], dtype=float16)  # their sum rounded first would be 1, and 2049 then 2048
+    assert ops.addmv(big, row, small).item() == 2050
     nothing = ops.full((2,), math.nan)
     assert ops.addmv(nothing, ones(2, 3), ones(3), beta=0).tolist() == [3, 3]
     assert ops.addr(nothing, ones(2), ones(2), beta=0, alpha=2).tolist() == [[2, 2], [2, 2]]
