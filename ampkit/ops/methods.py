@@ -35,8 +35,8 @@ METHODS = [
     "heaviside", "histc", "hsplit", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_select",
     "inner", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm",
     "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "log_softmax",
-    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lt",
-    "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min",
+    "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp",
+    "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min",
     "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "nan_to_num",
     "nanmean", "nanmedian", "nansum", "narrow", "ne", "neg", "negative", "nonzero", "norm", "not_equal", "outer",
     "permute", "positive", "pow", "prelu", "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu",
@@ -45,7 +45,7 @@ METHODS = [
     "sinc", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract",
     "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "to",
     "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
-    "unsqueeze", "var", "vdot", "vsplit", "xlogy",
+    "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit", "xlogy",
 ]  # fmt: skip
 
 # Operators: the function, then whether its operands come the other way round.
