@@ -60,6 +60,7 @@ PLACES = {
         vgg16 vgg16_bn vgg19 alexnet efficientnet_b0 efficientnet_b4 fcn_resnet50 deeplabv3_resnet50 wav2letter
     """,
     "ampkit.amp": "autocast GradScaler",
+    "ampkit.linalg": "norm vector_norm matrix_norm multi_dot vecdot",
 }
 
 
@@ -91,6 +92,7 @@ def test_the_parts_have_theirs(place, name):
         "testing",
         "amp",
         "cuda",
+        "linalg",
     ],
 )
 def test_a_part_can_be_imported_by_pytorchs_path(place):

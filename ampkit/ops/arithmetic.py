@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core.dtypes import FLOATS, float32
-from ..core.errors import ArgumentError, RangeError
+from ..core.dtypes import FLOATS, bool_, float32
+from ..core.errors import ArgumentError, DTypeError, RangeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, plain
@@ -32,10 +32,17 @@ def add(input: Array, other: Array, *, alpha=1):
 
 
 def _times(alpha: Any, input: Any, other: Any) -> Any:
-    kinds = {a.dtype.kind for a in (input, other) if hasattr(a, "dtype")}
-    if isinstance(alpha, float) and kinds <= {"b", "i", "u"}:
-        raise ArgumentError("add and sub", "a whole alpha for integers", f"{alpha}", "cast first: x.float()")
-    return alpha * other
+    return whole_factor("add and sub", "alpha", alpha, input, other) * other
+
+
+def whole_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
+    """`factor` for these operands: for integers a whole number, else it would make floats of them. ArgumentError."""
+    kinds = {a.dtype.kind for a in operands if hasattr(a, "dtype")}
+    if not isinstance(factor, float) or not kinds <= {"b", "i", "u"}:
+        return factor
+    if factor != int(factor):
+        raise ArgumentError(where, f"a whole {name} for integers", f"{factor}", "cast first: x.float()")
+    return int(factor)
 
 
 @add.backward
@@ -105,6 +112,8 @@ def trunc_divide(input: Array, other: Array):
 
 
 def _need_divisor(where: str, input: Any, other: Any) -> None:
+    if all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in (input, other)):
+        raise DTypeError(where, "numbers", "bool", "cast it: x.int()")
     # Floats have infinity and NaN for it; NumPy answers 0 for integers.
     if any(isinstance(a, (float, Taped)) or getattr(a, "dtype", None) in FLOATS for a in (input, other)):
         return
@@ -225,6 +234,7 @@ def lerp_backward(dy, saved, needs):
 @op(cast=Cast.WIDEST)
 def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value=1):
     """input + value * tensor1 * tensor2, broadcast, rounded once."""
+    value = whole_factor("addcmul", "value", value, input, tensor1, tensor2)
     return input + value * (tensor1 * tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
 
 
@@ -237,7 +247,7 @@ def addcmul_backward(dy, saved, needs, value):
     )
 
 
-@op(cast=Cast.WIDEST)
+@op(cast=Cast.WIDEST, integers="refuse")
 def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value=1):
     """input + value * tensor1 / tensor2, broadcast, rounded once."""
     return input + value * (tensor1 / tensor2), Saved(tensor1=tensor1, tensor2=tensor2)

@@ -13,8 +13,9 @@ from ..core.policy import Cast
 from ..core.tensor import Tensor
 
 __all__ = [
-    "allclose", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "equal", "ge", "gt", "isclose",
-    "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
+    "allclose", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "eq", "equal", "gcd", "ge", "gt", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "lcm",
+    "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
 ]  # fmt: skip
 
 
@@ -66,9 +67,21 @@ bitwise_or = _need_integers(_pair("bitwise_or", np.bitwise_or, "The bits set in 
 bitwise_xor = _need_integers(_pair("bitwise_xor", np.bitwise_xor, "The bits set in one alone, of integers or bool"))
 bitwise_not = _need_integers(_single("bitwise_not", np.invert, "Every bit the other way, of integers or bool"))
 
+bitwise_left_shift = _need_integers(
+    _pair("bitwise_left_shift", np.left_shift, "input times 2 to the power other, of integers")
+)
+bitwise_right_shift = _need_integers(
+    _pair("bitwise_right_shift", np.right_shift, "input over 2 to the power other, rounded down, of integers")
+)
+gcd = _need_integers(_pair("gcd", np.gcd, "The greatest common divisor, of integers"))
+lcm = _need_integers(_pair("lcm", np.lcm, "The least common multiple, of integers"))
+
 isnan = _single("isnan", np.isnan, "Whether an element is NaN, as bool")
 isinf = _single("isinf", np.isinf, "Whether an element is infinite, as bool")
 isfinite = _single("isfinite", np.isfinite, "Whether an element is a finite number, as bool")
+isposinf = _single("isposinf", lambda input: input == np.inf, "Whether an element is plus infinity, as bool")
+isneginf = _single("isneginf", lambda input: input == -np.inf, "Whether an element is minus infinity, as bool")
+isreal = _single("isreal", lambda input: np.ones_like(input, np.bool_), "True: there are no complex numbers")
 
 
 @op(cast=Cast.WIDEST)

@@ -22,8 +22,8 @@ from .axes import sizes
 from .select import need_to_hold
 
 __all__ = [
-    "arange", "as_tensor", "bernoulli", "empty", "eye", "from_numpy", "full", "linspace", "multinomial", "normal",
-    "one_hot", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros",
+    "arange", "as_tensor", "bernoulli", "empty", "eye", "from_numpy", "full", "linspace", "logspace", "multinomial",
+    "normal", "one_hot", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros",
 ]  # fmt: skip
 
 Stream = random.Stream
@@ -160,6 +160,20 @@ def linspace(
 ) -> Tensor:
     """`steps` values at equal distances from start to end, both included."""
     return _made(np.linspace(start, end, steps), dtype, device, requires_grad, constant=True)
+
+
+def logspace(
+    start: float,
+    end: float,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` powers of base, their exponents at equal distances from start to end, both included."""
+    return _made(np.logspace(start, end, steps, base=base), dtype, device, requires_grad, constant=True)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:

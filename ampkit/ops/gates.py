@@ -15,6 +15,7 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.words import Word
+from .arithmetic import whole_factor
 from .axes import axis
 
 __all__ = [
@@ -23,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def hardsigmoid(input: Array, inplace: Word = False):
     """(input + 3) / 6 held between 0 and 1 (Courbariaux et al. 2015, arXiv:1511.00363, with PyTorch's slope)."""
     return np.minimum(np.maximum(input + 3, 0), 6) / 6, Saved(input=input)
@@ -34,7 +35,7 @@ def hardsigmoid_backward(dy, saved, needs):
     return dy * _inside(saved.input).astype(dy.dtype) / 6
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def hardswish(input: Array, inplace: Word = False):
     """input * hardsigmoid(input) (Howard et al. 2019, arXiv:1905.02244, sec. 5.2)."""
     return input * np.minimum(np.maximum(input + 3, 0), 6) / 6, Saved(input=input)
@@ -54,7 +55,7 @@ def _inside(x: Any) -> Any:
 _ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def selu(input: Array, inplace: Word = False):
     """1.0507 times: input where positive, else 1.6733 (exp(input) - 1). Klambauer et al. 2017, arXiv:1706.02515."""
     return _SCALE * _bent(input, _ALPHA, 1.0), Saved(input=input)
@@ -65,7 +66,7 @@ def selu_backward(dy, saved, needs):
     return dy * _SCALE * _slope(saved.input, _ALPHA, 1.0)
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def celu(input: Array, alpha=1.0, inplace: Word = False):
     """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483."""
     return _bent(input, alpha, 1 / alpha), Saved(input=input)
@@ -84,7 +85,7 @@ def _slope(x: Any, height: float, rate: float) -> Any:
     return np.where(plain(x) > 0, 1.0, height * np.exp(rate * np.minimum(x, 0)))
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="float")
 def softsign(input: Array):
     """input / (1 + |input|). Glorot and Bengio 2010, AISTATS, sec. 3."""
     return input / (1 + np.abs(input)), Saved(input=input)
@@ -98,7 +99,7 @@ def softsign_backward(dy, saved, needs):
 # shrinkage: small values become 0
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="float")
 def tanhshrink(input: Array):
     """input - tanh(input)."""
     return input - np.tanh(input), Saved(input=input)
@@ -120,7 +121,7 @@ def hardshrink_backward(dy, saved, needs, lambd):
     return np.where(np.abs(plain(saved.input)) <= lambd, 0, dy)
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def softshrink(input: Array, lambd=0.5):
     """input moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
     moved = input - lambd * np.sign(input)
@@ -134,7 +135,8 @@ def softshrink_backward(dy, saved, needs, lambd):
 
 @op(cast=Cast.KEEP)
 def threshold(input: Array, threshold, value, inplace: Word = False):
-    """input where it is above `threshold`, else the number `value`."""
+    """input where it is above `threshold`, else the number `value`, which for integers has to be whole."""
+    value = whole_factor("threshold", "value", value, input)
     return np.where(input <= threshold, value, input), Saved(input=input)
 
 
@@ -177,10 +179,10 @@ def prelu_backward(dy, saved, needs):
 
 
 def _along(weight: Any, input: Any) -> Any:
-    return weight.reshape(1, -1, *(1,) * (input.ndim - 2)) if input.ndim > 1 else weight.reshape(-1)
+    return weight.reshape((1, -1, *(1,) * (input.ndim - 2))[: input.ndim] if input.ndim > 1 else (1,) * input.ndim)
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def glu(input: Array, dim=-1):
     """The first half of input along `dim` times the sigmoid of the second: [.., 2 n, ..] -> [.., n, ..].
 

@@ -249,7 +249,8 @@ def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
     in_range("index_add", plain(index), length_of(input, dim))
     added = apply(put_item, source, _row(index, dim, input.ndim), input.shape)
-    return input + alpha * added, Saved(index=index)
+    total = input + alpha * added
+    return total.astype(np.bool_) if plain(input).dtype == np.bool_ else total, Saved(index=index)
 
 
 @index_add.check

@@ -41,6 +41,24 @@ def changes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return change
 
 
+def turns(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`function(self, ...)`, which gives another view of self, as a method that makes self that view: `unsqueeze_`.
+
+    Raises StateError for a tensor that requires grad.
+    """
+
+    def change(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.requires_grad:
+            cure = f"use what x.{function.__name__}(...) returns"
+            raise StateError(f"{function.__name__}_", "a tensor that requires no grad", "one that does", cure)
+        self.array, self.copies = function(self, *args, **kwargs).array, None
+        return self
+
+    change.__name__ = f"{function.__name__}_"
+    change.__doc__ = f"`{function.__name__}` in place: the tensor itself has other axes from now on."
+    return change
+
+
 def write(self: Tensor, values: Tensor) -> Tensor:
     """Overwrite self with `values`, rounded to self's dtype. Raises DTypeError, ShapeError, StateError."""
     if dtypes.is_float(values.dtype):
@@ -123,6 +141,27 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream |
     if not lambd > 0:
         raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
     return _fill_random(self, lambda g: g.standard_exponential(self.shape, _float(self)) / lambd, generator)
+
+
+def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: random.Stream | None = None) -> Tensor:
+    """Overwrite with numbers whose logarithms are normal, of the given mean and deviation."""
+    if not std > 0:
+        raise ArgumentError("log_normal_", "std above 0", f"{std}")
+    return _fill_random(self, lambda g: np.exp(mean + std * g.standard_normal(self.shape, _float(self))), generator)
+
+
+def cauchy_(self: Tensor, median: float = 0, sigma: float = 1, *, generator: random.Stream | None = None) -> Tensor:
+    """Overwrite with numbers from Cauchy's distribution, sigma being half of its width at half of its height."""
+    if not sigma > 0:
+        raise ArgumentError("cauchy_", "sigma above 0", f"{sigma}")
+    return _fill_random(self, lambda g: median + sigma * g.standard_cauchy(self.shape), generator)
+
+
+def geometric_(self: Tensor, p: float, *, generator: random.Stream | None = None) -> Tensor:
+    """Overwrite with how many tries the first success takes, each succeeding with probability p: 1, 2, ..."""
+    if not 0 < p < 1:
+        raise ArgumentError("geometric_", "p between 0 and 1", f"{p}")
+    return _fill_random(self, lambda g: g.geometric(p, self.shape), generator)
 
 
 def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) -> Tensor:

@@ -9,53 +9,68 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes
-from ..core.errors import DTypeError, StateError
+from ..core.errors import DTypeError, ShapeError, StateError
 from ..core.tensor import Tensor
 from . import facts, inplace, numpys
 from .arithmetic import div_, rdiv
+from .axes import sizes
 from .given import checked
 from .index import getitem
+from .parts import unfold_along
 
 __all__: list[str] = []
 
 # Methods that call the function of their name with self first.
 METHODS = [
-    "abs", "absolute", "acos", "add", "addcdiv", "addcmul", "addmm", "all", "allclose", "amax", "amin", "any",
-    "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "argsort", "argwhere", "asin", "atan", "atan2",
-    "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
-    "broadcast_to", "ceil", "chunk", "clamp", "clamp_max", "clamp_min", "clip", "clone", "contiguous", "cos", "cosh",
-    "count_nonzero", "cross", "cumprod", "cumsum", "diag", "diag_embed", "diagonal", "div", "divide", "dot", "eq",
-    "equal", "erf", "exp", "exp2", "expand", "expm1", "fix", "flatten", "flip", "floor", "floor_divide", "fmod",
-    "gather", "ge", "ger", "greater", "greater_equal", "gt", "index_add", "index_copy", "index_fill", "index_select",
-    "inner", "isclose", "isfinite", "isinf", "isnan", "le", "lerp", "less", "less_equal", "log", "log10", "log1p",
-    "log2", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt",
-    "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min", "minimum",
-    "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv", "nan_to_num", "narrow", "ne", "neg",
-    "negative", "nonzero", "norm", "not_equal", "outer", "permute", "pow", "prod", "quantile", "reciprocal", "relu",
-    "remainder", "repeat", "repeat_interleave", "reshape", "roll", "round", "rsqrt", "scatter", "scatter_add",
-    "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack",
-    "std", "sub", "subtract", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tile",
-    "to", "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
-    "unsqueeze", "var", "vdot",
+    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all",
+    "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
+    "arctanh", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan", "atan2", "atanh", "baddbmm",
+    "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "chunk", "clamp", "clamp_max", "clamp_min",
+    "clip", "clone", "conj", "conj_physical", "contiguous", "copysign", "cos", "cosh", "count_nonzero", "cross",
+    "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "diag", "diag_embed", "diagflat", "diagonal", "diff",
+    "digamma", "dist", "div", "divide", "dot", "dsplit", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2",
+    "expand", "expm1", "fix", "flatten", "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide", "fmax",
+    "fmin", "fmod", "frac", "gather", "gcd", "ge", "ger", "greater", "greater_equal", "gt", "hardshrink",
+    "heaviside", "histc", "hsplit", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_select",
+    "inner", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm",
+    "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "log_softmax",
+    "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp",
+    "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "maximum", "mean", "median", "min",
+    "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "nan_to_num",
+    "nanmean", "nanmedian", "nansum", "narrow", "ne", "neg", "negative", "nonzero", "norm", "not_equal", "outer",
+    "permute", "positive", "pow", "prelu", "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu",
+    "remainder", "renorm", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "round",
+    "rsqrt", "scatter", "scatter_add", "scatter_reduce", "select", "sgn", "sigmoid", "sign", "signbit", "sin",
+    "sinc", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract",
+    "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "to",
+    "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
+    "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit", "xlogy",
 ]  # fmt: skip
 
 # Operators: the function, then whether its operands come the other way round.
 OPERATORS = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 # Those that also come as a change in place: `add_`. The answer has self's shape and is rounded to its dtype.
 IN_PLACE = [
-    "abs", "absolute", "acos", "add", "addcdiv", "addcmul", "addmm", "arccos", "arcsin", "arctan", "asin", "atan",
-    "atan2", "baddbmm", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp", "clamp_max",
-    "clamp_min", "clip", "cos", "cosh", "cumprod", "cumsum", "div", "divide", "eq", "erf", "exp", "exp2", "expm1",
-    "fix", "floor", "floor_divide", "fmod", "ge", "gt", "index_add", "index_copy", "index_fill", "le", "lerp", "log",
-    "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
-    "masked_scatter", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "pow", "reciprocal", "relu",
-    "remainder", "round", "rsqrt", "scatter", "scatter_add", "sigmoid", "sign", "sin", "sinh", "sqrt", "square",
-    "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc",
+    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos",
+    "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
+    "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "cos", "cosh", "cumprod",
+    "cumsum", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fix",
+    "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "greater", "greater_equal", "gt",
+    "heaviside", "hypot", "index_add", "index_copy", "index_fill", "index_put", "lcm", "ldexp", "le", "lerp",
+    "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logit", "lt", "masked_fill", "masked_scatter", "mul", "multiply", "nan_to_num", "ne", "neg",
+    "negative", "not_equal", "pow", "put", "rad2deg", "reciprocal", "relu", "remainder", "renorm", "round", "rsqrt",
+    "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square",
+    "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
 ]  # fmt: skip
+TURNS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]  # likewise, where only axes change
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
     "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
@@ -78,6 +93,8 @@ def bind(functions: dict[str, Any]) -> None:
         _set(f"__{name}__", _compared(functions[name]))
     for name in IN_PLACE:
         _set(f"{name}_", inplace.changes(functions[name]))
+    for name in TURNS:
+        _set(f"{name}_", inplace.turns(functions[name]))
     for name, dtype in CASTS.items():
         _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
     for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
@@ -87,7 +104,10 @@ def bind(functions: dict[str, Any]) -> None:
     for name, fact in facts.PROPERTIES.items():
         setattr(Tensor, name, property(fact))
     Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
-    Tensor.mT = property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed.")  # type: ignore[attr-defined]
+    for name in ("mT", "mH"):
+        setattr(Tensor, name, property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed."))
+    Tensor.H = property(f.t, doc="A matrix transposed.")  # type: ignore[attr-defined]
+    Tensor.real = property(lambda self: self, doc="The tensor itself.")  # type: ignore[attr-defined]
 
 
 def _set(name: str, function: Any, doc: str | None = None) -> None:
@@ -176,9 +196,22 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         "view_as": lambda self, other: _viewed(self, f.reshape(self, other.shape)),
         "reshape_as": lambda self, other: f.reshape(self, other.shape),
         "expand_as": lambda self, other: f.expand(self, other.shape),
+        "unfold": lambda self, dimension, size, step: unfold_along(self, dimension, size, step),
+        "adjoint": lambda self: f.transpose(self, -2, -1),
+        "polygamma": lambda self, n: f.polygamma(n, self),
+        "narrow_copy": lambda self, dim, start, length: f.clone(f.narrow(self, dim, start, length)),
+        "split_with_sizes": lambda self, split_sizes, dim=0: f.split(self, list(split_sizes), dim),
+        "sum_to_size": lambda self, *size: _summed(f, self, sizes("sum_to_size", size)),
         "type_as": lambda self, other: f.to(self, dtype=other.dtype),
-        "ravel": lambda self: f.flatten(self),
     }
+
+
+def _summed(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
+    lead = self.ndim - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:], strict=True)):
+        raise ShapeError("sum_to_size", f"a size that broadcasts to {tuple(self.shape)}", f"{shape}")
+    over = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 != self.shape[i])]
+    return f.reshape(f.sum(self, over), shape) if over else self  # type: ignore[no-any-return]
 
 
 def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
@@ -193,7 +226,7 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _written() -> dict[str, Callable[..., Any]]:
-    names = (
+    names = [
         "copy_",
         "fill_",
         "zero_",
@@ -203,7 +236,8 @@ def _written() -> dict[str, Callable[..., Any]]:
         "exponential_",
         "random_",
         "fill_diagonal_",
-    )
+    ]
+    names += ["log_normal_", "cauchy_", "geometric_"]
     return {name: checked(getattr(inplace, name)) for name in names}
 
 

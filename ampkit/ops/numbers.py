@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import FLOATS, finfo
+from ..core.dtypes import FLOATS, DType, finfo, float32, parse, promote
 from ..core.errors import DTypeError
 from ..core.op import Array, Saved, op
+from ..core.plan import result_type as agreed
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
@@ -18,13 +19,15 @@ from .masks import kept
 from .select import clamp
 
 __all__ = [
-    "absolute", "arccos", "arcsin", "arctan", "arctan2", "clamp_max", "clamp_min", "concatenate", "fix", "fmod", "ger",
-    "greater", "greater_equal", "is_floating_point", "is_tensor", "less", "less_equal", "logaddexp", "nan_to_num",
-    "negative", "not_equal", "numel",
+    "absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "clamp_max", "clamp_min",
+    "concatenate", "fix", "fmod", "ger", "get_default_dtype", "greater", "greater_equal", "is_complex",
+    "is_floating_point", "is_tensor", "less", "less_equal", "logaddexp", "nan_to_num", "negative", "not_equal",
+    "numel", "promote_types", "result_type", "sgn",
 ]  # fmt: skip
 
-absolute, negative, fix = elementwise.abs, elementwise.neg, elementwise.trunc
+absolute, negative, fix, sgn = elementwise.abs, elementwise.neg, elementwise.trunc, elementwise.sign
 arccos, arcsin, arctan, arctan2 = angles.acos, angles.asin, angles.atan, arithmetic.atan2
+arccosh, arcsinh, arctanh = angles.acosh, angles.asinh, angles.atanh
 greater, greater_equal, less, less_equal, not_equal = compare.gt, compare.ge, compare.lt, compare.le, compare.ne
 concatenate, ger = join.cat, products.outer
 
@@ -102,3 +105,25 @@ def is_floating_point(input: Tensor) -> bool:
 def is_tensor(obj: Any) -> bool:
     """Whether `obj` is a Tensor."""
     return isinstance(obj, Tensor)
+
+
+def is_complex(input: Tensor) -> bool:
+    """False: there are no complex tensors."""
+    return False
+
+
+def get_default_dtype() -> DType:
+    """float32, in which numbers with a point become tensors."""
+    return float32
+
+
+def promote_types(type1: Any, type2: Any) -> DType:
+    """The narrowest dtype that holds values of both: what tensors with axes agree on."""
+    return promote(parse(type1), parse(type2))  # type: ignore[no-any-return]
+
+
+def result_type(tensor1: Any, tensor2: Any) -> DType:
+    """The dtype that two tensors or numbers agree on; a tensor without axes, or a number, only widens a lower kind."""
+    return agreed(
+        [(t.dtype if t.ndim else (t.dtype,)) if isinstance(t, Tensor) else type(t) for t in (tensor1, tensor2)]
+    )

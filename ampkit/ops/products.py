@@ -14,6 +14,7 @@ from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import stands_for
+from .arithmetic import whole_factor
 from .subscripts import einsum
 
 __all__ = ["addmm", "baddbmm", "bmm", "dot", "einsum", "linear", "matmul", "mm", "mv", "outer", "vdot"]
@@ -268,11 +269,9 @@ def _right_gradient(dy: Array, a: Array, shared: bool) -> Array:
 
 
 def _added(input: Any, found: Array, beta: float, alpha: float) -> Array:
-    if alpha != 1:
-        found = found * alpha
-    if beta == 0:
-        return found
-    return found + (input if beta == 1 else input * beta)
+    beta, alpha = (whole_factor("addmm", "alpha and beta", factor, input, found) for factor in (beta, alpha))
+    found = found if alpha == 1 else found * alpha
+    return found if beta == 0 else found + (input if beta == 1 else input * beta)
 
 
 # shapes

@@ -1,4 +1,4 @@
-"""Reductions: sums, extremes, variances, norms and questions over axes.
+"""Reductions: sums, extremes, variances and questions over axes.
 
 `dim` is one axis, several, or all (None); `keepdim=True` keeps the reduced axes with length 1. 16-bit tensors are
 reduced in float32 and rounded once; integers are summed in int64.
@@ -17,12 +17,10 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
-from ..core.words import Word
 from .axes import axes
-from .masks import sign as sign_of
 
 __all__ = [
-    "all", "amax", "amin", "any", "count_nonzero", "linalg_vector_norm", "mean", "norm", "std", "sum", "var",
+    "all", "amax", "amin", "any", "count_nonzero", "mean", "std", "sum", "var",
 ]  # fmt: skip
 
 
@@ -178,58 +176,6 @@ def _variance_slope(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float)
     return spread(dy * (2 / free if free > 0 else math.nan), x.shape, dim, keepdim) * _centred(x, dim)
 
 
-# norms
-
-
-@op(cast=Cast.FP32, integers="refuse")
-def norm(input: Array, p="fro", dim=None, keepdim=False, out: Word = None, dtype=None):
-    """The vector norm over `dim`: (sum |x|^p)^(1/p); p = inf or -inf the extreme |x|, p = 0 the count of non-zeros.
-
-    "fro" is 2. In float32. Where the norm is 0 its gradient is 0.
-    Raises RangeError for an axis that input does not have.
-    """
-    out = _norm(np.abs(input), _order(p), over(dim, input.ndim), keepdim)
-    return out, Saved(input=input, out=out)
-
-
-def _order(p: Any) -> float:
-    return 2.0 if p == "fro" or p is None else float(p)
-
-
-def _norm(size: Any, p: float, axis: Any, keepdim: bool) -> Any:
-    if math.isinf(p):
-        return (np.max if p > 0 else np.min)(size, axis, keepdims=keepdim)
-    if p == 0:
-        return (size != 0).sum(axis, size.dtype, keepdims=keepdim)
-    powers = size if p == 1 else size * size if p == 2 else size**p
-    total = powers.sum(axis, keepdims=keepdim)
-    return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
-
-
-@norm.backward
-def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
-    x, p = saved.input, _order(p)
-    out, each = spread(saved.out, x.shape, dim, keepdim), spread(dy, x.shape, dim, keepdim)
-    sign = sign_of(plain(x))
-    if p == 0:
-        return np.zeros_like(x)
-    if p == 1:
-        return each * sign
-    if math.isinf(p):
-        hit = np.abs(plain(x)) == plain(out)
-        count = spread(hit.sum(over(dim, x.ndim), sign.dtype, keepdims=keepdim), x.shape, dim, keepdim)
-        return each * (sign * hit / np.maximum(count, 1))
-    zero = plain(out) == 0
-    safe = np.where(zero, 1, out)
-    slope = x / safe if p == 2 else sign * (np.abs(x) / safe) ** (p - 1)
-    return each * np.where(zero if p >= 1 else zero | (plain(x) == 0), 0, slope)
-
-
-def linalg_vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The vector norm of order `ord` over `dim`: `norm` with the argument names of torch.linalg."""
-    return norm(x, ord, dim, keepdim, dtype=dtype)
-
-
 # questions
 
 
@@ -262,4 +208,3 @@ def count_nonzero(input: Array, dim=None):
 mean.check(_check_dim("mean", some=True))
 for _op in (sum, var_, std_, any, all, count_nonzero):
     _op.check(_check_dim(_op.name))
-norm.check(lambda input, p, dim, keepdim, dtype: axes("norm", dim, input.ndim))

@@ -13,7 +13,7 @@ from ..core.replay import plain
 from .axes import axis
 from .reduce import over, spread
 
-__all__ = ["cumprod", "cumsum", "prod"]
+__all__ = ["cumprod", "cumsum", "logcumsumexp", "prod"]
 
 
 @op(cast=Cast.FP32)
@@ -85,5 +85,38 @@ def cumprod_backward(dy, saved, needs, dim, dtype):
     return np.moveaxis(_before(x, 0) * np.stack(tail[::-1]), 0, dim)
 
 
+@op(cast=Cast.KEEP, integers="float")
+def logcumsumexp(input: Array, dim):
+    """The logarithm of the running sum of exp(input) along `dim`, without overflow."""
+    if not input.ndim:
+        return input.copy(), Saved(input=input, out=input)
+    out, at, n, step = input, dim % input.ndim, input.shape[dim], 1
+    while step < n:  # each element takes in the sum that ends `step` before it
+        late, early, head = (
+            (slice(None),) * at + (part,) for part in (slice(step, n), slice(0, n - step), slice(step))
+        )
+        out = np.concatenate([out[head], np.logaddexp(out[late], out[early])], at)
+        step *= 2
+    return out.copy() if out is input else out, Saved(input=input, out=out)
+
+
+@logcumsumexp.backward
+def logcumsumexp_backward(dy, saved, needs, dim):
+    if not dy.ndim or not dy.size:
+        return dy
+    x, out, dy = (np.moveaxis(a, dim, 0) for a in (saved.input, saved.out, dy))
+    tail = [dy[-1]]  # tail_i = dy_i + tail_{i+1} exp(out_i - out_{i+1}), whose exponent is never above 0
+    for i in range(len(x) - 2, -1, -1):
+        tail.append(dy[i] + tail[-1] * _share(out[i], out[i + 1]))
+    return np.moveaxis(np.stack(tail[::-1]) * _share(x, out), 0, dim)
+
+
+def _share(part: Any, whole: Any) -> Any:
+    # exp(part - whole), 0 for a part of exp(-inf).
+    nothing = plain(part) == -np.inf
+    return np.where(nothing, 0, np.exp(np.where(nothing, 0, part) - np.where(nothing, 0, whole)))
+
+
+logcumsumexp.check(lambda input, dim: axis("logcumsumexp", dim, input.ndim))
 for _op in (cumsum, cumprod):
     _op.check(lambda input, dim, dtype, name=_op.name: axis(name, dim, input.ndim))

@@ -12,6 +12,7 @@ from .along import scatter_, scatter_add
 from .axes import axis
 from .index import getitem
 from .like import full_like
+from .put import scatter_reduce
 from .select import masked_fill, where
 from .shape import broadcast_to, flatten, reshape
 
@@ -23,17 +24,22 @@ def scatter(
 ) -> Tensor:
     """input with src (a tensor of index's shape, or a number, also as `value`) written where `gather` would read.
 
-    Where several are written to one place, the last stays; with reduce="add" they are added, as by `scatter_add`.
+    Where several are written to one place, the last stays; with reduce="add" they are added, as by `scatter_add`, with
+    "multiply" multiplied.
     Raises as `gather` does, ArgumentError for another reduce and without src.
     """
     src = value if src is None else src
-    if src is None or reduce not in (None, "add"):
-        raise ArgumentError("scatter", "src or value, and reduce None or 'add'", f"{src}, reduce={reduce!r}")
+    if src is None or reduce not in (None, "add", "multiply"):
+        needs = "src or value, and reduce None, 'add' or 'multiply'"
+        raise ArgumentError("scatter", needs, f"{src}, reduce={reduce!r}")
     if not isinstance(src, (Tensor, int, float)):
         raise DTypeError("scatter", "a Tensor or a number as src or value", f"a {type(src).__name__}")
     if reduce is None:
         return scatter_(input, dim, index, src)  # type: ignore[no-any-return]
-    return scatter_add(input, dim, index, src if isinstance(src, Tensor) else full_like(index, src, dtype=input.dtype))  # type: ignore[no-any-return]
+    src = src if isinstance(src, Tensor) else full_like(index, src, dtype=input.dtype)
+    if reduce == "multiply":
+        return scatter_reduce(input, dim, index, src, "prod")  # type: ignore[no-any-return]
+    return scatter_add(input, dim, index, src)  # type: ignore[no-any-return]
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
 from .axes import axis
 
-__all__ = ["argwhere", "bincount", "bucketize", "isin", "nonzero", "searchsorted", "unique"]
+__all__ = ["argwhere", "bincount", "bucketize", "isin", "nonzero", "searchsorted", "unique", "unique_consecutive"]
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
@@ -48,6 +49,26 @@ def unique(
     outs = [Tensor(found[0].astype(input.dtype))]
     outs += [Tensor(inverse.astype(np.int64))] if return_inverse else []
     outs += [Tensor(found[2].astype(np.int64))] if return_counts else []
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def unique_consecutive(
+    input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """input, flat, or the slices along `dim`, without those that equal the one before; NaN differs from NaN.
+
+    return_inverse: also where each element went; return_counts: also how many of each followed another; int64.
+    """
+    at = None if dim is None else axis("unique_consecutive", dim, input.ndim)
+    rows = input.array.reshape(-1) if at is None else np.moveaxis(input.array, at, 0)
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    differ = (flat[1:] != flat[:-1]).any(1)
+    new = np.concatenate([np.ones_like(differ, shape=1), differ])[: len(rows)]
+    places = np.cumsum(new) - 1
+    kept = rows[new]
+    outs = [Tensor(kept if at is None else np.moveaxis(kept, 0, at))]
+    outs += [Tensor(places.reshape(input.shape if at is None else -1).astype(np.int64))] if return_inverse else []
+    outs += [Tensor(np.bincount(places, minlength=len(kept)).astype(np.int64))] if return_counts else []
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 

@@ -13,6 +13,7 @@ from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
 from .axes import axis
+from .norms import size_of, slope_of
 from .products import matmul
 from .shape import permute, reshape
 
@@ -72,39 +73,25 @@ def _turn(dy: Any, cosine: Any, x: Any, own: Any, other: Any, dim: int, eps: flo
 
 @op(cast=Cast.FP32, integers="float")
 def pairwise_distance(x1: Array, x2: Array, p=2.0, eps=1e-6, keepdim=False):
-    """The p-norm of x1 - x2 + eps over the last axis: [..., n], [..., n] -> [...], broadcast; p from 1 on, or inf.
+    """The p-norm of x1 - x2 + eps over the last axis: [..., n], [..., n] -> [...], broadcast; p may be inf.
 
-    In float32 (float64 for float64 input). Raises ArgumentError for another p, ShapeError unless the shapes broadcast.
+    In float32 (float64 for float64 input). Raises ArgumentError for a p that is no number, ShapeError unless the shapes
+    broadcast.
     """
-    gap = np.abs(x1 - x2 + eps)
-    if math.isinf(p):
-        out = gap.max(-1, keepdims=keepdim)
-    elif p == 2:
-        out = np.sqrt((gap * gap).sum(-1, keepdims=keepdim))
-    else:
-        out = (gap**p).sum(-1, keepdims=keepdim) ** (1 / p)
+    out = size_of(x1 - x2 + eps, float(p), -1, keepdim)
     return out, Saved(x1=x1, x2=x2, out=out)
 
 
 @pairwise_distance.check
 def pairwise_distance_check(x1, x2, p, eps, keepdim):
-    if not p >= 1:
-        raise ArgumentError("pairwise_distance", "p from 1 on, or inf", f"{p}")
+    if not isinstance(p, (int, float)) or p != p:
+        raise ArgumentError("pairwise_distance", "p as a number", f"{p!r}")
 
 
 @pairwise_distance.backward
 def pairwise_distance_backward(dy, saved, needs, p, eps, keepdim):
-    gap = saved.x1 - saved.x2 + eps
     out, each = (a if keepdim else np.expand_dims(a, -1) for a in (saved.out, dy))
-    sign = np.sign(plain(gap))
-    if math.isinf(p):
-        size = np.abs(plain(gap))
-        hit = size == size.max(-1, keepdims=True)
-        slope = each * (sign * hit / hit.sum(-1, keepdims=True))
-    else:
-        zero = plain(out) == 0
-        safe = np.where(zero, 1, out)
-        slope = each * np.where(zero, 0, gap / safe if p == 2 else sign * (np.abs(gap) / safe) ** (p - 1))
+    slope = each * slope_of(saved.x1 - saved.x2 + eps, out, float(p), -1)
     return slope, -slope if needs[1] is not None else None
 
 
@@ -138,7 +125,7 @@ def _crossed(a: Any, b: Any, at: int) -> Any:
 def cross_check(input, other, dim):
     found = f"{tuple(input.shape)} and {tuple(other.shape)}"
     longest = input if input.ndim >= other.ndim else other
-    if dim is None and 3 not in longest.shape:
+    if not longest.ndim or (dim is None and 3 not in longest.shape):
         raise ShapeError("cross", "an axis of length 3", found)
     at = _three(input, other, dim)
     if any(-at > x.ndim or x.shape[at] != 3 for x in (input, other)):

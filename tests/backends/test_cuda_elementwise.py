@@ -102,9 +102,9 @@ ONE += [
     "sigmoid",
 ]
 ONE += ["logsigmoid", "silu", "softplus", "mish", "gelu", "hardsigmoid", "hardswish", "selu", "celu", "softsign"]
-ONE += ["tanhshrink", "hardshrink", "softshrink", "hardtanh"]
-TWO = ["add", "sub", "mul", "div", "pow", "atan2", "maximum", "minimum", "clamp"]
-FLAT = ["sign", "floor", "ceil", "trunc", "round"]
+ONE += ["tanhshrink", "hardshrink", "softshrink", "hardtanh", "asinh", "acosh", "atanh", "sinc", "erfc", "erfinv"]
+TWO = ["add", "sub", "mul", "div", "pow", "atan2", "hypot", "xlogy", "maximum", "minimum", "clamp"]
+FLAT = ["sign", "floor", "ceil", "trunc", "round", "frac", "lgamma"]  # those whose gradient is not the table's
 WITH_NUMBERS = {
     "gelu, tanh": lambda x: ops.gelu(x, approximate="tanh"),
     "leaky_relu 0": lambda x: ops.leaky_relu(x, 0.0),

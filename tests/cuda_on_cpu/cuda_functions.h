@@ -114,6 +114,13 @@ inline long long __double_as_longlong(double v) { return cuda_on_cpu_bits<long l
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678118654752f); }
+inline float erfinvf(float x) {  // by Newton's method on libm's complement, from S. Winitzki's approximation
+    double size = fabs(x), rest = 1.0 - size, log_rest = log(rest * (1.0 + size)), a = 0.147;
+    if (!(size < 1.0)) return size == 1.0 ? x * INFINITY : NAN;
+    double t = 2.0 / (3.14159265358979324 * a) + 0.5 * log_rest, y = sqrt(sqrt(t * t - log_rest / a) - t);
+    for (int i = 0; i < 4; i++) y += (erfc(y) - rest) * 0.88622692545275801 * exp(y * y);
+    return float(copysign(y, x));
+}
 inline float __expf(float x) { return expf(x); }
 inline float __exp2f(float x) { return exp2f(x); }
 inline float __logf(float x) { return logf(x); }

@@ -335,7 +335,7 @@ def _wrapped(found, out=None):
     if isinstance(found, (np.ndarray, np.generic)):
         return ndarray(np.asarray(found))
     if isinstance(found, (tuple, list)) and any(isinstance(f, (np.ndarray, np.generic)) for f in found):
-        return type(found)([_wrapped(f) for f in found])
+        return [_wrapped(f) for f in found] if isinstance(found, list) else tuple([_wrapped(f) for f in found])
     return found
 
 

@@ -112,3 +112,10 @@ def test_sorting_is_stable_in_both_directions_and_topk_refuses_more_than_there_i
     assert x.topk(1, largest=False).indices.tolist() == [1]
     with pytest.raises(RangeError, match="k from 0 to 4"):
         x.topk(5)
+
+
+def test_running_sums_of_exponentials_do_not_overflow_and_take_nothing_from_minus_infinity():
+    x = tensor([-math.inf, 1000.0, 1000.0, -math.inf], requires_grad=True)
+    out = ops.logcumsumexp(x, 0)
+    assert out.tolist() == [-math.inf, 1000, pytest.approx(1000 + math.log(2)), pytest.approx(1000 + math.log(2))]
+    assert grad(out[1:].sum(), x)[0].tolist() == pytest.approx([0, 2, 1, 0], rel=1e-4)

@@ -157,7 +157,7 @@ WRONG = [
     (lambda: ops.broadcast_shapes((2,), (3,)), ShapeError, "shapes that broadcast"),
     (lambda: ops.cross(ampkit.ones(2), ampkit.ones(2)), ShapeError, "length 3"),
     (lambda: ops.tensordot(X, X, 1), ShapeError, "equal lengths"),
-    (lambda: ops.pairwise_distance(X, X, 0.5), ArgumentError, "p from 1 on"),
+    (lambda: ops.pairwise_distance(X, X, math.nan), ArgumentError, "p as a number"),
     (lambda: ops.cosine_similarity(X, X[0], 0), ShapeError, "with axis 0"),
     (lambda: ops.pixel_shuffle(ampkit.ones(3, 2, 2), 2), ShapeError, "divides"),
     (lambda: ops.interpolate(ampkit.ones(1, 2, 3)), ArgumentError, "size or scale_factor, got neither"),
@@ -191,3 +191,15 @@ WRONG = [
 def test_what_does_not_fit_is_refused(call, kind, line):
     with pytest.raises(kind, match=line):
         call()
+
+
+def test_neighbours_that_are_equal_become_one():
+    x = ops.tensor([1, 1, 2, 2, 2, 1])
+    values, places, counts = x.unique_consecutive(return_inverse=True, return_counts=True)
+    assert (values.tolist(), places.tolist(), counts.tolist()) == ([1, 2, 1], [0, 0, 1, 1, 1, 2], [2, 3, 1])
+    grid = ops.tensor([[1, 1, 2], [1, 1, 2], [3, 3, 2]])
+    assert ops.unique_consecutive(grid, dim=0).tolist() == [[1, 1, 2], [3, 3, 2]]
+    assert ops.unique_consecutive(grid, dim=1).tolist() == [[1, 2], [1, 2], [3, 2]]
+    assert ops.unique_consecutive(ops.tensor([[5, 5], [5, 6]])).tolist() == [5, 6]
+    assert ops.unique_consecutive(ops.tensor([7]), return_counts=True)[1].tolist() == [1]
+    assert ops.unique_consecutive(ops.zeros(0)).shape == (0,)

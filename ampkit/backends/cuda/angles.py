@@ -13,6 +13,11 @@ for name, op in {
     "Atan": ops.atan,
     "Sinh": ops.sinh,
     "Cosh": ops.cosh,
+    "Asinh": ops.asinh,
+    "Acosh": ops.acosh,
+    "Atanh": ops.atanh,
+    "Sinc": ops.sinc,
 }.items():
     mapped(op, name, "input")
 mapped(ops.tan, "Tan", "out")
+mapped(ops.hypot, "Hypot", "input", "other", "out")

@@ -19,6 +19,7 @@
 #define NO_SLOPE(NAME, EXPRESSION) struct NAME { FORWARD(EXPRESSION) };
 
 #define DEVICE static __device__ __forceinline__ float
+constexpr float PI = 3.14159265358979324f;
 constexpr float LN_2 = 0.69314718055994531f, LN_10 = 2.3025850929940457f;
 constexpr float RATE = 0.79788456080286536f;   // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;             // Hendrycks & Gimpel 2016, eq. 2
@@ -42,6 +43,12 @@ DEVICE mish_slope(float x) {
     return gate + x * (1.0f - gate * gate) / (1.0f + expf(-x));
 }
 DEVICE off_zero(float square) { return square == 0.0f ? 1.0f : square; }  // at the origin an angle has slope 0
+DEVICE sinc(float x) { return x == 0.0f ? 1.0f : sinf(x) / x; }
+DEVICE sinc_slope(float x) {
+    float t = x * x;
+    float series = x * (-1.0f / 3 + t * (1.0f / 30 + t * (-1.0f / 840 + t * (1.0f / 45360))));
+    return fabsf(x) < 0.3f ? series : (cosf(x) - sinc(x)) / x;
+}
 DEVICE tied(float dy, bool equal) { return equal ? dy * 0.5f : dy; }       // of two that are equal each takes half
 // Whether x is above a bound; minus infinity stands for a bound that is missing.
 static __device__ __forceinline__ bool above(float x, float low) { return x > low || (x == low && x < -3.4028235e38f); }
@@ -62,6 +69,8 @@ MAP(Log2, log2f(x), dy / (x * LN_2))
 MAP(Log10, log10f(x), dy / (x * LN_10))
 MAP(Log1p, log1pf(x), dy / (1.0f + x))
 MAP(Erf, erff(x), dy * (1.1283791670955126f * expf(-x * x)))
+MAP(Erfc, erfcf(x), dy * (-1.1283791670955126f * expf(-x * x)))
+MAP(ErfInv, erfinvf(x), dy * (0.88622692545275801f * expf(x * x)))
 MAP(Tanh, tanhf(x), dy * (1.0f - x * x))
 
 MAP(Sin, sinf(x), dy * cosf(x))
@@ -72,12 +81,18 @@ MAP(Acos, acosf(x), -dy / sqrtf((1.0f - x) * (1.0f + x)))
 MAP(Atan, atanf(x), dy / (1.0f + x * x))
 MAP(Sinh, sinhf(x), dy * coshf(x))
 MAP(Cosh, coshf(x), dy * sinhf(x))
+MAP(Asinh, asinhf(x), dy / sqrtf(x * x + 1.0f))
+MAP(Acosh, acoshf(x), dy / sqrtf((x - 1.0f) * (x + 1.0f)))
+MAP(Atanh, atanhf(x), dy / ((1.0f - x) * (1.0f + x)))
+MAP(Sinc, sinc(PI * x), dy * (PI * sinc_slope(PI * x)))
 
 NO_SLOPE(Sign, sign(x))
 NO_SLOPE(Floor, floorf(x))
 NO_SLOPE(Ceil, ceilf(x))
 NO_SLOPE(Trunc, truncf(x))
 NO_SLOPE(Round, rintf(x))
+NO_SLOPE(Frac, x - truncf(x))
+NO_SLOPE(LogGamma, lgammaf(x))
 
 // activations
 MAP(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
@@ -110,6 +125,8 @@ MAP(Div, x / y, dy / y, -(dy / y) * (x / y))
 MAP(RDiv, y / x, dy * -y / (x * x))
 MAP(Pow, power(x, y), y == 0.0f ? 0.0f : dy * power(x, y - 1.0f) * y, x == 0.0f && y >= 0.0f ? 0.0f : dy * z * logf(x))
 MAP(Atan2, atan2f(x, y), dy / off_zero(x * x + y * y) * y, -(dy / off_zero(x * x + y * y)) * x)
+MAP(Hypot, hypotf(x, y), dy / off_zero(z) * x, dy / off_zero(z) * y)
+MAP(XLogY, x == 0.0f && y == y ? 0.0f : x * logf(y), dy * (x == 0.0f && y <= 0.0f ? 0.0f : logf(y)), dy * x / y)
 MAP(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))
 MAP(AddCMul, x + w * (y * z), dy, z * dy * y, z * dy * x)  // saves tensor1, tensor2
 MAP(AddCDiv, x + w * (y / z), dy, z * dy / y, -(z * dy / y) * (x / y))
@@ -150,11 +167,12 @@ __global__ void __launch_bounds__(BLOCK, 4) map_backward(
 }
 
 // set UNARY = (Neg, Abs, Square, Sqrt, Rsqrt, Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Erf, Tanh, Sin,
-//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh)
+//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Sinc, Erfc, ErfInv)
 // set ACTIVATIONS = (Relu, LeakyRelu, Elu, Sigmoid, LogSigmoid, Silu, Softplus, Mish, Gelu, GeluTanh, HardSigmoid,
 //     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold)
-// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Lerp, AddCMul, AddCDiv)
+// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv)
 // set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill)
-// set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual)
+// set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
+//     GreaterEqual)
 // entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + FLAT
 // entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + (ClampBoth)

@@ -72,17 +72,6 @@ def std_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype:
     return _out(found, input=input, out=found)
 
 
-_NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquares", True)}
-_NORMS |= {1: ("AddSizes", False), float("inf"): ("LargestSize", False)}  # type: ignore[dict-item]
-
-
-@ops.norm.on("cuda", when=lambda input, p, *rest, **params: p in _NORMS and _float(input))
-def norm_cuda(input: Array, p: Any, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    kind, root = _NORMS[p]
-    found = reduced(kind, input, dim, keepdim, dtype, Finish(1.0, root))
-    return _out(found, input=input, out=found)
-
-
 @sum_over.on("cuda", when=_float)
 def sum_over_cuda(gradient: Array, axes: tuple[int, ...]) -> Any:
     found = reduced("Add", gradient, axes, True, float32)

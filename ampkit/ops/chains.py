@@ -1,0 +1,102 @@
+"""Products that one product of matrices carries: with vectors, sums over a batch, chains of matrices.
+
+Each is `addmm` or `matmul` in another shape: exact products, sums in float32, one rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from ..core.errors import DTypeError, ShapeError
+from ..core.tensor import Tensor
+from .axes import axis
+from .products import _need_addend, _need_axes, _need_factor, addmm, matmul
+from .shape import movedim, permute, reshape, squeeze, unsqueeze
+from .subscripts import einsum
+
+__all__ = ["addbmm", "addmv", "addr", "chain_matmul", "vecdot"]
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * (mat @ vec), rounded once; beta=0 leaves input out, NaN and all.
+
+    input broadcastable to [M], mat [M, K], vec [K] -> [M]. Raises ShapeError for shapes that do not fit.
+    """
+    _need_factor("addmv", "vec", vec.array, "mat", mat.array, "[{1}]", "[M, K]")
+    _need_addend("addmv", input.array, mat.shape[:1])
+    return squeeze(addmm(unsqueeze(input, -1), mat, unsqueeze(vec, 1), beta=beta, alpha=alpha), 1)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * all products of two vectors' elements, rounded once; beta=0 leaves input out.
+
+    input broadcastable to [M, N], vec1 [M], vec2 [N] -> [M, N]. Raises ShapeError for shapes that do not fit.
+    """
+    _need_axes("addr", "vec1", vec1.array, "[M]")
+    _need_axes("addr", "vec2", vec2.array, "[N]")
+    _need_addend("addr", input.array, (*vec1.shape, *vec2.shape))
+    return addmm(input, unsqueeze(vec1, 1), unsqueeze(vec2, 0), beta=beta, alpha=alpha)  # type: ignore[no-any-return]
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * the sum over the batch of batch1 @ batch2, rounded once; beta=0 leaves input out.
+
+    input broadcastable to [M, N], batch1 [B, M, K], batch2 [B, K, N] -> [M, N]. One product over B and K together.
+    Raises ShapeError for shapes that do not fit.
+    """
+    _need_factor("addbmm", "batch2", batch2.array, "batch1", batch1.array, "[{0}, {2}, N]", "[B, M, K]")
+    batch, rows, inner = batch1.shape
+    columns = batch2.shape[2]
+    _need_addend("addbmm", input.array, (rows, columns))
+    left = reshape(permute(batch1, (1, 0, 2)), (rows, batch * inner))
+    return addmm(input, left, reshape(batch2, (batch * inner, columns)), beta=beta, alpha=alpha)  # type: ignore[no-any-return]
+
+
+def chain_matmul(*matrices: Any) -> Tensor:
+    """The product of matrices [a, b], [b, c], ... in the order that takes the fewest multiplications.
+
+    Every product is rounded on its own, as by `matmul`. Raises ShapeError unless each fits the next, DTypeError
+    for none. Cormen et al., Introduction to Algorithms, sec. 15.2.
+    """
+    chain = tuple(matrices[0]) if len(matrices) == 1 and isinstance(matrices[0], (list, tuple)) else matrices
+    if not chain or not all(isinstance(m, Tensor) for m in chain):
+        raise DTypeError("chain_matmul", "Tensors, at least one", ", ".join(type(m).__name__ for m in chain) or "none")
+    _need_axes("chain_matmul", "matrix", chain[0].array, "[M, K]")
+    for left, right in pairwise(m.array for m in chain):
+        _need_factor("chain_matmul", "matrix", right, "a matrix", left, "[{1}, N]", "[M, K]")
+    return _multiplied(chain, _splits((*(m.shape[0] for m in chain), chain[-1].shape[1])), 0, len(chain) - 1)
+
+
+def _splits(sizes: tuple[int, ...]) -> Any:
+    """(first, last) -> where the matrices from first to last are best parted: after which one."""
+
+    @cache
+    def cost(first: int, last: int) -> tuple[int, int]:
+        if first == last:
+            return 0, first
+        ends = sizes[first] * sizes[last + 1]
+        return min((cost(first, k)[0] + cost(k + 1, last)[0] + ends * sizes[k + 1], k) for k in range(first, last))
+
+    return lambda first, last: cost(first, last)[1]
+
+
+def _multiplied(chain: Sequence[Tensor], split: Any, first: int, last: int) -> Tensor:
+    if first == last:
+        return chain[first]
+    at = split(first, last)
+    return matmul(_multiplied(chain, split, first, at), _multiplied(chain, split, at + 1, last))  # type: ignore[no-any-return]
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The inner products of vectors along `dim`: x, y [.., n, ..], broadcast -> [..]. Precision as `matmul`.
+
+    Raises ShapeError for shapes that do not fit, RangeError for an axis that is not there.
+    """
+    at = max(x.ndim, y.ndim)
+    at = axis("vecdot", dim, at) - at
+    if any(-at > t.ndim for t in (x, y)) or x.shape[at] != y.shape[at]:
+        raise ShapeError("vecdot", f"two axes {dim} of one length", f"{tuple(x.shape)} and {tuple(y.shape)}")
+    return einsum("...i,...i->...", movedim(x, at, -1), movedim(y, at, -1))

@@ -1,0 +1,122 @@
+"""Special functions: the complement and the inverse of the error function, gamma functions, logits."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ArgumentError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import apply, plain
+from ..core.tensor import Tensor
+from .errorfunction import complement, inverse
+from .gammafunction import log_gamma, poly_gamma
+
+__all__ = ["digamma", "erfc", "erfinv", "lgamma", "logit", "polygamma", "xlogy"]
+
+
+@op(cast=Cast.KEEP, integers="float")
+def erfc(input: Array):
+    """1 - erf(input), precise where erf is nearly 1. W. J. Cody 1969, Math. Comp. 23, 631-637."""
+    return complement(input), Saved(input=input)
+
+
+@erfc.backward
+def erfc_backward(dy, saved, needs):
+    return dy * (-2 / math.sqrt(math.pi) * np.exp(-saved.input * saved.input))
+
+
+@op(cast=Cast.FP32, integers="float")
+def erfinv(input: Array):
+    """The number whose error function is input; infinite at -1 and 1, NaN beyond. In float32.
+
+    M. J. Wichura 1988, Algorithm AS 241, Applied Statistics 37, 477-484.
+    """
+    out = inverse(input)
+    return out, Saved(out=out)
+
+
+@erfinv.backward
+def erfinv_backward(dy, saved, needs):
+    return dy * (math.sqrt(math.pi) / 2 * np.exp(saved.out * saved.out))
+
+
+@op(cast=Cast.KEEP, integers="float")
+def lgamma(input: Array):
+    """The logarithm of the absolute value of the gamma function; infinite at 0 and at negative whole numbers."""
+    return log_gamma(input), Saved(input=input)
+
+
+@lgamma.backward
+def lgamma_backward(dy, saved, needs):
+    return dy * apply(polygamma_, saved.input, n=0)
+
+
+@op(cast=Cast.KEEP, integers="float")
+def polygamma_(input: Array, n):
+    """`polygamma`, input first."""
+    return poly_gamma(n, input), Saved(input=input)
+
+
+@polygamma_.check
+def polygamma_check(input, n):
+    if n < 0:
+        raise ArgumentError("polygamma", "n from 0", f"{n}")
+
+
+@polygamma_.backward
+def polygamma_backward(dy, saved, needs, n):
+    return dy * apply(polygamma_, saved.input, n=n + 1)
+
+
+def polygamma(n: int, input: Tensor) -> Tensor:
+    """The derivative of order n of `digamma`; for n above 1, NaN below 0. Raises ArgumentError for a negative n."""
+    return polygamma_(input, index(n))  # type: ignore[no-any-return]
+
+
+def digamma(input: Tensor) -> Tensor:
+    """The derivative of `lgamma`; -inf at 0, NaN at negative whole numbers."""
+    return polygamma_(input, 0)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.KEEP, integers="float")
+def logit(input: Array, eps=None):
+    """log(input / (1 - input)), the inverse of `sigmoid`: NaN outside [0, 1]; with eps, of input in [eps, 1 - eps].
+
+    Where eps has moved input the slope is 0.
+    """
+    x = input if eps is None else np.minimum(np.maximum(input, eps), 1 - eps)
+    return np.log(x / (1 - x)), Saved(input=input)
+
+
+@logit.backward
+def logit_backward(dy, saved, needs, eps):
+    x = saved.input
+    if eps is None:
+        return dy / (x * (1 - x))
+    inside = (plain(x) >= eps) & (plain(x) <= 1 - eps)
+    return np.where(inside, dy / np.where(inside, x * (1 - x), 1), 0)
+
+
+@op(cast=Cast.WIDEST, integers="float")
+def xlogy(input: Array, other: Array):
+    """input * log(other), broadcast; 0 where input is 0, unless other is NaN."""
+    return _products(input, other), Saved(input=input, other=other)
+
+
+def _products(x: Any, y: Any) -> Any:
+    gone = (plain(x) == 0) & (plain(y) == plain(y))
+    kind = (x if hasattr(x, "dtype") else y).dtype  # one of them may be a number
+    return np.where(gone, 0, x * np.log(np.where(gone, 1, y).astype(kind)))
+
+
+@xlogy.backward
+def xlogy_backward(dy, saved, needs):
+    x, y = saved.input, saved.other
+    flat = plain(y) <= 0
+    dx = dy * np.where(flat & (plain(x) == 0), 0, np.log(y)) if needs[0] is not None else None
+    return dx, dy * x / y if needs[1] is not None else None
