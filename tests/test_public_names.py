@@ -28,6 +28,7 @@ PLACES = {
         Sequential ModuleList CrossEntropyLoss MSELoss init functional
         ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
+        Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer
     """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
