@@ -18,7 +18,7 @@ TOP = """
     manual_seed get_rng_state set_rng_state save load set_num_threads get_num_threads
     set_float32_matmul_precision get_float32_matmul_precision
     float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool half float double int long finfo device
-    op Cast Saved Primitive nn optim ops models data utils amp cuda Generator Size dtype inference_mode
+    op Cast Saved Primitive nn optim ops models data utils amp autograd cuda Generator Size dtype inference_mode
     channels_last contiguous_format preserve_format strided inf nan pi e initial_seed
 """.split()
 PLACES = {
@@ -53,7 +53,11 @@ PLACES = {
         mlp cnn resnet18 resnet34 resnet50 gpt vit vit_b_16 vit_b_32 vit_l_16 bert BertModel lenet5 convmixer vgg11
         vgg16 vgg16_bn vgg19 alexnet efficientnet_b0 efficientnet_b4 fcn_resnet50 deeplabv3_resnet50 wav2letter
     """,
-    "ampkit.amp": "autocast GradScaler",
+    "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
+    "ampkit.autograd": """
+        Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
+    """,
+    "ampkit.autograd.function": "Function once_differentiable",
 }
 
 
@@ -83,6 +87,8 @@ def test_the_parts_have_theirs(place, name):
         "data",
         "testing",
         "amp",
+        "autograd",
+        "autograd.function",
         "cuda",
     ],
 )
