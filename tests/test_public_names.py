@@ -30,6 +30,9 @@ PLACES = {
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
         Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer
     """,
+    "ampkit.nn.utils": """
+        clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm parameters_to_vector vector_to_parameters
+    """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
         lr_scheduler swa_utils
