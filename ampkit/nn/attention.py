@@ -95,7 +95,7 @@ class MultiheadAttention(Module):
         True blocks, floats are added to the scores, in their dtype. is_causal blocks later keys, if no attn_mask says
         so already.
         average_attn_weights=False gives weights [N, num_heads, L, S]; need_weights=False skips them and is faster.
-        A query that may look at nothing, by booleans or by -inf, gets weights 0, where PyTorch gives NaN.
+        A query that may look at nothing, by booleans or by -inf, gets weights 0 (in PyTorch NaN).
         Raises ShapeError, DTypeError for misfits.
         """
         single = query.ndim == 2
