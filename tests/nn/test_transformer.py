@@ -78,6 +78,9 @@ def test_an_encoder_layer_follows_its_formula(options):
     close(
         layer(tensor(x), src_key_padding_mask=tensor(PADDING)), formula(layer, x, added=closed(PADDING)[:, None, None])
     )
+    stack, later = nn.TransformerEncoder(layer, 1), closed(np.triu(np.ones((S, S), bool), 1))
+    close(stack(tensor(x), is_causal=True), formula(layer, x, added=later))
+    close(stack(tensor(x), tensor(later), is_causal=True), formula(layer, x, added=later))
     table = RNG.standard_normal((N * H, S, S))
     close(layer(tensor(x), tensor(table)), formula(layer, x, added=table.reshape(N, H, S, S)))
 
