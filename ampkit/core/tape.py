@@ -7,7 +7,7 @@ by (node, output). Autocast is off during a sweep: the dtypes were decided in th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,7 @@ def backward(
     if create_graph:
         raise ArgumentError("backward", "create_graph=False", "True", "use ampkit.grad(..., create_graph=True)")
     leaves = None if inputs is None else several(inputs)
-    if leaves is not None and not all(leaf.is_leaf and leaf.requires_grad for leaf in leaves):
+    if leaves is not None and not all(isinstance(x, Tensor) and x.is_leaf and x.requires_grad for x in leaves):
         raise StateError("backward", "inputs that are leaves and require grad", "one that is not", "use ampkit.grad")
     outs = several(tensors)
     seeds = _seeds("backward", "grad_tensors", outs, grad_variables if grad_tensors is None else grad_tensors)
@@ -260,8 +260,8 @@ def grad(
     outs, ins = several(outputs), several(inputs)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
     for position, item in enumerate(ins):
-        if not item.requires_grad:
-            raise StateError("grad", "inputs that require grad", f"input {position} that does not")
+        if not isinstance(item, Tensor) or not item.requires_grad:
+            raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
     retain = create_graph if retain_graph is None else retain_graph
     sweep = _sweep(outs, seeds, ins, create_graph, retain)
     found = [sweep.found.get((sweep.wanted or {})[_key(item.edge)]) for item in ins]
@@ -286,6 +286,9 @@ def _zeros(item: Tensor) -> Tensor:
 
 
 def several(items: Any) -> tuple[Any, ...]:
+    """One Tensor, or a sequence of them, as a tuple. Raises DTypeError for what is neither."""
+    if not isinstance(items, (Tensor, Iterable)):
+        raise DTypeError("backward", "a Tensor or a sequence of them", f"a {type(items).__name__}")
     return (items,) if isinstance(items, Tensor) else tuple(items)
 
 

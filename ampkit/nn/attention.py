@@ -105,25 +105,34 @@ class MultiheadAttention(Module):
         elif not self.batch_first and query.ndim == key.ndim == value.ndim == 3:
             query, key, value = _each(_swap, query, key, value)
         self._check(query, key, value)
-        q, k, v = (self._split(t) for t in self._extended(*self._project(query, key, value)))
-        size, mask = key.shape[1], attn_mask
-        causal = is_causal and mask is None
-        fused = causal and not need_weights and key_padding_mask is None and k.shape[2] == size
-        if causal and not fused:
-            mask = ops.triu(ops.ones((query.shape[1], size), dtype=dtypes.bool_, device=query.device), 1)
-        blocked, added = self._masks(q, k, size, key_padding_mask, mask)
-        p = self.dropout if self.training else 0.0
-        if need_weights:
-            mixed, weights = _weighted(q, k, v, blocked, added, p)
-        else:
-            mixed = ops.scaled_dot_product_attention(q, k, v, _one_mask(blocked, added), p, fused)
-            weights = None
+        mixed, weights = self._attend(query, key, value, key_padding_mask, attn_mask, is_causal, need_weights)
         out = self.out_proj(ops.reshape(_swap(mixed, 1, 2), query.shape))
         if weights is not None and average_attn_weights:
             weights = ops.mean(weights, 1)
         if single:
             return ops.squeeze(out, 0), None if weights is None else ops.squeeze(weights, 0)
         return out if self.batch_first else _swap(out), weights
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        mask: Tensor | None,
+        causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = (self._split(t) for t in self._extended(*self._project(query, key, value)))
+        size, p = key.shape[1], self.dropout if self.training else 0.0
+        causal = causal and mask is None
+        fused = causal and not need_weights and padding is None and k.shape[2] == size
+        if causal and not fused:
+            mask = ops.triu(ops.ones((query.shape[1], size), dtype=dtypes.bool_, device=query.device), 1)
+        blocked, added = self._masks(q, k, size, padding, mask)
+        if need_weights:
+            return _weighted(q, k, v, blocked, added, p)
+        return ops.scaled_dot_product_attention(q, k, v, _one_mask(blocked, added), p, fused), None
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         batch, length = query.shape[0], (key.shape[1:2] or (0,))[0]

@@ -15,6 +15,7 @@ from typing import Any
 from .. import ops
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
+from ..ops.given import checked
 from . import init
 from .attention import MultiheadAttention
 from .container import ModuleList
@@ -226,6 +227,7 @@ class Transformer(Module):
             if parameter.ndim > 1:
                 init.xavier_uniform_(parameter)
 
+    @checked
     def forward(
         self,
         src: Tensor,

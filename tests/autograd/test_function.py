@@ -257,6 +257,11 @@ def test_backward_and_grad_of_several_tensors():
     assert x.grad.tolist() == [3.0, 3.0]
     with pytest.raises(ArgumentError, match="backward: needs 1 grad_tensors, got 2"):
         ampkit.autograd.backward(x.sum(), [None, None])
+    for wrong in (lambda: ampkit.autograd.backward(None), lambda: ampkit.grad(x.sum(), 3)):
+        with pytest.raises(DTypeError, match="needs a Tensor or a sequence of them"):
+            wrong()
+    with pytest.raises(StateError, match="inputs that are Tensors and require grad, got input 1 that does not"):
+        ampkit.grad(x.sum(), [x, 3])
     dx, dw = ampkit.grad(x.sum(), [x, w], materialize_grads=True)
     assert (dx.tolist(), dw.tolist(), dw.dtype) == ([1.0, 1.0], [0.0], ampkit.float64)
     with pytest.raises(ArgumentError, match="is_grads_batched"):

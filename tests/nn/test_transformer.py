@@ -181,3 +181,5 @@ def test_what_does_not_fit_gives_one_clear_line():
         model(ops.zeros(4, 2, E), ops.zeros(3, 1, E))
     with pytest.raises(DTypeError, match="MultiheadAttention: needs a Tensor for `query`, got ndarray"):
         nn.TransformerEncoderLayer(E, H, 5)(np.zeros((3, 2, E), np.float32))
+    with pytest.raises(DTypeError, match="Transformer: needs a Tensor for `tgt`, got None"):
+        model(ops.zeros(4, 2, E), None)
