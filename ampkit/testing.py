@@ -8,7 +8,7 @@ check(Case("softplus", normal(3, 4), beta=2.0))
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from . import backends
 from .core import dtypes
 from .core.dtypes import DType, bfloat16, float16, float32, float64
-from .core.errors import ArgumentError
+from .core.errors import ArgumentError, DTypeError
 from .core.op import ops as registry
 from .core.policy import Cast, autocast
 from .core.recording import no_grad
@@ -188,23 +188,25 @@ def _array(value: Any) -> Array:
 STEP = 1e-5  # of central differences in float64: truncation ~ step^2, rounding ~ 2^-53 / step, both near 1e-11
 
 
-def gradcheck(function: Function, inputs: list[Tensor], tolerance: float = 1e-6) -> None:
-    """Check the gradients of `function(*inputs)` against central differences along random directions, in float64.
+def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
+    """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
 
-    Raises AssertionError naming the first input whose gradient is off.
+    Returns True, or raises AssertionError naming the first input whose gradient is off, DTypeError for inputs that
+    require grad in another dtype.
     """
+    inputs = _points("gradcheck", inputs)
     generator = np.random.default_rng(0)
-    outs = _floats(function(*inputs))
+    outs = _floats(func(*inputs))
     seeds = [_placed(_fixed(generator.normal(size=o.shape))) for o in outs]
-    _compare(
-        _gradients(outs, inputs, seeds), lambda *x: _dot(_floats(function(*x)), seeds), inputs, generator, tolerance
-    )
+    _compare(_gradients(outs, inputs, seeds), lambda *x: _dot(_floats(func(*x)), seeds), inputs, generator, tolerance)
+    return True
 
 
-def gradgradcheck(function: Function, inputs: list[Tensor], tolerance: float = 1e-5) -> None:
-    """Check the gradients of the gradients of `function` against central differences of its gradients, in float64."""
+def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-5) -> bool:
+    """Check the gradients of the gradients of `func` against central differences of its gradients; see gradcheck."""
+    inputs = _points("gradgradcheck", inputs)
     generator = np.random.default_rng(1)
-    outs = _floats(function(*inputs))
+    outs = _floats(func(*inputs))
     seeds = [_placed(_fixed(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
     points = [x for x in inputs if x.requires_grad]
     first = _gradients(outs, inputs, seeds, create_graph=True)
@@ -223,10 +225,20 @@ def gradgradcheck(function: Function, inputs: list[Tensor], tolerance: float = 1
     def projected(*moved: Tensor) -> float:
         left = iter(moved[: len(points)])
         fresh = [next(left) if x.requires_grad else x for x in inputs]
-        found = _gradients(_floats(function(*fresh)), fresh, list(moved[len(points) :]))
+        found = _gradients(_floats(func(*fresh)), fresh, list(moved[len(points) :]))
         return sum(float((g.array * w.array).sum()) for g, w in zip(found, weights, strict=True) if g is not None)
 
     _compare(second, projected, variables, generator, tolerance)
+    return True
+
+
+def _points(where: str, inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    found = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for item in found:
+        if item.requires_grad and item.dtype != float64:
+            cure = "differences need its precision: x.detach().double().requires_grad_()"
+            raise DTypeError(where, "float64 inputs", item.dtype.name, cure)
+    return found
 
 
 def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], generator: Any, tolerance: float) -> None:

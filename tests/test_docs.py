@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytorch_page
 
 import ampkit
 from ampkit import nn, ops, optim, testing
@@ -65,6 +66,11 @@ def test_the_bodies_of_add_a_backend_are_picked_and_precise():
     finally:
         for primitive, bodies in before:
             primitive.bodies["cpu"][:] = bodies
+
+
+@pytest.mark.cpu
+def test_the_page_for_pytorchs_users_lists_what_there_is():
+    assert pytorch_page.PAGE.read_text() == pytorch_page.page(), "run python -m tests.pytorch_page"
 
 
 def test_every_link_leads_somewhere():

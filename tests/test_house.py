@@ -20,12 +20,12 @@ ROWS = [
     ("ops", {"ops"}),
     (
         "parts",
-        {"arena", "flat", "lossscale", "overflow", "scaler", "optim"}
-        | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "cuda", "linalg"},
+        {"arena", "flat", "slot", "lossscale", "overflow", "scaler", "optim"}
+        | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "autograd", "cuda", "linalg"},
     ),
     ("bodies", {"backends.cuda.mapped"}),  # backends/<name>/<stem>.py: see is_body
     ("services", {"config", "doctor", "capture", "profiler", "checkpoint"}),
-    ("a run", {"build", "train", "journal", "bench"}),
+    ("a run", {"tasks", "feeds", "build", "train", "journal", "bench"}),
     ("doors", {"cli", "display", "__main__", ""}),
 ]
 DOORS_ALONE = {"rich", "argparse"}

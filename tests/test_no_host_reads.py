@@ -9,6 +9,7 @@ from cuda_on_cpu.emulated_products import EmulatedProducts
 
 import ampkit
 from ampkit import backends, nn, ops, optim
+from ampkit.autograd import Function
 from ampkit.backends.cuda.device import CUDA
 from ampkit.models import cnn
 from ampkit.models.transformer import GPT
@@ -87,6 +88,51 @@ def test_no_step_after_the_first_reads_the_device(model, optimizer, dtype):
     training.step()
     before = cupy_like.waits[0]
     losses = [training.step()[0] for _ in range(3)]
+    assert cupy_like.waits[0] == before
+    assert all(np.isfinite(loss.item()) for loss in losses)
+
+
+class Cube(Function):
+    """x^3, which casts its input."""
+
+    @staticmethod
+    @ampkit.amp.custom_fwd(device_type="cuda", cast_inputs=ampkit.float32)
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3, x * 2
+
+    @staticmethod
+    @ampkit.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, dy, _):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * dy
+
+
+class Masked(nn.Module):
+    """An encoder with masks of both kinds and hooks, and a Function behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+        self.head = nn.Linear(8, 5)
+        self.body.register_full_backward_hook(lambda module, into, out: None)
+        self.head.weight.register_hook(lambda gradient: gradient * 2)
+        self.head.bias.register_post_accumulate_grad_hook(lambda p: p.grad * 2)
+        self.mask = nn.Transformer.generate_square_subsequent_mask(3, device="cuda")
+        self.padding = ampkit.tensor([[False, False, True], [False, True, True]], device="cuda")
+
+    def forward(self, x):
+        y = self.body(x, self.mask, self.padding)
+        y = y + self.body.layers[0].self_attn(y, y, y, self.padding, attn_mask=self.mask)[0]
+        return self.head(Cube.apply(y)[0])
+
+
+def test_nor_does_one_with_masks_hooks_and_a_function_of_its_own(monkeypatch):
+    monkeypatch.setitem(MODELS, "masked", (Masked, lambda rng: rng.standard_normal((2, 3, 8)).astype(np.float32)))
+    training = Training("masked", "adamw", ampkit.float16)
+    training.step()
+    before = cupy_like.waits[0]
+    losses = [training.step()[0] for _ in range(2)]
     assert cupy_like.waits[0] == before
     assert all(np.isfinite(loss.item()) for loss in losses)
 

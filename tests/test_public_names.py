@@ -18,7 +18,7 @@ TOP = """
     manual_seed get_rng_state set_rng_state save load set_num_threads get_num_threads
     set_float32_matmul_precision get_float32_matmul_precision
     float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool half float double int long finfo device
-    op Cast Saved Primitive nn optim ops models data utils amp cuda Generator Size dtype inference_mode
+    op Cast Saved Primitive nn optim ops models data utils amp autograd cuda Generator Size dtype inference_mode
     channels_last contiguous_format preserve_format strided inf nan pi e initial_seed
 """.split()
 PLACES = {
@@ -35,6 +35,10 @@ PLACES = {
     "ampkit.nn.utils.rnn": """
         PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence pad_sequence unpad_sequence
         unpack_sequence
+        Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer
+    """,
+    "ampkit.nn.utils": """
+        clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm parameters_to_vector vector_to_parameters
     """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
@@ -61,6 +65,11 @@ PLACES = {
     """,
     "ampkit.amp": "autocast GradScaler",
     "ampkit.linalg": "norm vector_norm matrix_norm multi_dot vecdot",
+    "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
+    "ampkit.autograd": """
+        Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
+    """,
+    "ampkit.autograd.function": "Function once_differentiable",
 }
 
 
@@ -91,6 +100,8 @@ def test_the_parts_have_theirs(place, name):
         "data",
         "testing",
         "amp",
+        "autograd",
+        "autograd.function",
         "cuda",
         "linalg",
     ],

@@ -14,6 +14,7 @@ from .tensor import Tensor
 # By order of registration: the output of the node, and what is called with (gradient, scale tag).
 Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
 of_leaves: dict[int, Hooks] = {}  # by the id of the leaf
+after: dict[int, dict[int, Callable[[Tensor], None]]] = {}  # likewise: what is called once its gradient is written
 _serial = count().__next__
 _LAST = 2**62  # what is retained is what the hooks made of it
 
@@ -39,12 +40,35 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
     """Call `hook(gradient)` in every backward, once the whole gradient of `tensor` is there.
 
     What it returns, if anything, replaces the gradient: a Tensor of its shape and dtype. A hook on a leaf is called
-    when the walk is done; one on a leaf does not see the gradients that `ampkit.grad` returns.
+    when the walk is done, and also for what `ampkit.grad` returns. The gradient of a Parameter is float32 (float64 for
+    one of float64), and multiplied by the loss scale if the loss was scaled. It must not be changed in place.
     Raises StateError for a tensor that requires no grad, DTypeError for something that cannot be called.
     """
     if not callable(hook):
         raise DTypeError("register_hook", "a callable", f"a {type(hook).__name__}")
     return _add(tensor, lambda gradient, tag: hook(gradient))
+
+
+def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], None]) -> Handle:
+    """Call `hook(leaf)` after every backward that has written `leaf.grad`, once the walk is done.
+
+    Raises StateError for anything but a leaf that requires grad, DTypeError for something that cannot be called.
+    """
+    where = "register_post_accumulate_grad_hook"
+    if not callable(hook):
+        raise DTypeError(where, "a callable", f"a {type(hook).__name__}")
+    if leaf.edge is None or not leaf.is_leaf:
+        got = "the result of an operation" if leaf.edge is not None else "a tensor that does not"
+        raise StateError(where, "a leaf that requires grad", got)
+    hooks, key = _of(leaf, after), _serial()
+    hooks[key] = hook
+    return Handle(hooks, key)
+
+
+def call_after(leaf: Tensor) -> None:
+    """Call the hooks of a leaf whose gradient is written."""
+    for hook in list(after[id(leaf)].values()):
+        hook(leaf)
 
 
 def retain_grad(tensor: Tensor) -> None:
@@ -67,12 +91,17 @@ def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None
     if node is not None:
         hooks = node.hooks = {} if node.hooks is None else node.hooks
     else:
-        if id(tensor) not in of_leaves:
-            weakref.finalize(tensor, of_leaves.pop, id(tensor), None)
-        hooks = of_leaves.setdefault(id(tensor), {})
+        hooks = _of(tensor, of_leaves)
     key = _serial() if key is None else key
     hooks[key] = (tensor.edge[1], function)
     return Handle(hooks, key)
+
+
+def _of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
+    # The hooks of a leaf, which go with it.
+    if id(leaf) not in table:
+        weakref.finalize(leaf, table.pop, id(leaf), None)
+    return table.setdefault(id(leaf), {})  # type: ignore[no-any-return]
 
 
 def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
@@ -96,3 +125,4 @@ def _fitting(found: Any, gradient: Any) -> Tensor:
 
 Tensor.register_hook = register_hook  # type: ignore[attr-defined]
 Tensor.retain_grad = retain_grad  # type: ignore[attr-defined]
+Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook  # type: ignore[attr-defined]

@@ -176,6 +176,9 @@ class Op:
         found = ", ".join(sorted({i.device for i in inputs if isinstance(i, Tensor)}))
         return DeviceError(self.name, "tensors on one device", found, "move them with .to(device)")
 
+    def __reduce__(self) -> str:
+        return str(vars(self)["__qualname__"])  # copied and pickled by name, as functions are
+
     def __repr__(self) -> str:
         return f"<op {self.name} ({self.cast.value})>"
 

@@ -141,6 +141,14 @@ def leave(token: Token[Region | None]) -> None:
     _stack.reset(token)
 
 
+def on_alone(entry: Region | None, device_type: str) -> Region | None:
+    """`entry` as it is in force for tensors on `device_type`, and for no others."""
+    if entry is None:
+        return None
+    policies = {**dict.fromkeys(_DEFAULT), device_type: entry.policies[need_kind(device_type)]}
+    return Region(entry.owner, policies, tuple(policies.values()), entry.cache, None)
+
+
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
     """Whether ops on `device_type` run under a policy here."""
     return _in_force(device_type) is not None
@@ -149,18 +157,19 @@ def is_autocast_enabled(device_type: str = "cpu") -> bool:
 def get_autocast_dtype(device_type: str = "cpu") -> DType:
     """The 16-bit format of the region in force on `device_type`, or that device's default outside of one."""
     policy = _in_force(device_type)
-    return _DEFAULT[_need_kind(device_type)] if policy is None else policy.dtype
+    return _DEFAULT[need_kind(device_type)] if policy is None else policy.dtype
 
 
 def _in_force(device_type: str) -> Policy | None:
     entry = _stack.get()
-    return None if entry is None else entry.policies[_need_kind(device_type)]
+    return None if entry is None else entry.policies[need_kind(device_type)]
 
 
 _DEFAULT = {"cpu": bfloat16, "cuda": float16}
 
 
-def _need_kind(device_type: Any) -> str:
+def need_kind(device_type: Any) -> str:
+    """`device_type`. Raises DeviceError for anything but "cpu" or "cuda"."""
     if device_type not in _DEFAULT:
         raise DeviceError("autocast", "device_type 'cpu' or 'cuda'", repr(device_type))
     return str(device_type)
@@ -190,7 +199,7 @@ class autocast:
             raise DTypeError("autocast", "device_type as 'cpu', 'cuda' or None", repr(device_type), cure)
         if policy is not None and (dtype is not None or not isinstance(policy, Policy)):
             raise ArgumentError("autocast", "a Policy, and no dtype beside it", f"policy={policy!r}, dtype={dtype!r}")
-        kinds = tuple(_DEFAULT) if device_type is None else (_need_kind(device_type),)
+        kinds = tuple(_DEFAULT) if device_type is None else (need_kind(device_type),)
         if device_type is not None and enabled:
             backends.get(device_type)
         self._cache = cache_enabled is None or bool(cache_enabled)

@@ -7,7 +7,7 @@ by (node, output). Autocast is off during a sweep: the dtypes were decided in th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from . import hooks, policy, quiet
-from .dtypes import FLOATS, DType, accumulator, float64, is_float
+from .adding import added, fit
+from .dtypes import FLOATS, DType, is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
-from .primitive import Primitive
 from .recording import set_grad_enabled
 from .scaletag import ScaleTag, mixed_scales
 from .tensor import Edge, Tensor, tick
@@ -86,65 +86,6 @@ def alias(array: Array, edge: Edge) -> Tensor:
     return attach(array, Node(_ALIAS, (edge,), ()))
 
 
-def fit(node: Node, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
-    """`gradient` summed, in its accumulator, over the axes that broadcasting from `shape` added; then cast in turn.
-
-    Raises ShapeError, with the name of the node's op, for a gradient that broadcasting cannot explain.
-    """
-    if isinstance(gradient, (np.generic, float, int)):  # NumPy's arithmetic turns a 0-d array into a scalar
-        gradient = np.asarray(gradient, None if isinstance(gradient, np.generic) else float64)
-    if getattr(gradient, "shape", None) != shape:
-        lead = _lead(node, gradient, shape)
-        axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
-        gradient = (_sum_over if _is_taped(gradient) else sum_over)(gradient, axes).reshape(shape)
-    for dtype in dtypes:
-        if dtype is not None:
-            gradient = _as(gradient, dtype)
-    return gradient
-
-
-def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
-    return _as(gradient, accumulator(gradient.dtype)).sum(axes, keepdims=True)
-
-
-sum_over = Primitive("sum_over", "reduce", _sum_over)  # (gradient, axes): summed over them, which stay with length 1
-
-
-def _lead(node: Node, gradient: Any, shape: tuple[int, ...]) -> int:
-    # How many axes broadcasting put in front.
-    found = getattr(gradient, "shape", None)
-    lead = -1 if found is None else len(found) - len(shape)
-    if found is None or lead < 0 or any(n not in (1, m) for n, m in zip(shape, found[lead:], strict=True)):
-        got = type(gradient).__name__ if found is None else str(tuple(found))
-        raise ShapeError(f"{node.op.name}_backward", f"a gradient of the input's shape {tuple(shape)}", got)
-    return lead
-
-
-def _sum(held: Any, gradient: Any) -> Any:
-    return _add(held, gradient) if _is_taped(held) or _is_taped(gradient) else sum_of_two(held, gradient)
-
-
-def _add(held: Any, gradient: Any) -> Any:
-    # In the accumulator, rounded once: to NumPy too, but by its slow conversions, element by element.
-    dtype = held.dtype
-    wide = accumulator(dtype)
-    total = _as(held, wide) + _as(gradient, wide)
-    return _as(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
-
-
-sum_of_two = Primitive("sum_of_two", "tape", _add)  # (gradient, another of its shape): their sum, like the first
-
-
-def _as(gradient: Any, dtype: DType) -> Any:
-    if gradient.dtype == dtype:
-        return gradient
-    return gradient.astype(dtype) if _is_taped(gradient) else backends.of(gradient).cast(gradient, dtype)
-
-
-def _is_taped(gradient: Any) -> bool:
-    return hasattr(gradient, "tensor")
-
-
 class Sweep:
     """One walk back over the tape, from the newest node to the oldest.
 
@@ -164,17 +105,15 @@ class Sweep:
         self._tags: dict[Node, ScaleTag | None] = {}
         self._heap: list[tuple[int, Node]] = []
         self._late: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # the gradients of leaves that have hooks
+        self._written: dict[Tensor, None] = {}  # the leaves that have hooks for afterwards
         self.tag: ScaleTag | None = None  # the scale of the gradients that the node in hand received
 
     def add(self, source: Any, index: int, gradient: Any, tag: ScaleTag | None) -> None:
         """Add `gradient` to what output `index` of a node, or a leaf, has received so far."""
         if isinstance(source, Node):
             self._add_to_node(source, index, gradient, tag)
-        elif self.wanted is None:
+        elif self.wanted is None or (id(source), 0) in self.wanted:
             self._add_to_leaf(source, gradient, tag)
-        elif (place := self.wanted.get((id(source), 0))) is not None:
-            held = self.found.get(place)
-            self.found[place] = gradient if held is None else _sum(held, gradient)
 
     def homes(self, node: Node) -> list[Any]:
         """Per input of `node`, the memory in which a backward may leave the gradient: an optimizer's, for the first one
@@ -192,9 +131,15 @@ class Sweep:
             held = self._late.get(leaf)
             if held is not None and held[1] is not tag:
                 raise mixed_scales("backward")
-            self._late[leaf] = (gradient if held is None else _sum(held[0], gradient), tag)
-            return
-        leaf.accumulate(gradient, tag)
+            self._late[leaf] = (gradient if held is None else added(held[0], gradient), tag)
+        elif self.wanted is None:
+            leaf.accumulate(gradient, tag)
+        else:
+            place = self.wanted[id(leaf), 0]
+            held = self.found.get(place)
+            self.found[place] = gradient if held is None else added(held, gradient)
+        if hooks.after and self.wanted is None and id(leaf) in hooks.after:
+            self._written[leaf] = None
 
     def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
         held = self._held.get(node)
@@ -204,7 +149,7 @@ class Sweep:
             heapq.heappush(self._heap, (-node.serial, node))
         elif self._tags[node] is not tag:
             raise mixed_scales("backward")
-        held[index] = gradient if held[index] is None else _sum(held[index], gradient)
+        held[index] = gradient if held[index] is None else added(held[index], gradient)
 
     def run(self) -> None:
         """Walk until no gradient is on its way."""
@@ -221,7 +166,12 @@ class Sweep:
         for leaf, (gradient, tag) in self._late.items():
             found = [gradient]
             hooks.run(hooks.of_leaves[id(leaf)], found, tag)
-            leaf.accumulate(found[0], tag)
+            if self.wanted is None:
+                leaf.accumulate(found[0], tag)
+            else:
+                self.found[self.wanted[id(leaf), 0]] = found[0]
+        for leaf in self._written:
+            hooks.call_after(leaf)
 
     def _visit(self, node: Node, dys: list[Any]) -> None:
         if node.saved is None:
@@ -245,24 +195,46 @@ def _key(edge: Edge | None) -> tuple[int, int]:
 
 
 def backward(
-    tensor: Tensor,
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+) -> None:
+    """Add the gradients of `tensors` (times `grad_tensors`, each 1 for a single element) to `.grad` of every leaf.
+
+    retain_graph=True keeps what the nodes saved, so that a second backward can follow. inputs: the only leaves to
+    write. Raises StateError if a tensor is not on the tape or its graph was used, ShapeError for a missing or misfit
+    gradient, ArgumentError for create_graph=True: second derivatives come from `ampkit.grad`. grad_variables is an old
+    name of grad_tensors.
+    """
+    if create_graph:
+        raise ArgumentError("backward", "create_graph=False", "True", "use ampkit.grad(..., create_graph=True)")
+    leaves = None if inputs is None else several(inputs)
+    if leaves is not None and not all(isinstance(x, Tensor) and x.is_leaf and x.requires_grad for x in leaves):
+        raise StateError("backward", "inputs that are leaves and require grad", "one that is not", "use ampkit.grad")
+    outs = several(tensors)
+    seeds = _seeds("backward", "grad_tensors", outs, grad_variables if grad_tensors is None else grad_tensors)
+    _sweep(outs, seeds, None, taped=False, retain=bool(retain_graph), leaves=leaves)
+
+
+def _backward(
+    self: Tensor,
     gradient: Tensor | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
-    """Add d(tensor)/d(leaf) to `.grad` of every leaf that requires grad, times `gradient` (1 for a single element).
+    """Add the gradient of this tensor (times `gradient`) to `.grad` of every leaf; see `ampkit.autograd.backward`."""
+    backward(self, None if gradient is None else (gradient,), retain_graph, create_graph, inputs=inputs)
 
-    retain_graph=True keeps what the nodes saved, so that a second backward can follow. inputs: the only leaves to
-    write. Raises StateError if `tensor` is not on the tape or its graph was used, ShapeError for a missing or misfit
-    `gradient`, ArgumentError for create_graph=True: second derivatives come from `ampkit.grad`.
-    """
-    if create_graph:
-        raise ArgumentError("backward", "create_graph=False", "True", "use ampkit.grad(..., create_graph=True)")
-    leaves = None if inputs is None else several(inputs)
-    if leaves is not None and not all(leaf.is_leaf and leaf.requires_grad for leaf in leaves):
-        raise StateError("backward", "inputs that are leaves and require grad", "one that is not", "use ampkit.grad")
-    _sweep((tensor,), (gradient,), None, taped=False, retain=bool(retain_graph), leaves=leaves)
+
+def _seeds(where: str, what: str, outs: tuple[Any, ...], given: Any) -> tuple[Any, ...]:
+    seeds = (None,) * len(outs) if given is None else several(given)
+    if len(seeds) != len(outs):
+        raise ArgumentError(where, f"{len(outs)} {what}", f"{len(seeds)}")
+    return seeds
 
 
 def grad(
@@ -271,35 +243,52 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of `outputs` (times `grad_outputs`) with respect to `inputs`, in their order; leaves stay untouched.
 
     create_graph=True records the gradients, so that they can be differentiated again. An input that no output depends
-    on raises StateError, or gives None with allow_unused=True. The gradients carry no scale tag.
+    on raises StateError, or gives None with allow_unused=True, zeros with materialize_grads=True. The gradients carry
+    no scale tag. Raises ArgumentError for only_inputs=False and is_grads_batched=True, which are not here.
     """
+    if not only_inputs or is_grads_batched:
+        wrong = "only_inputs=False" if not only_inputs else "is_grads_batched=True"
+        raise ArgumentError("grad", "only_inputs=True and is_grads_batched=False", wrong)
     outs, ins = several(outputs), several(inputs)
-    seeds = (None,) * len(outs) if grad_outputs is None else several(grad_outputs)
-    if len(seeds) != len(outs):
-        raise ArgumentError("grad", f"{len(outs)} grad_outputs", f"{len(seeds)}")
+    seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
     for position, item in enumerate(ins):
-        if not item.requires_grad:
-            raise StateError("grad", "inputs that require grad", f"input {position} that does not")
+        if not isinstance(item, Tensor) or not item.requires_grad:
+            raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
     retain = create_graph if retain_graph is None else retain_graph
     sweep = _sweep(outs, seeds, ins, create_graph, retain)
     found = [sweep.found.get((sweep.wanted or {})[_key(item.edge)]) for item in ins]
+    if materialize_grads:
+        return tuple([_zeros(i) if f is None else _given(f, create_graph) for i, f in zip(ins, found, strict=True)])
     if not allow_unused and any(f is None for f in found):
         cure = "pass allow_unused=True for None there"
         raise StateError("grad", "outputs that depend on every input", "an input that none depends on", cure)
-    return tuple(None if f is None else f.tensor if create_graph else Tensor(_owned(f)) for f in found)
+    return tuple([None if f is None else _given(f, create_graph) for f in found])
 
 
-def _owned(gradient: Array) -> Array:
+def _given(gradient: Any, taped: bool) -> Tensor:
+    if taped:
+        return gradient.tensor  # type: ignore[no-any-return]
     # Broadcasting makes read-only gradients of many equal values.
-    return gradient if getattr(gradient.flags, "writeable", True) else gradient.copy()
+    return Tensor(gradient if getattr(gradient.flags, "writeable", True) else gradient.copy())
+
+
+def _zeros(item: Tensor) -> Tensor:
+    assert item.edge is not None
+    return Tensor(backends.of(item.array).zeros(*item.edge[2:]))
 
 
 def several(items: Any) -> tuple[Any, ...]:
+    """One Tensor, or a sequence of them, as a tuple. Raises DTypeError for what is neither."""
+    if not isinstance(items, (Tensor, Iterable)):
+        raise DTypeError("backward", "a Tensor or a sequence of them", f"a {type(items).__name__}")
     return (items,) if isinstance(items, Tensor) else tuple(items)
 
 
@@ -346,4 +335,4 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
     return seed
 
 
-Tensor.backward = backward  # type: ignore[attr-defined]
+Tensor.backward = _backward  # type: ignore[attr-defined]

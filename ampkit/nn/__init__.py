@@ -87,6 +87,12 @@ from .unpool import (
     MaxUnpool1d,
     MaxUnpool2d,
     MaxUnpool3d,
+from .transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
 )
 from .upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 
@@ -217,6 +223,11 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "TripletMarginLoss",
     "TripletMarginWithDistanceLoss",
     "Unflatten",

@@ -14,7 +14,7 @@ from ..core.tensor import Tensor
 from ..ops.given import checked
 from . import init
 from .linear import Linear
-from .making import new, probability, refuse, sizes
+from .making import new, probability, sizes
 from .module import Module
 
 
@@ -24,7 +24,8 @@ class MultiheadAttention(Module):
     in_proj_weight [3 embed_dim, embed_dim] stacks the projections of query, key and value (with kdim or vdim they are
     q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias [3 embed_dim], out_proj a Linear. Weights of the
     input projections start xavier-uniform, biases as zeros. batch_first=False takes [L, N, E], True [N, L, E].
-    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. add_bias_kv and add_zero_attn raise ArgumentError.
+    add_bias_kv puts a learned key and value behind the others, bias_k and bias_v [1, 1, embed_dim], xavier-normal;
+    add_zero_attn then one of zeros. No mask blocks them. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
     """
 
     def __init__(
@@ -44,14 +45,16 @@ class MultiheadAttention(Module):
         super().__init__()
         where = "MultiheadAttention"
         sizes(where, embed_dim=embed_dim, num_heads=num_heads, kdim=kdim or embed_dim, vdim=vdim or embed_dim)
-        refuse(where, add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
         if embed_dim % num_heads:
             raise ArgumentError(where, "embed_dim that num_heads divides", f"{embed_dim} and {num_heads}")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.dropout, self.batch_first = probability(where, dropout), batch_first
+        self.add_zero_attn = add_zero_attn
         self._make_weights(device, dtype)
         self.register_parameter("in_proj_bias", new((3 * embed_dim,), device, dtype) if bias else None)
+        for name in ("bias_k", "bias_v"):
+            self.register_parameter(name, new((1, 1, embed_dim), device, dtype) if add_bias_kv else None)
         self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
         self.reset_parameters()
 
@@ -70,6 +73,9 @@ class MultiheadAttention(Module):
         if self.in_proj_bias is not None:
             init.zeros_(self.in_proj_bias)
             init.zeros_(self.out_proj.bias)
+        if self.bias_k is not None:
+            init.xavier_normal_(self.bias_k)
+            init.xavier_normal_(self.bias_v)
 
     @checked
     def forward(
@@ -86,9 +92,11 @@ class MultiheadAttention(Module):
         """query [N, L, E], key [N, S, kdim], value [N, S, vdim] -> ([N, L, E], weights [N, L, S] or None).
 
         Without a batch axis N is left out everywhere. key_padding_mask [N, S], attn_mask [L, S] or [N num_heads, L, S]:
-        True blocks, floats are added to the scores. is_causal blocks later keys, if no attn_mask says so already.
+        True blocks, floats are added to the scores, in their dtype. is_causal blocks later keys, if no attn_mask says
+        so already.
         average_attn_weights=False gives weights [N, num_heads, L, S]; need_weights=False skips them and is faster.
-        A query that may look at nothing gets weights 0 from boolean masks. Raises ShapeError, DTypeError for misfits.
+        A query that may look at nothing, by booleans or by -inf, gets weights 0 (in PyTorch NaN).
+        Raises ShapeError, DTypeError for misfits.
         """
         single = query.ndim == 2
         if single:
@@ -97,17 +105,34 @@ class MultiheadAttention(Module):
         elif not self.batch_first and query.ndim == key.ndim == value.ndim == 3:
             query, key, value = _each(_swap, query, key, value)
         self._check(query, key, value)
-        blocked, added = self._masks(query, key, key_padding_mask, attn_mask, is_causal)
-        q, k, v = (self._split(t) for t in self._project(query, key, value))
-        mixed, weights = (_weighted if need_weights else _fused)(
-            q, k, v, blocked, added, self.dropout if self.training else 0.0
-        )
+        mixed, weights = self._attend(query, key, value, key_padding_mask, attn_mask, is_causal, need_weights)
         out = self.out_proj(ops.reshape(_swap(mixed, 1, 2), query.shape))
         if weights is not None and average_attn_weights:
             weights = ops.mean(weights, 1)
         if single:
             return ops.squeeze(out, 0), None if weights is None else ops.squeeze(weights, 0)
         return out if self.batch_first else _swap(out), weights
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        mask: Tensor | None,
+        causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = (self._split(t) for t in self._extended(*self._project(query, key, value)))
+        size, p = key.shape[1], self.dropout if self.training else 0.0
+        causal = causal and mask is None
+        fused = causal and not need_weights and padding is None and k.shape[2] == size
+        if causal and not fused:
+            mask = ops.triu(ops.ones((query.shape[1], size), dtype=dtypes.bool_, device=query.device), 1)
+        blocked, added = self._masks(q, k, size, padding, mask)
+        if need_weights:
+            return _weighted(q, k, v, blocked, added, p)
+        return ops.scaled_dot_product_attention(q, k, v, _one_mask(blocked, added), p, fused), None
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         batch, length = query.shape[0], (key.shape[1:2] or (0,))[0]
@@ -127,28 +152,31 @@ class MultiheadAttention(Module):
         biases = [None] * 3 if self.in_proj_bias is None else ops.chunk(self.in_proj_bias, 3)
         return [ops.linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
 
+    def _extended(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        # With the key and value that were learned, and those of zeros, behind the others.
+        n, size = k.shape[0], self.embed_dim
+        more = [] if self.bias_k is None else [(self.bias_k, self.bias_v)]
+        if self.add_zero_attn:
+            more.append((ops.zeros((1, 1, size), dtype=k.dtype, device=k.device),) * 2)
+        for last in more:
+            k, v = (ops.cat([t, ops.expand(one, n, 1, size)], 1) for t, one in zip((k, v), last, strict=True))
+        return [q, k, v]
+
     def _split(self, t: Tensor) -> Tensor:
         return _swap(ops.reshape(t, (*t.shape[:2], self.num_heads, self.head_dim)), 1, 2)
 
-    def _masks(self, query: Tensor, key: Tensor, padding: Tensor | None, mask: Tensor | None, causal: bool) -> Any:
+    def _masks(self, q: Tensor, k: Tensor, size: int, padding: Tensor | None, mask: Tensor | None) -> Any:
         # (blocked, added): what booleans forbid and what floats add, each broadcasting to [N, heads, L, S], or None.
-        n, length, size = query.shape[0], query.shape[1], key.shape[1]
-        if mask is None and causal:
-            mask = ops.triu(ops.ones((length, size), dtype=dtypes.bool_, device=query.device), 1)
-        forms = []
+        (n, heads, length, _), forms = q.shape, []
         if padding is not None:
             forms.append(_shaped("key_padding_mask", padding, {(n, size): (n, 1, 1, size)}))
         if mask is not None:
-            heads = (n, self.num_heads, length, size)
-            forms.append(
-                _shaped(
-                    "attn_mask",
-                    mask,
-                    {(length, size): (1, 1, length, size), (heads[0] * heads[1], length, size): heads},
-                )
-            )
+            known = {(length, size): (1, 1, length, size), (n * heads, length, size): (n, heads, length, size)}
+            forms.append(_shaped("attn_mask", mask, known))
+        if k.shape[2] > size:  # nothing blocks what was put behind
+            forms = [ops.pad(m, (0, k.shape[2] - size)) for m in forms]
         blocked = [m for m in forms if m.dtype == dtypes.bool_]
-        added = [m for m in forms if m.dtype != dtypes.bool_]
+        added = [ops.to(m, dtype=q.dtype) for m in forms if m.dtype != dtypes.bool_]
         return _joined(ops.logical_or, blocked), _joined(ops.add, added)
 
     def extra_repr(self) -> str:
@@ -178,20 +206,19 @@ def _joined(join: Callable[[Tensor, Tensor], Tensor], masks: list[Tensor]) -> Te
     return functools.reduce(join, masks) if masks else None
 
 
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, blocked: Tensor | None, added: Tensor | None, p: float
-) -> tuple[Tensor, None]:
-    mask = added
-    if blocked is not None:
-        mask = ops.logical_not(blocked) if added is None else ops.where(blocked, -math.inf, added)
-    return ops.scaled_dot_product_attention(q, k, v, mask, p), None
+def _one_mask(blocked: Tensor | None, added: Tensor | None) -> Tensor | None:
+    if blocked is None:
+        return added
+    return ops.logical_not(blocked) if added is None else ops.where(blocked, -math.inf, added)
 
 
 def _weighted(
     q: Tensor, k: Tensor, v: Tensor, blocked: Tensor | None, added: Tensor | None, p: float
 ) -> tuple[Tensor, Tensor]:
     scores = ops.matmul(q * q.shape[-1] ** -0.5, _swap(k, -2, -1))
-    scores = scores if added is None else scores + added
+    if added is not None:
+        scores, infinite = scores + added, ops.eq(added, -math.inf)
+        blocked = infinite if blocked is None else ops.logical_or(blocked, infinite)
     if blocked is None:
         weights = ops.softmax(scores, -1)
     else:  # a finite fill, then exact zeros: a row that is blocked throughout stays free of NaN

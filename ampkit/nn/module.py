@@ -34,12 +34,15 @@ class Module(Tree):
             _unsaved=set(),
             _forward_pre_hooks={},
             _forward_hooks={},
+            _backward_pre_hooks={},
+            _backward_hooks={},
+            _hooked=False,
         )
 
     # calling it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._forward_hooks or self._forward_pre_hooks:
+        if self._hooked:
             return hooks.call(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
@@ -54,7 +57,7 @@ class Module(Tree):
 
         with_kwargs=True calls `hook(module, args, kwargs)`, which returns both or None.
         """
-        return hooks.register(self._forward_pre_hooks, hook, with_kwargs, prepend)
+        return hooks.register(self, self._forward_pre_hooks, hook, with_kwargs, prepend)
 
     def register_forward_hook(
         self,
@@ -69,7 +72,24 @@ class Module(Tree):
         with_kwargs=True calls `hook(module, args, kwargs, output)`. always_call, also after an error, is not here.
         """
         refuse("register_forward_hook", always_call=always_call)
-        return hooks.register(self._forward_hooks, hook, with_kwargs, prepend)
+        return hooks.register(self, self._forward_hooks, hook, with_kwargs, prepend)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+        """Call `hook(module, grad_output)` in a backward, before it passes this module.
+
+        grad_output: a tuple of the gradients of the outputs, None for one without. What the hook returns, if anything,
+        replaces it: a tuple as long, or the one.
+        """
+        return hooks.register(self, self._backward_pre_hooks, hook, False, prepend)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+        """Call `hook(module, grad_input, grad_output)` in a backward, once it has passed this module.
+
+        grad_input: a tuple of the gradients of the positional arguments, None for one without; where none of them
+        requires grad, all are, and the hook is called when grad_output is there. What it returns, if anything, replaces
+        grad_input: a tuple as long, or the one.
+        """
+        return hooks.register(self, self._backward_hooks, hook, False, prepend)
 
     # attributes
 

@@ -72,8 +72,8 @@ def _same(held: Device, wanted: Device) -> bool:
 def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
     held, tensor.grad = tensor.grad, None
     target = dtype if tensor.is_floating_point() else None
-    tensor.array, tensor.copies = _moved(tensor.array, device, target), None
-    tensor.changed()
+    tensor.copies = None
+    tensor.rebind(_moved(tensor.array, device, target))
     if held is not None:
         tensor.accumulate(_moved(held.array, device, None), held.tag)
 

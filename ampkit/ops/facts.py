@@ -58,7 +58,8 @@ def pin_memory(self: Tensor) -> Tensor:
 
 def data_ptr(self: Tensor) -> int:
     """The address of the first element."""
-    return int(self.array.__array_interface__["data"][0])
+    on_host = getattr(self.array, "__array_interface__", None)
+    return int(self.array.data.ptr if on_host is None else on_host["data"][0])
 
 
 def detach_(self: Tensor) -> Tensor:

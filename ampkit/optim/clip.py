@@ -12,9 +12,10 @@ from .. import backends
 from ..arena import Slot, spans
 from ..backends import Array
 from ..core import dtypes
-from ..core.errors import ArgumentError, DTypeError, NonFiniteError
+from ..core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
 from ..core.primitive import Primitive
 from ..core.quiet import quietly
+from ..core.scaletag import ZEROED
 from ..core.tensor import Tensor
 from ..flat import CHUNK, chunks, keep, look, mask
 from .given import refuse_scaled
@@ -66,28 +67,62 @@ def clip_grad_norm_(
     Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm or norm_type <= 0.
     Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
     """
-    limit, order = (
-        _need("clip_grad_norm_", "max_norm", max_norm),
-        _need("clip_grad_norm_", "norm_type", norm_type),
-    )
-    if order == 0:
-        raise ArgumentError("clip_grad_norm_", "norm_type > 0", "0")
+    limit, order = _need("clip_grad_norm_", "max_norm", max_norm), _order("clip_grad_norm_", norm_type)
     owners = _with_gradients("clip_grad_norm_", parameters)
     if not owners:
         return Tensor(backends.get(None).zeros((), dtypes.float32))
     with quietly():
         pieces = _flat(owners)
         norm = _norm(pieces, order)
-        if error_if_nonfinite and not math.isfinite(look(norm)):
-            cure = "error_if_nonfinite=False returns the norm and sets the gradients to zero"
-            raise NonFiniteError("clip_grad_norm_", "a finite norm of the gradients", "inf or nan", cure)
-        factor, finite = np.minimum(limit / (norm + 1e-6), 1.0), np.isfinite(norm)
-        factor = np.where(finite, factor, 0.0)
-        for piece in pieces:
-            shrink(piece, factor, finite)
+        if error_if_nonfinite:
+            _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
+        _scale_down(pieces, limit, norm)
     _changed(owners)
-    wide = dtypes.promote(dtypes.float32, *(p.dtype for p in pieces))
-    return Tensor(backends.of(pieces[0]).asarray(norm, wide))
+    return _rounded(norm, pieces)
+
+
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The norm of all `tensors` together, summed in float64 -> 0-d float32 (float64 with a float64 tensor among them).
+
+    error_if_nonfinite=True raises NonFiniteError for inf and nan, and waits for the device. foreach changes nothing.
+    Raises StateError for gradients that are still scaled, ArgumentError for norm_type <= 0.
+    """
+    order, found = _order("get_total_norm", norm_type), _tensors("get_total_norm", tensors)
+    if any(t.tag is not None and t.tag is not ZEROED for t in found):
+        raise StateError("get_total_norm", "unscaled gradients", "some still scaled by a GradScaler", _CURE)
+    if not found:
+        return Tensor(backends.get(None).zeros((), dtypes.float32))
+    with quietly():
+        pieces = [t.array.reshape(-1) for t in found]
+        norm = _norm(pieces, order)
+        if error_if_nonfinite:
+            _need_finite("get_total_norm", norm, "error_if_nonfinite=False returns it")
+    return _rounded(norm, pieces)
+
+
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """Scale the gradients as `clip_grad_norm_` does, by a norm that is known: they are multiplied by max_norm /
+    total_norm if that is below 1, or become zero if total_norm is not finite. foreach changes nothing.
+
+    Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm, ShapeError unless
+    total_norm is a Tensor of one element.
+    """
+    limit = _need("clip_grads_with_norm_", "max_norm", max_norm)
+    if not isinstance(total_norm, Tensor) or total_norm.numel() != 1:
+        got = f"shape {tuple(total_norm.shape)}" if isinstance(total_norm, Tensor) else type(total_norm).__name__
+        raise ShapeError("clip_grads_with_norm_", "total_norm as a Tensor of one element", got)
+    owners = _with_gradients("clip_grads_with_norm_", parameters)
+    if owners:
+        with quietly():
+            _scale_down(_flat(owners), limit, total_norm.array.reshape(()).astype(dtypes.float64))
+        _changed(owners)
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
@@ -104,6 +139,23 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     _changed(owners)
 
 
+def _scale_down(pieces: list[Array], limit: float, norm: Array) -> None:
+    factor, finite = np.minimum(limit / (norm + 1e-6), 1.0), np.isfinite(norm)
+    factor = np.where(finite, factor, 0.0)
+    for piece in pieces:
+        shrink(piece, factor, finite)
+
+
+def _need_finite(where: str, norm: Array, cure: str) -> None:
+    if not math.isfinite(look(norm)):
+        raise NonFiniteError(where, "a finite norm of the gradients", "inf or nan", cure)
+
+
+def _rounded(norm: Array, pieces: list[Array]) -> Tensor:
+    wide = dtypes.promote(dtypes.float32, *(p.dtype for p in pieces))
+    return Tensor(backends.of(pieces[0]).asarray(norm, wide))
+
+
 def _norm(pieces: list[Array], order: float) -> Array:
     scratch = backends.of(pieces[0]).empty((min(max(p.size for p in pieces), CHUNK),), dtypes.float64)
     total = backends.of(pieces[0]).zeros((), dtypes.float64)
@@ -114,15 +166,19 @@ def _norm(pieces: list[Array], order: float) -> Array:
 
 
 def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    if not isinstance(parameters, Iterable):
-        raise DTypeError(where, "Tensors", type(parameters).__name__, "pass model.parameters()")
-    found = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    owners = list({id(p): p for p in _tensors(where, parameters) if p._grad is not None}.values())
+    refuse_scaled(where, owners, _CURE)
+    return owners
+
+
+def _tensors(where: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    if not isinstance(given, Iterable):
+        raise DTypeError(where, "Tensors", type(given).__name__, "pass model.parameters()")
+    found = [given] if isinstance(given, Tensor) else list(given)
     for item in found:
         if not isinstance(item, Tensor):
             raise DTypeError(where, "Tensors", type(item).__name__, "pass model.parameters()")
-    owners = list({id(p): p for p in found if p._grad is not None}.values())
-    refuse_scaled(where, owners, _CURE)
-    return owners
+    return found
 
 
 def _flat(owners: list[Tensor]) -> list[Array]:
@@ -137,6 +193,13 @@ def _changed(owners: list[Tensor]) -> None:
     for owner in owners:
         if owner._grad is not None:
             owner._grad.changed()
+
+
+def _order(where: str, norm_type: Any) -> float:
+    order = _need(where, "norm_type", norm_type)
+    if order == 0:
+        raise ArgumentError(where, "norm_type > 0", "0")
+    return order
 
 
 def _need(where: str, name: str, value: Any) -> float:

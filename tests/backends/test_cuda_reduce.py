@@ -8,9 +8,10 @@ from cuda_on_cpu import emulator
 
 from ampkit import Tensor, ops
 from ampkit.backends.cuda import order, reductions
+from ampkit.core.adding import sum_over
 from ampkit.core.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.primitive import reference_only
-from ampkit.core.tape import grad, sum_over
+from ampkit.core.tape import grad
 from ampkit.testing import TOLERANCE
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

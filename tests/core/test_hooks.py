@@ -110,3 +110,56 @@ def test_backward_writes_only_the_leaves_it_is_told():
     assert x.grad.tolist() == [2.0] * 3
     with pytest.raises(StateError, match="leaves"):
         (x * w).sum().backward(inputs=[x * 2])
+
+
+def test_a_hook_on_a_leaf_also_sees_what_grad_returns():
+    x, w = pair()
+    x.register_hook(lambda g: g * 10)
+    dx, dw = ampkit.grad(((x * w).sum() + x.sum()), (x, w))
+    assert (dx.tolist(), dw.tolist()) == ([30.0] * 3, [1.0, 2.0, 3.0])
+    (dx,) = ampkit.grad((x * x * x).sum(), x, create_graph=True)
+    assert dx.tolist() == [30.0, 120.0, 270.0]
+    assert ampkit.grad(dx.sum(), x)[0].tolist() == [600.0, 1200.0, 1800.0]
+    assert x.grad is None
+
+
+def test_a_hook_for_afterwards_finds_the_whole_gradient_written_once_per_backward():
+    x, w = pair()
+    seen = []
+    handle = x.register_post_accumulate_grad_hook(lambda leaf: seen.append((leaf is x, leaf.grad.tolist())))
+    x.register_hook(lambda g: g * 2)
+    ((x * w).sum() + x.sum()).backward()
+    assert seen == [(True, [6.0] * 3)]
+    (w * w).sum().backward()
+    ampkit.grad((x * w).sum(), x)
+    assert len(seen) == 1
+    handle.remove()
+    x.sum().backward()
+    assert len(seen) == 1
+
+
+def test_an_optimizer_may_step_in_a_hook_for_afterwards():
+    p = ampkit.nn.Parameter(np.ones(3, np.float32))
+    optimizer = ampkit.optim.SGD([p], lr=0.5)
+    p.register_post_accumulate_grad_hook(lambda leaf: (optimizer.step(), optimizer.zero_grad()))
+    for expected in (0.0, 0.0):
+        (p * p).sum().backward()
+        assert p.tolist() == [expected] * 3
+        assert p.grad is None
+
+
+def test_only_leaves_have_hooks_for_afterwards():
+    x, w = pair()
+    with pytest.raises(StateError, match="needs a leaf that requires grad, got the result of an operation"):
+        (x * w).register_post_accumulate_grad_hook(print)
+    with pytest.raises(StateError, match="a leaf that requires grad"):
+        x.detach().register_post_accumulate_grad_hook(print)
+    with pytest.raises(DTypeError, match="a callable"):
+        x.register_post_accumulate_grad_hook(3)
+    gc.collect()
+    before = len(hooks.after)
+    x.register_post_accumulate_grad_hook(print)
+    assert len(hooks.after) == before + 1
+    del x
+    gc.collect()
+    assert len(hooks.after) == before

@@ -118,6 +118,45 @@ def test_a_query_that_may_look_at_nothing_gets_zeros(need_weights):
     assert all(np.isfinite(p.grad.array).all() for p in layer.parameters())
 
 
+@pytest.mark.cpu
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("padding", [False, True])
+def test_so_does_one_that_infinities_block(need_weights, padding):
+    layer, (query, key, value) = made(), map(tensor, inputs())
+    added = np.where(np.arange(L)[:, None] == 1, -np.inf, np.zeros((L, S)))
+    mask = tensor(PADDING) if padding else None
+    out, _ = layer(query, key, value, mask, attn_mask=tensor(added), need_weights=need_weights)
+    np.testing.assert_allclose(
+        out.detach().numpy()[:, 1], np.broadcast_to(layer.out_proj.bias.array, (N, E)), atol=1e-12
+    )
+    out.sum().backward()
+    assert all(np.isfinite(p.grad.array).all() for p in layer.parameters())
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_learned_key_and_one_of_zeros_stand_behind_the_others_and_nothing_blocks_them(need_weights):
+    layer, (query, key, value) = made(add_bias_kv=True, add_zero_attn=True), inputs()
+    assert list(layer.state_dict())[2:4] == ["bias_k", "bias_v"]
+    assert layer.bias_k.shape == layer.bias_v.shape == (1, 1, E)
+    w, b = np.split(layer.in_proj_weight.array, 3), layer.in_proj_bias.array.reshape(3, E)
+    q, k, v = (t @ w.T + b for t, w, b in zip((query, key, value), w, b, strict=True))
+    last = (np.broadcast_to(p.array, (N, 1, E)) for p in (layer.bias_k, layer.bias_v))
+    k, v = (np.concatenate([t, one, np.zeros((N, 1, E))], 1) for t, one in zip((k, v), last, strict=True))
+    q, k, v = (t.reshape(N, -1, H, E // H).swapaxes(1, 2) for t in (q, k, v))
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(E / H)
+    scores[..., :S][np.broadcast_to(PADDING[:, None, None] | CAUSAL, (N, H, L, S))] = -np.inf
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    expected = (shares @ v).swapaxes(1, 2).reshape(N, L, E) @ layer.out_proj.weight.array.T + layer.out_proj.bias.array
+    out, weights = layer(
+        *map(tensor, (query, key, value)), tensor(PADDING), need_weights, is_causal=True, average_attn_weights=False
+    )
+    np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
+    if need_weights:
+        np.testing.assert_allclose(weights.detach().numpy(), shares, rtol=1e-9, atol=1e-12)
+
+
 def test_dropout_of_the_weights_works_while_training_only():
     random.manual_seed(0)
     layer, arrays = made(dropout=0.5), inputs()

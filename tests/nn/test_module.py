@@ -234,3 +234,11 @@ def test_copies_are_equal_independent_and_tied_alike(again):
 def test_a_module_without_forward_says_so():
     with pytest.raises(StateError, match="Module: needs a method `forward`"):
         Module()(1)
+
+
+def test_gradients_have_the_precision_that_the_module_was_moved_to():
+    layer = Linear(3, 1, bias=False).double()
+    layer.weight.data = np.ones((1, 3))
+    x = 1 + 2.0**-40
+    layer(tensor([[x, 1.0, 1.0]], dtype=dtypes.float64)).sum().backward()
+    assert layer.weight.grad.tolist() == [[x, 1.0, 1.0]]

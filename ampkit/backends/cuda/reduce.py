@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ...core.adding import sum_over
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
-from ...core.tape import sum_over
 from ...ops import reduce as ops
 from .kernel import MOST, STORED
 from .reductions import Finish, axes_of, reduced

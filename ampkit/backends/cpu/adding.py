@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.tape import sum_of_two
+from ...core.adding import sum_of_two
 from . import binary
 from .onednn import HostArray
 

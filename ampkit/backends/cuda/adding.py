@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.tape import sum_of_two
+from ...core.adding import sum_of_two
 from . import map as maps
 from .mapped import fits
 

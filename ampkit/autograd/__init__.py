@@ -1,0 +1,20 @@
+"""PyTorch's address of what has to do with gradients: `Function`, `grad`, `backward`, `no_grad` and their kin."""
+
+from ..core.recording import enable_grad, inference_mode, no_grad, set_grad_enabled
+from ..core.tape import backward, grad
+from ..testing import gradcheck, gradgradcheck
+from . import function
+from .function import Function
+
+__all__ = [
+    "Function",
+    "backward",
+    "enable_grad",
+    "function",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "inference_mode",
+    "no_grad",
+    "set_grad_enabled",
+]

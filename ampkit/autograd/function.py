@@ -1,0 +1,268 @@
+"""Function: an operation with a backward of its own, both written over Tensors: for scripts that bring theirs.
+
+    class Cube(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            return 3 * x**2 * dy
+
+    y = Cube.apply(x)
+
+An op that is to have a category, faster bodies or a reference is better written with `@ampkit.op`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from .. import backends
+from ..core import policy
+from ..core.dtypes import FLOATS
+from ..core.errors import ArgumentError, DeviceError, DTypeError, StateError
+from ..core.nested import tensors_in
+from ..core.recording import is_grad_enabled, no_grad
+from ..core.replay import Taped
+from ..core.tape import Node, attach
+from ..core.tensor import Tensor
+
+__all__ = ["Function", "FunctionCtx", "once_differentiable"]
+
+
+class FunctionCtx:
+    """What a call of a Function hands from its forward to its backward; attributes may be set on it freely.
+
+    needs_input_grad: per argument of forward, whether its gradient is wanted.
+    """
+
+    def __init__(self, name: str, args: tuple[Any, ...], region: Any):
+        self.needs_input_grad = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
+        self._name, self._region = name, region  # the second for `amp.custom_bwd`
+        self._given: tuple[Any, ...] = ()
+        self._held: list[Any] | None = None  # the same, once the call is recorded: (array, version, edge or output)
+        self._constant: Sequence[Any] = ()  # the tensors that forward marks, then the places of such outputs
+        self._fills = True
+        self._serial = 0
+        self._node: Node | None = None  # while its backward runs: for good it would be a circle
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors, above all inputs and outputs, for `saved_tensors`; called once, at the end of the forward.
+
+        Raises DTypeError for anything else, which can be set as an attribute.
+        """
+        for position, item in enumerate(tensors):
+            if item is not None and not isinstance(item, Tensor):
+                got = f"a {type(item).__name__} at {position}"
+                raise DTypeError("save_for_backward", "Tensors or None", got, "set it on ctx: ctx.name = value")
+        self._given = tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was saved, on the tape where it was. Raises StateError if it was changed in place since."""
+        return self._given if self._held is None else tuple([self._unpacked(item) for item in self._held])
+
+    def mark_non_differentiable(self, *outputs: Tensor) -> None:
+        """Say that these outputs have no gradient; integers and booleans have none anyway."""
+        self._constant = (*self._constant, *outputs)
+
+    def mark_dirty(self, *inputs: Tensor) -> NoReturn:
+        """Refused: what the tape has recorded never changes in place."""
+        cure = "return a new tensor: start from x.clone()"
+        raise StateError(f"{self._name}: mark_dirty", "inputs that keep their values", "one changed in place", cure)
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether an output that received no gradient gets zeros in backward (so it is at first), or None."""
+        self._fills = value
+
+    def _record(self, args: tuple[Any, ...], outs: tuple[Any, ...], node: Node) -> None:
+        # What is saved keeps its place on the tape: that of an input, or of an output to be.
+        edges = {id(a): a.edge for a in args if isinstance(a, Tensor)}
+        places = {id(out): i for i, out in enumerate(outs)}
+        self._held = [
+            None if t is None else (t.array, t.version, edges.get(id(t), places.get(id(t)))) for t in self._given
+        ]
+        self._constant = [i for i, out in enumerate(outs) if any(out is marked for marked in self._constant)]
+        self._given, self._serial = (), node.serial
+
+    def _unpacked(self, item: Any) -> Tensor | None:
+        if item is None:
+            return None
+        array, version, edge = item
+        if version[0] > self._serial:
+            what, cure = f"a tensor that {self._name} saved changed in place since", "change it after backward"
+            raise StateError("backward", "the values that the forward saved", what, cure)
+        if type(edge) is int:
+            differs = self._node is not None and array.dtype in FLOATS and edge not in self._constant
+            edge = (self._node, edge, array.shape, array.dtype) if differs else None
+        if edge is not None and isinstance(edge[0], Tensor):
+            return edge[0]
+        out = Tensor(array)
+        out.edge, out.version = edge, version
+        return out
+
+
+class Function:
+    """An operation with a backward of its own: subclass it, define both as static methods, and call `apply`.
+
+    forward(ctx, *args) -> a Tensor or a tuple of Tensors and other things; or forward(*args) beside
+    setup_context(ctx, inputs, output). It runs off the tape, in the autocast region of the call. backward(ctx, *dys)
+    -> one gradient per argument of forward, None where there is none; dys has one per output. It runs with autocast off
+    (see `ampkit.amp.custom_bwd`), and is recorded under create_graph=True. A gradient is re-typed to its input's dtype
+    (float32 for a Parameter of 16 bits), and summed over the axes that broadcasting added.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        name = type(self).__name__
+        raise StateError(name, f"a call: {name}.apply(...)", "an instance")
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Compute the output; subclasses define it."""
+        raise StateError("Function", "a static method `forward`", "a class without one")
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save for backward, where forward takes no ctx; subclasses define it."""
+        raise StateError("Function", "a static method `setup_context`", "a class without one")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The gradients of forward's arguments; subclasses define it."""
+        raise StateError("Function", "a static method `backward`", "a class without one")
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Run forward on the arguments and record it, so that a gradient comes back through backward.
+
+        Raises DTypeError for a forward that returns arrays, or Tensors in lists or dicts; in the sweep, for gradients
+        that are no Tensors, ArgumentError for too few or too many, ShapeError for misshapen ones.
+        """
+        split = cls.setup_context is not Function.setup_context
+        args = _bound(cls.forward, args, kwargs, split)
+        ctx = FunctionCtx(cls.__name__, args, None if hasattr(cls.forward, "casts_inputs") else policy.region())
+        with no_grad():
+            out = cls.forward(*args) if split else cls.forward(ctx, *args)
+            if split:
+                cls.setup_context(ctx, args, out)
+        outs = out if isinstance(out, tuple) else (out,)
+        node = _recorded(cls, ctx, args, outs) if is_grad_enabled() and any(ctx.needs_input_grad) else None
+        made = [_output(o, node, i) for i, o in enumerate(outs)]
+        return tuple(made) if isinstance(out, tuple) else made[0]
+
+
+def _bound(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any], split: bool) -> tuple[Any, ...]:
+    # All arguments in forward's order: each has its gradient.
+    if not kwargs and not split:
+        return args
+    parameters = list(inspect.signature(forward).parameters.values())
+    bound = inspect.Signature(parameters if split else parameters[1:]).bind(*args, **kwargs)
+    if split:
+        bound.apply_defaults()
+    return bound.args
+
+
+def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tuple[Any, ...]) -> Node:
+    for out in outs:
+        if not isinstance(out, Tensor) and (backends.holds(out) or next(tensors_in(out), None) is not None):
+            got = f"a {type(out).__name__}"
+            cure = "wrap arrays: ampkit.tensor(...); return several Tensors as a tuple"
+            raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", got, cure)
+    node = Node(_Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
+    node.outputs = tuple([(o.array.shape, o.array.dtype) if isinstance(o, Tensor) else None for o in outs])
+    ctx._record(args, outs, node)
+    return node
+
+
+def _output(out: Any, node: Node | None, index: int) -> Any:
+    # A Tensor of its own: what forward returned may be an input, or belong to somebody.
+    if not isinstance(out, Tensor):
+        return out
+    made = Tensor(out.array) if node is None or index in node.saved._constant else attach(out.array, node, index)
+    made.version = out.version
+    return made
+
+
+class _Call:
+    """The op of a node that a Function's call left behind."""
+
+    def __init__(self, function: type[Function]):
+        self.function, self.name = function, function.__name__
+
+    def needs(self, node: Node) -> tuple[None, ...]:
+        return (None,) * len(node.edges)
+
+    def vjp(self, node: Node, dys: list[Any], sweep: Any) -> list[Any]:
+        given = [None if dy is None else Tensor(dy) for dy in dys]
+        return [None if found is None else found.array for found in self._gradients(node, given)]
+
+    def replay(self, node: Node, dys: list[Any], sweep: Any) -> list[Any]:
+        given = [None if dy is None else dy.tensor for dy in dys]
+        return [None if found is None else Taped(found) for found in self._gradients(node, given)]
+
+    def _gradients(self, node: Node, dys: list[Any]) -> list[Tensor | None]:
+        ctx, home = node.saved, backends.of(next(dy.array for dy in dys if dy is not None))
+        if ctx._fills:
+            pairs = zip(dys, node.outputs, strict=True)
+            dys = [Tensor(home.zeros(*out)) if dy is None and out is not None else dy for dy, out in pairs]
+        ctx._node = node
+        try:
+            found = self.function.backward(ctx, *dys)
+        finally:
+            ctx._node = None
+        return self._checked(found if isinstance(found, (tuple, list)) else (found,), node, home)
+
+    def _checked(self, found: Sequence[Any], node: Node, home: Any) -> list[Tensor | None]:
+        where, count = f"{self.name}.backward", len(node.edges)
+        if len(found) < count or any(extra is not None for extra in found[count:]):
+            needs = f"{count} gradient{'s' * (count != 1)}, one per argument of forward, None where there is none"
+            raise ArgumentError(where, needs, str(len(found)))
+        for position, item in enumerate(found[:count]):
+            if item is not None and not isinstance(item, Tensor):
+                raise DTypeError(where, "Tensors or None", f"a {type(item).__name__} as gradient {position}")
+            if item is not None and backends.of(item.array) is not home:
+                raise DeviceError(where, f"gradients on {home.name}", f"gradient {position} on {item.device}")
+        return [None if edge is None else item for edge, item in zip(node.edges, found, strict=False)]
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a backward that is no differentiable function itself: it runs off the tape.
+
+    Where a second derivative passes through what it returned, StateError is raised.
+    """
+
+    @functools.wraps(backward)
+    def once(ctx: FunctionCtx, *grad_outputs: Any) -> Any:
+        with no_grad():
+            found = backward(ctx, *grad_outputs)
+        if not is_grad_enabled() or ctx._node is None:
+            return found
+        outs = found if isinstance(found, (tuple, list)) else (found,)
+        edges = [*ctx._node.edges, *(dy.edge for dy in grad_outputs if isinstance(dy, Tensor))]
+        node = Node(_Once(ctx._name), [edge for edge in edges if edge is not None], ())
+        node.outputs = (None,) * len(outs)
+        return tuple([attach(o.array, node, i) if isinstance(o, Tensor) else o for i, o in enumerate(outs)])
+
+    return once
+
+
+class _Once:
+    """The op of a node that no gradient may pass."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def vjp(self, node: Node, dys: list[Any], sweep: Any) -> NoReturn:
+        needs = "a backward that can be differentiated"
+        raise StateError(self.name, needs, "one that is marked with @once_differentiable")
+
+    replay = vjp
+
+    def needs(self, node: Node) -> tuple[None, ...]:
+        return (None,) * len(node.edges)
