@@ -18,11 +18,11 @@ import numpy as np
 
 from . import backends
 from .backends import Array, Backend
-from .core import dtypes
+from .core import dtypes, random
 from .core.dtypes import LOW, DType, accumulator
 from .core.errors import StateError
 from .core.parameter import Parameter
-from .flat import CHUNK, narrow
+from .flat import CHUNK, Draw, narrow, narrow_at_random
 
 ALIGN = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
 
@@ -74,10 +74,15 @@ class Slot:
         """Whether the parameter still lives here: the newest optimizer adopts it, and nobody may move its array."""
         return self.parameter.slot is self and self.parameter.array is self.array
 
+    @property
+    def hidden(self) -> bool:
+        """Whether the master holds more than a 16-bit parameter shows."""
+        return bool(self.block.master.dtype != self.stored)
+
     def master(self) -> Array:
         """The master values in the parameter's shape; brought up to date if a 16-bit parameter was written to."""
         found = self.of(self.block.master)
-        if self.stored in LOW and self.synced != self.parameter.version[0]:
+        if self.hidden and self.synced != self.parameter.version[0]:
             self.restore(found)
         return found
 
@@ -124,15 +129,17 @@ class Slot:
 class Block:
     """Flat memory for parameters that share a group, a device and a master dtype.
 
-    master, gradient: flat, in the master dtype. moments: by name, like the master. copies: by 16-bit dtype. steps: per
-    slot, the real steps it has taken, int64 on the device.
+    master: flat, in float32 or float64, or in the 16-bit dtype of parameters that are rounded at random. gradient:
+    flat, in `dtype`, float32 or float64. moments: by name, like the gradient. copies: by 16-bit dtype. steps: per slot,
+    the real steps it has taken, int64 on the device. draw: of the step under way, where it rounds at random.
     """
 
-    def __init__(self, owner: Any, backend: Backend, dtype: DType, parameters: Sequence[tuple[int, Parameter]]):
-        self.owner, self.backend, self.dtype = weakref.ref(owner), backend, dtype
-        starts = _starts([p.array.size for _, p in parameters], ALIGN // dtype.itemsize)
+    def __init__(self, owner: Any, backend: Backend, master: DType, parameters: Sequence[tuple[int, Parameter]]):
+        self.owner, self.backend, self.dtype = weakref.ref(owner), backend, accumulator(master)
+        starts = _starts([p.array.size for _, p in parameters], ALIGN // master.itemsize)
         self.size = starts.pop()
-        self.master, self.gradient = self._flat(dtype), self._flat(dtype)
+        self.master, self.gradient = self._flat(master), self._flat(self.dtype)
+        self.draw: Draw | None = None
         self.moments: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
         self.steps = backend.zeros((len(parameters),), dtypes.int64)
@@ -164,6 +171,8 @@ class Block:
 
     def copy(self, dtype: DType) -> Array:
         """The flat 16-bit copy in `dtype`; made, unfilled, when it is first asked for."""
+        if dtype == self.master.dtype:
+            return self.master
         if dtype not in self.copies:
             self.copies[dtype] = self._flat(dtype)
         return self.copies[dtype]
@@ -190,6 +199,7 @@ class Block:
         """Runs of the `present` slots that have taken the same steps; call once per step, it keeps the record."""
         for slot in present:
             slot.master()
+        self.draw = Draw(*random.default.take()) if present and self.master.dtype in LOW else None
         if len(present) != len(self.slots) or len(set(self._history)) > 1:
             self._refine(present)
         return spans(present, lambda slot: self._history[slot.index])
@@ -216,19 +226,34 @@ class Block:
 class Run:
     """Slots `first` to `last` (exclusive) of a block, which lie side by side, gaps included."""
 
-    __slots__ = ("block", "first", "last", "start", "stop")
+    __slots__ = ("_wide", "block", "first", "last", "start", "stop")
 
     def __init__(self, block: Block, first: int, last: int):
         self.block, self.first, self.last = block, first, last
         self.start, self.stop = block.slots[first].start, block.slots[last - 1].stop
+        self._wide: Array = None
 
     def __len__(self) -> int:
         return int(self.stop - self.start)
 
     @property
-    def master(self) -> Array:
-        """The master values, flat."""
+    def home(self) -> Array:
+        """The master values, flat, as they are kept."""
         return self.block.master[self.start : self.stop]
+
+    @property
+    def master(self) -> Array:
+        """The master values, flat, in the gradients' dtype; of masters in 16 bits a copy, which `written` rounds."""
+        if self.block.master.dtype == self.block.dtype:
+            return self.home
+        if self._wide is None:
+            self._wide = self.block.backend.cast(self.home, self.block.dtype)
+        return self._wide
+
+    @property
+    def draw(self) -> Draw | None:
+        """What rounds masters in 16 bits in this step."""
+        return None if self.block.draw is None else self.block.draw.beyond(self.start)
 
     @property
     def gradient(self) -> Array:
@@ -251,6 +276,10 @@ class Run:
 
     def written(self, go: Array | None) -> None:
         """Count the step (where `go`), and note that masters and copies were rewritten."""
+        if self._wide is not None:
+            narrow_at_random(self._wide, self.home, self.draw)
+            for copy in self.copies:
+                narrow(self.home, copy)
         steps = self.block.steps[self.first : self.last]
         np.add(steps, 1 if go is None else go, out=steps)
         for slot in self.block.slots[self.first : self.last]:
@@ -284,15 +313,18 @@ def spans(slots: list[Slot], mark: Callable[[Slot], Any] = lambda slot: 0) -> li
     return runs
 
 
-def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0) -> list[Block]:
+def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0, at_random: bool = False) -> list[Block]:
     """Move `parameters` into fresh blocks of `owner`; values, versions and gradients stay what they are.
 
     A parameter that lived in another optimizer's arena leaves it; that optimizer raises when it is used. first: the
-    number that the optimizer gives to the first of them.
+    number that the optimizer gives to the first of them. at_random: 16-bit parameters get no float32 masters; updates
+    round them at random.
     """
     kinds: dict[tuple[str, DType], list[tuple[int, Parameter]]] = {}
     for number, parameter in enumerate(parameters, first):
-        kinds.setdefault((str(parameter.device), accumulator(parameter.array.dtype)), []).append((number, parameter))
+        dtype: DType = parameter.array.dtype
+        master = dtype if at_random else accumulator(dtype)
+        kinds.setdefault((str(parameter.device), master), []).append((number, parameter))
     return [Block(owner, backends.of(members[0][1].array), dtype, members) for (_, dtype), members in kinds.items()]
 
 

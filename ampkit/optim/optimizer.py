@@ -23,7 +23,7 @@ from ..core.recording import enable_grad
 from ..core.tensor import Tensor
 from ..flat import look
 from .given import NOT_OURS, group_options, need_groups, parameters_of, refuse_scaled
-from .group import Group, need, plain
+from .group import Group, need, need_betas, plain
 
 
 class Optimizer:
@@ -43,6 +43,7 @@ class Optimizer:
     moments: tuple[str, ...] = ()
     device_keys: tuple[str, ...] = ("lr",)
     counts_steps = True  # whether the state of a parameter has a "step"
+    from_0: tuple[str, ...] = ("lr", "eps", "weight_decay", "momentum")  # options that are numbers from 0 on
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         self.defaults = {key: plain(value) for key, value in defaults.items()}
@@ -67,8 +68,9 @@ class Optimizer:
 
     def check_options(self, options: dict[str, Any]) -> None:
         """Raise ArgumentError for hyperparameters out of range; `options` may hold some of them."""
-        for key in ("lr", "eps", "weight_decay"):
+        for key in self.from_0:
             need(type(self).__name__, options, key)
+        need_betas(type(self).__name__, options)
 
     # groups
 
@@ -90,7 +92,7 @@ class Optimizer:
 
     def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
         first = sum(len(group["params"]) for group in self.param_groups)
-        blocks = adopt(self, parameters, first)
+        blocks = adopt(self, parameters, first, options.get("stochastic_rounding", False))
         self.param_groups.append(Group({"params": parameters, **options}, blocks, self.device_keys, self.check_options))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -183,7 +185,7 @@ class Optimizer:
     def _state_of(self, slot: Slot, taken: int) -> dict[str, Tensor]:
         moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
         moments |= {name: Tensor(array) for name, array in slot.factors.items() if taken}
-        if taken and slot.stored in dtypes.LOW:
+        if taken and slot.hidden:
             moments["master"] = Tensor(slot.master())
         if not taken or not self.counts_steps:
             return moments
@@ -252,7 +254,7 @@ class Optimizer:
                 for slot in block.slots:
                     moments = loads[slot][1]
                     master = moments.pop("master", None)
-                    if master is not None and slot.stored in dtypes.LOW:
+                    if master is not None and slot.hidden:
                         slot.restore(block.backend.asarray(master, block.dtype))
                     for name in {*block.moments, *slot.factors, *moments}:
                         view = self._home(slot, name)
