@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Run, Slot
+from ..arena import Run
 from ..backends import Array
 from ..core import dtypes
 from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
 from ..flat import CHUNK, narrow, settle
+from ..slot import Slot
 from .clip import power_sum
 from .group import Group, need
 from .optimizer import Optimizer
@@ -76,7 +77,9 @@ class Adafactor(Optimizer):
     t^beta2_decay. A parameter of one dimension or none keeps v whole; one of more than two is factored along its last
     two. eps[0] is the least v, squared, None for the spacing of the dtype that is computed in (in PyTorch the
     parameter's). weight_decay shrinks p by lr weight_decay. maximize=True climbs; foreach changes nothing. Computed in
-    float32, float64 for float64 parameters; RMS in float64. Raises ArgumentError for options out of range.
+    float32, float64 for float64 parameters; RMS in float64.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    Raises ArgumentError for options out of range.
     Shazeer, Stern 2018, arXiv:1804.04235, algorithms 4-6, as PyTorch takes them.
     """
 

@@ -17,6 +17,7 @@ class Adamax(Elementwise):
 
     weight_decay adds weight_decay p to g. t counts the real steps of each parameter. maximize=True climbs. foreach and
     capturable change nothing; differentiable=True is not here. Computed in float32, float64 for float64 parameters.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Kingma, Ba 2015, arXiv:1412.6980, algorithm 2.
     """

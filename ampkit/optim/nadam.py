@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arena import Run, Slot
+from ..arena import Run
 from ..backends import Array
 from ..flat import settle
+from ..slot import Slot
 from .elementwise import Elementwise, Step
 from .given import refuse_differentiable
 from .group import Group
@@ -22,7 +23,9 @@ class NAdam(Elementwise):
     mu_1 to mu_t. weight_decay adds weight_decay p to g; with decoupled_weight_decay it shrinks p by lr weight_decay. t
     counts the real steps of each parameter. maximize=True climbs. foreach and capturable change nothing;
     differentiable=True is not here. Computed in float32, float64 for float64 parameters; what all elements share in
-    float64. stochastic_rounding: see docs/numerics.md. Raises ArgumentError for options out of range.
+    float64.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    Raises ArgumentError for options out of range.
     Dozat 2016, Incorporating Nesterov Momentum into Adam, ICLR workshop, as PyTorch takes it.
     """
 

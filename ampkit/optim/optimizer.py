@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Run, Slot, adopt
+from ..arena import Run, adopt
 from ..backends import Array, Backend
 from ..core import dtypes, observe
 from ..core.errors import ArgumentError, DTypeError, StateError
@@ -22,6 +22,7 @@ from ..core.quiet import quietly
 from ..core.recording import enable_grad
 from ..core.tensor import Tensor
 from ..flat import look
+from ..slot import Slot
 from .given import NOT_OURS, group_options, need_groups, parameters_of, refuse_scaled
 from .group import Group, need, need_betas, plain
 

@@ -18,8 +18,9 @@ class Rprop(Elementwise):
 
     s, from lr on, stays within step_sizes; where the sign turned, the weight rests for a step. For whole batches: the
     gradients of small ones turn without need. maximize=True climbs. foreach and capturable change nothing;
-    differentiable=True is not here. Computed in float32, float64 for float64 parameters. stochastic_rounding: see
-    docs/numerics.md. Raises ArgumentError for options out of range.
+    differentiable=True is not here. Computed in float32, float64 for float64 parameters.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    Raises ArgumentError for options out of range.
     Riedmiller, Braun 1993, ICNN; the variant Rprop- that forgets a gradient that turned: Igel, Hüsken 2000.
     """
 

@@ -20,6 +20,7 @@ class SGD(Elementwise):
     The first gradient enters b whole. maximize=True climbs. foreach and fused, PyTorch's choice of implementation,
     change nothing: every step is one pass over flat memory; differentiable=True is not here. Computed in float32,
     float64 for float64 parameters.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Sutskever et al. 2013, ICML; the form with lr outside of b is PyTorch's.
     """
