@@ -74,7 +74,8 @@ class Optimizer:
         """Raise ArgumentError for hyperparameters out of range; `options` may hold some of them."""
         for key in self.from_0:
             need(type(self).__name__, options, key)
-        need_betas(type(self).__name__, options)
+        if "betas" in self.device_keys:
+            need_betas(type(self).__name__, options)
 
     # groups
 

@@ -7,6 +7,7 @@ out both.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -26,7 +27,7 @@ from .dnnl import library
 from .formats import FORMATS, reorder
 from .gemm import column_sums
 from .onednn import WORTH, Call, HostArray, Layout, empty, prepared
-from .threads import get_num_threads
+from .threads import alone, get_num_threads
 
 
 class _Steps(NamedTuple):
@@ -164,7 +165,11 @@ def sgd_update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copie
 
 @cache
 def _workers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "ampkit-update")
+    return ThreadPoolExecutor(count, "ampkit-update", initializer=alone)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # a child has none of the threads
 
 
 @update.on("cpu", when=lambda home, *rest: type(home) is np.ndarray)
