@@ -6,6 +6,7 @@ import pytest
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.core.errors import ArgumentError
+from ampkit.core.primitive import reference_only
 
 SHAPES = [(7, 5), (5,), (2, 3, 4), (), (260, 270)]
 
@@ -262,6 +263,12 @@ def test_a_skipped_step_changes_nothing(kind, formula, options, dtype):
     assert snapshot() == moved
     assert not step(0.5)
     assert snapshot() != moved
+
+
+@pytest.mark.parametrize(("kind", "formula", "options"), KINDS, ids=STATES)
+def test_a_skipped_step_of_the_reference_changes_nothing_either(kind, formula, options):
+    with reference_only():
+        test_a_skipped_step_changes_nothing(kind, formula, options, ampkit.float32)
 
 
 @pytest.mark.parametrize(("kind", "formula", "options"), KINDS, ids=STATES)
