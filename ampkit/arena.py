@@ -18,121 +18,30 @@ import numpy as np
 
 from . import backends
 from .backends import Array, Backend
-from .core import dtypes
+from .core import dtypes, random
 from .core.dtypes import LOW, DType, accumulator
 from .core.errors import StateError
 from .core.parameter import Parameter
-from .flat import CHUNK, narrow
+from .flat import CHUNK, Draw, narrow, narrow_at_random
+from .slot import Slot
 
 ALIGN = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
-
-
-class Slot:
-    """A parameter's place in a block: elements `start` to `stop` of its flat arrays.
-
-    array: the values, as the parameter shows them. gradient: where its gradient is accumulated, float32 (float64 for a
-    float64 parameter). index: the slot's number in the block. number: the parameter's number in the optimizer. factors:
-    moments of a shape of their own, by name.
-    """
-
-    __slots__ = (
-        "array",
-        "block",
-        "factors",
-        "fresh",
-        "gradient",
-        "index",
-        "number",
-        "parameter",
-        "start",
-        "stop",
-        "stored",
-        "synced",
-    )
-
-    def __init__(self, block: Block, index: int, number: int, parameter: Parameter, start: int):
-        self.block, self.index, self.number, self.parameter = block, index, number, parameter
-        self.start, self.stop = start, start + parameter.array.size
-        self.stored: DType = parameter.array.dtype
-        self.gradient = self.of(block.gradient)
-        self.fresh: dict[DType, int] = {}
-        self.factors: dict[str, Array] = {}
-        self.synced = parameter.version[0]
-        self.array: Array = None
-
-    def of(self, flat: Array) -> Array:
-        """This slot's range of one of the block's flat arrays, in the parameter's shape."""
-        return flat[self.start : self.stop].reshape(self.parameter.array.shape)
-
-    def factor(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The moment `name` of a `shape` that is not the parameter's; zeros when it is first asked for."""
-        if name not in self.factors:
-            self.factors[name] = self.block.backend.zeros(shape, self.block.dtype)
-        return self.factors[name]
-
-    def held(self) -> bool:
-        """Whether the parameter still lives here: the newest optimizer adopts it, and nobody may move its array."""
-        return self.parameter.slot is self and self.parameter.array is self.array
-
-    def master(self) -> Array:
-        """The master values in the parameter's shape; brought up to date if a 16-bit parameter was written to."""
-        found = self.of(self.block.master)
-        if self.stored in LOW and self.synced != self.parameter.version[0]:
-            self.restore(found)
-        return found
-
-    def restore(self, wide: Array) -> None:
-        """Make `wide` [the parameter's shape] the master where it rounds to what a 16-bit parameter shows."""
-        backend, shown = self.block.backend, self.array.astype(self.block.dtype)
-        same = backend.cast(backend.cast(wide, self.stored), self.block.dtype) == shown
-        self.of(self.block.master)[...] = np.where(same, wide, shown)
-        self.synced = self.parameter.version[0]
-
-    def cast(self, dtype: DType) -> Array:
-        """The values rounded to `dtype`; a 16-bit copy is a view of the block's flat copy, refreshed if need be."""
-        if dtype not in LOW or dtype == self.stored:
-            return backends.of(self.array).cast(self.array, dtype)
-        flat, version = self.block.copy(dtype), self.parameter.version[0]
-        if self.fresh.get(dtype) != version:
-            narrow(self.master().reshape(-1), flat[self.start : self.stop])
-            self.fresh[dtype] = version
-        return self.of(flat)
-
-    def written(self) -> None:
-        """Note that an update has rewritten the master and every copy of it."""
-        parameter = self.parameter
-        parameter.changed()
-        version = self.synced = parameter.version[0]
-        if self.block.copies:
-            self.fresh = dict.fromkeys(self.block.copies, version)
-            parameter.copies = {
-                d: (version, self.of(flat)) for d, flat in self.block.copies.items() if d != self.stored
-            }
-
-    def where(self, offset: int) -> str:
-        """For messages: the parameter's name and, of the element at `offset` in the block, the index."""
-        place = np.unravel_index(offset - self.start, self.parameter.array.shape)
-        return f"{self.title()} at {[int(i) for i in place]}"
-
-    def title(self) -> str:
-        """For messages: the parameter's name, or its number, and its shape."""
-        name = self.parameter.name
-        what = repr(name) if name else f"parameter {self.number}"
-        return f"{what} {list(self.parameter.array.shape)}"
 
 
 class Block:
     """Flat memory for parameters that share a group, a device and a master dtype.
 
-    master, gradient: flat, in the master dtype. moments: by name, like the master. copies: by 16-bit dtype. steps: per
-    slot, the real steps it has taken, int64 on the device.
+    master: flat, in float32 or float64, or in the 16-bit dtype of parameters that are rounded at random. gradient:
+    flat, in `dtype`, float32 or float64. moments: by name, like the gradient. copies: by 16-bit dtype. steps: per slot,
+    the real steps it has taken, int64 on the device. draw: of the step under way, where it rounds at random.
     """
 
-    def __init__(self, owner: Any, backend: Backend, dtype: DType, parameters: Sequence[tuple[int, Parameter]]):
-        self.owner, self.backend, self.dtype = weakref.ref(owner), backend, dtype
-        starts = _starts([p.array.size for _, p in parameters], ALIGN // dtype.itemsize)
+    def __init__(self, owner: Any, backend: Backend, master: DType, parameters: Sequence[tuple[int, Parameter]]):
+        self.owner, self.backend, self.dtype = weakref.ref(owner), backend, accumulator(master)
+        starts = _starts([p.array.size for _, p in parameters], ALIGN // master.itemsize)
         self.size = starts.pop()
-        self.master, self.gradient = self._flat(dtype), self._flat(dtype)
+        self.master, self.gradient = self._flat(master), self._flat(self.dtype)
+        self.draw: Draw | None = None
         self.moments: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
         self.steps = backend.zeros((len(parameters),), dtypes.int64)
@@ -164,6 +73,8 @@ class Block:
 
     def copy(self, dtype: DType) -> Array:
         """The flat 16-bit copy in `dtype`; made, unfilled, when it is first asked for."""
+        if dtype == self.master.dtype:
+            return self.master
         if dtype not in self.copies:
             self.copies[dtype] = self._flat(dtype)
         return self.copies[dtype]
@@ -190,6 +101,7 @@ class Block:
         """Runs of the `present` slots that have taken the same steps; call once per step, it keeps the record."""
         for slot in present:
             slot.master()
+        self.draw = Draw(*random.default.take()) if present and self.master.dtype in LOW else None
         if len(present) != len(self.slots) or len(set(self._history)) > 1:
             self._refine(present)
         return spans(present, lambda slot: self._history[slot.index])
@@ -216,19 +128,34 @@ class Block:
 class Run:
     """Slots `first` to `last` (exclusive) of a block, which lie side by side, gaps included."""
 
-    __slots__ = ("block", "first", "last", "start", "stop")
+    __slots__ = ("_wide", "block", "first", "last", "start", "stop")
 
     def __init__(self, block: Block, first: int, last: int):
         self.block, self.first, self.last = block, first, last
         self.start, self.stop = block.slots[first].start, block.slots[last - 1].stop
+        self._wide: Array = None
 
     def __len__(self) -> int:
         return int(self.stop - self.start)
 
     @property
-    def master(self) -> Array:
-        """The master values, flat."""
+    def home(self) -> Array:
+        """The master values, flat, as they are kept."""
         return self.block.master[self.start : self.stop]
+
+    @property
+    def master(self) -> Array:
+        """The master values, flat, in the gradients' dtype; of masters in 16 bits a copy, which `written` rounds."""
+        if self.block.master.dtype == self.block.dtype:
+            return self.home
+        if self._wide is None:
+            self._wide = self.block.backend.cast(self.home, self.block.dtype)
+        return self._wide
+
+    @property
+    def draw(self) -> Draw | None:
+        """What rounds masters in 16 bits in this step."""
+        return None if self.block.draw is None else self.block.draw.beyond(self.start)
 
     @property
     def gradient(self) -> Array:
@@ -251,6 +178,10 @@ class Run:
 
     def written(self, go: Array | None) -> None:
         """Count the step (where `go`), and note that masters and copies were rewritten."""
+        if self._wide is not None:
+            narrow_at_random(self._wide, self.home, self.draw)
+            for copy in self.copies:
+                narrow(self.home, copy)
         steps = self.block.steps[self.first : self.last]
         np.add(steps, 1 if go is None else go, out=steps)
         for slot in self.block.slots[self.first : self.last]:
@@ -284,15 +215,18 @@ def spans(slots: list[Slot], mark: Callable[[Slot], Any] = lambda slot: 0) -> li
     return runs
 
 
-def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0) -> list[Block]:
+def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0, at_random: bool = False) -> list[Block]:
     """Move `parameters` into fresh blocks of `owner`; values, versions and gradients stay what they are.
 
     A parameter that lived in another optimizer's arena leaves it; that optimizer raises when it is used. first: the
-    number that the optimizer gives to the first of them.
+    number that the optimizer gives to the first of them. at_random: 16-bit parameters get no float32 masters; updates
+    round them at random.
     """
     kinds: dict[tuple[str, DType], list[tuple[int, Parameter]]] = {}
     for number, parameter in enumerate(parameters, first):
-        kinds.setdefault((str(parameter.device), accumulator(parameter.array.dtype)), []).append((number, parameter))
+        dtype: DType = parameter.array.dtype
+        master = dtype if at_random else accumulator(dtype)
+        kinds.setdefault((str(parameter.device), master), []).append((number, parameter))
     return [Block(owner, backends.of(members[0][1].array), dtype, members) for (_, dtype), members in kinds.items()]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from . import models, nn, optim
+from . import backends, models, nn, optim
 from .config import Recipe, sections
-from .core import random
+from .core import dtypes, random
 from .core.errors import ArgumentError, ConfigError
 from .core.policy import Policy, autocast
 from .core.tensor import Tensor
@@ -24,6 +24,7 @@ from .data.loader import DataLoader, TensorDataset
 from .data.pictures import Pictures
 from .data.prefetch import prefetch
 from .optim import lr_scheduler
+from .optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .scaler import GradScaler
 
 Batch = tuple[Tensor, Tensor]  # inputs, and the integer targets [N] or [N, T]
@@ -48,8 +49,11 @@ class Feed:
 
 def model(recipe: Recipe) -> nn.Module:
     """The recipe's model, on its device, drawn from the default random stream."""
-    made = _MODELS[type(recipe.model)](recipe.model, recipe.data)
-    return made.to(recipe.train.device)
+    made = _MODELS[type(recipe.model)](recipe.model, recipe.data).to(recipe.train.device)
+    if recipe.amp.parameters == "low":
+        for parameter in made.parameters():  # buffers, running statistics among them, stay float32
+            parameter.array = backends.of(parameter.array).cast(parameter.array, dtypes.parse(recipe.amp.dtype))
+    return made
 
 
 def _mlp(spec: sections.MLP, data: Any) -> nn.Module:
@@ -248,10 +252,16 @@ def optimizer(recipe: Recipe, model: nn.Module) -> Any:
 _OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     kind.__name__.lower(): kind
     for kind in (
-        *(optim.SGD, optim.Adam, optim.AdamW, optim.Adamax, optim.RAdam),
-        *(optim.Adagrad, optim.RMSprop, optim.Lion, optim.LAMB, optim.Adafactor),
+        *(optim.SGD, optim.Adam, optim.AdamW, optim.Adamax, optim.RAdam, optim.NAdam, optim.Adadelta),
+        *(optim.Adagrad, optim.RMSprop, optim.Rprop, optim.Lion, optim.LAMB, optim.Adafactor),
     )
 }
+
+
+def average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
+    """The recipe's running average of `model`'s weights, or None; made after the optimizer."""
+    decay = recipe.train.ema
+    return None if decay is None else AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
 def schedule(recipe: Recipe, optimizer: Any, steps: int) -> Any:

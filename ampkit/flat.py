@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import backends
 from .backends import Array
-from .core import dtypes
+from .core import dtypes, random
 from .core.dtypes import DType
 from .core.primitive import Primitive
 
@@ -28,6 +28,52 @@ def _narrow(master: Array, copy: Array) -> None:
 
 
 narrow = Primitive("narrow", "optim", _narrow)  # (flat master, flat 16-bit copy): round one into the other
+
+
+class Draw(NamedTuple):
+    """Random words of 16 bits, one for each element: those of draw `call` under `seed`, from `start` on.
+
+    start: a multiple of 16.
+    """
+
+    seed: int
+    call: int
+    start: int = 0
+
+    def beyond(self, count: int) -> Draw:
+        """The same for what lies `count` elements further on."""
+        return self._replace(start=self.start + count)
+
+
+def _narrow_at_random(values: Array, home: Array, draw: Draw) -> None:
+    there = backends.of(values)
+    words = there.asarray(random.words(draw.seed, draw.call, values.size, draw.start).astype(np.int32))
+    drop, most = _DROPPED[home.dtype]
+    bits = values.view(dtypes.int32)
+    size = np.bitwise_and(bits, 0x7FFFFFFF)
+    # Adding the word to the bits that will be cut off carries with the probability that they are of a whole.
+    raised = np.bitwise_and(size + np.right_shift(words, 16 - drop), -1 << drop)
+    if home.dtype == dtypes.float16:
+        raised = np.where(size < _NORMAL, _fixed_point(size.view(dtypes.float32), words), raised)
+    raised = np.where(size < _INFINITE, np.minimum(raised, most), size)
+    rounded = np.bitwise_or(raised, np.bitwise_and(bits, -(2**31))).astype(dtypes.int32)
+    home[...] = there.cast(rounded.view(dtypes.float32), home.dtype)
+
+
+def _fixed_point(size: Array, words: Array) -> Array:
+    # float16 below its normal numbers: multiples of 2^-24, up where the word is below the rest, in 2^-16 of a multiple.
+    size = np.multiply(size, 2.0**24)
+    whole = np.floor(size)
+    up = np.floor((size - whole) * 65536) > words
+    return ((whole + up.astype(dtypes.float32)) * 2.0**-24).astype(dtypes.float32).view(dtypes.int32)
+
+
+# of a float32: how many bits are cut off, and the bits of the largest finite number
+_DROPPED: dict[DType, tuple[int, int]] = {dtypes.bfloat16: (16, 0x7F7F0000), dtypes.float16: (13, 0x477FE000)}
+_NORMAL, _INFINITE = 0x38800000, 0x7F800000  # the bits of 2^-14, float16's least normal number, and of infinity
+
+# (flat float32 values, flat 16-bit home, draw): to one of the two nearest, the nearer the likelier; stays finite
+narrow_at_random = Primitive("narrow_at_random", "optim", _narrow_at_random)
 
 
 _BITS: dict[int, DType] = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
@@ -51,6 +97,11 @@ def chosen(go: Array | None, value: Any, otherwise: float, dtype: DType) -> Any:
     if go is not None:
         value = np.where(go, value, otherwise)
     return value.astype(dtype) if hasattr(value, "astype") else value
+
+
+def settle(old: Array, new: Array, go: Array | None) -> None:
+    """Write `new` over `old`, where `go`."""
+    old[...] = new if go is None else np.where(go, new, old)
 
 
 def look(array: Array) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import backends
-from .arena import Run, Slot, spans
+from .arena import Run, spans
 from .backends import Array
 from .core import dtypes, observe
 from .core.errors import ScaleCollapseError
@@ -23,6 +23,7 @@ from .core.primitive import Primitive
 from .core.quiet import quietly
 from .core.tensor import Tensor
 from .flat import chunks, look
+from .slot import Slot
 
 SKIPS = 50  # in a row, before the guard stops: from 65536 the scale has then come down to 6e-11, where no loss needs it
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from . import backends
-from .arena import Slot
 from .backends import Array
 from .core import dtypes, observe
 from .core.dtypes import DType, float64
@@ -28,6 +27,7 @@ from .optim.given import refuse_scaled
 from .optim.group import plain
 from .optim.optimizer import Optimizer
 from .overflow import Guard, Stage, StepResult, Verdict
+from .slot import Slot
 
 
 class _ScaleLoss:

@@ -132,7 +132,8 @@ class Run:
     Iterating trains, and yields rows as they come to be; it goes on from where it was left.
     recipe: what it was given, and the number of threads, on which the last bits of sums depend.
     steps: how many updates it will make; done: how many it has made. per_step, unit: what an update sees, samples or
-    tokens. model, optimizer, schedule, scaler: its parts.
+    tokens. model, optimizer, schedule, scaler: its parts. average: of the weights, if train.ema asks for one; then
+    evaluations are of average.module.
     checkpoints: where it leaves them, or None; before_saving is called before each, when all rows have been handed on.
     """
 
@@ -148,6 +149,7 @@ class Run:
         self.per_step, self.unit = self._feed.per_batch * recipe.train.accumulate, self._feed.unit
         self.model = build.model(recipe)
         self.optimizer = build.optimizer(recipe, self.model)
+        self.average = build.average(recipe, self.model)
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)
         self.scaler = build.scaler(recipe)
         self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
@@ -185,7 +187,8 @@ class Run:
 
     def _evaluate(self) -> EvalRow | None:
         try:
-            row = EvalRow(self.done, *evaluate(self.model, self._held_out(), self._region))
+            model = self.model if self.average is None else self.average.module
+            row = EvalRow(self.done, *evaluate(model, self._held_out(), self._region))
         except _StoppedError:
             self.model.train()
             return None
@@ -225,7 +228,8 @@ class Run:
         """What `load_state_dict` needs to go on bit for bit; between two steps."""
         counts = {name: getattr(self, name) for name in ("done", "evaluated", "skipped", "seconds")}
         batches = self.done * self.recipe.train.accumulate  # those consumed, however many were fetched ahead
-        return {**state_of(*self._parts()), "steps": self.steps, "batches": batches, "counts": counts}
+        average = {} if self.average is None else {"average": self.average.state_dict()}
+        return {**state_of(*self._parts()), **average, "steps": self.steps, "batches": batches, "counts": counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of a run of the same recipe; with another number of steps, on the schedule of that.
@@ -233,6 +237,8 @@ class Run:
         Raises ArgumentError or StateError for a state that does not fit.
         """
         restore(state, *self._parts(), same_length=state["steps"] == self.steps)
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         self._batches = self._feed.batches(state["batches"])
         vars(self).update(state["counts"])
         self._saved = (self.done, self.evaluated)
@@ -262,7 +268,10 @@ class Run:
 
     def _advance(self, batches: Sequence[Batch], logged: bool) -> Outcome:
         clip = self.recipe.train.grad_clip
-        return step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, logged)
+        outcome = step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, logged)
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        return outcome
 
     def _saw(self, number: int, loss: float, skipped: bool) -> None:
         # Of every step, at once on a CPU; on a device that runs ahead, when a later step finds it done.

@@ -115,6 +115,19 @@ def test_a_compiled_step_gives_the_bits_of_eager_ones(build, dtype, device):
     assert len(set(losses[0])) == 8
 
 
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.Lion, optim.NAdam, optim.RMSprop, optim.LAMB])
+def test_parameters_in_16_bits_are_rounded_by_the_draws_of_eager_steps(kind, device):
+    def low():
+        return mlp().to(ampkit.bfloat16)
+
+    runs = [Training(low, ampkit.bfloat16, c, kind, stochastic_rounding=True) for c in (False, True)]
+    for run in runs:
+        ampkit.manual_seed(7)
+        for batch in batches(7):
+            run.step(*batch)
+    assert_same(*(run.state() for run in runs))
+
+
 def test_grids_and_volumes_as_well(device):
     runs = [Training(spatial, ampkit.float16, c) for c in (False, True)]
     losses = [[float(run.step(x, y)) for x, y in batches(4, rows=2)] for run in runs]
@@ -305,17 +318,15 @@ def test_compile_wants_something_to_call():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_recipe_trains_compiled_as_it_does_eagerly(dtype, device):
     small = ["train.epochs=", "train.steps=9", "train.log_every=3", "train.eval_every=", "model.hidden=[16]"]
-    overrides = [*small, "train.device=cuda", f"amp.dtype={dtype}"]
-    rows = [
-        [
-            (r.loss, r.lr, r.scale, r.skipped, r.grad_norm)
-            for r in fit(load(MLP, [*overrides, more]))
-            if type(r) is StepRow
-        ]
-        for more in ("train.compile=false", "train.compile=true")
-    ]
+    overrides = [*small, "train.device=cuda", f"amp.dtype={dtype}", "train.ema=0.5"]
+    runs, rows = [], []
+    for more in ("train.compile=false", "train.compile=true"):
+        runs.append(fit(load(MLP, [*overrides, more])))
+        logged = [row for row in runs[-1] if type(row) is StepRow]
+        rows.append([(r.loss, r.lr, r.scale, r.skipped, r.grad_norm) for r in logged])
     assert rows[0] == rows[1]
     assert len(rows[0]) == 4
+    assert_same(*([p.numpy(force=True) for p in run.average.state_dict().values()] for run in runs))
 
 
 def test_a_recipe_on_the_device_reads_it_only_where_it_logs(device):

@@ -82,6 +82,22 @@ def test_a_run_in_pieces_ends_like_one_that_never_stopped_bit_for_bit(kind, dtyp
         assert last.state_dict()[part] == whole.state_dict()[part]
 
 
+@pytest.mark.parametrize("more", [[], ["amp.parameters=low", "optimizer.stochastic_rounding=true"]], ids=len)
+@pytest.mark.parametrize("kind", ["cnn", "sgd"])
+def test_averaged_weights_and_random_rounding_go_on_bit_for_bit(kind, more, tmp_path):
+    wanted = recipe(
+        kind, "train.ema=0.75", "amp.dtype=float16", "train.checkpoint_every=1", "amp.init_scale=1e7", *more
+    )
+    whole = fit(wanted)
+    rows = list(whole)
+    parts, last = in_pieces(wanted, tmp_path, 4)
+    assert list(map(without_seconds, parts)) == list(map(without_seconds, rows))
+    assert weights(last) == weights(whole)
+    averages = [{k: v.numpy().tobytes() for k, v in run.average.state_dict().items()} for run in (whole, last)]
+    assert averages[0] == averages[1]
+    assert whole.average.n_averaged.item() == 7 - whole.skipped < 7
+
+
 def test_skipped_steps_and_a_scale_on_its_way_are_part_of_what_goes_on(tmp_path):
     wanted = recipe("mlp", "amp.dtype=float16", "amp.init_scale=1e9", "train.checkpoint_every=1", "amp.hysteresis=2")
     rows = list(fit(wanted))

@@ -41,15 +41,16 @@ PLACES = {
         clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm parameters_to_vector vector_to_parameters
     """,
     "ampkit.optim": """
-        SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam clip_grad_norm_ clip_grad_value_
-        lr_scheduler swa_utils
+        SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam NAdam Adadelta Rprop Elementwise clip_grad_norm_
+        clip_grad_value_ lr_scheduler swa_utils
     """,
     "ampkit.optim.lr_scheduler": """
         StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR ConstantLR MultiStepLR ExponentialLR
         PolynomialLR CosineAnnealingWarmRestarts ReduceLROnPlateau LRScheduler MultiplicativeLR ChainedScheduler
+        CyclicLR
     """,
     "ampkit.optim.swa_utils": """
-        AveragedModel get_ema_multi_avg_fn get_ema_avg_fn get_swa_multi_avg_fn get_swa_avg_fn
+        AveragedModel get_ema_multi_avg_fn get_ema_avg_fn get_swa_multi_avg_fn get_swa_avg_fn SWALR update_bn
     """,
     "ampkit.utils.data": """
         TensorDataset DataLoader Dataset Subset ConcatDataset random_split Sampler SequentialSampler RandomSampler

@@ -245,6 +245,7 @@ def test_skipped_steps_are_counted_and_back_the_scale_off():
 # optimizers
 
 OPTIMIZERS = ["sgd", "adam", "adamw", "adamax", "radam", "adagrad", "rmsprop", "lion", "lamb", "adafactor"]
+OPTIMIZERS += ["nadam", "adadelta", "rprop"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -260,6 +261,39 @@ def test_a_section_builds_the_optimizer_of_its_name_with_that_ones_defaults(name
     made = build.optimizer(recipe, build.model(recipe))
     assert type(made).__name__.lower() == name
     assert made.defaults == type(made)([nn.Parameter(tensor([1.0]))]).defaults
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_parameters_are_16_bits_and_buffers_stay_float32(dtype):
+    low = [f"amp.dtype={dtype}", "amp.parameters=low", "optimizer.stochastic_rounding=true", "train.eval_batches=1"]
+    run = fit(config.load(RECIPES / "digits_cnn.toml", [*SHORT, *low, "model.width=4"]))
+    rows = list(run)
+    assert {p.dtype.name for p in run.model.parameters()} == {dtype}
+    assert {b.dtype.name for b in run.model.buffers() if b.is_floating_point()} == {"float32"}
+    assert "master" not in run.optimizer.state_dict()["state"][0]
+    assert all(math.isfinite(row.loss) for row in steps_of(rows))
+
+
+def test_rounding_stochastically_is_for_low_parameters():
+    with pytest.raises(ConfigError, match="optimizer.stochastic_rounding: needs false, or parameters in 16 bits"):
+        mlp("optimizer.stochastic_rounding=true")
+
+
+# averages
+
+
+def test_an_average_of_the_weights_is_what_evaluations_use():
+    run, seen = fit(mlp("train.ema=0.75", "train.log_every=1", "train.eval_batches=2")), []
+    for row in run:
+        if isinstance(row, StepRow):
+            seen.append(run.model[1].weight.detach().numpy().astype(np.float64))
+    want = seen[0]
+    for each in seen[1:]:
+        want = 0.75 * want + 0.25 * each
+    np.testing.assert_allclose(run.average.module[1].weight.detach().numpy(), want, rtol=0, atol=1e-6)
+    found = evaluate(run.average.module, run._feed.held_out(), nullcontext())
+    assert found == (row.val_loss, row.accuracy)
+    assert found != evaluate(run.model, run._feed.held_out(), nullcontext())
 
 
 # bad numbers

@@ -1,4 +1,7 @@
-"""The [optimizer] and [schedule] sections."""
+"""The [optimizer] and [schedule] sections.
+
+stochastic_rounding: of an optimizer, in place of float32 masters, for parameters that are themselves in 16 bits.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ class SGD(Section):
     momentum: Share = 0.0
     nesterov: bool = False
     weight_decay: NotNegative = 0.0
+    stochastic_rounding: bool = False
 
 
 class Adam(Section):
@@ -27,6 +31,7 @@ class Adam(Section):
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NotNegative = 0.0
+    stochastic_rounding: bool = False
 
 
 class AdamW(Section):
@@ -37,6 +42,7 @@ class AdamW(Section):
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NotNegative = 0.01
+    stochastic_rounding: bool = False
 
 
 class Adamax(Section):
@@ -47,6 +53,31 @@ class Adamax(Section):
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NotNegative = 0.0
+    stochastic_rounding: bool = False
+
+
+class NAdam(Section):
+    """`optim.NAdam`: Adam that looks ahead along its momentum."""
+
+    name: Literal["nadam"]
+    lr: Positive = 2e-3
+    betas: Betas = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    momentum_decay: NotNegative = 4e-3
+    decoupled_weight_decay: bool = False
+    stochastic_rounding: bool = False
+
+
+class Adadelta(Section):
+    """`optim.Adadelta`: the gradient in units of the weights."""
+
+    name: Literal["adadelta"]
+    lr: Positive = 1.0
+    rho: Annotated[float, Field(ge=0, le=1)] = 0.9
+    eps: Positive = 1e-6
+    weight_decay: NotNegative = 0.0
+    stochastic_rounding: bool = False
 
 
 class Adagrad(Section):
@@ -58,6 +89,7 @@ class Adagrad(Section):
     eps: Positive = 1e-10
     weight_decay: NotNegative = 0.0
     initial_accumulator_value: NotNegative = 0.0
+    stochastic_rounding: bool = False
 
 
 class RMSprop(Section):
@@ -70,6 +102,17 @@ class RMSprop(Section):
     weight_decay: NotNegative = 0.0
     momentum: Share = 0.0
     centered: bool = False
+    stochastic_rounding: bool = False
+
+
+class Rprop(Section):
+    """`optim.Rprop`: a step size for each weight; for whole batches."""
+
+    name: Literal["rprop"]
+    lr: Positive = 1e-2
+    etas: Annotated[tuple[Part, Annotated[float, Field(gt=1)]], Field(strict=False)] = (0.5, 1.2)
+    step_sizes: Annotated[tuple[NotNegative, Positive], Field(strict=False)] = (1e-6, 50.0)
+    stochastic_rounding: bool = False
 
 
 class Lion(Section):
@@ -79,6 +122,7 @@ class Lion(Section):
     lr: Positive = 1e-4
     betas: Betas = (0.9, 0.99)
     weight_decay: NotNegative = 0.0
+    stochastic_rounding: bool = False
 
 
 class LAMB(Section):
@@ -89,6 +133,7 @@ class LAMB(Section):
     betas: Betas = (0.9, 0.999)
     eps: Positive = 1e-6
     weight_decay: NotNegative = 0.01
+    stochastic_rounding: bool = False
 
 
 class Adafactor(Section):
@@ -99,6 +144,7 @@ class Adafactor(Section):
     beta2_decay: Annotated[float, Field(le=0)] = -0.8
     d: Annotated[float, Field(ge=1)] = 1.0
     weight_decay: NotNegative = 0.0
+    stochastic_rounding: bool = False
 
 
 class Constant(Section):

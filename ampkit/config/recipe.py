@@ -72,7 +72,7 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _data_misfits(model, data)
     yield from _model_misfits(model, data)
     yield from _train_misfits(train, data, sections.get("schedule"))
-    yield from _amp_misfits(sections.get("amp"))
+    yield from _amp_misfits(sections.get("amp"), sections.get("optimizer"))
     optimizer = sections.get("optimizer")
     if isinstance(optimizer, SGD) and optimizer.nesterov and not optimizer.momentum:
         yield Fault("optimizer.momentum", "a momentum above 0 for nesterov", "0.0")
@@ -140,9 +140,12 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
             yield Fault("schedule.warmup", f"less than train.{key}, {steps}", str(warmup))
 
 
-def _amp_misfits(amp: Any) -> Iterator[Fault]:
+def _amp_misfits(amp: Any, optimizer: Any) -> Iterator[Fault]:
     if amp is None:
         return
+    if getattr(optimizer, "stochastic_rounding", False) and amp.parameters != "low":
+        needs = "false, or parameters in 16 bits"
+        yield Fault("optimizer.stochastic_rounding", needs, "true", "`amp.parameters=low` makes them so")
     if amp.min_scale is not None and amp.min_scale > amp.init_scale:
         yield Fault("amp.min_scale", f"at most init_scale, {amp.init_scale}", str(amp.min_scale))
     if amp.max_scale is not None and amp.max_scale < amp.init_scale:

@@ -11,6 +11,7 @@ from .of_models import CNN, GPT, MLP, ConvMixer, LeNet5, ResNet, ViT
 from .of_optimizers import (
     LAMB,
     SGD,
+    Adadelta,
     Adafactor,
     Adagrad,
     Adam,
@@ -20,8 +21,10 @@ from .of_optimizers import (
     Cosine,
     Linear,
     Lion,
+    NAdam,
     OneCycle,
     RMSprop,
+    Rprop,
     Step,
 )
 from .words import Count, Device, Part, Positive, Section, Seed
@@ -34,6 +37,7 @@ __all__ = [
     "MLP",
     "MNIST",
     "SGD",
+    "Adadelta",
     "Adafactor",
     "Adagrad",
     "Adam",
@@ -50,11 +54,13 @@ __all__ = [
     "Linear",
     "Lion",
     "Model",
+    "NAdam",
     "OneCycle",
     "Optimizer",
     "Pictured",
     "RMSprop",
     "ResNet",
+    "Rprop",
     "Schedule",
     "Section",
     "Step",
@@ -67,9 +73,14 @@ __all__ = [
 
 
 class Amp(Section):
-    """autocast, its policy and the loss scale. dtype = "float32" turns autocast off."""
+    """autocast, its policy and the loss scale. dtype = "float32" turns autocast off.
+
+    parameters = "low": the parameters are kept in `dtype` themselves, and no float32 copy of them where the optimizer
+    rounds stochastically; buffers stay float32.
+    """
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    parameters: Literal["float32", "low"] = "float32"
     policy: Literal["default", "fast"] = "default"
     overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = Field(default_factory=dict)
     init_scale: Positive = 65536.0
@@ -84,7 +95,8 @@ class Amp(Section):
 class Train(Section):
     """How long, from which seed, where.
 
-    eval_every None: once, at the end. eval_batches None: all that is held out. grad_clip: the largest norm.
+    eval_every None: once, at the end. eval_batches None: all that is held out. grad_clip: the largest norm. ema: the
+    decay of a running average of the weights, which evaluations then use; None: no average.
     threads: of matrix products, where they can be told (`ampkit doctor` says); None leaves them as they are, and the
     run directory says how many they were. bench_steps: how many `ampkit bench` takes in each precision; None: all.
     checkpoint_every: a checkpoint each so many steps; None: after each evaluation. The end and Ctrl-C leave one in any
@@ -98,6 +110,7 @@ class Train(Section):
     device: Device = "cpu"
     grad_clip: Positive | None = None
     accumulate: Count = 1
+    ema: Part | None = None
     log_every: Count = 10
     eval_every: Count | None = None
     eval_batches: Count | None = None
@@ -110,5 +123,7 @@ class Train(Section):
 _named = Field(discriminator="name")
 Model = Annotated[MLP | CNN | ResNet | LeNet5 | ConvMixer | ViT | GPT, _named]
 Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | SyntheticImages | SyntheticTokens, _named]
-Optimizer = Annotated[SGD | Adam | AdamW | Adamax | Adagrad | RMSprop | Lion | LAMB | Adafactor, _named]
+Optimizer = Annotated[
+    SGD | Adam | AdamW | Adamax | NAdam | Adadelta | Adagrad | RMSprop | Rprop | Lion | LAMB | Adafactor, _named
+]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

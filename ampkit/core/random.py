@@ -78,9 +78,13 @@ def keep_mask(seed: int, call: int, p: float, shape: tuple[int, ...]) -> np.ndar
 
     An element is kept where its word, in the order of the stream, is at least round(p * 65536).
     """
-    size = math.prod(shape)
-    words = philox(seed, call).random_raw(-(-size // 4)).astype("<u8", copy=False).view("<u2")
-    return np.asarray(words[:size] >= round(p * 65536)).reshape(shape)
+    return np.asarray(words(seed, call, math.prod(shape)) >= round(p * 65536)).reshape(shape)
+
+
+def words(seed: int, call: int, count: int, start: int = 0) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Words `start` to `start + count` of draw `call` under `seed`, of 16 bits; start: a multiple of 16, a block."""
+    stream = philox(seed, call).advance(start // 16)
+    return stream.random_raw(-(-count // 4)).astype("<u8", copy=False).view("<u2")[:count]
 
 
 def _seed(seed: Any) -> int:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Run, Slot
+from ..arena import Run
 from ..backends import Array
 from ..core import dtypes
 from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
-from ..flat import CHUNK, chosen, keep, mask, narrow
+from ..flat import CHUNK, narrow, settle
+from ..slot import Slot
 from .clip import power_sum
 from .group import Group, need
 from .optimizer import Optimizer
@@ -35,16 +36,14 @@ def _adafactor_update(
     maximize: bool,
 ) -> None:
     kind, backend = master.dtype, backends.of(master)
-    flat, bits, count = master.reshape(-1), mask(go, kind), (steps + 1).astype(dtypes.float64)
+    flat, count = master.reshape(-1), (steps + 1).astype(dtypes.float64)
     wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
-    new = chosen(go, np.power(count, beta2_decay), 0.0, kind)
+    new = np.power(count, beta2_decay).astype(kind)
     scale = np.maximum(least_scale, _rms(flat, wide)) * np.minimum(lr, 1 / np.sqrt(count))
-    g = keep(np.negative(gradient) if maximize else gradient, bits, backend.empty(master.shape, kind))
-    update = np.multiply(_rescaled(_estimate(g, rows, columns, new, least), least), g)
+    g = -gradient if maximize else gradient
+    update = _rescaled(_estimate(g, rows, columns, new, least, go), least) * g
     rate = (scale / np.maximum(1.0, _rms(update.reshape(-1), wide) / limit)).astype(kind)
-    if weight_decay:
-        np.multiply(master, chosen(go, 1 - lr * weight_decay, 1.0, kind), out=master)
-    np.subtract(master, keep(np.multiply(update, rate, out=update), bits, update), out=master)
+    settle(master, master * (1 - lr * weight_decay).astype(kind) - update * rate, go)
     for copy in copies:
         narrow(flat, copy)
 
@@ -53,17 +52,18 @@ def _rms(flat: Array, wide: Array) -> Array:
     return np.sqrt(power_sum(flat, 2.0, wide) / flat.size)
 
 
-def _estimate(g: Array, rows: Array, columns: Array | None, new: Any, least: float) -> Array:
-    square = np.multiply(g, g)
+def _estimate(g: Array, rows: Array, columns: Array | None, new: Array, least: float, go: Array | None) -> Array:
+    square = g * g
     if columns is None:
-        return np.add(rows, np.multiply(np.subtract(square, rows), new), out=rows)
+        settle(rows, rows + (square - rows) * new, go)
+        return rows
     for held, axis in ((rows, -1), (columns, -2)):
-        np.add(held, np.multiply(np.subtract(square.mean(axis=axis, keepdims=True), held), new), out=held)
-    return np.divide(rows, np.maximum(rows.mean(axis=-2, keepdims=True), least)) * columns
+        settle(held, held + (square.mean(axis=axis, keepdims=True) - held) * new, go)
+    return rows / np.maximum(rows.mean(axis=-2, keepdims=True), least) * columns
 
 
 def _rescaled(estimate: Array, least: float) -> Array:
-    return np.divide(1, np.sqrt(np.maximum(estimate, least * least)))
+    return 1 / np.sqrt(np.maximum(estimate, least * least))
 
 
 # (master, gradient, rows, columns or None, steps, lr, go or None, flat copies, options): one parameter, in place
@@ -77,7 +77,9 @@ class Adafactor(Optimizer):
     t^beta2_decay. A parameter of one dimension or none keeps v whole; one of more than two is factored along its last
     two. eps[0] is the least v, squared, None for the spacing of the dtype that is computed in (in PyTorch the
     parameter's). weight_decay shrinks p by lr weight_decay. maximize=True climbs; foreach changes nothing. Computed in
-    float32, float64 for float64 parameters; RMS in float64. Raises ArgumentError for options out of range.
+    float32, float64 for float64 parameters; RMS in float64.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    Raises ArgumentError for options out of range.
     Shazeer, Stern 2018, arXiv:1804.04235, algorithms 4-6, as PyTorch takes them.
     """
 
@@ -92,9 +94,10 @@ class Adafactor(Optimizer):
         *,
         foreach: bool | None = None,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
     ):
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize})
+        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options({key: value for key, value in options.items() if key != "eps"})
@@ -122,7 +125,8 @@ class Adafactor(Optimizer):
     def _update_slot(self, group: Group, run: Run, slot: Slot, go: Array | None) -> None:
         block, (least, least_scale) = slot.block, group["eps"]
         moments = [slot.factor(name, shape) for name, shape in self.state_shapes(slot).items()]
-        arrays = [slot.of(block.master), slot.gradient, *moments]
+        place, shape = slice(slot.start - run.start, slot.stop - run.start), slot.parameter.array.shape
+        arrays = [run.master[place].reshape(shape), slot.gradient, *moments]
         if len(moments) == 1:  # flat, for NumPy makes scalars of what it computes with 0-d arrays
             arrays = [array.reshape(-1) for array in arrays]
         adafactor_update(

@@ -2,77 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..arena import Run
 from ..backends import Array
-from ..core.primitive import Primitive
-from ..flat import chunks, keep, mask, narrow
+from .elementwise import Elementwise, Step
 from .given import refuse_differentiable
-from .group import Group, need_betas
-from .optimizer import Optimizer
-from .sgd import direction
+from .group import Group
 
 
-def _adam_update(
-    master: Array,
-    gradient: Array,
-    mean: Array,
-    square: Array,
-    largest: Array | None,
-    steps: Array,
-    lr: Array,
-    betas: Array,
-    go: Array | None,
-    copies: list[Array],
-    scratch: list[Array],
-    eps: float,
-    weight_decay: float,
-    decoupled: bool,
-    maximize: bool,
-) -> None:
-    kind = master.dtype
-    bits, real = mask(go, kind), 1 if go is None else go
-    first, second = betas[..., 0], betas[..., 1]
-    count = steps + 1  # np.power: a 0-d exponent after ** is read by older NumPy, on the host
-    rate = (lr / (1 - np.power(first, count))).astype(kind)
-    root = np.sqrt(1 - np.power(second, count)).astype(kind)
-    shrink = (1 - lr * weight_decay * real).astype(kind)
-    new, old_square = ((1 - first) * real).astype(kind), (1 - (1 - second) * real).astype(kind)
-    new_square = (1 - second).astype(kind)  # of a gradient that is zero where the step is not real
-    penalty = 0 if decoupled else weight_decay
-    for part in chunks(master.size):
-        p, m, v = master[part], mean[part], square[part]
-        a, b = scratch[0][: part.stop - part.start], scratch[1][: part.stop - part.start]
-        d = keep(direction(p, gradient[part], a, penalty, maximize), bits, a)
-        np.subtract(d, m, out=b)
-        np.add(m, np.multiply(b, new, out=b), out=m)
-        np.multiply(np.multiply(d, d, out=b), new_square, out=b)
-        np.add(np.multiply(v, old_square, out=v), b, out=v)
-        if largest is not None:
-            v = np.maximum(largest[part], v, out=largest[part])
-        np.add(np.divide(np.sqrt(v, out=b), root, out=b), eps, out=b)
-        np.multiply(np.divide(m, b, out=b), rate, out=b)
-        if decoupled and weight_decay:
-            np.multiply(p, shrink, out=p)
-        np.subtract(p, keep(b, bits, b), out=p)
-        for copy in copies:
-            narrow(p, copy[part])
-
-
-# (master, gradient, mean, square, largest or None, steps, lr, betas, go or None, copies, scratch, options): one pass
-adam_update = Primitive("adam_update", "optim", _adam_update)
-
-
-class Adam(Optimizer):
+class Adam(Elementwise):
     """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; p <- p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
     weight_decay adds weight_decay p to g; decoupled_weight_decay=True is AdamW. t counts the real steps of each
     parameter. amsgrad=True divides by the largest v so far. maximize=True climbs. foreach, fused and capturable,
     PyTorch's choice of implementation, change nothing: every step is one pass over flat memory; differentiable=True is
     not here. Computed in float32, float64 for float64 parameters; b^t in float64.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Kingma, Ba 2015, arXiv:1412.6980, algorithm 1; Reddi et al. 2018, arXiv:1904.09237, algorithm 2.
     """
@@ -95,34 +43,35 @@ class Adam(Optimizer):
         differentiable: bool = False,
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
+        stochastic_rounding: bool = False,
     ):
         refuse_differentiable(type(self).__name__, differentiable)
         self.decoupled = decoupled_weight_decay
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        super().check_options(options)
-        need_betas(type(self).__name__, options)
-
-    def update(self, group: Group, run: Run, go: Array | None) -> None:
-        adam_update(
-            run.master,
-            run.gradient,
-            run.moment("exp_avg"),
-            run.moment("exp_avg_sq"),
-            run.moment("max_exp_avg_sq") if group["amsgrad"] else None,
-            run.steps,
-            group.device["lr"],
-            group.device["betas"],
-            go,
-            run.copies,
-            run.block.scratch(2),
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            decoupled=self.decoupled,
-            maximize=group["maximize"],
+        super().__init__(
+            params, {**options, "amsgrad": amsgrad, "maximize": maximize, "stochastic_rounding": stochastic_rounding}
         )
+
+    def uses(self, group: Group, name: str) -> bool:
+        return name != "max_exp_avg_sq" or bool(group["amsgrad"])
+
+    @staticmethod
+    def numbers(step: Step) -> Sequence[Any]:
+        first, second = step.betas
+        rate, root = step.values["lr"] / step.bias(first), np.sqrt(step.bias(second))
+        take = 1 - second
+        return rate, root, step.shrink, 1 - first, 1 - take, take, step.options["eps"]
+
+    @staticmethod
+    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
+        (m, v, largest), (rate, root, shrink, new, hold, take, eps) = moments, numbers
+        m += (d - m) * new
+        v *= hold
+        v += d * d * take
+        if largest is not None:
+            v = np.maximum(largest, v, out=largest)
+        p *= shrink
+        p -= m / (np.sqrt(v) / root + eps) * rate
 
 
 class AdamW(Adam):
@@ -145,6 +94,8 @@ class AdamW(Adam):
         capturable: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
+        stochastic_rounding: bool = False,
     ):
-        words = {"differentiable": differentiable, "decoupled_weight_decay": True}
+        words = {"differentiable": differentiable, "stochastic_rounding": stochastic_rounding}
+        words["decoupled_weight_decay"] = True
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, **words)

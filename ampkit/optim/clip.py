@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Slot, spans
+from ..arena import spans
 from ..backends import Array
 from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
@@ -18,6 +18,7 @@ from ..core.quiet import quietly
 from ..core.scaletag import ZEROED
 from ..core.tensor import Tensor
 from ..flat import CHUNK, chunks, keep, look, mask
+from ..slot import Slot
 from .given import refuse_scaled
 from .group import plain
 

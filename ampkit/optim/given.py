@@ -13,6 +13,7 @@ from .group import Group
 
 # options of PyTorch's optimizers that choose among its implementations, and what a group keeps for itself
 NOT_OURS = {"params", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
+NOT_OURS |= {"stochastic_rounding"}
 
 
 def refuse_differentiable(where: str, differentiable: Any) -> None:

@@ -43,6 +43,10 @@ class Group(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "params":
             raise _fixed("other parameters", "optimizer.add_param_group adds some; make a new optimizer for others")
+        if key == "stochastic_rounding" and bool(value) != bool(self._options.get(key)):
+            raise _fixed(
+                "another rounding", "give stochastic_rounding when the optimizer is made: it says what memory holds"
+            )
         value = plain(value)
         self._check({key: value})
         if key in self.device:

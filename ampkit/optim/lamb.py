@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,108 +12,65 @@ from ..arena import Run
 from ..backends import Array
 from ..core import dtypes
 from ..core.primitive import Primitive
-from ..flat import CHUNK, chosen, chunks, keep, mask, narrow
+from ..flat import CHUNK, chunks, narrow, settle
 from .clip import power_sum
-from .group import Group, need_betas
-from .optimizer import Optimizer
-from .sgd import direction
-
-
-@dataclass(frozen=True)
-class _Factors:
-    """What a step multiplies and divides by, 0-d on the device, in the dtype of the masters."""
-
-    bits: Array | None
-    new: Any
-    hold_square: Any
-    new_square: Any
-    correction: Array
-    root: Array
-    eps: float
-    decay: float
+from .elementwise import Elementwise, Step, numbers_of
+from .group import Group
 
 
 def _lamb_update(
-    master: Array,
-    gradient: Array,
-    mean: Array,
-    square: Array,
-    segments: list[slice],
-    steps: Array,
-    lr: Array,
-    betas: Array,
-    go: Array | None,
-    copies: list[Array],
-    scratch: list[Array],
-    eps: float,
-    weight_decay: float,
-    maximize: bool,
+    master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
 ) -> None:
-    kind, backend = master.dtype, backends.of(master)
-    factors = _factors(steps, betas, go, kind, eps, weight_decay)
+    kind, backend, go = master.dtype, backends.of(master), step.go
+    numbers = numbers_of(step, kind)
     wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
     for segment in segments:
         p, g, m, v = master[segment], gradient[segment], mean[segment], square[segment]
         length, moved = power_sum(p, 2.0, wide), backend.zeros((), dtypes.float64)
         for part in chunks(p.size):
-            a, b = (s[: part.stop - part.start] for s in scratch)
-            _learn(g[part], m[part], v[part], a, b, factors, maximize)
-            np.add(moved, power_sum(_move(p[part], m[part], v[part], a, b, factors), 2.0, wide), out=moved)
+            _learn(g[part], m[part], v[part], numbers, step)
+            np.add(moved, power_sum(_move(p[part], m[part], v[part], numbers), 2.0, wide), out=moved)
         both = np.logical_and(length > 0, moved > 0)
         trust = np.where(both, np.sqrt(length / np.where(both, moved, 1.0)), 1.0)
-        rate = (lr * trust).astype(kind)
+        rate = (step.values["lr"] * trust).astype(kind)
         for part in chunks(p.size):
-            a, b = (s[: part.stop - part.start] for s in scratch)
-            move = np.multiply(_move(p[part], m[part], v[part], a, b, factors), rate, out=b)
-            np.subtract(p[part], keep(move, factors.bits, b), out=p[part])
+            settle(p[part], p[part] - _move(p[part], m[part], v[part], numbers) * rate, go)
             for copy in copies:
                 narrow(p[part], copy[segment][part])
 
 
-def _factors(steps: Array, betas: Array, go: Array | None, kind: Any, eps: float, decay: float) -> _Factors:
-    first, second, count = betas[..., 0], betas[..., 1], steps + 1
-    return _Factors(
-        mask(go, kind),
-        chosen(go, 1 - first, 0.0, kind),
-        chosen(go, second, 1.0, kind),
-        chosen(go, 1 - second, 0.0, kind),
-        (1 - np.power(first, count)).astype(kind),
-        np.sqrt(1 - np.power(second, count)).astype(kind),
-        eps,
-        decay,
-    )
+def _learn(g: Array, m: Array, v: Array, numbers: Sequence[Any], step: Step) -> None:
+    new, hold, take, *_ = numbers
+    d = -g if step.options["maximize"] else g
+    settle(m, m + (d - m) * new, step.go)
+    settle(v, v * hold + d * d * take, step.go)
 
 
-def _learn(g: Array, m: Array, v: Array, a: Array, b: Array, factors: _Factors, maximize: bool) -> None:
-    d = keep(direction(m, g, a, 0, maximize), factors.bits, a)
-    np.multiply(np.subtract(d, m, out=b), factors.new, out=b)
-    np.add(m, b, out=m)
-    np.multiply(np.multiply(d, d, out=b), factors.new_square, out=b)
-    np.add(np.multiply(v, factors.hold_square, out=v), b, out=v)
-
-
-def _move(p: Array, m: Array, v: Array, a: Array, b: Array, factors: _Factors) -> Array:
+def _move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
     # Worked out twice, before and after its norm is known: cheaper than memory for all of it.
-    np.add(np.divide(np.sqrt(v, out=b), factors.root, out=b), factors.eps, out=b)
-    np.divide(np.divide(m, factors.correction, out=a), b, out=b)
-    return np.add(b, np.multiply(p, factors.decay, out=a), out=b) if factors.decay else b
+    *_, correction, root, eps, decay = numbers
+    move = m / correction / (np.sqrt(v) / root + eps)
+    return move + p * decay if decay else move
 
 
-# (master, gradient, mean, square, a slice per parameter, steps, lr, betas, go or None, copies, scratch, options)
+# (masters, gradients, means, squares, a slice per parameter, copies, Step): in place
 lamb_update = Primitive("lamb_update", "optim", _lamb_update)
 
 
-class LAMB(Optimizer):
+class LAMB(Elementwise):
     """u <- (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p; p <- p - lr |p| / |u| u, per parameter.
 
     m and v are Adam's. The trust ratio |p| / |u| is that of whole parameters, and 1 where either norm is 0. Biases and
     gains are often left without decay: give them a group with weight_decay 0. maximize=True climbs. Computed in
-    float32, float64 for float64 parameters; norms in float64. Raises ArgumentError for options out of range.
+    float32, float64 for float64 parameters; norms in float64.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    Raises ArgumentError for options out of range.
     You et al. 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """
 
     moments = ("exp_avg", "exp_avg_sq")
     device_keys = ("lr", "betas")
+    decoupled = True
 
     def __init__(
         self,
@@ -124,29 +81,20 @@ class LAMB(Optimizer):
         weight_decay: float = 1e-2,
         *,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
     ):
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize})
+        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
 
-    def check_options(self, options: dict[str, Any]) -> None:
-        super().check_options(options)
-        need_betas("LAMB", options)
+    @staticmethod
+    def numbers(step: Step) -> Sequence[Any]:
+        first, second = step.betas
+        correction, root = step.bias(first), np.sqrt(step.bias(second))
+        decay = step.options["weight_decay"]
+        return 1 - first, second, 1 - second, correction, root, step.options["eps"], decay
 
     def update(self, group: Group, run: Run, go: Array | None) -> None:
         slots = run.block.slots[run.first : run.last]
-        lamb_update(
-            run.master,
-            run.gradient,
-            run.moment("exp_avg"),
-            run.moment("exp_avg_sq"),
-            [slice(s.start - run.start, s.stop - run.start) for s in slots if s.stop > s.start],
-            run.steps,
-            group.device["lr"],
-            group.device["betas"],
-            go,
-            run.copies,
-            run.block.scratch(2),
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            maximize=group["maximize"],
-        )
+        segments = [slice(s.start - run.start, s.stop - run.start) for s in slots if s.stop > s.start]
+        moments = [run.moment(name) for name in self.moments]
+        lamb_update(run.master, run.gradient, *moments, segments, run.copies, self.given(group, run, go))

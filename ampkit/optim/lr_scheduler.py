@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.errors import ArgumentError
 from .chain import ChainedScheduler as ChainedScheduler
+from .cyclic import CyclicLR as CyclicLR
 from .decay import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
 from .decay import ExponentialLR as ExponentialLR
 from .decay import MultiplicativeLR as MultiplicativeLR
@@ -17,7 +18,7 @@ from .decay import PolynomialLR as PolynomialLR
 from .group import Group
 from .optimizer import Optimizer
 from .plateau import ReduceLROnPlateau as ReduceLROnPlateau
-from .schedule import LRScheduler, share, whole
+from .schedule import LRScheduler, per_group, refuse_without_momentum, share, whole
 
 
 class LambdaLR(LRScheduler):
@@ -142,22 +143,17 @@ class OneCycleLR(LRScheduler):
         self.anneal_strategy = anneal_strategy
         up = share("OneCycleLR", "pct_start", pct_start) * self.total_steps
         self._phases = [up - 1, 2 * up - 2, self.total_steps - 1] if three_phase else [up - 1, self.total_steps - 1]
-        self._peaks = _per_group("max_lr", max_lr, groups)
+        self._peaks = per_group("OneCycleLR", "max_lr", max_lr, groups)
         self._lows = [peak / div_factor for peak in self._peaks]
         self._ends = [low / final_div_factor for low in self._lows]
         pairs = zip(
-            _per_group("base_momentum", base_momentum, groups),
-            _per_group("max_momentum", max_momentum, groups),
+            per_group("OneCycleLR", "base_momentum", base_momentum, groups),
+            per_group("OneCycleLR", "max_momentum", max_momentum, groups),
             strict=True,
         )
         self._momenta = list(pairs) if cycle_momentum else None
-        if cycle_momentum and not {"momentum", "betas"} & set(optimizer.device_keys):
-            raise ArgumentError(
-                "OneCycleLR",
-                "an optimizer with momentum or betas",
-                type(optimizer).__name__,
-                "pass cycle_momentum=False",
-            )
+        if cycle_momentum:
+            refuse_without_momentum("OneCycleLR", optimizer)
         self._second = [group["betas"][1] if "betas" in group else None for group in optimizer.param_groups]
         super().__init__(optimizer, last_epoch)
 
@@ -243,10 +239,3 @@ def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | N
     if epochs is None or steps_per_epoch is None:
         raise ArgumentError("OneCycleLR", "total_steps, or epochs and steps_per_epoch", "neither")
     return whole("OneCycleLR", "epochs", epochs) * whole("OneCycleLR", "steps_per_epoch", steps_per_epoch)
-
-
-def _per_group(name: str, value: Any, groups: int) -> list[float]:
-    found = list(value) if isinstance(value, (list, tuple)) else [value] * groups
-    if len(found) != groups:
-        raise ArgumentError("OneCycleLR", f"{name} for {groups} parameter groups", f"{len(found)}")
-    return found

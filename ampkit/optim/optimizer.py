@@ -6,14 +6,16 @@ from the host.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from .. import backends
-from ..arena import Run, Slot, adopt
+from ..arena import Run, adopt
 from ..backends import Array, Backend
 from ..core import dtypes, observe
 from ..core.errors import ArgumentError, DTypeError, StateError
@@ -22,8 +24,9 @@ from ..core.quiet import quietly
 from ..core.recording import enable_grad
 from ..core.tensor import Tensor
 from ..flat import look
+from ..slot import Slot
 from .given import NOT_OURS, group_options, need_groups, parameters_of, refuse_scaled
-from .group import Group, need, plain
+from .group import Group, need, need_betas, plain
 
 
 class Optimizer:
@@ -43,12 +46,14 @@ class Optimizer:
     moments: tuple[str, ...] = ()
     device_keys: tuple[str, ...] = ("lr",)
     counts_steps = True  # whether the state of a parameter has a "step"
+    from_0: tuple[str, ...] = ("lr", "eps", "weight_decay", "momentum")  # options that are numbers from 0 on
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         self.defaults = {key: plain(value) for key, value in defaults.items()}
         self.check_options(self.defaults)
         self.param_groups: list[Group] = []
         self.schedule: Any = None  # the scheduler that drives it
+        self.kept: dict[Parameter, dict[str, Any]] = defaultdict(dict)  # the state of a `step` of one's own
         groups: list[tuple[list[Parameter], dict[str, Any]]] = []
         for options in group_options(params, type(self).__name__):
             groups.append(self._need_group(options, [p for parameters, _ in groups for p in parameters]))
@@ -67,8 +72,10 @@ class Optimizer:
 
     def check_options(self, options: dict[str, Any]) -> None:
         """Raise ArgumentError for hyperparameters out of range; `options` may hold some of them."""
-        for key in ("lr", "eps", "weight_decay"):
+        for key in self.from_0:
             need(type(self).__name__, options, key)
+        if "betas" in self.device_keys:
+            need_betas(type(self).__name__, options)
 
     # groups
 
@@ -90,7 +97,7 @@ class Optimizer:
 
     def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
         first = sum(len(group["params"]) for group in self.param_groups)
-        blocks = adopt(self, parameters, first)
+        blocks = adopt(self, parameters, first, options.get("stochastic_rounding", False))
         self.param_groups.append(Group({"params": parameters, **options}, blocks, self.device_keys, self.check_options))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -171,9 +178,21 @@ class Optimizer:
     # state
 
     @property
-    def state(self) -> dict[Parameter, dict[str, Tensor]]:
-        """Per parameter that has stepped: its moments, as views, step count, and a 16-bit one's float32 values."""
-        return {slot.parameter: found for slot, taken in self._taken() if (found := self._state_of(slot, taken))}
+    def state(self) -> dict[Parameter, dict[str, Any]]:
+        """Per parameter that has stepped: its moments, as views, step count, and a 16-bit one's float32 values.
+
+        Of an optimizer with a `step` and no `update` of its own: what that step keeps here, empty dicts at first.
+        """
+        return self.kept if self._alone() else defaultdict(dict, {slot.parameter: e for slot, e in self._entries()})
+
+    def _alone(self) -> bool:
+        return type(self).update is Optimizer.update
+
+    def _entries(self) -> Iterator[tuple[Slot, dict[str, Any]]]:
+        for slot, taken in self._taken():
+            found = self.kept.get(slot.parameter) if self._alone() else self._state_of(slot, taken)
+            if found:
+                yield slot, found
 
     def _taken(self) -> Iterator[tuple[Slot, int]]:
         for group in self.param_groups:
@@ -183,7 +202,7 @@ class Optimizer:
     def _state_of(self, slot: Slot, taken: int) -> dict[str, Tensor]:
         moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
         moments |= {name: Tensor(array) for name, array in slot.factors.items() if taken}
-        if taken and slot.stored in dtypes.LOW:
+        if taken and slot.hidden:
             moments["master"] = Tensor(slot.master())
         if not taken or not self.counts_steps:
             return moments
@@ -191,11 +210,7 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
-        state = {
-            slot.number: {name: Tensor(item.array.copy()) for name, item in found.items()}
-            for slot, taken in self._taken()
-            if (found := self._state_of(slot, taken))
-        }
+        state = {slot.number: {k: deepcopy(item) for k, item in found.items()} for slot, found in self._entries()}
         groups, first = [], 0
         for group in self.param_groups:
             count = len(group["params"])
@@ -217,10 +232,21 @@ class Optimizer:
         for found in options:
             self.check_options(found)
         entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
-        loads = [self._need_state(where, slot, entries[slot.number]) for slot in self._slots()]
+        alone = self._alone()
+        loads = {} if alone else {s: self._need_state(where, s, entries[s.number]) for s in self._slots()}
         for group, found in zip(self.param_groups, options, strict=True):
             group.update(found)
-        self._load(dict(zip(self._slots(), loads, strict=True)))
+        if alone:
+            self._keep(entries)
+        else:
+            self._load(loads)
+
+    def _keep(self, entries: dict[int, dict[str, Any]]) -> None:
+        self.kept.clear()
+        for slot in self._slots():
+            for name, value in entries[slot.number].items():
+                held = value.detach().clone().to(slot.parameter.device) if isinstance(value, Tensor) else value
+                self.kept[slot.parameter][name] = held if isinstance(value, Tensor) else deepcopy(value)
 
     def _need_state(self, where: str, slot: Slot, entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         moments, shapes = {}, self.state_shapes(slot)
@@ -252,7 +278,7 @@ class Optimizer:
                 for slot in block.slots:
                     moments = loads[slot][1]
                     master = moments.pop("master", None)
-                    if master is not None and slot.stored in dtypes.LOW:
+                    if master is not None and slot.hidden:
                         slot.restore(block.backend.asarray(master, block.dtype))
                     for name in {*block.moments, *slot.factors, *moments}:
                         view = self._home(slot, name)
@@ -263,7 +289,7 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]:
         kept = {key: value for key, value in vars(self).items() if key not in ("param_groups", "steps")}
         groups, steps = [dict(group) for group in self.param_groups], int(look(self.steps))
-        return {**kept, "copied": (groups, self.state_dict()["state"], steps)}
+        return {**kept, "copied": (groups, {} if self._alone() else self.state_dict()["state"], steps)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups, entries, steps = state.pop("copied")
@@ -272,7 +298,8 @@ class Optimizer:
         for options in groups:
             self._append(options.pop("params"), options)
         where = f"copy of {type(self).__name__}"
-        self._load({slot: self._need_state(where, slot, entries.get(slot.number, {})) for slot in self._slots()})
+        if not self._alone():
+            self._load({slot: self._need_state(where, slot, entries.get(slot.number, {})) for slot in self._slots()})
         self.steps = self._backend().zeros((), dtypes.int64)
         self.steps[...] = steps
 

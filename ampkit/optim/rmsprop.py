@@ -2,72 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..arena import Run
 from ..backends import Array
-from ..core.primitive import Primitive
-from ..flat import chosen, chunks, keep, mask, narrow
+from .elementwise import Elementwise, Step, moving
 from .given import refuse_differentiable
-from .group import Group, need
-from .optimizer import Optimizer
-from .sgd import direction
+from .group import Group
 
 
-def _rmsprop_update(
-    master: Array,
-    gradient: Array,
-    square: Array,
-    mean: Array | None,
-    buffer: Array | None,
-    lr: Array,
-    momentum: Array,
-    go: Array | None,
-    copies: list[Array],
-    scratch: list[Array],
-    alpha: float,
-    eps: float,
-    weight_decay: float,
-    maximize: bool,
-) -> None:
-    kind = master.dtype
-    bits, rate, push = mask(go, kind), lr.astype(kind), chosen(go, momentum, 1.0, kind)
-    hold, new = chosen(go, alpha, 1.0, kind), chosen(go, 1 - alpha, 0.0, kind)
-    for part in chunks(master.size):
-        p, v = master[part], square[part]
-        a, b = scratch[0][: part.stop - part.start], scratch[1][: part.stop - part.start]
-        d = keep(direction(p, gradient[part], a, weight_decay, maximize), bits, a)
-        np.multiply(np.multiply(d, d, out=b), new, out=b)
-        np.add(np.multiply(v, hold, out=v), b, out=v)
-        root = v if mean is None else _variance(v, mean[part], d, new, b)
-        np.add(np.sqrt(root, out=b), eps, out=b)
-        move = keep(np.divide(d, b, out=b), bits, b)
-        if buffer is not None:
-            move = buffer[part]
-            np.add(np.multiply(move, push, out=move), b, out=move)
-        np.subtract(p, keep(np.multiply(move, rate, out=b), bits, b), out=p)
-        for copy in copies:
-            narrow(p, copy[part])
-
-
-def _variance(square: Array, mean: Array, d: Array, new: Any, out: Array) -> Array:
-    np.add(mean, np.multiply(np.subtract(d, mean, out=out), new, out=out), out=mean)
-    np.subtract(square, np.multiply(mean, mean, out=out), out=out)
-    return np.maximum(out, 0, out=out)  # rounding alone makes it negative
-
-
-# (master, gradient, square, mean or None, buffer or None, lr, momentum, go or None, copies, scratch, options): one pass
-rmsprop_update = Primitive("rmsprop_update", "optim", _rmsprop_update)
-
-
-class RMSprop(Optimizer):
+class RMSprop(Elementwise):
     """v <- alpha v + (1 - alpha) g^2; b <- momentum b + g / (sqrt(v) + eps); p <- p - lr b.
 
     centered=True takes the variance, v - m^2 with m the running mean of g, in place of v; it is never below 0, which
     rounding makes of it in PyTorch. weight_decay adds weight_decay p to g. maximize=True climbs. foreach and capturable
     change nothing; differentiable=True is not here. Computed in float32, float64 for float64 parameters.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Hinton, Srivastava, Swersky 2012, Neural Networks for Machine Learning, lecture 6e; centered: Graves 2013,
     arXiv:1308.0850, eq. 38-45, with eps outside of the root, as in PyTorch.
@@ -75,6 +27,7 @@ class RMSprop(Optimizer):
 
     moments = ("square_avg", "momentum_buffer", "grad_avg")
     device_keys = ("lr", "momentum")
+    from_0 = (*Elementwise.from_0, "alpha")
 
     def __init__(
         self,
@@ -89,31 +42,35 @@ class RMSprop(Optimizer):
         foreach: bool | None = None,
         maximize: bool = False,
         differentiable: bool = False,
+        *,
+        stochastic_rounding: bool = False,
     ):
         refuse_differentiable("RMSprop", differentiable)
         options = {"lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "centered": centered, "maximize": maximize})
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        super().check_options(options)
-        need("RMSprop", options, "momentum")
-        need("RMSprop", options, "alpha")
-
-    def update(self, group: Group, run: Run, go: Array | None) -> None:
-        moving = "momentum" in group.scheduled or group["momentum"] != 0
-        rmsprop_update(
-            run.master,
-            run.gradient,
-            run.moment("square_avg"),
-            run.moment("grad_avg") if group["centered"] else None,
-            run.moment("momentum_buffer") if moving else None,
-            group.device["lr"],
-            group.device["momentum"],
-            go,
-            run.copies,
-            run.block.scratch(2),
-            alpha=group["alpha"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            maximize=group["maximize"],
+        super().__init__(
+            params, {**options, "centered": centered, "maximize": maximize, "stochastic_rounding": stochastic_rounding}
         )
+
+    def uses(self, group: Group, name: str) -> bool:
+        return {"square_avg": True, "momentum_buffer": moving(group), "grad_avg": bool(group["centered"])}[name]
+
+    @staticmethod
+    def numbers(step: Step) -> Sequence[Any]:
+        alpha = step.options["alpha"]
+        return step.values["lr"], step.values["momentum"], alpha, 1 - alpha, step.options["eps"]
+
+    @staticmethod
+    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
+        (v, buffer, m), (rate, push, hold, take, eps) = moments, numbers
+        v *= hold
+        v += d * d * take
+        var = v
+        if m is not None:
+            m += (d - m) * take
+            var = np.maximum(v - m * m, 0)  # rounding alone makes it negative
+        move = d / (np.sqrt(var) + eps)
+        if buffer is not None:
+            buffer *= push
+            buffer += move
+            move = buffer
+        p -= move * rate

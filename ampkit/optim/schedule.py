@@ -180,3 +180,18 @@ def share(where: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ArgumentError(where, f"{name} in [0, 1]", repr(value))
     return float(value)
+
+
+def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:
+    """`value`, one number or one for each group, as a list of them. Raises ArgumentError for another count."""
+    found = list(value) if isinstance(value, (list, tuple)) else [value] * groups
+    if len(found) != groups:
+        raise ArgumentError(where, f"{name} for {groups} parameter groups", f"{len(found)}")
+    return found
+
+
+def refuse_without_momentum(where: str, optimizer: Optimizer) -> None:
+    """Raise ArgumentError for an optimizer that a schedule cannot cycle the momentum of."""
+    if not {"momentum", "betas"} & set(optimizer.device_keys):
+        got = type(optimizer).__name__
+        raise ArgumentError(where, "an optimizer with momentum or betas", got, "pass cycle_momentum=False")

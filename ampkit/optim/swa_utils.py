@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -18,6 +18,8 @@ from ..core.recording import no_grad
 from ..core.tensor import Tensor
 from ..flat import CHUNK, chosen, chunks, keep, mask
 from ..nn.module import Module
+from ..nn.norm import _BatchNorm
+from .cyclic import SWALR as SWALR
 from .schedule import share
 
 Share = Callable[[Any], Any]  # n averaged so far -> the share of the new weights in the average
@@ -195,6 +197,31 @@ class AveragedModel(Module):
             return [self.avg_fn(mine, new, self.n_averaged) for mine, new in zip(before, current, strict=True)]
         self.multi_avg_fn(before, current, self.n_averaged)
         return before
+
+
+def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+    """Take the running statistics of `model`'s batch norms anew: the mean over the batches of `loader`, in train mode.
+
+    What averaging weights calls for, whose statistics were those of other weights. A batch is a tensor, or a list or
+    tuple whose first item is the input; device: where to bring it, None for as it comes.
+    """
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        return
+    momenta, training = [norm.momentum for norm in norms], model.training
+    model.train()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean
+    try:
+        with no_grad():
+            for batch in loader:
+                given = batch[0] if isinstance(batch, (list, tuple)) else batch
+                model(given if device is None else given.to(device))
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        model.train(training)
 
 
 def _tensors(model: Module) -> Iterator[Tensor]:

@@ -14,15 +14,31 @@ from ampkit.backends.cuda import optim as bodies
 from ampkit.core.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.primitive import reference_only
 from ampkit.core.quiet import quietly
-from ampkit.flat import CHUNK, narrow
-from ampkit.optim.adam import adam_update
+from ampkit.flat import CHUNK, Draw, narrow, narrow_at_random
 from ampkit.optim.clip import power_sum, shrink
+from ampkit.optim.elementwise import Step, update
 from ampkit.optim.schedule import follow
-from ampkit.optim.sgd import sgd_update
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
-ADAM = {"eps": 1e-8, "weight_decay": 0.0, "decoupled": False, "maximize": False}
-SGD = {"dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False}
+RULES = [  # an optimizer, its options, and which of its moments are there
+    (optim.Adam, {}, (1, 1, 0)),
+    (optim.Adam, {"weight_decay": 0.1}, (1, 1, 1)),
+    (optim.AdamW, {"weight_decay": 0.1, "decoupled": True, "eps": 1e-3}, (1, 1, 0)),
+    (optim.SGD, {"weight_decay": 0.1}, (0,)),
+    (optim.SGD, {"dampening": 0.3}, (1,)),
+    (optim.SGD, {"nesterov": True, "weight_decay": 0.1}, (1,)),
+    (optim.Adadelta, {"weight_decay": 0.1}, (1, 1)),
+    (optim.Adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.5}, (1,)),
+    (optim.Adamax, {}, (1, 1)),
+    (optim.Lion, {"weight_decay": 0.1, "decoupled": True}, (1,)),
+    (optim.NAdam, {"weight_decay": 0.1}, (1, 1)),
+    (optim.RAdam, {"weight_decay": 0.1, "decoupled": True}, (1, 1)),
+    (optim.RMSprop, {}, (1, 0, 0)),
+    (optim.RMSprop, {"eps": 1e-3}, (1, 1, 1)),
+    (optim.Rprop, {"step_sizes": (1e-3, 0.5)}, (1, 1)),
+]
+OPTIONS = {"eps": 1e-8, "weight_decay": 0.0, "maximize": False, "dampening": 0.0, "nesterov": False, "alpha": 0.9}
+OPTIONS |= {"lr_decay": 0.0, "momentum_decay": 4e-3, "rho": 0.9, "etas": (0.5, 1.2)}
 SIZES = [0, 1, 5, 64, 1027, 4 * bodies.BLOCK * 3 + 2]
 
 
@@ -47,16 +63,15 @@ def scalar(device, value, dtype=float64):
 def same(primitive, make, orders=(emulator.SHUFFLED,)):
     """The body runs, and leaves and returns the bits of the reference whatever the order of the threads."""
     args, options = make()
-    count = len(args) - (primitive in (adam_update, sgd_update))  # what comes last is room to work in
     want = primitive.reference.run(*args, **options)
-    left = [a.get() for a in _arrays((*args[:count], want))]
+    left = [a.get() for a in _arrays((*args, want))]
     for order in orders:
         again, options = make()
         body = primitive.pick("cuda", *again, **options)
         assert body is not primitive.reference
         with emulator.threads(order):
             got = body.run(*again, **options)
-        for one, other in zip(_arrays((*again[:count], got)), left, strict=True):
+        for one, other in zip(_arrays((*again, got)), left, strict=True):
             np.testing.assert_array_equal(*(a.astype(float64) for a in (one.get(), other)))
     return want
 
@@ -69,90 +84,78 @@ def _arrays(items):
             yield item
 
 
-def adam(device, size, off=0, largest=False, go=None, copies=(), steps=4, **options):
+def given(device, rule, size=1030, off=0, go=None, copies=(), steps=4, low=None, maximize=False):
+    kind, options, used = rule
+
     def make():
-        p, g, m, v, most = flats(device, 5, size, off)
-        np.maximum(most, v, out=most)  # as it always is
-        numbers = scalar(device, steps, np.int64), scalar(device, 1e-2), scalar(device, (0.9, 0.999))
-        homes = [device.xp.zeros((size + off,), d)[off:] for d in copies]
-        flag = None if go is None else scalar(device, go, np.bool_)
-        scratch = [device.xp.empty((max(size, 1),), float32) for _ in range(2)]
-        args = (p, g, m, v, most if largest else None, *numbers, flag, homes, scratch)
-        return args, {**ADAM, **options}
+        home, gradient, *moments = flats(device, 2 + len(used), size, off)
+        if low is not None:
+            home = home.astype(low)
+        if kind is optim.Adam and used[2]:
+            np.maximum(moments[2], moments[1], out=moments[2])  # as it always is
+        values = {"lr": scalar(device, 1e-2), "betas": scalar(device, (0.9, 0.99)), "momentum": scalar(device, 0.9)}
+        values["mu_product"] = scalar(device, 0.7)
+        penalty = 0.0 if options.get("decoupled") else options.get("weight_decay", 0.0)
+        flag, count = None if go is None else scalar(device, go, np.bool_), scalar(device, steps, np.int64)
+        draw = None if low is None else Draw(5, 7, 32)
+        step = Step(kind, {**OPTIONS, **options, "maximize": maximize}, values, count, flag, penalty, draw)
+        there = [moment if use else None for moment, use in zip(moments, used, strict=True)]
+        return (home, gradient, there, [device.xp.zeros((size + off,), d)[off:] for d in copies], step), {}
 
     return make
 
 
-def sgd(device, size, off=0, buffer=True, go=None, copies=(), steps=4, **options):
-    def make():
-        p, g, m = flats(device, 3, size, off)
-        numbers = scalar(device, steps, np.int64), scalar(device, 1e-2), scalar(device, 0.9)
-        homes = [device.xp.zeros((size + off,), d)[off:] for d in copies]
-        flag = None if go is None else scalar(device, go, np.bool_)
-        scratch = [device.xp.empty((max(size, 1),), float32) for _ in range(2)]
-        return (p, g, m if buffer else None, *numbers, flag, homes, scratch), {**SGD, **options}
-
-    return make
+rules = pytest.mark.parametrize("rule", RULES, ids=[f"{kind.__name__}-{options}" for kind, options, _ in RULES])
 
 
 @pytest.mark.parametrize("off", [0, 1])
 @pytest.mark.parametrize("size", SIZES)
-def test_adam_and_sgd_have_the_references_bits_at_every_size(device, size, off):
+@pytest.mark.parametrize("rule", [RULES[0], RULES[4], RULES[9]], ids=["Adam", "SGD", "Lion"])
+def test_an_update_has_the_references_bits_at_every_size(device, rule, size, off):
     orders = (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED)
-    same(adam_update, adam(device, size, off, copies=(float16, bfloat16)), orders)
-    same(sgd_update, sgd(device, size, off, copies=(float16, bfloat16)), orders)
+    same(update, given(device, rule, size, off, copies=(float16, bfloat16)), orders)
 
 
+@rules
 @pytest.mark.parametrize("go", [None, True, False])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"largest": True},
-        {"maximize": True},
-        {"weight_decay": 0.1},
-        {"weight_decay": 0.1, "maximize": True, "largest": True},
-        {"weight_decay": 0.1, "decoupled": True, "copies": (bfloat16,)},
-        {"eps": 1e-3, "steps": 0},
-        {"steps": 10**9, "copies": (float16,)},
-    ],
-    ids=str,
-)
-def test_adam_has_the_references_bits_with_every_option(device, options, go):
-    same(adam_update, adam(device, 1030, go=go, **options))
+def test_an_update_has_the_references_bits_with_every_option(device, rule, go):
+    same(update, given(device, rule, go=go))
+    same(update, given(device, rule, go=go, steps=0, copies=(float16,)))
+    same(update, given(device, rule, go=go, steps=10**9, maximize=True))
 
 
-@pytest.mark.parametrize("go", [None, True, False])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"buffer": False, "weight_decay": 0.1},
-        {"maximize": True},
-        {"dampening": 0.3, "steps": 0},
-        {"dampening": 0.3, "weight_decay": 0.1},
-        {"nesterov": True, "copies": (bfloat16,)},
-        {"nesterov": True, "weight_decay": 0.1, "maximize": True},
-    ],
-    ids=str,
-)
-def test_sgd_has_the_references_bits_with_every_option(device, options, go):
-    same(sgd_update, sgd(device, 1030, go=go, **options))
+@rules
+@pytest.mark.parametrize(("low", "other"), [(bfloat16, float16), (float16, bfloat16)], ids=["bfloat16", "float16"])
+def test_masters_in_16_bits_are_rounded_with_the_references_bits(device, rule, low, other):
+    for go in (None, False):
+        same(update, given(device, rule, size=1028, low=low, go=go, copies=(other,)))
 
 
-def test_a_step_that_is_not_real_changes_no_byte_even_of_nan(device):
-    for primitive, make in ((adam_update, adam(device, 100, go=False)), (sgd_update, sgd(device, 100, go=False))):
-        args, options = make()
-        before = [a.get() for a in _arrays(args[:4])]
-        primitive(*args, **options)
-        for array, was in zip(_arrays(args[:4]), before, strict=True):
-            np.testing.assert_array_equal(array.get(), was)
+@rules
+def test_a_step_that_is_not_real_changes_no_byte_even_of_nan(device, rule):
+    args, _ = given(device, rule, 100, go=False)()
+    arrays = list(_arrays([args[0], args[1], args[2]]))
+    before = [a.get() for a in arrays]
+    update(*args)
+    for array, was in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array.get(), was)
 
 
 def test_float64_masters_are_left_to_the_references(device):
     flat = device.xp.zeros((8,), float64)
-    rest = (None, scalar(device, 0, np.int64), *[scalar(device, 0.5)] * 2, None, [], [flat, flat])
-    assert adam_update.pick("cuda", *[flat] * 4, *rest, **ADAM) is adam_update.reference
-    assert sgd_update.pick("cuda", *[flat] * 2, *rest, **SGD) is sgd_update.reference
+    for rule in RULES:
+        *_, copies, step = given(device, rule, 8)()[0]
+        assert update.pick("cuda", flat, flat, [flat] * 3, copies, step) is update.reference
     assert power_sum.pick("cuda", flat, 2.0, flat) is power_sum.reference
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize(("size", "off"), [(5, 0), (1027, 0), (64, 1)])
+def test_values_are_rounded_at_random_with_the_references_bits(device, size, off, dtype):
+    (values,) = flats(device, 1, size, off)
+    for scale in (1.0, -1e-6, 65536.0, 1e-3):  # also below float16's normal numbers, and above its largest
+        args = values * np.float32(scale), device.xp.zeros((size + off,), dtype)[off:], Draw(3, 4, 48)
+        same(narrow_at_random, lambda args=args: (args, {}))
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
@@ -257,6 +260,8 @@ def trained(place, kind, clip=False, dtype=float32, **options):
         (optim.AdamW, {"clip": True}),
         (optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
         (optim.SGD, {"momentum": 0.9, "nesterov": True, "clip": True}),
+        (optim.NAdam, {}),
+        (optim.LAMB, {}),
     ],
 )
 def test_training_on_the_device_is_training_on_the_cpu(device, kind, options, dtype):

@@ -11,8 +11,8 @@ from ampkit.backends.cpu.binary import PIECE
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.core.primitive import reference_only
 from ampkit.flat import CHUNK
-from ampkit.optim.adam import adam_update
 from ampkit.optim.clip import power_sum
+from ampkit.optim.elementwise import update
 from ampkit.overflow import unscale
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
@@ -66,21 +66,38 @@ def test_an_update_is_the_reference_s(kind, options, size, dtype, scaled):
         np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=tolerance, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"amsgrad": True}, {"maximize": True}, {"weight_decay": 0.1}, {"decoupled": False, "double": True}],
-    ids=str,
-)
-def test_other_updates_are_left_to_the_reference(options):
-    array = np.ones(10_000, np.float64 if options.pop("double", False) else np.float32)
-    largest = array if options.pop("amsgrad", False) else None
-    given = {"eps": 1e-8, "weight_decay": 0.0, "decoupled": False, "maximize": False, **options}
-    body = adam_update.pick("cpu", array, array, array, array, largest, None, None, None, None, [], [], **given)
-    assert body is adam_update.reference
-    given = {"eps": 1e-8, "weight_decay": 0.1, "decoupled": True, "maximize": False}
-    array = np.ones(10_000, np.float32)
-    body = adam_update.pick("cpu", array, array, array, array, None, None, None, None, None, [], [], **given)
-    assert body is not adam_update.reference
+def picked(kind, size=10_000, dtype=np.float32, **options):
+    optimizer = kind([nn.Parameter(ampkit.tensor(np.ones(size, dtype)))], **options)
+    (group,) = optimizer.param_groups
+    (run,) = group.blocks[0].runs(group.blocks[0].slots)
+    step = optimizer.given(group, run, None)
+    return update.pick("cpu", run.home, run.gradient, list(optimizer._moments(group, run)), [], step).name
+
+
+class OwnAdam(optim.Adam):
+    """One that another rule was given."""
+
+    @staticmethod
+    def piece(p, d, moments, numbers):
+        p -= d
+
+
+def test_only_the_plain_updates_are_onednns():
+    assert picked(optim.Adam) == picked(optim.AdamW) == "adam_update_cpu"
+    assert picked(optim.SGD, momentum=0.9) == "sgd_update_cpu"
+    rest = [(optim.Adam, {"amsgrad": True}), (optim.AdamW, {"maximize": True}), (optim.Adam, {"weight_decay": 0.1})]
+    rest += [(optim.Adam, {"size": 10}), (optim.SGD, {"dtype": np.float64}), (optim.Lion, {}), (OwnAdam, {})]
+    for kind, options in rest:
+        assert picked(kind, **options) == "update_cpu"
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("kind", [optim.Lion, optim.NAdam, optim.Rprop, OwnAdam])
+def test_threads_leave_the_bits_of_the_reference(kind, scaled):
+    found = trained(kind, 2 * CHUNK + 5, scaled=scaled)
+    with reference_only():
+        truth = trained(kind, 2 * CHUNK + 5, scaled=scaled)
+    assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in truth.items()}
 
 
 @pytest.mark.parametrize("inverse", [None, 2.0**-10])

@@ -6,6 +6,7 @@ import pytest
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.core.errors import ArgumentError
+from ampkit.core.primitive import reference_only
 
 SHAPES = [(7, 5), (5,), (2, 3, 4), (), (260, 270)]
 
@@ -78,6 +79,34 @@ def radam(p, s, g, t, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, dec
     return p - step * r * np.sqrt(left) / (np.sqrt(v) + eps)
 
 
+def nadam(
+    p, s, g, t, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, momentum_decay=4e-3, decoupled_weight_decay=False
+):
+    p, g = (p * (1 - lr * weight_decay), g) if decoupled_weight_decay else (p, g + weight_decay * p)
+    m = s["exp_avg"] = betas[0] * s.get("exp_avg", 0) + (1 - betas[0]) * g
+    v = s["exp_avg_sq"] = betas[1] * s.get("exp_avg_sq", 0) + (1 - betas[1]) * g * g
+    now, then = (betas[0] * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in (t, t + 1))
+    product = s["mu_product"] = s.get("mu_product", 1.0) * now
+    root = np.sqrt(v / (1 - betas[1] ** t)) + eps
+    return p - lr * ((1 - now) / (1 - product) * g + then / (1 - product * then) * m) / root
+
+
+def adadelta(p, s, g, t, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0):
+    g = g + weight_decay * p
+    v = s["square_avg"] = rho * s.get("square_avg", 0) + (1 - rho) * g * g
+    u = np.sqrt(s.get("acc_delta", 0) + eps) / np.sqrt(v + eps) * g
+    s["acc_delta"] = rho * s.get("acc_delta", 0) + (1 - rho) * u * u
+    return p - lr * u
+
+
+def rprop(p, s, g, t, lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50)):
+    turn = np.sign(s.get("prev", 0) * g)
+    factor = np.where(turn > 0, etas[1], np.where(turn < 0, etas[0], 1.0))
+    s["step_size"] = np.clip(s.get("step_size", lr) * factor, *step_sizes)
+    s["prev"] = np.where(turn < 0, 0.0, g)
+    return p - np.sign(s["prev"]) * s["step_size"]
+
+
 CASES = [
     (optim.Adagrad, adagrad, {}),
     (optim.Adagrad, adagrad, {"lr_decay": 0.1, "weight_decay": 0.2, "initial_accumulator_value": 0.5}),
@@ -98,8 +127,17 @@ CASES += [
     (optim.RAdam, radam, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
     (optim.RAdam, radam, {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.3, "decoupled_weight_decay": True}),
 ]
+CASES += [
+    (optim.NAdam, nadam, {"lr": 0.1}),
+    (optim.NAdam, nadam, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "momentum_decay": 0.1}),
+    (optim.NAdam, nadam, {"lr": 0.1, "weight_decay": 0.3, "decoupled_weight_decay": True}),
+    (optim.Adadelta, adadelta, {}),
+    (optim.Adadelta, adadelta, {"lr": 0.5, "rho": 0.5, "eps": 1e-2, "weight_decay": 0.1}),
+    (optim.Rprop, rprop, {}),
+    (optim.Rprop, rprop, {"lr": 0.1, "etas": (0.25, 2.0), "step_sizes": (0.05, 0.3)}),
+]
 NAMES = [f"{kind.__name__}-{options}" for kind, _, options in CASES]
-KINDS = [CASES[i] for i in (1, 4, 6, 7, 10, 12, 14)]
+KINDS = [CASES[i] for i in (1, 4, 6, 7, 10, 12, 14, 17, 20, 22)]
 STATES = {
     "Adagrad": ["step", "sum"],
     "RMSprop": ["step", "square_avg", "grad_avg", "momentum_buffer"],
@@ -108,6 +146,9 @@ STATES = {
     "Adafactor": ["step", "row_var", "col_var"],
     "Adamax": ["step", "exp_avg", "exp_inf"],
     "RAdam": ["step", "exp_avg", "exp_avg_sq"],
+    "NAdam": ["step", "exp_avg", "exp_avg_sq", "mu_product"],
+    "Adadelta": ["step", "square_avg", "acc_delta"],
+    "Rprop": ["step", "prev", "step_size"],
 }
 
 
@@ -225,6 +266,12 @@ def test_a_skipped_step_changes_nothing(kind, formula, options, dtype):
 
 
 @pytest.mark.parametrize(("kind", "formula", "options"), KINDS, ids=STATES)
+def test_a_skipped_step_of_the_reference_changes_nothing_either(kind, formula, options):
+    with reference_only():
+        test_a_skipped_step_changes_nothing(kind, formula, options, ampkit.float32)
+
+
+@pytest.mark.parametrize(("kind", "formula", "options"), KINDS, ids=STATES)
 def test_a_16_bit_parameter_is_the_rounding_of_its_float32_master(kind, formula, options):
     wide = nn.Parameter(ampkit.tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)).half().float())
     low = nn.Parameter(wide.detach().half())
@@ -259,7 +306,8 @@ def test_a_second_group_has_options_of_its_own(kind, formula, options):
     parameters = drawn()[0][:2]
     before = [values(p) for p in parameters]
     optimizer = kind([parameters[0]], **options)
-    optimizer.add_param_group({"params": [parameters[1]], "lr": 0.0})
+    rest = {"step_sizes": (0.0, 1.0)} if kind is optim.Rprop else {}  # whose lr is only where it begins
+    optimizer.add_param_group({"params": [parameters[1]], "lr": 0.0, **rest})
     give(parameters, [np.ones(SHAPES[0]), np.ones(SHAPES[1])])
     optimizer.step()
     assert not np.array_equal(values(parameters[0]), before[0])
@@ -297,6 +345,11 @@ def test_a_schedule_moves_its_learning_rate(kind, formula, options):
         (optim.Adafactor, {"eps": (None, -1.0)}, "Adafactor, eps: needs each >= 0, got -1.0"),
         (optim.Adafactor, {"d": 0.5}, "Adafactor: needs d >= 1, got 0.5"),
         (optim.Adafactor, {"beta2_decay": 0.8}, "Adafactor: needs beta2_decay <= 0, got 0.8"),
+        (optim.NAdam, {"momentum_decay": -1}, "NAdam: needs momentum_decay >= 0, got -1"),
+        (optim.Adadelta, {"rho": 1.5}, r"Adadelta: needs rho in \[0, 1\], got 1.5"),
+        (optim.Rprop, {"etas": (1.5, 0.5)}, r"Rprop: needs 0 < etas\[0\] < 1 < etas\[1\], got \(1.5, 0.5\)"),
+        (optim.Rprop, {"step_sizes": (1,)}, "Rprop: needs two step_sizes, numbers"),
+        (optim.Rprop, {"step_sizes": (2.0, 1.0)}, r"Rprop: needs 0 <= step_sizes\[0\] <= step_sizes\[1\]"),
     ],
 )
 def test_options_out_of_range_are_refused(kind, options, message):

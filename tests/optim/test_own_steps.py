@@ -1,5 +1,8 @@
 """Optimizers whose `step` is the user's own."""
 
+import copy
+import pickle
+
 import pytest
 
 import ampkit
@@ -62,3 +65,44 @@ def test_a_wrapper_around_step_runs_in_the_scaler_too():
         scaler.update()
     assert calls == [1.0]
     assert p.item() == 0.75
+
+
+class Heavy(optim.Optimizer):
+    """A user's optimizer that keeps state as PyTorch's do."""
+
+    def __init__(self, params, lr=0.5):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure=None):
+        with ampkit.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    state = self.state[p]
+                    if len(state) == 0:
+                        state["step"], state["average"] = 0, ops.zeros_like(p)
+                    state["step"] += 1
+                    state["average"].mul_(0.5).add_(p.grad)
+                    p.sub_(group["lr"] * state["average"])
+
+
+def loaded(optimizer):
+    other = Heavy([nn.Parameter(p.detach().clone()) for p in optimizer.param_groups[0]["params"]])
+    other.load_state_dict(optimizer.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o)), loaded])
+def test_the_state_of_a_step_of_its_own_is_kept_and_goes_on(way):
+    optimizer = Heavy([nn.Parameter(ampkit.tensor([4.0, -4.0]))])
+
+    def step(each):
+        (p,) = each.param_groups[0]["params"]
+        p.grad = ampkit.ones(2)
+        each.step()
+        return p.tolist(), each.state[p]["step"], each.state[p]["average"].tolist()
+
+    assert step(optimizer) == ([3.5, -4.5], 1, [1.0, 1.0])
+    twin = way(optimizer)
+    assert step(optimizer) == step(twin) == ([2.75, -5.25], 2, [1.5, 1.5])
+    assert step(optimizer) == step(twin)
+    assert optim.SGD([nn.Parameter(ampkit.ones(1))]).state[nn.Parameter(ampkit.ones(1))] == {}

@@ -166,3 +166,16 @@ def test_the_averaged_model_answers_with_its_own_weights():
 def test_what_cannot_be_averaged_is_refused(call, message):
     with pytest.raises(ArgumentError, match=message):
         call(nn.Linear(2, 1))
+
+
+def test_update_bn_takes_the_statistics_of_the_averaged_weights_anew():
+    average = AveragedModel(small())
+    norm = average.module[1]
+    batches = [ampkit.tensor(np.cos(np.arange(15.0) * (k + 1)).reshape(5, 3).astype(np.float32)) for k in range(3)]
+    average.eval()
+    swa_utils.update_bn([(batch, None) for batch in batches], average)
+    rows = [values(average.module[0](batch)) for batch in batches]
+    assert np.allclose(values(norm.running_mean), np.mean([r.mean(0) for r in rows], axis=0), atol=1e-6)
+    assert np.allclose(values(norm.running_var), np.mean([r.var(0, ddof=1) for r in rows], axis=0), atol=1e-6)
+    assert norm.momentum == 0.1 and not norm.training and norm.num_batches_tracked.item() == 3
+    swa_utils.update_bn([], nn.Linear(2, 2))  # nothing to do

@@ -1,27 +1,33 @@
-"""Bodies of the optimizers: the updates of Adam and SGD in fused steps of oneDNN, a piece of flat memory at a time, and
-the norm of gradients.
+"""Bodies of the optimizers: the updates of Adam and SGD in fused steps of oneDNN, a piece of flat memory at a time, all
+others by NumPy on several threads; and the norm of gradients.
 
-On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device,
-multiplies by it.
+On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
+out both.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core.dtypes import float32
+from ...core.quiet import quietly
 from ...flat import chunks, look, narrow
-from ...optim.adam import adam_update
+from ...optim.adam import Adam
 from ...optim.clip import power_sum
-from ...optim.sgd import sgd_update
+from ...optim.elementwise import Elementwise, Step, numbers_of, update, update_piece
+from ...optim.sgd import SGD
 from .binary import PIECE, calling, two
 from .dnnl import library
 from .formats import FORMATS, reorder
 from .gemm import column_sums
 from .onednn import WORTH, Call, HostArray, Layout, empty, prepared
+from .threads import alone, get_num_threads
 
 
 class _Steps(NamedTuple):
@@ -46,34 +52,35 @@ def _steps(size: int, first: float, second: float, eps: float) -> _Steps:
     )
 
 
-def _fits(master: HostArray, *others: Any, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> bool:
-    largest = others[3]
-    plain = largest is None and not maximize and (decoupled or not weight_decay)
-    return (
-        plain
-        and library() is not None
-        and type(master) is np.ndarray
-        and master.dtype == float32
-        and master.size >= WORTH
-    )
+Moments = Sequence[HostArray | None]
 
 
-@adam_update.on("cpu", when=_fits)
+def _fused(rule: type[Elementwise], home: HostArray, step: Step) -> bool:
+    """Whether oneDNN is there, and large enough masters in float32 for it, of just this optimizer."""
+    ours = step.rule.piece is rule.piece and step.rule.numbers is rule.numbers
+    plain = ours and not step.options["maximize"] and type(home) is np.ndarray and home.dtype == float32
+    return plain and home.size >= WORTH and library() is not None
+
+
+def _adam_fits(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
+    return _fused(Adam, home, step) and moments[2] is None and not step.penalty
+
+
+@update.on("cpu", when=_adam_fits)
 def adam_update_cpu(
-    master: HostArray, gradient: HostArray, mean: HostArray, square: HostArray, largest: None, steps: HostArray,
-    lr: HostArray, betas: HostArray, go: HostArray | None, copies: list[HostArray], scratch: Any,
-    *, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
-) -> None:  # fmt: skip
-    if go is not None and not look(go):
-        _rewrite(master, copies)
+    home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step
+) -> None:
+    if not _real(home, copies, step):
         return
-    first, second = betas.tolist()
-    count, rate = int(look(steps)) + 1, float(look(lr))
+    eps, weight_decay = step.options["eps"], step.options["weight_decay"]
+    mean, square = (moment for moment in moments if moment is not None)
+    first, second = step.values["betas"].tolist()
+    count, rate = int(look(step.steps)) + 1, float(look(step.values["lr"]))
     numbers = [1 - first, 1 / (1 - second**count), 1 - rate * weight_decay, -rate / (1 - first**count)]
-    share, correction, shrink, step = (np.array([number], np.float32) for number in numbers)
-    room = empty((min(PIECE, master.size),), float32)
-    for start in range(0, master.size, PIECE):
-        p, g, m, v = (array[start : start + PIECE] for array in (master, gradient, mean, square))
+    share, correction, shrink, factor = (np.array([number], np.float32) for number in numbers)
+    room = empty((min(PIECE, home.size),), float32)
+    for start in range(0, home.size, PIECE):
+        p, g, m, v = (array[start : start + PIECE] for array in (home, gradient, mean, square))
         root, size = room[: p.size], p.size
         do = prepared(("adam", size, first, second, eps), partial(_steps, size, first, second, eps))
         do.mean(g, share, m)
@@ -81,15 +88,18 @@ def adam_update_cpu(
         do.root(v, correction, root)
         if weight_decay:
             do.decay(p, shrink, p)
-        do.move(m, root, p, step)
+        do.move(m, root, p, factor)
         for copy in copies:
             narrow(p, copy[start : start + PIECE])
 
 
-def _rewrite(master: HostArray, copies: list[HostArray]) -> None:
-    # After any step the copies count as fresh, and one that was just made for a neighbour is not filled yet.
-    for copy in copies:
-        narrow(master, copy)
+def _real(home: HostArray, copies: list[HostArray], step: Step) -> bool:
+    """Whether the step is real; if not, all that is left to do is done."""
+    if step.go is None or look(step.go):
+        return True
+    for copy in copies:  # after any step they count as fresh, and one that was just made is not filled yet
+        narrow(home, copy)
+    return False
 
 
 @narrow.on("cpu", when=lambda master, copy: library() is not None and {master.dtype, copy.dtype} <= FORMATS)
@@ -118,26 +128,21 @@ def _moves(size: int) -> _Moves:
     return _Moves(plus, by_number, more, plus, more)
 
 
-def _sgd_fits(master: HostArray, *others: Any, maximize: bool, **options: Any) -> bool:
-    plain = type(master) is np.ndarray and master.dtype == float32 and not maximize
-    return plain and master.size >= WORTH and library() is not None
+def _sgd_fits(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
+    return _fused(SGD, home, step)
 
 
-@sgd_update.on("cpu", when=_sgd_fits)
-def sgd_update_cpu(
-    master: HostArray, gradient: HostArray, buffer: HostArray | None, steps: HostArray, lr: HostArray,
-    momentum: HostArray, go: HostArray | None, copies: list[HostArray], scratch: Any,
-    *, dampening: float, weight_decay: float, nesterov: bool, maximize: bool,
-) -> None:  # fmt: skip
-    if go is not None and not look(go):
-        _rewrite(master, copies)
+@update.on("cpu", when=_sgd_fits)
+def sgd_update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
+    if not _real(home, copies, step):
         return
-    share = 1 if look(steps) == 0 else 1 - dampening  # the first gradient starts the buffer whole
-    numbers = (weight_decay, float(look(momentum)), share, -float(look(lr)))
-    penalty, push, take, step = (np.array([number], np.float32) for number in numbers)
-    slope, room = (empty((min(PIECE, master.size),), float32) for _ in range(2))
-    for start in range(0, master.size, PIECE):
-        p, d = master[start : start + PIECE], gradient[start : start + PIECE]
+    (buffer,), weight_decay, nesterov = moments, step.options["weight_decay"], step.options["nesterov"]
+    share = 1 if look(step.steps) == 0 else 1 - step.options["dampening"]  # the first gradient starts the buffer whole
+    numbers = (weight_decay, float(look(step.values["momentum"])), share, -float(look(step.values["lr"])))
+    penalty, push, take, factor = (np.array([number], np.float32) for number in numbers)
+    slope, room = (empty((min(PIECE, home.size),), float32) for _ in range(2))
+    for start in range(0, home.size, PIECE):
+        p, d = home[start : start + PIECE], gradient[start : start + PIECE]
         size = p.size
         do = prepared(("sgd", size), partial(_moves, size))
         if weight_decay:
@@ -150,9 +155,41 @@ def sgd_update_cpu(
             if nesterov:
                 do.ahead(m, push, room[:size], d)
             d = room[:size] if nesterov else m
-        do.move(d, step, p)
+        do.move(d, factor, p)
         for copy in copies:
             narrow(p, copy[start : start + PIECE])
+
+
+# all others
+
+
+@cache
+def _workers(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "ampkit-update", initializer=alone)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # a child has none of the threads
+
+
+@update.on("cpu", when=lambda home, *rest: type(home) is np.ndarray)
+def update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
+    """The reference's pieces, each by one thread: its bits."""
+    if not _real(home, copies, step):
+        return
+    step = step._replace(go=None)
+    numbers = numbers_of(step, gradient.dtype)
+
+    @quietly()
+    def work(part: slice) -> None:
+        update_piece(home, gradient, moments, copies, step, numbers, part)
+
+    parts, count = list(chunks(home.size)), get_num_threads()
+    if count == 1 or len(parts) == 1:
+        for part in parts:
+            work(part)
+    else:
+        list(_workers(count).map(work, parts))
 
 
 # norms

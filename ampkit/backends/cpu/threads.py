@@ -47,6 +47,12 @@ def get_num_threads() -> int:
     return usable_cpus() if count is None else int(count())
 
 
+def alone() -> None:
+    """Let what oneDNN runs use one thread in the Python thread that calls this, which is one of several at work."""
+    if (team := _team("omp_set_num_threads")) is not None:
+        team(ctypes.c_int(1))
+
+
 def settable() -> bool:
     """Whether `set_num_threads` has somebody to tell."""
     return (_function("set_num_threads") or _team("omp_set_num_threads")) is not None

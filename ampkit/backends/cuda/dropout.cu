@@ -1,23 +1,7 @@
 // dropout: T stored and answered; the mask is that of NumPy's Philox4x64-10 (Salmon et al. 2011, SC'11), 16 bits an
 // element, one block of the generator for 16 elements: the same bits as on a CPU.
 #include "block.cuh"
-
-using uint64 = unsigned long long;
-
-// Philox4x64-10 of the counter (block + 1, 0, 0, call), which NumPy begins with 1, under the key (seed, 0).
-__device__ __forceinline__ void philox(uint64 seed, uint64 call, uint64 block, uint64 (&words)[4]) {
-    constexpr uint64 TIMES_0 = 0xD2E7470EE14C6C93ull, TIMES_1 = 0xCA5A826395121157ull;  // the paper's table 2
-    constexpr uint64 STEP_0 = 0x9E3779B97F4A7C15ull, STEP_1 = 0xBB67AE8584CAA73Bull;    // golden ratio, sqrt(3) - 1
-    uint64 a = block + 1, b = 0, c = 0, d = call, key_0 = seed, key_1 = 0;
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        uint64 high_0 = __umul64hi(TIMES_0, a), low_0 = TIMES_0 * a;
-        uint64 high_1 = __umul64hi(TIMES_1, c), low_1 = TIMES_1 * c;
-        a = high_1 ^ b ^ key_0, b = low_1, c = high_0 ^ d ^ key_1, d = low_0;
-        key_0 += STEP_0, key_1 += STEP_1;
-    }
-    words[0] = a, words[1] = b, words[2] = c, words[3] = d;
-}
+#include "philox.cuh"
 
 // Which of the 16 elements of a block are kept: bit i is 1 where word i of 16 bits is at least `least`.
 __device__ __forceinline__ unsigned kept(uint64 seed, uint64 call, uint64 block, unsigned least) {
@@ -29,9 +13,9 @@ __device__ __forceinline__ unsigned kept(uint64 seed, uint64 call, uint64 block,
     return bits;
 }
 
-// draw: (seed, call) in the device's memory, from where `call` counts on, or null: those given.
-__device__ __forceinline__ unsigned kept_in(const uint64* draw, uint64 seed, uint64 call, uint64 block, unsigned least) {
-    return draw ? kept(draw[0], draw[1] + call, block, least) : kept(seed, call, block, least);
+__device__ __forceinline__ unsigned kept_in(const uint64* draws, uint64 seed, uint64 call, uint64 block, unsigned least) {
+    at_launch(draws, seed, call);
+    return kept(seed, call, block, least);
 }
 
 // A product, so that NaN stays NaN.

@@ -13,7 +13,7 @@ from ... import backends
 from ...core.dtypes import DType
 from ...core.saved import Saved
 from ...ops.dropout import dropout_
-from .kernel import MOST, STORED, blocks_for, launch, typed
+from .kernel import MOST, STORED, blocks_for, drawn, launch, typed
 from .storage import dense
 
 Array = Any
@@ -22,17 +22,6 @@ THREADS = 256
 
 def _known(array: Array) -> bool:
     return array.dtype in STORED and 0 < array.size <= MOST
-
-
-def _draw(there: Any, p: float, seed: int, call: int) -> tuple[Any, ...]:
-    """What decides: the least word that keeps its element (see random.keep_mask), and the draw.
-
-    In a recording the draw is found in the device's memory at each launch, and counts from the first one of the step.
-    """
-    least, recording = np.uint32(round(p * 65536)), there.recording
-    if recording is None or recording.seed != seed:
-        return least, np.uint64(seed), np.uint64(call), None
-    return least, np.uint64(seed), np.uint64((call - recording.first) % 2**64), recording.draws
 
 
 def _scale(p: float) -> Any:
@@ -50,7 +39,7 @@ def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dt
     there: Any = backends.of(input)
     x = dense(input)
     keep = there.empty(shape or input.shape, np.dtype(bool))
-    least, *draw = _draw(there, p, seed, call)
+    least, draw = np.uint32(round(p * 65536)), drawn(there, seed, call)  # see random.keep_mask
     blocks = blocks_for(keep.size, THREADS * 16)
     if keep.size != input.size:
         launch("dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), least, *draw)

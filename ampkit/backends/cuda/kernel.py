@@ -86,6 +86,17 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
         function(grid, (block,), args, shared_mem=shared)
 
 
+def drawn(home: Any, seed: int, call: int) -> tuple[Any, Any, Any]:
+    """A draw of the random stream as kernels take it: seed, call, and where both are found at a launch, or None.
+
+    In a recording that is the device's memory, and the call counts from the first one of the step.
+    """
+    recording = home.recording
+    if recording is None or recording.seed != seed:
+        return np.uint64(seed), np.uint64(call), None
+    return np.uint64(seed), np.uint64((call - recording.first) % 2**64), recording.draws
+
+
 def blocks_for(count: int, block: int) -> int:
     """How many blocks of `block` threads cover `count` elements; at least one."""
     return max(1, -(-count // block))

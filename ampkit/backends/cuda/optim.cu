@@ -1,8 +1,9 @@
-// The updates of Adam and SGD, their 16-bit copies, the norm of gradients and clipping, on flat memory: one pass each.
+// The updates of optimizers, their 16-bit copies, the norm of gradients and clipping, on flat memory: one pass each.
 //
 // Learning rates, betas, momentum, the count of steps and the flag of a step that is real are read here, so that nobody
 // waits for them. V values are accessed at once: with V > 1 flat arrays begin on a boundary of V values.
 #include "block.cuh"
+#include "philox.cuh"
 
 // `part.at<N>(i)` for the N values from i on: V at once, and the last few one by one.
 template <int V, typename Part>
@@ -17,9 +18,9 @@ __device__ __forceinline__ void over(int64 count, const Part& part) {
     }
 }
 
-template <typename T>
+template <typename M, typename T>
 struct Narrow {
-    const float* master;
+    const M* master;
     T* copy;
 
     template <int N>
@@ -31,16 +32,82 @@ struct Narrow {
 };
 
 template <typename T, int V>
-__global__ void narrow(const float* master, T* copy, int64 count) { over<V>(count, Narrow<T>{master, copy}); }
+__global__ void narrow(const float* master, T* copy, int64 count) {
+    over<V>(count, Narrow<float, T>{master, copy});
+}
 
-// Masters, and where their 16-bit copies lie; null where there is none.
-struct Home {
-    float* master;
-    __half* half_copy;
-    __nv_bfloat16* brain_copy;
+// Of a float32: how many bits T cuts off, and the bits of its largest finite number.
+template <typename T> struct Format { static constexpr int DROPPED = 0, MOST = 0; };
+template <> struct Format<__half> { static constexpr int DROPPED = 13, MOST = 0x477FE000; };
+template <> struct Format<__nv_bfloat16> { static constexpr int DROPPED = 16, MOST = 0x7F7F0000; };
+
+// One of the two values of T next to x, the nearer the likelier; finite where x is. word: 16 random bits.
+template <typename T>
+__device__ __forceinline__ float either(float x, unsigned word) {
+    constexpr int DROPPED = Format<T>::DROPPED;
+    int bits = __float_as_int(x), size = bits & 0x7FFFFFFF;
+    if (size >= 0x7F800000) return x;
+    int raised = (size + int(word >> (16 - DROPPED))) & ~((1 << DROPPED) - 1);
+    if (DROPPED == 13 && size < 0x38800000) {  // below the normal numbers of __half: multiples of 2^-24
+        float wide = __int_as_float(size) * 16777216.0f, whole = floorf(wide);
+        if (floorf((wide - whole) * 65536.0f) > float(word)) whole += 1.0f;
+        raised = __float_as_int(whole * (1.0f / 16777216.0f));
+    }
+    raised = raised < Format<T>::MOST ? raised : Format<T>::MOST;
+    return __int_as_float(raised | (bits & int(0x80000000u)));
+}
+
+// A word of 16 bits for each element, from element `start`, a multiple of 16, on: see philox.cuh.
+struct Draw {
+    uint64 seed, call;
+    const uint64* draws;
+    int64 start;
+
+    // The N values from i on, 1 or, from a multiple of 4, 4: each as T holds it.
+    template <typename T, int N>
+    __device__ __forceinline__ void round(int64 i, float (&values)[N]) const {
+        uint64 key = seed, number = call, words[4];
+        int64 at = start + i;
+        at_launch(draws, key, number);
+        philox(key, number, at / 16, words);
+        uint64 four = at % 16 < 8 ? (at % 16 < 4 ? words[0] : words[1]) : (at % 16 < 12 ? words[2] : words[3]);
+#pragma unroll
+        for (int j = 0; j < N; j++) values[j] = either<T>(values[j], unsigned(four >> ((at + j) % 4 * 16)) & 0xffff);
+    }
+};
+
+template <typename T>
+struct NarrowAtRandom {
+    const float* values;
+    T* home;
+    Draw draw;
 
     template <int N>
-    __device__ __forceinline__ void store(int64 i, const float (&p)[N]) const {
+    __device__ __forceinline__ void at(int64 i) const {
+        float p[N];
+        load_floats<N>(values + i, p);
+        draw.round<T>(i, p);
+        store_floats<N>(home + i, p);
+    }
+};
+
+template <typename T, int V>
+__global__ void narrow_at_random(const float* values, T* home, uint64 seed, uint64 call, const uint64* draws,
+                                 int64 start, int64 count) {
+    over<V>(count, NarrowAtRandom<T>{values, home, {seed, call, draws, start}});
+}
+
+// Masters, in M, and where their 16-bit copies lie; null where there is none. Masters in 16 bits are rounded by the draw.
+template <typename M>
+struct Home {
+    M* master;
+    __half* half_copy;
+    __nv_bfloat16* brain_copy;
+    Draw draw;
+
+    template <int N>
+    __device__ __forceinline__ void store(int64 i, float (&p)[N]) const {
+        if (sizeof(M) == 2) draw.round<M>(i, p);
         store_floats<N>(master + i, p);
         if (half_copy) store_floats<N>(half_copy + i, p);
         if (brain_copy) store_floats<N>(brain_copy + i, p);
@@ -49,8 +116,8 @@ struct Home {
     // A step that is not real: the copies, which count as fresh after any step, and may not have been filled yet.
     template <int V>
     __device__ __forceinline__ void rewrite(int64 count) const {
-        if (half_copy) over<V>(count, Narrow<__half>{master, half_copy});
-        if (brain_copy) over<V>(count, Narrow<__nv_bfloat16>{master, brain_copy});
+        if (half_copy) over<V>(count, Narrow<M, __half>{master, half_copy});
+        if (brain_copy) over<V>(count, Narrow<M, __nv_bfloat16>{master, brain_copy});
     }
 };
 
@@ -71,8 +138,9 @@ __device__ __forceinline__ AdamRates adam_rates(double lr, double first, double 
             float(1.0 - first), float(1.0 - new_square), float(new_square)};
 }
 
+template <typename M>
 struct Adam {
-    Home home;
+    Home<M> home;
     const float* gradient;
     float *mean, *square, *largest;
     AdamRates r;
@@ -98,26 +166,27 @@ struct Adam {
         store_floats<N>(mean + i, m);
         store_floats<N>(square + i, v);
         if (largest) store_floats<N>(largest + i, most);
-        home.store<N>(i, p);
+        home.template store<N>(i, p);
     }
 };
 
-// largest, the copies and go may be null. decay: of masters, decoupled; penalty: of what is minimized.
-template <int V>
-__global__ void adam_update(float* master, const float* gradient, float* mean, float* square, float* largest,
-                            __half* half_copy, __nv_bfloat16* brain_copy, const int64* steps, const double* lr,
-                            const double* betas, const bool* go, float eps, double decay, float penalty, bool maximize,
-                            int64 count) {
-    Home home{master, half_copy, brain_copy};
-    if (go && !*go) return home.rewrite<V>(count);
+// largest, the copies, go and draws may be null. decay: of masters, decoupled; penalty: of what is minimized.
+template <typename M, int V>
+__global__ void adam_update(M* master, const float* gradient, float* mean, float* square, float* largest,
+                            __half* half_copy, __nv_bfloat16* brain_copy, uint64 seed, uint64 call, const uint64* draws,
+                            int64 start, const int64* steps, const double* lr, const double* betas, const bool* go,
+                            float eps, double decay, float penalty, bool maximize, int64 count) {
+    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
+    if (go && !*go) return home.template rewrite<V>(count);
     __shared__ AdamRates rates;
     if (threadIdx.x == 0) rates = adam_rates(*lr, betas[0], betas[1], double(*steps + 1), decay);
     __syncthreads();
-    over<V>(count, Adam{home, gradient, mean, square, largest, rates, eps, penalty, maximize});
+    over<V>(count, Adam<M>{home, gradient, mean, square, largest, rates, eps, penalty, maximize});
 }
 
+template <typename M>
 struct Sgd {
-    Home home;
+    Home<M> home;
     const float* gradient;
     float* buffer;
     float rate, push, take, penalty;
@@ -139,19 +208,97 @@ struct Sgd {
             p[j] -= d * rate;
         }
         if (buffer) store_floats<N>(buffer + i, m);
-        home.store<N>(i, p);
+        home.template store<N>(i, p);
     }
 };
 
-// buffer, the copies and go may be null. The first gradient starts the buffer whole.
-template <int V>
-__global__ void sgd_update(float* master, const float* gradient, float* buffer, __half* half_copy,
-                           __nv_bfloat16* brain_copy, const int64* steps, const double* lr, const double* momentum,
-                           const bool* go, double dampening, float penalty, bool nesterov, bool maximize, int64 count) {
-    Home home{master, half_copy, brain_copy};
-    if (go && !*go) return home.rewrite<V>(count);
+// buffer, the copies, go and draws may be null. The first gradient starts the buffer whole.
+template <typename M, int V>
+__global__ void sgd_update(M* master, const float* gradient, float* buffer, __half* half_copy, __nv_bfloat16* brain_copy,
+                           uint64 seed, uint64 call, const uint64* draws, int64 start, const int64* steps,
+                           const double* lr, const double* momentum, const bool* go, double dampening, float penalty,
+                           bool nesterov, bool maximize, int64 count) {
+    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
+    if (go && !*go) return home.template rewrite<V>(count);
     float take = *steps == 0 ? 1.0f : float(1.0 - dampening);
-    over<V>(count, Sgd{home, gradient, buffer, float(*lr), float(*momentum), take, penalty, nesterov, maximize});
+    over<V>(count, Sgd<M>{home, gradient, buffer, float(*lr), float(*momentum), take, penalty, nesterov, maximize});
+}
+
+// The other optimizers: a line moves the weight p and the moments m along d, the gradient of what is minimized, by the
+// numbers n. Moments and numbers come in the order that the `piece` of ampkit/optim/<name>.py names them in; `has`:
+// whether a moment is there.
+
+__device__ __forceinline__ float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+
+#define RULE(Name, COUNT, ...)                                                                                        \
+    struct Name {                                                                                                     \
+        static constexpr int MOMENTS = COUNT;                                                                         \
+        static __device__ __forceinline__ void move(float& p, float d, float (&m)[3], const bool (&has)[3],           \
+                                                    const float* n) {                                                 \
+            __VA_ARGS__                                                                                               \
+        }                                                                                                             \
+    };
+#define MEAN(m, new) m += (d - m) * new;
+#define SQUARE(v, hold, take) v = v * hold + d * d * take;
+
+RULE(Adadelta, 2, SQUARE(m[0], n[1], n[2]) float u = sqrtf(m[1] + n[3]) / sqrtf(m[0] + n[3]) * d;
+     m[1] = m[1] * n[1] + u * u * n[2]; p -= u * n[0];)
+RULE(Adagrad, 1, m[0] += n[1]; m[0] += d * d; p -= d / (sqrtf(m[0]) + n[2]) * n[0];)
+RULE(Adamax, 2, MEAN(m[0], n[1]) m[1] = Max::combine(m[1] * n[2], fabsf(d) + n[3]); p -= m[0] / m[1] * n[0];)
+RULE(Lion, 1, p *= n[1]; p -= sign(m[0] + (d - m[0]) * n[2]) * n[0]; MEAN(m[0], n[3]))
+RULE(NAdam, 2, MEAN(m[0], n[4]) SQUARE(m[1], n[5], n[6]) p *= n[3];
+     p -= (d * n[0] + m[0] * n[1]) / (sqrtf(m[1]) / n[2] + n[7]);)
+RULE(RAdam, 2, MEAN(m[0], n[2]) SQUARE(m[1], n[3], n[4]) p *= n[1];
+     p -= m[0] / (sqrtf(m[1]) * n[5] + n[6]) * n[0];)
+RULE(RMSprop, 3, SQUARE(m[0], n[2], n[3]) float var = m[0]; if (has[2]) {
+    MEAN(m[2], n[3]) var = Max::combine(m[0] - m[2] * m[2], 0.0f); } float u = d / (sqrtf(var) + n[4]);
+     if (has[1]) u = m[1] = m[1] * n[1] + u; p -= u * n[0];)
+RULE(Rprop, 2, m[1] = m[1] * n[1] + n[0]; float side = m[0] * d;
+     m[1] = Min::combine(Max::combine(m[1] * (side > 0.0f ? n[3] : side < 0.0f ? n[2] : 1.0f), n[4]), n[5]);
+     m[0] = side < 0.0f ? 0.0f : d; p -= sign(m[0]) * m[1];)
+
+template <typename Rule, typename M>
+struct Update {
+    Home<M> home;
+    const float* gradient;
+    float* moments[3];
+    const float* numbers;
+    float penalty;
+    bool maximize;
+
+    template <int N>
+    __device__ __forceinline__ void at(int64 i) const {
+        float p[N], g[N], m[3][N];
+        bool has[3];
+        load_floats<N>(home.master + i, p);
+        load_floats<N>(gradient + i, g);
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            has[k] = k < Rule::MOMENTS && moments[k];
+            if (has[k]) load_floats<N>(moments[k] + i, m[k]);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float own[3] = {m[0][j], has[1] ? m[1][j] : 0.0f, has[2] ? m[2][j] : 0.0f};
+            Rule::move(p[j], direction(p[j], g[j], penalty, maximize), own, has, numbers);
+#pragma unroll
+            for (int k = 0; k < 3; k++) m[k][j] = own[k];
+        }
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            if (has[k]) store_floats<N>(moments[k] + i, m[k]);
+        home.template store<N>(i, p);
+    }
+};
+
+// Moments but the first, the copies, go and draws may be null. numbers: what is the same for all elements.
+template <typename Rule, typename M, int V>
+__global__ void update(M* master, const float* gradient, float* moment_0, float* moment_1, float* moment_2,
+                       __half* half_copy, __nv_bfloat16* brain_copy, uint64 seed, uint64 call, const uint64* draws,
+                       int64 start, const float* numbers, const bool* go, float penalty, bool maximize, int64 count) {
+    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
+    if (go && !*go) return home.template rewrite<V>(count);
+    over<V>(count, Update<Rule, M>{home, gradient, {moment_0, moment_1, moment_2}, numbers, penalty, maximize});
 }
 
 // Norms: sums in float64, where no square of a float32 overflows. ORDER 0 is that of the largest, NaN above all; 1, any.
@@ -237,9 +384,12 @@ __global__ void follow(int64* count, int64* seen, const int64* steps, const doub
 
 // set FORMS = ((float, 4), (float, 1), (__half, 8), (__half, 1), (__nv_bfloat16, 8), (__nv_bfloat16, 1))
 // set NARROW = ((__half, 4), (__half, 1), (__nv_bfloat16, 4), (__nv_bfloat16, 1))
-// entries: adam_update<V> for V in (4, 1)
-// entries: sgd_update<V> for V in (4, 1)
+// set HOMES = ((float, 4), (float, 1), (__half, 4), (__nv_bfloat16, 4))
+// entries: adam_update<M, V> for (M, V) in HOMES
+// entries: sgd_update<M, V> for (M, V) in HOMES
+// entries: update<R, M, V> for R in (Adadelta, Adagrad, Adamax, Lion, NAdam, RAdam, RMSprop, Rprop), (M, V) in HOMES
 // entries: narrow<T, V> for (T, V) in NARROW
+// entries: narrow_at_random<T, V> for (T, V) in NARROW
 // entries: power_sum<T, V, O> for (T, V) in FORMS, O in (0, 1, 2)
 // entries: power_sum_finish<O> for O in (0, 1, 2)
 // entries: shrink<T, V> for (T, V) in FORMS

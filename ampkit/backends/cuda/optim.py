@@ -8,18 +8,29 @@ are left to the references. Not yet run on a GPU.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ... import backends
-from ...core.dtypes import DType, bfloat16, float16, float32, float64
-from ...flat import narrow
-from ...optim.adam import adam_update
+from ...core.dtypes import LOW, DType, bfloat16, float16, float32, float64
+from ...flat import Draw, narrow, narrow_at_random
+from ...optim.adadelta import Adadelta
+from ...optim.adagrad import Adagrad
+from ...optim.adam import Adam
+from ...optim.adamax import Adamax
 from ...optim.clip import power_sum, shrink
+from ...optim.elementwise import Elementwise, Step, numbers_of, update
+from ...optim.lion import Lion
+from ...optim.nadam import NAdam
+from ...optim.radam import RAdam
+from ...optim.rmsprop import RMSprop
+from ...optim.rprop import Rprop
 from ...optim.schedule import follow
-from ...optim.sgd import sgd_update
-from .kernel import STORED, blocks_for, launch, typed
+from ...optim.sgd import SGD
+from .kernel import STORED, blocks_for, drawn, launch, typed
 
 Array = Any  # a CuPy array
 BLOCK = 256  # threads
@@ -41,34 +52,70 @@ def _grid(count: int, wide: int, most: int = BLOCKS) -> int:
     return min(blocks_for(count, BLOCK * wide), most)
 
 
-def _update(name: str, flats: tuple[Array | None, ...], copies: list[Array], *numbers: Any) -> None:
-    """Launch an update of `flats`, the masters first, in the kernel's order: flats, copies, numbers, count."""
+def _draw(there: Any, draw: Draw | None) -> tuple[Any, ...]:
+    seed, call, start = draw or (0, 0, 0)
+    return *drawn(there, seed, call), np.int64(start)
+
+
+def _run(
+    name: tuple[str, ...], home: Array, flats: Sequence[Array | None], copies: list[Array], step: Step, *numbers: Any
+) -> None:
+    """Launch an update, in the kernel's order: home, flats, copies, the draw, numbers, maximize, count.
+
+    name: of the kernel, and its first template arguments.
+    """
     by_dtype = {copy.dtype: copy for copy in copies}
     homes = by_dtype.get(float16), by_dtype.get(bfloat16)
-    wide, count = _wide(float32, *flats, *homes), flats[0].size  # type: ignore[union-attr]
-    entry = typed(name, str(wide))
-    launch("optim", entry, _grid(count, wide), BLOCK, *flats, *homes, *numbers, np.int64(count))
+    wide, last = _wide(float32, home, *flats, *homes), (np.bool_(step.options["maximize"]), np.int64(home.size))
+    entry, grid = typed(*name, home.dtype, str(wide)), _grid(home.size, wide)
+    draw = _draw(backends.of(home), step.draw)
+    launch("optim", entry, grid, BLOCK, home, *flats, *homes, *draw, *numbers, *last)
 
 
-@adam_update.on("cuda", when=lambda master, gradient, *rest, **options: master.dtype == gradient.dtype == float32)
+def _is(rule: type[Elementwise], home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
+        step: Step) -> bool:  # fmt: skip
+    """Whether the update is that of just this optimizer, in float32, of masters that there is a kernel for."""
+    ours = step.rule.piece is rule.piece and step.rule.numbers is rule.numbers
+    return ours and _known(home, gradient, moments, copies)
+
+
+def _known(home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
+    low = home.dtype in LOW and _wide(float32, home, gradient, *moments, *copies) > 1
+    return gradient.dtype == float32 and (home.dtype == float32 or low)
+
+
+@update.on("cuda", when=partial(_is, Adam))
 def adam_update_cuda(
-    master: Array, gradient: Array, mean: Array, square: Array, largest: Array | None, steps: Array,
-    lr: Array, betas: Array, go: Array | None, copies: list[Array], scratch: Any,
-    *, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
-) -> None:  # fmt: skip
-    decay, penalty = (weight_decay, 0.0) if decoupled else (0.0, weight_decay)
-    numbers = np.float32(eps), np.float64(decay), np.float32(penalty), np.bool_(maximize)
-    _update("adam_update", (master, gradient, mean, square, largest), copies, steps, lr, betas, go, *numbers)
+    home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
+) -> None:
+    decay, lr, betas = step.options["weight_decay"], step.values["lr"], step.values["betas"]
+    decoupled = np.float64(0.0 if step.penalty else decay)
+    numbers = step.steps, lr, betas, step.go, np.float32(step.options["eps"]), decoupled, np.float32(step.penalty)
+    _run(("adam_update",), home, (gradient, *moments), copies, step, *numbers)
 
 
-@sgd_update.on("cuda", when=lambda master, gradient, *rest, **options: master.dtype == gradient.dtype == float32)
+@update.on("cuda", when=partial(_is, SGD))
 def sgd_update_cuda(
-    master: Array, gradient: Array, buffer: Array | None, steps: Array, lr: Array, momentum: Array,
-    go: Array | None, copies: list[Array], scratch: Any,
-    *, dampening: float, weight_decay: float, nesterov: bool, maximize: bool,
-) -> None:  # fmt: skip
-    numbers = np.float64(dampening), np.float32(weight_decay), np.bool_(nesterov), np.bool_(maximize)
-    _update("sgd_update", (master, gradient, buffer), copies, steps, lr, momentum, go, *numbers)
+    home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
+) -> None:
+    lr, momentum, nesterov = step.values["lr"], step.values["momentum"], np.bool_(step.options["nesterov"])
+    numbers = step.steps, lr, momentum, step.go, np.float64(step.options["dampening"]), np.float32(step.penalty)
+    _run(("sgd_update",), home, (gradient, *moments), copies, step, *numbers, nesterov)
+
+
+_RULES = {kind.piece: kind.__name__ for kind in (Adadelta, Adagrad, Adamax, Lion, NAdam, RAdam, RMSprop, Rprop)}
+
+
+@update.on("cuda", when=lambda home, gradient, moments, copies, step: (
+    step.rule.piece in _RULES and _known(home, gradient, moments, copies)))  # fmt: skip
+def update_cuda(home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step) -> None:
+    """The rule's numbers, worked out on the device; then one pass."""
+    found = numbers_of(step, float32)
+    row = backends.of(home).empty((len(found),), float32)
+    for place, number in enumerate(found):
+        row[place] = number
+    flats = (gradient, *moments, *[None] * (3 - len(moments)))
+    _run(("update", _RULES[step.rule.piece]), home, flats, copies, step, row, step.go, np.float32(step.penalty))
 
 
 def _narrows(master: Array, copy: Array) -> bool:
@@ -80,6 +127,13 @@ def narrow_cuda(master: Array, copy: Array) -> None:
     wide = _wide(float32, master, copy)
     entry = typed("narrow", copy.dtype, str(wide))
     launch("optim", entry, _grid(master.size, wide), BLOCK, master, copy, np.int64(master.size))
+
+
+@narrow_at_random.on("cuda", when=lambda values, home, draw: home.dtype in LOW and _flat(values, home))
+def narrow_at_random_cuda(values: Array, home: Array, draw: Draw) -> None:
+    wide = _wide(float32, values, home)
+    entry, grid = typed("narrow_at_random", home.dtype, str(wide)), _grid(values.size, wide)
+    launch("optim", entry, grid, BLOCK, values, home, *_draw(backends.of(home), draw), np.int64(values.size))
 
 
 # norms

@@ -1,0 +1,64 @@
+"""Adadelta: the gradient in units of the weights, from running means of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..core.errors import ArgumentError
+from .elementwise import Elementwise, Step
+from .given import refuse_differentiable
+
+
+class Adadelta(Elementwise):
+    """v <- rho v + (1 - rho) g^2; u <- sqrt(a + eps) / sqrt(v + eps) g; a <- rho a + (1 - rho) u^2; p <- p - lr u.
+
+    weight_decay adds weight_decay p to g. maximize=True climbs. foreach and capturable change nothing;
+    differentiable=True is not here. Computed in float32, float64 for float64 parameters.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    Raises ArgumentError for options out of range.
+    Zeiler 2012, arXiv:1212.5701, algorithm 1.
+    """
+
+    moments = ("square_avg", "acc_delta")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        capturable: bool = False,
+        maximize: bool = False,
+        differentiable: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        refuse_differentiable("Adadelta", differentiable)
+        options = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        super().check_options(options)
+        rho = options.get("rho", 0)
+        if isinstance(rho, bool) or not isinstance(rho, (int, float)) or not 0 <= rho <= 1:
+            raise ArgumentError("Adadelta", "rho in [0, 1]", repr(rho))
+
+    @staticmethod
+    def numbers(step: Step) -> Sequence[Any]:
+        return step.values["lr"], step.options["rho"], 1 - step.options["rho"], step.options["eps"]
+
+    @staticmethod
+    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
+        (v, moved), (rate, hold, take, eps) = moments, numbers
+        v *= hold
+        v += d * d * take
+        move = np.sqrt(moved + eps) / np.sqrt(v + eps) * d
+        moved *= hold
+        moved += move * move * take
+        p -= move * rate

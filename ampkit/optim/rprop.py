@@ -1,0 +1,77 @@
+"""Rprop: a step size for each weight, that grows while its gradient keeps its sign."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..core.errors import ArgumentError
+from .elementwise import Elementwise, Step
+from .given import refuse_differentiable
+
+
+class Rprop(Elementwise):
+    """s <- s times etas[1] where g keeps the sign it had, times etas[0] where it turns; p <- p - s sign(g).
+
+    s, from lr on, stays within step_sizes; where the sign turned, the weight rests for a step. For whole batches: the
+    gradients of small ones turn without need. maximize=True climbs. foreach and capturable change nothing;
+    differentiable=True is not here. Computed in float32, float64 for float64 parameters.
+    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    Raises ArgumentError for options out of range.
+    Riedmiller, Braun 1993, ICNN; the variant Rprop- that forgets a gradient that turned: Igel, Hüsken 2000.
+    """
+
+    moments = ("prev", "step_size")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50),
+        *,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        refuse_differentiable("Rprop", differentiable)
+        options = {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize}
+        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        super().check_options(options)
+        less, more = _pair(options, "etas", (0.5, 1.2))
+        if not 0 < less < 1 < more:
+            raise ArgumentError("Rprop", "0 < etas[0] < 1 < etas[1]", repr(options["etas"]))
+        low, high = _pair(options, "step_sizes", (0.0, 1.0))
+        if not 0 <= low <= high:
+            raise ArgumentError("Rprop", "0 <= step_sizes[0] <= step_sizes[1]", repr(options["step_sizes"]))
+
+    @staticmethod
+    def numbers(step: Step) -> Sequence[Any]:
+        begun = np.greater(step.steps, 0)
+        start, kept = np.where(begun, 0.0, step.values["lr"]), np.where(begun, 1.0, 0.0)
+        return start, kept, *step.options["etas"], *step.options["step_sizes"]
+
+    @staticmethod
+    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
+        (before, size), (start, kept, less, more, low, high) = moments, numbers
+        size *= kept
+        size += start  # lr at first
+        side = np.sign(before * d)
+        grown = size * np.where(side > 0, more, np.where(side < 0, less, 1.0)).astype(size.dtype)
+        np.minimum(np.maximum(grown, low), high, out=size)
+        before[...] = np.where(side < 0, 0.0, d)
+        p -= np.sign(before) * size
+
+
+def _pair(options: dict[str, Any], key: str, otherwise: tuple[float, float]) -> tuple[Any, Any]:
+    found = options.get(key, otherwise)
+    if not isinstance(found, (tuple, list)) or len(found) != 2 or not all(type(v) in (int, float) for v in found):
+        raise ArgumentError("Rprop", f"two {key}, numbers", repr(found))
+    return found[0], found[1]
