@@ -1,8 +1,8 @@
 """Bodies of batch norm in training: oneDNN's, over images that lie channels-last, and over rows of features.
 
 oneDNN adds each thread's share up in one float32 sum, and a mean over 32 images of 32 x 32 comes out a hundred times
-less precise than it can be. So it makes the statistics of pieces, which are put together in float64. Its ReLU is not
-fused in, which would turn NaN into 0.
+less precise than it can be. So it makes the statistics of pieces, which are put together in float64. Its ReLU makes 0
+of NaN; but what is not finite spreads to the statistics of its channel: where those are finite, there is no NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, float32, uint8
 from ...core.saved import Saved
 from ...ops.batchnorm import batch_norm_
 from .device import in_format
@@ -31,6 +31,7 @@ from .onednn import (
     SRC,
     TRAINING,
     VARIANCE,
+    WORKSPACE,
     WORTH,
     Call,
     HostArray,
@@ -41,7 +42,7 @@ from .onednn import (
     prepared,
 )
 
-_GIVEN, _SCALED, _SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
+_GIVEN, _SCALED, _SHIFTED, _RELU = 1, 2, 4, 8  # flags: statistics are given, there is a scale, a shift; ReLU follows
 _COLUMNS = 1024
 _PIECE = 1 << 18  # elements of which oneDNN makes statistics at once: what it writes meanwhile stays in the caches
 
@@ -89,8 +90,9 @@ def _prepared(rows: int, channels: int, dtype: DType, flags: int, eps: float) ->
 def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
     of, each = Layout.dense((rows, channels), dtype), Layout.dense((channels,), float32)  # [rows of pixels, C]
     given = [TRAINING, of.handle, of.handle, ctypes.c_float(eps), flags, attributes()]
-    uses = [(SRC, of), (DST, of), (MEAN, each), (VARIANCE, each)]
+    uses: list[tuple[int, Layout | None]] = [(SRC, of), (DST, of), (MEAN, each), (VARIANCE, each)]
     uses += [(SCALE, each)] * bool(flags & _SCALED) + [(SHIFT, each)] * bool(flags & _SHIFTED)
+    uses += [(WORKSPACE, None)] * bool(flags & _RELU)
     return Call("batch_normalization_forward", given, uses)
 
 
@@ -99,8 +101,8 @@ def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) ->
     given = [TRAINING, of.handle, of.handle, small, flags, attributes()]
     hint = described("batch_normalization_forward", *given)
     given = [BACKWARD, of.handle, of.handle, of.handle, small, flags, hint, attributes()]
-    uses = [(DIFF_DST, of), (SRC, of), (MEAN, each), (VARIANCE, each), (SCALE, each)]
-    uses += [(DIFF_SRC, of), (DIFF_SCALE, each), (DIFF_SHIFT, each)]
+    uses: list[tuple[int, Layout | None]] = [(DIFF_DST, of), (SRC, of), (MEAN, each), (VARIANCE, each), (SCALE, each)]
+    uses += [(DIFF_SRC, of), (DIFF_SCALE, each), (DIFF_SHIFT, each)] + [(WORKSPACE, None)] * bool(flags & _RELU)
     return Call("batch_normalization_backward", given, uses)
 
 
@@ -112,9 +114,10 @@ def _fits(input: HostArray) -> bool:
 @batch_norm_.on("cpu", when=lambda input, weight, bias, mean, *more: mean is None and _fits(input))
 def batch_norm_cpu(
     input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: None, running_var: None,
-    eps: float, *, dtype: DType,
+    eps: float, relu: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    channels, flags = input.shape[1], _GIVEN + _SCALED * (weight is not None) + _SHIFTED * (bias is not None)
+    flags = _GIVEN + _SCALED * (weight is not None) + _SHIFTED * (bias is not None) + _RELU * relu
+    channels = input.shape[1]
     rows = input.size // channels
     found = statistics(_last(input).reshape(rows, channels), eps) if dtype == input.dtype else None
     call = _prepared(rows, channels, input.dtype, flags, eps)
@@ -122,15 +125,20 @@ def batch_norm_cpu(
         return NotImplemented
     out, (mean, variance) = empty(_last(input).shape, dtype), found
     scales = [in_format(np.ascontiguousarray(x), float32) for x in (weight, bias) if x is not None]
-    call(input, out, mean, variance, *scales)
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
     saved = Saved(input=input, weight=weight, running_mean=None, running_var=None, mean=mean, rstd=rstd)
-    saved.variance = variance
-    return np.moveaxis(out, -1, 1), mean, variance, saved
+    saved.variance, y = variance, np.moveaxis(out, -1, 1)
+    if relu:
+        if not all(np.isfinite(each).all() for each in (mean, variance, *scales)):
+            return NotImplemented
+        saved.bias, saved.out, saved.positive = bias, y, empty((call.layouts[-1].nbytes,), uint8)
+        scales.append(saved.positive)
+    call(input, out, mean, variance, *scales)
+    return y, mean, variance, saved
 
 
 @batch_norm_cpu.backward
-def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float) -> Any:
+def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> Any:
     slope, dmean, dvariance = dy
     x, weight = saved.input, saved.weight
     if needs[0] != x.dtype or slope.dtype != x.dtype or dmean.any() or dvariance.any():
@@ -138,13 +146,13 @@ def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float) -> An
     if not _last(slope).flags.c_contiguous:
         slope = np.moveaxis(np.ascontiguousarray(_last(slope)), -1, 1)
     channels = x.shape[1]
-    rows, flags = x.size // channels, _SCALED | _SHIFTED
-    key = ("batch_norm_backward", rows, channels, x.dtype, eps)
+    rows, flags = x.size // channels, _SCALED | _SHIFTED | _RELU * relu
+    key = ("batch_norm_backward", rows, channels, x.dtype, flags, eps)
     call = prepared(key, lambda: _backward(rows, channels, x.dtype, flags, eps))
     if call is None:
         return NotImplemented
     dx, dw, db = empty(_last(x).shape, x.dtype), empty((channels,), float32), empty((channels,), float32)
     scale = np.ones(channels, np.float32) if weight is None else in_format(np.ascontiguousarray(weight), float32)
-    call(slope, x, saved.mean, saved.variance, scale, dx, dw, db)
+    call(slope, x, saved.mean, saved.variance, scale, dx, dw, db, *([saved.positive] if relu else []))
     each = [in_format(d, need) if need else None for d, need in zip((dw, db), needs[1:3], strict=True)]
     return np.moveaxis(dx, -1, 1), *each, None, None
