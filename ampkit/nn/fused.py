@@ -1,4 +1,4 @@
-"""Modules one after the other, of which an activation may be one op with what is before it."""
+"""Modules one after the other, of which neighbours may be one op."""
 
 from __future__ import annotations
 
@@ -8,38 +8,45 @@ from typing import Any
 from .. import ops
 from ..core import policy
 from ..core.tensor import Tensor
-from .activation import ReLU
+from .activation import GELU, ReLU
+from .linear import Linear
 from .module import Module
 from .norm import BatchNorm1d, BatchNorm2d
 
-Pair = Callable[[Any, Any, Tensor], Tensor]
 
-
-def _batch_norm_relu(norm: Any, relu: ReLU, input: Tensor) -> Tensor:
+def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
     return norm.normalized(ops.batch_norm_relu, input)  # type: ignore[no-any-return]
 
 
-_PAIRS: dict[tuple[type[Module], type[Module]], Pair] = {
+def _linear_gelu_linear(input: Tensor, first: Linear, gelu: GELU, second: Linear) -> Tensor:
+    given = first.weight, first.bias, second.weight, second.bias
+    return ops.linear_gelu_linear(input, *given, gelu.approximate)  # type: ignore[no-any-return]
+
+
+_TOGETHER: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {
     (BatchNorm1d, ReLU): _batch_norm_relu,
     (BatchNorm2d, ReLU): _batch_norm_relu,
+    (Linear, GELU, Linear): _linear_gelu_linear,
 }
+_LONGEST = {kinds[0]: len(kinds) for kinds in _TOGETHER}
 
 
 def chain(input: Any, *modules: Module) -> Any:
-    """What `modules` make of `input`, one after the other; two with a fused op are one, where nobody can tell.
+    """What `modules` make of `input`, one after the other; those that a fused op stands for are one.
 
-    That is where both are of the library's own classes, no hook looks at either, and the policy in force has no changes
-    of its own, which may be about one of the two.
+    That is where all are of the library's own classes, no hook looks at any, and the policy in force has no changes of
+    its own, which may be about one of them.
     """
-    at, last = 0, len(modules) - 1
-    while at <= last:
-        pair = _PAIRS.get((type(modules[at]), type(modules[at + 1]))) if at < last else None
-        if pair is None or _watched(modules[at]) or _watched(modules[at + 1]) or _changed():
-            input = modules[at](input)
-            at += 1
+    at = 0
+    while at < len(modules):
+        some = modules[at : at + _LONGEST.get(type(modules[at]), 1)]
+        together = _TOGETHER.get(tuple(map(type, some))) if len(some) > 1 else None
+        if together is None or any(map(_watched, some)) or _changed():
+            some = some[:1]
+            input = some[0](input)
         else:
-            input = pair(modules[at], modules[at + 1], input)
-            at += 2
+            input = together(input, *some)
+        at += len(some)
     return input
 
 

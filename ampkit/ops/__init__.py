@@ -23,6 +23,7 @@ from .diagonals import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .fused import *
 from .gates import *
 from .index import *
 from .join import *

@@ -79,3 +79,23 @@ def test_what_is_between_others_is_found_and_nothing_is_an_identity():
     assert names == ["relu", "batch_norm", "relu", "batch_norm"]
     x = images()
     assert chain(x) is x
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_gelu_between_two_linear_layers_is_one_op_with_their_gradients(dtype):
+    layers = nn.Linear(6, 8), nn.GELU("tanh"), nn.Linear(8, 3, bias=False)
+    x, found = images().reshape(-1, 6), []
+    for run in (lambda: chain(x, *layers), lambda: layers[2](layers[1](layers[0](x)))):
+        with autocast(dtype=bfloat16, enabled=dtype == bfloat16):
+            out = run()
+        out.sum().backward()
+        found.append([out.detach(), *(p.grad for layer in layers for p in layer.parameters())])
+        for layer in layers:
+            layer.zero_grad()
+    assert ran(lambda: chain(x, *layers)) == ["linear_gelu_linear"]
+    for got, want in zip(*found, strict=True):
+        assert got.dtype == want.dtype
+        near = 2e-2 if dtype == bfloat16 else 1e-5
+        np.testing.assert_allclose(
+            got.numpy(force=True).astype(float), want.numpy(force=True).astype(float), near, near
+        )
