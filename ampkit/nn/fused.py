@@ -19,6 +19,8 @@ def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
 
 
 def _linear_gelu_linear(input: Tensor, first: Linear, gelu: GELU, second: Linear) -> Tensor:
+    if not input.is_cuda:  # a CPU gains nothing, and would hold what the second reads for longer
+        return second(gelu(first(input)))  # type: ignore[no-any-return]
     given = first.weight, first.bias, second.weight, second.bias
     return ops.linear_gelu_linear(input, *given, gelu.approximate)  # type: ignore[no-any-return]
 
@@ -28,7 +30,7 @@ _TOGETHER: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {
     (BatchNorm2d, ReLU): _batch_norm_relu,
     (Linear, GELU, Linear): _linear_gelu_linear,
 }
-_LONGEST = {kinds[0]: len(kinds) for kinds in _TOGETHER}
+_LENGTHS = {kinds[0]: len(kinds) for kinds in _TOGETHER}  # by the first class, which stands in one length of chain
 
 
 def chain(input: Any, *modules: Module) -> Any:
@@ -37,17 +39,23 @@ def chain(input: Any, *modules: Module) -> Any:
     That is where all are of the library's own classes, no hook looks at any, and the policy in force has no changes of
     its own, which may be about one of them.
     """
-    at = 0
-    while at < len(modules):
-        some = modules[at : at + _LONGEST.get(type(modules[at]), 1)]
-        together = _TOGETHER.get(tuple(map(type, some))) if len(some) > 1 else None
-        if together is None or any(map(_watched, some)) or _changed():
-            some = some[:1]
-            input = some[0](input)
+    after = 0  # the first module that has not run
+    for at, module in enumerate(modules):
+        if at < after:
+            continue
+        length = _LENGTHS.get(type(module))
+        together = length and _together(modules[at : at + length])
+        if together:
+            after = at + length
+            input = together(input, *modules[at:after])
         else:
-            input = together(input, *some)
-        at += len(some)
+            input = module(input)
     return input
+
+
+def _together(some: tuple[Module, ...]) -> Callable[..., Tensor] | None:
+    found = _TOGETHER.get(tuple(map(type, some)))
+    return None if found is None or any(map(_watched, some)) or _changed() else found
 
 
 def _watched(module: Module) -> bool:

@@ -106,8 +106,8 @@ def batch_norm_(
     y = y.reshape(input.shape)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
-        saved.bias = bias  # which decides what passes
-        saved.out = y = kept(y, np.logical_not(y <= 0))
+        saved.bias = bias  # with the rest it tells again what passed
+        y = kept(y, np.logical_not(y <= 0))
     return (y, saved) if given else ((y, mean, var.reshape(-1)), saved)
 
 
@@ -139,10 +139,12 @@ def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
 def batch_norm_backward(dy, saved, needs, eps, relu):
     given = saved.running_mean is not None
     dy, dmean, dvar = (dy, None, None) if given else dy
-    dy = kept(dy, saved.out.astype(bool)) if relu else dy
     slope, centred = channels(dy), channels(saved.input) - saved.mean.reshape(-1, 1)
     count, rstd = slope.shape[0] * slope.shape[2], saved.rstd
     scale = rstd if saved.weight is None else rstd * saved.weight.reshape(-1, 1)
+    if relu:
+        y = centred * scale + (0 if saved.bias is None else saved.bias.reshape(-1, 1))
+        slope = kept(slope, np.logical_not(y <= 0))
     total = sum_channels(slope)
     along = dot_channels(slope, centred)
     if given:

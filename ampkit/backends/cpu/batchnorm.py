@@ -138,7 +138,7 @@ def batch_norm_cpu(
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
-        saved.bias, saved.out, saved.positive = bias, y, room
+        saved.bias, saved.positive = bias, room
     if given:
         return y, saved
     saved.variance = variance

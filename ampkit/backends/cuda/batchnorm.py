@@ -104,7 +104,7 @@ def batch_norm_cuda(
     layout.launch("batch_norm_forward", how, x, saved.shift, scale, offset, out, np.bool_(relu))
     whole = layout.whole(out)
     if relu:
-        saved.bias, saved.out, saved.gate = bias, whole, (scale, offset)
+        saved.bias, saved.gate = bias, (scale, offset)
     return (whole, saved) if running_mean is not None else (whole, saved.mean, var, saved)
 
 
