@@ -50,7 +50,7 @@ def batch_norm_relu(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """relu(batch_norm(...)) in one pass, the same numbers: shapes, precision and errors are those of `batch_norm`."""
+    """relu(batch_norm(...)) in one pass: shapes, precision and errors are those of `batch_norm`."""
     return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, True)
 
 
