@@ -13,6 +13,7 @@ from .. import nn
 from ..core.errors import ArgumentError
 from ..core.tensor import Tensor
 from ..nn import init
+from ..nn.fused import chain
 from ..nn.making import sizes
 
 
@@ -35,7 +36,7 @@ class BasicBlock(nn.Module):
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
+        out = chain(x, self.conv1, self.bn1, self.relu)
         out = self.bn2(self.conv2(out))
         return self.relu(out + (x if self.downsample is None else self.downsample(x)))
 
@@ -57,8 +58,8 @@ class Bottleneck(nn.Module):
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
+        out = chain(x, self.conv1, self.bn1, self.relu)
+        out = chain(out, self.conv2, self.bn2, self.relu)
         out = self.bn3(self.conv3(out))
         return self.relu(out + (x if self.downsample is None else self.downsample(x)))
 
@@ -112,7 +113,7 @@ class ResNet(nn.Module):
 
     def stages(self, x: Tensor) -> Iterator[Tensor]:
         """What each of the four stages gives, one after the other."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = chain(x, self.conv1, self.bn1, self.relu, self.maxpool)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
             yield x

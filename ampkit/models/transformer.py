@@ -13,6 +13,7 @@ from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
+from ..nn.fused import chain
 from ..nn.making import sizes
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -53,7 +54,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.c_proj(self.gelu(self.c_fc(x))))
+        return chain(x, self.c_fc, self.gelu, self.c_proj, self.dropout)  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):

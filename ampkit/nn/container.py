@@ -8,6 +8,7 @@ from typing import Any, Self
 from ..core.errors import ArgumentError, DTypeError, RangeError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
+from .fused import chain
 from .module import Module
 
 
@@ -100,9 +101,7 @@ class Sequential(_Modules):
             self.extend(args)
 
     def forward(self, input: Any) -> Any:
-        for module in self._modules.values():
-            input = module(input)
-        return input
+        return chain(input, *self._modules.values())
 
     def _of(self, entries: dict[str, Any]) -> Any:
         return type(self)(entries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import ops
@@ -166,6 +167,10 @@ class _Running(_Norm):
 
 class _BatchNorm(_Running):
     def forward(self, input: Tensor) -> Tensor:
+        return self.normalized(ops.batch_norm, input)
+
+    def normalized(self, function: Callable[..., Tensor], input: Tensor) -> Tensor:
+        """What `function`, `ops.batch_norm` or what is called like it, makes of `input` with the layer's state."""
         self._check(input)
         learns = self.training and self.track_running_stats
         if learns:
@@ -175,9 +180,7 @@ class _BatchNorm(_Running):
             momentum = 1 / self.num_batches_tracked.item() if learns else 0.0
         keeps = not self.training or self.track_running_stats
         mean, var = (self.running_mean, self.running_var) if keeps else (None, None)
-        return ops.batch_norm(
-            input, mean, var, self.weight, self.bias, self.training or mean is None, momentum, self.eps
-        )
+        return function(input, mean, var, self.weight, self.bias, self.training or mean is None, momentum, self.eps)
 
 
 class BatchNorm1d(_BatchNorm):

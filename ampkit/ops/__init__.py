@@ -30,6 +30,7 @@ from .distances import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .fused import *
 from .gates import *
 from .index import *
 from .instancenorm import *

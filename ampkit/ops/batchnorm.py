@@ -12,9 +12,10 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.primitive import Primitive
 from ..core.tensor import Tensor
+from .masks import kept
 from .sums import channels, dot_channels, sum_channels
 
-__all__ = ["batch_norm"]
+__all__ = ["batch_norm", "batch_norm_relu"]
 
 
 def batch_norm(
@@ -36,11 +37,39 @@ def batch_norm(
     statistics outside of it.
     Ioffe, Szegedy 2015, arXiv:1502.03167, algorithm 1.
     """
+    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, False)
+
+
+def batch_norm_relu(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """relu(batch_norm(...)) in one pass: shapes, precision and errors are those of `batch_norm`."""
+    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, True)
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    relu: bool,
+) -> Tensor:
     if not training:
         if running_mean is None or running_var is None:
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
-        return batch_norm_(input, weight, bias, running_mean, running_var, eps)  # type: ignore[no-any-return]
-    y, mean, var = batch_norm_(input, weight, bias, None, None, eps)
+        return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)  # type: ignore[no-any-return]
+    y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
     if running_mean is not None and running_var is not None:
         count = input.array.size // mean.array.size
         update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, count, momentum)
@@ -57,8 +86,12 @@ def batch_norm_(
     running_mean: Array | None,
     running_var: Array | None,
     eps,
+    relu=False,
 ):
-    """`batch_norm` with given statistics -> y; without, with the batch's own -> (y, mean [C], biased variance [C])."""
+    """`batch_norm` with given statistics -> y; without, with the batch's own -> (y, mean [C], biased variance [C]).
+
+    relu: whether `relu` follows; the order of that and of rounding y makes no difference.
+    """
     x = channels(input)
     given = running_mean is not None
     if given:
@@ -72,6 +105,9 @@ def batch_norm_(
     y += -slip * scale if bias is None else bias.reshape(-1, 1) - slip * scale
     y = y.reshape(input.shape)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
+    if relu:
+        saved.bias = bias  # with the rest it tells again what passed
+        y = kept(y, np.logical_not(y <= 0))
     return (y, saved) if given else ((y, mean, var.reshape(-1)), saved)
 
 
@@ -87,7 +123,7 @@ def _centre(x: Any) -> tuple[Any, Any, Any, Any]:
 
 
 @batch_norm_.check
-def batch_norm_check(input, weight, bias, running_mean, running_var, eps):
+def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
     if input.ndim < 2:
         raise ShapeError("batch_norm", "input of shape [N, C, ...]", f"{tuple(input.shape)}")
     shape = (input.shape[1],)
@@ -100,12 +136,15 @@ def batch_norm_check(input, weight, bias, running_mean, running_var, eps):
 
 
 @batch_norm_.backward
-def batch_norm_backward(dy, saved, needs, eps):
+def batch_norm_backward(dy, saved, needs, eps, relu):
     given = saved.running_mean is not None
     dy, dmean, dvar = (dy, None, None) if given else dy
     slope, centred = channels(dy), channels(saved.input) - saved.mean.reshape(-1, 1)
     count, rstd = slope.shape[0] * slope.shape[2], saved.rstd
     scale = rstd if saved.weight is None else rstd * saved.weight.reshape(-1, 1)
+    if relu:
+        y = centred * scale + (0 if saved.bias is None else saved.bias.reshape(-1, 1))
+        slope = kept(slope, np.logical_not(y <= 0))
     total = sum_channels(slope)
     along = dot_channels(slope, centred)
     if given:

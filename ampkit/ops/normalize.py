@@ -14,10 +14,10 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from .axes import axis, sizes
-from .batchnorm import batch_norm, check_scales
+from .batchnorm import batch_norm, batch_norm_relu, check_scales
 from .sums import channels, dot_along, dot_channels, dot_last, sum_channels
 
-__all__ = ["batch_norm", "group_norm", "layer_norm", "normalize", "rms_norm"]
+__all__ = ["batch_norm", "batch_norm_relu", "group_norm", "layer_norm", "normalize", "rms_norm"]
 
 
 # layer_norm and rms_norm: rows are the trailing axes, flat

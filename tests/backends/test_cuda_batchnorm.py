@@ -44,11 +44,11 @@ def last(array):
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, 1, -1)), -1, 1)
 
 
-def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5):
+def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5, relu=False):
     """The answer and the gradients of x, weight, bias and given statistics, as NumPy arrays; the answer's tensor."""
     tensors = [None if a is None else Tensor(place(a), n) for a, n in zip((x, *scales), asked, strict=True)]
     given = [None if a is None else Tensor(place(a), statistics[0] is not None) for a in statistics]
-    outs = batch_norm_(*tensors, *given, eps)
+    outs = batch_norm_(*tensors, *given, eps, relu)
     outs = outs if isinstance(outs, tuple) else (outs,)
     points = [t for t in (*tensors, *given) if t is not None and t.requires_grad]
     seeds = [Tensor(place(np.asarray(d, o.dtype))) for d, o in zip(dy, outs, strict=False)]
@@ -56,13 +56,13 @@ def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5):
     return [*(o.numpy(force=True) for o in outs), *(s.numpy(force=True) for s in slopes)], outs[0]
 
 
-def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), room=4):
+def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), room=4, relu=False):
     """The bodies against the reference in float64, of the same, rounded, values."""
     dy = [draw(x.shape, x.dtype, 5), *more]
-    found, out = norm(device.xp.asarray, x, scales, statistics, dy, asked)
+    found, out = norm(device.xp.asarray, x, scales, statistics, dy, asked, relu=relu)
     double = [[None if a is None else a.astype(float64) for a in arrays] for arrays in (scales, statistics)]
     with reference_only():
-        truth, _ = norm(np.asarray, x.astype(float64), *double, [d.astype(float64) for d in dy], asked)
+        truth, _ = norm(np.asarray, x.astype(float64), *double, [d.astype(float64) for d in dy], asked, relu=relu)
     for got, want in zip(found, truth, strict=True):
         most = TOLERANCE[got.dtype] * max(1, np.abs(want).max(initial=0)) * room
         np.testing.assert_allclose(got.astype(float64), want, rtol=TOLERANCE[got.dtype], atol=most)
@@ -97,6 +97,32 @@ def test_gradients_of_the_statistics_themselves_flow_back(shape, device, launche
     more = [draw(shape[1:2], float32, 7), draw(shape[1:2], float32, 8)]
     compare(device, draw(shape, float32), [draw(shape[1:2], float32, 1), None], more=more)
     assert launches[-1] == "batch_norm_backward"
+
+
+@DTYPES
+@pytest.mark.parametrize("given", [False, True], ids=["batch", "given"])
+@pytest.mark.parametrize("lie", [np.asarray, last], ids=["first", "last"])
+@pytest.mark.parametrize("shape", [(7, 3), (2, 16, 3, 3)], ids=str)
+def test_relu_behind_it_is_the_same_as_an_op_of_its_own(shape, lie, given, dtype, device, launches):
+    channels = shape[1:2]
+    statistics = (draw(channels, float32, 3), np.abs(draw(channels, float32, 4))) if given else (None, None)
+    x, scales = lie(draw(shape, dtype)), (draw(channels, float32, 1), draw(channels, float32, 2))
+    compare(device, x, scales, statistics, relu=True)
+    assert len(launches) == (5 if given else 6) and launches[-1] == "batch_norm_backward"
+    found, _ = norm(device.xp.asarray, x, scales, statistics, [draw(shape, dtype, 5)], relu=True)
+    y, _ = norm(device.xp.asarray, x, scales, statistics, [draw(shape, dtype, 5)])
+    slope = np.where(y[0] > 0, draw(shape, dtype, 5), 0)
+    apart, _ = norm(device.xp.asarray, x, scales, statistics, [slope])
+    for got, want in zip(found, [np.maximum(y[0], 0), *apart[1:]], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_nan_stays_nan_behind_relu(relu, device):
+    x = draw((3, 8, 4), float32)
+    x[1, 2, 3] = np.nan
+    (y, *_), _ = norm(device.xp.asarray, x, (None, None), (None, None), [x], relu=relu)
+    assert np.isnan(y).any((0, 2)).tolist() == [c == 2 for c in range(8)]
 
 
 @pytest.mark.parametrize("asked", [(True, False, False), (False, True, False), (False, False, True)], ids=str)

@@ -1,4 +1,4 @@
-"""rms_norm and group_norm by oneDNN: values and gradients are those of float64, and what is not finite stays alone."""
+"""Norms by oneDNN: values and gradients are those of float64, and what is not finite stays alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from ampkit import ops
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.policy import Policy, autocast
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
@@ -120,3 +121,88 @@ def test_a_group_far_from_zero_keeps_its_digits_and_one_that_is_not_finite_stays
     assert np.isnan(found[0].detach().numpy()).sum() == 4 * 1600
     assert np.isnan(found[2].numpy()).sum() == 4
     np.testing.assert_allclose(found[2].numpy()[:4], truth[2].numpy()[:4], rtol=1e-3)
+
+
+# batch norm with ReLU
+
+
+def images(dtype, seed=0):
+    return np.moveaxis(np.random.default_rng(seed).standard_normal((3, 33, 40, 24)).astype(dtype), -1, 1)
+
+
+WEIGHT, BIAS = np.linspace(-1, 2, 24, dtype=np.float32), np.linspace(-1, 1, 24, dtype=np.float32)
+
+
+def normalized(function, values, dtype=float32, weight=WEIGHT):
+    """The answer of `function`, and the gradients."""
+    x, w, b = (Tensor(array, True) for array in (values, weight, BIAS))
+    y = function(x, None, None, w, b, True)
+    return y, *grad(y, [x, w, b], Tensor(images(dtype, 1)))
+
+
+def apart(*given):
+    return ops.relu(ops.batch_norm(*given))
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_batch_norm_with_relu_gives_the_bits_of_the_two_in_one_pass(dtype):
+    found, truth = (normalized(f, images(dtype), dtype) for f in (ops.batch_norm_relu, apart))
+    assert found[0].node.body.name == "batch_norm_cpu"
+    for got, want in zip(found, truth, strict=True):
+        np.testing.assert_array_equal(got.array, want.array)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_relu_behind_batch_norm_hides_nothing_that_is_not_finite(poison):
+    values, weight = images(float32), WEIGHT.copy()
+    values[1, 3, 2, 5] = weight[7] = poison
+    found = normalized(ops.batch_norm_relu, values, weight=weight)[0].array
+    with reference_only():
+        truth = normalized(apart, values, weight=weight)[0].array
+    assert np.isnan(found[:, 3]).all()
+    np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-5)
+
+
+def test_slopes_that_relu_holds_back_may_be_anything():
+    values, slopes = images(float32), images(float32, 1)
+    x = Tensor(values, True)
+    y = ops.batch_norm_relu(x, None, None, None, None, True)
+    assert y.node.saved.positive[0].nbytes == y.array.size // 8
+    plain = grad(y, x, Tensor(slopes), retain_graph=True)[0]
+    held = np.where(y.array == 0, np.nan, slopes)
+    np.testing.assert_array_equal(grad(y, x, Tensor(held))[0].array, plain.array)
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("function", [ops.batch_norm, ops.batch_norm_relu])
+def test_given_statistics_serve_with_relu_and_without_and_nan_passes(function, dtype):
+    values, statistics = (
+        images(dtype),
+        (np.linspace(-1, 1, 24, dtype=np.float32), np.linspace(0.5, 2, 24, dtype=float32)),
+    )
+    values[1, 3, 2, 5] = np.nan
+
+    def run(place):
+        x, mean, var, w, b = (
+            Tensor(place(a), i in (0, 3, 4)) for i, a in enumerate((values, *statistics, WEIGHT, BIAS))
+        )
+        y = function(x, mean, var, w, b)
+        return y, *grad(y.nan_to_num(), [x, w, b], Tensor(place(images(dtype, 1))), retain_graph=True)
+
+    found, truth = run(lambda a: a), run(lambda a: a.astype(float))
+    assert found[0].node.body.name == "batch_norm_cpu" and np.isnan(found[0].array.astype(float)).sum() == 1
+    for got, want in zip(found, truth, strict=True):
+        np.testing.assert_allclose(
+            got.array.astype(float), want.array, rtol=2e-2 if dtype == bfloat16 else 1e-4, atol=2e-2
+        )
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_policy_that_wants_batch_norm_in_float32_gets_it(relu):
+    function, statistics = ops.batch_norm_relu if relu else ops.batch_norm, [Tensor(np.ones(24, np.float32))] * 2
+    x = Tensor(images(bfloat16))
+    with autocast(policy=Policy("bfloat16", batch_norm="float32")):
+        for out in (function(x, *statistics), function(x, None, None, training=True)):
+            assert out.dtype == float32 and np.isfinite(out.array).all()

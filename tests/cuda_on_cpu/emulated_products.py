@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -95,10 +96,33 @@ def rounded(values: np.ndarray[Any, Any], product: Product) -> np.ndarray[Any, A
     return wide.astype(product.d.dtype)
 
 
+def _with_aux(product: Product, memory: Memory, found: Any) -> Any:
+    d = product.d
+    assert product.leading % 8 == 0 and product.leading >= d.rows
+    aux = view(Matrix(d.dtype, d.rows, d.columns, product.leading), memory.aux)
+    if product.epilogue is Epilogue.DGELU:
+        return found * _gelu(aux.astype(np.float64))[1]
+    if product.epilogue is Epilogue.GELU_AUX_BIAS:
+        found = found + view(Matrix(d.dtype, d.rows, 1, d.rows), memory.bias)[0].astype(np.float64)
+    elif product.epilogue is not Epilogue.GELU_AUX:
+        raise NotImplementedError(repr(product.epilogue))
+    aux[...] = rounded(found, product)
+    return _gelu(found)[0]
+
+
+def _gelu(x: Any) -> tuple[Any, Any]:
+    """Hendrycks & Gimpel 2016, arXiv:1606.08415, eq. 2, and its slope."""
+    rate, cubic = math.sqrt(2 / math.pi), 0.044715
+    t = np.tanh(rate * (x + cubic * x**3))
+    return 0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * rate * (1 + 3 * cubic * x * x)
+
+
 def _finish(product: Product, memory: Memory, a: Any, b: Any, found: Any) -> Any:
     epilogue, d = product.epilogue, product.d
     if epilogue is Epilogue.NONE:
         return found
+    if epilogue.has_aux and d.batch == 1:
+        return _with_aux(product, memory, found)
     length = d.columns if epilogue is Epilogue.BGRADB else d.rows
     vector = view(Matrix(d.dtype, length, 1, length), memory.bias)[0, :, 0]
     if epilogue is Epilogue.BIAS:

@@ -1,8 +1,9 @@
-"""Bodies of batch norm in training: oneDNN's, over images that lie channels-last, and over rows of features.
+"""Bodies of batch norm: oneDNN's, over images that lie channels-last, and over rows of features.
 
 oneDNN adds each thread's share up in one float32 sum, and a mean over 32 images of 32 x 32 comes out a hundred times
-less precise than it can be. So it makes the statistics of pieces, which are put together in float64. Its ReLU is not
-fused in, which would turn NaN into 0.
+less precise than it can be. So it makes the statistics of pieces, which are put together in float64. Its ReLU makes 0
+of NaN; but what is not finite spreads to the statistics of its channel: where those are finite, there is no NaN. Of
+given statistics that is not so, and ReLU is a pass of its own. Their gradients are the reference's.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, float32, uint8
 from ...core.saved import Saved
 from ...ops.batchnorm import batch_norm_
+from . import binary
 from .device import in_format
 from .eltwise import computes
 from .formats import FORMATS
@@ -31,6 +33,7 @@ from .onednn import (
     SRC,
     TRAINING,
     VARIANCE,
+    WORKSPACE,
     WORTH,
     Call,
     HostArray,
@@ -41,7 +44,7 @@ from .onednn import (
     prepared,
 )
 
-_GIVEN, _SCALED, _SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
+_GIVEN, _SCALED, _SHIFTED, _RELU = 1, 2, 4, 8  # flags: statistics are given, there is a scale, a shift; ReLU follows
 _COLUMNS = 1024
 _PIECE = 1 << 18  # elements of which oneDNN makes statistics at once: what it writes meanwhile stays in the caches
 
@@ -89,8 +92,9 @@ def _prepared(rows: int, channels: int, dtype: DType, flags: int, eps: float) ->
 def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
     of, each = Layout.dense((rows, channels), dtype), Layout.dense((channels,), float32)  # [rows of pixels, C]
     given = [TRAINING, of.handle, of.handle, ctypes.c_float(eps), flags, attributes()]
-    uses = [(SRC, of), (DST, of), (MEAN, each), (VARIANCE, each)]
+    uses: list[tuple[int, Layout | None]] = [(SRC, of), (DST, of), (MEAN, each), (VARIANCE, each)]
     uses += [(SCALE, each)] * bool(flags & _SCALED) + [(SHIFT, each)] * bool(flags & _SHIFTED)
+    uses += [(WORKSPACE, None)] * bool(flags & _RELU)
     return Call("batch_normalization_forward", given, uses)
 
 
@@ -99,8 +103,8 @@ def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) ->
     given = [TRAINING, of.handle, of.handle, small, flags, attributes()]
     hint = described("batch_normalization_forward", *given)
     given = [BACKWARD, of.handle, of.handle, of.handle, small, flags, hint, attributes()]
-    uses = [(DIFF_DST, of), (SRC, of), (MEAN, each), (VARIANCE, each), (SCALE, each)]
-    uses += [(DIFF_SRC, of), (DIFF_SCALE, each), (DIFF_SHIFT, each)]
+    uses: list[tuple[int, Layout | None]] = [(DIFF_DST, of), (SRC, of), (MEAN, each), (VARIANCE, each), (SCALE, each)]
+    uses += [(DIFF_SRC, of), (DIFF_SCALE, each), (DIFF_SHIFT, each)] + [(WORKSPACE, None)] * bool(flags & _RELU)
     return Call("batch_normalization_backward", given, uses)
 
 
@@ -109,28 +113,46 @@ def _fits(input: HostArray) -> bool:
     return known and bool(_last(input).flags.c_contiguous)
 
 
-@batch_norm_.on("cpu", when=lambda input, weight, bias, mean, *more: mean is None and _fits(input))
+@batch_norm_.on("cpu", when=lambda input, *more: _fits(input))
 def batch_norm_cpu(
-    input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: None, running_var: None,
-    eps: float, *, dtype: DType,
+    input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: HostArray | None,
+    running_var: HostArray | None, eps: float, relu: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    channels, flags = input.shape[1], _GIVEN + _SCALED * (weight is not None) + _SHIFTED * (bias is not None)
-    rows = input.size // channels
-    found = statistics(_last(input).reshape(rows, channels), eps) if dtype == input.dtype else None
-    call = _prepared(rows, channels, input.dtype, flags, eps)
-    if call is None or found is None:
+    if dtype != input.dtype:
+        return NotImplemented
+    pixels, given = _last(input).reshape(-1, input.shape[1]), None
+    if running_mean is not None and running_var is not None:
+        given = _wide(running_mean), _wide(running_var)
+    found = given or statistics(pixels, eps)
+    scales = [_wide(each) for each in (weight, bias) if each is not None]
+    if found is None or (relu and not given and not all(np.isfinite(each).all() for each in (*found, *scales))):
+        return NotImplemented
+    flags = _GIVEN + _SCALED * (weight is not None) + _SHIFTED * (bias is not None) + _RELU * (relu and not given)
+    call = _prepared(*pixels.shape, input.dtype, flags, eps)
+    if call is None:
         return NotImplemented
     out, (mean, variance) = empty(_last(input).shape, dtype), found
-    scales = [in_format(np.ascontiguousarray(x), float32) for x in (weight, bias) if x is not None]
-    call(input, out, mean, variance, *scales)
+    room = [empty((call.layouts[-1].nbytes,), uint8)] if flags & _RELU else []  # a bit for each that ReLU lets through
+    call(input, out, mean, variance, *scales, *room)
+    y = np.moveaxis(binary.positive(out) if relu and given else out, -1, 1)
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
-    saved = Saved(input=input, weight=weight, running_mean=None, running_var=None, mean=mean, rstd=rstd)
+    saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
+    if relu:
+        saved.bias, saved.positive = bias, room
+    if given:
+        return y, saved
     saved.variance = variance
-    return np.moveaxis(out, -1, 1), mean, variance, saved
+    return y, mean, variance, saved
+
+
+def _wide(each: HostArray) -> HostArray:
+    return in_format(np.ascontiguousarray(each), float32)
 
 
 @batch_norm_cpu.backward
-def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float) -> Any:
+def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> Any:
+    if saved.running_mean is not None:
+        return NotImplemented
     slope, dmean, dvariance = dy
     x, weight = saved.input, saved.weight
     if needs[0] != x.dtype or slope.dtype != x.dtype or dmean.any() or dvariance.any():
@@ -138,13 +160,13 @@ def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float) -> An
     if not _last(slope).flags.c_contiguous:
         slope = np.moveaxis(np.ascontiguousarray(_last(slope)), -1, 1)
     channels = x.shape[1]
-    rows, flags = x.size // channels, _SCALED | _SHIFTED
-    key = ("batch_norm_backward", rows, channels, x.dtype, eps)
+    rows, flags = x.size // channels, _SCALED | _SHIFTED | _RELU * relu
+    key = ("batch_norm_backward", rows, channels, x.dtype, flags, eps)
     call = prepared(key, lambda: _backward(rows, channels, x.dtype, flags, eps))
     if call is None:
         return NotImplemented
     dx, dw, db = empty(_last(x).shape, x.dtype), empty((channels,), float32), empty((channels,), float32)
-    scale = np.ones(channels, np.float32) if weight is None else in_format(np.ascontiguousarray(weight), float32)
-    call(slope, x, saved.mean, saved.variance, scale, dx, dw, db)
+    scale = np.ones(channels, np.float32) if weight is None else _wide(weight)
+    call(slope, x, saved.mean, saved.variance, scale, dx, dw, db, *(saved.positive if relu else []))
     each = [in_format(d, need) if need else None for d, need in zip((dw, db), needs[1:3], strict=True)]
     return np.moveaxis(dx, -1, 1), *each, None, None

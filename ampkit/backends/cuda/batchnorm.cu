@@ -179,32 +179,41 @@ __global__ void batch_norm_given(
     offset[c] = bias ? bias[c] : 0.0f;
 }
 
+// Whether ReLU lets the answer y through, which is stored as S. NaN passes.
+template <typename S>
+__device__ __forceinline__ bool passes(float y) { return !(to_float(from_float<S>(y)) <= 0.0f); }
+
+// relu: whether ReLU follows.
 template <typename S, int V, bool ROWS>
 __global__ void batch_norm_forward(
-    const S* x, const float* shift, const float* scale, const float* offset, S* out, unsigned samples, unsigned channels,
-    unsigned spots, unsigned width) {
+    const S* x, const float* shift, const float* scale, const float* offset, S* out, bool relu, unsigned samples,
+    unsigned channels, unsigned spots, unsigned width) {
     Sizes n = {samples, channels, spots, width};
     Held<V, ROWS> low(shift, n), steep(scale, n), up(offset, n);
     walk<V, ROWS>(n, [&](int64 at) {
         float v[V];
         load_floats<V>(x + at, v);
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] = (v[j] - low[j]) * steep[j] + up[j];
+        for (int j = 0; j < V; j++) {
+            v[j] = (v[j] - low[j]) * steep[j] + up[j];
+            if (relu && !passes<S>(v[j])) v[j] = 0.0f;
+        }
         store_floats<V>(out + at, v);
     });
 }
 
-// Sums of dy and of dy * (x - shift - slip), in parts; slip: null for 0.
+// Sums of dy and of dy * (x - shift - slip), in parts; slip: null for 0. scale and offset: null where no ReLU followed;
+// else of dy only what it let through.
 template <typename S, int V, bool ROWS>
 __global__ void batch_norm_slopes(
-    const S* dy, const S* x, const float* shift, const float* slip, Slopes* parts, unsigned samples, unsigned channels,
-    unsigned spots, unsigned width) {
+    const S* dy, const S* x, const float* shift, const float* slip, const float* scale, const float* offset,
+    Slopes* parts, unsigned samples, unsigned channels, unsigned spots, unsigned width) {
     Sizes n = {samples, channels, spots, width};
     constexpr int HELD = ROWS ? V : 1;
     Slopes mine[HELD];
 #pragma unroll
     for (int j = 0; j < HELD; j++) mine[j] = Slopes::nothing<Slopes>();
-    Held<V, ROWS> low(shift, n), rest(slip, n);
+    Held<V, ROWS> low(shift, n), rest(slip, n), steep(scale, n), lift(offset, n);
     walk<V, ROWS>(n, [&](int64 at) {
         float g[V], v[V];
         load_floats<V>(dy + at, g);
@@ -212,6 +221,7 @@ __global__ void batch_norm_slopes(
 #pragma unroll
         for (int j = 0; j < V; j++) {
             Slopes& to = mine[ROWS ? j : 0];
+            if (offset && !passes<S>((v[j] - low[j]) * steep[j] + lift[j])) continue;
             to.total += g[j];
             to.along += g[j] * (v[j] - low[j] - rest[j]);
         }
@@ -240,19 +250,20 @@ __global__ void batch_norm_gradients(
     level[c] = (dmean[c] - s * all.total) / values - slip[c] * bend[c];
 }
 
-// x, shift, bend and level: null where the statistics were given.
+// bend and level: null where the statistics were given; offset: where no ReLU followed.
 template <typename S, int V, bool ROWS>
 __global__ void batch_norm_backward(
-    const S* dy, const S* x, const float* shift, const float* scale, const float* bend, const float* level, S* dx,
-    unsigned samples, unsigned channels, unsigned spots, unsigned width) {
+    const S* dy, const S* x, const float* shift, const float* scale, const float* bend, const float* level,
+    const float* offset, S* dx, unsigned samples, unsigned channels, unsigned spots, unsigned width) {
     Sizes n = {samples, channels, spots, width};
-    Held<V, ROWS> low(shift, n), steep(scale, n), curve(bend, n), up(level, n);
+    Held<V, ROWS> low(shift, n), steep(scale, n), curve(bend, n), up(level, n), lift(offset, n);
     walk<V, ROWS>(n, [&](int64 at) {
         float g[V], v[V];
         load_floats<V>(dy + at, g);
-        if (bend) load_floats<V>(x + at, v);
+        if (bend || offset) load_floats<V>(x + at, v);
 #pragma unroll
         for (int j = 0; j < V; j++) {
+            if (offset && !passes<S>((v[j] - low[j]) * steep[j] + lift[j])) g[j] = 0.0f;
             g[j] *= steep[j];
             if (bend) g[j] += (v[j] - low[j]) * curve[j] + up[j];
         }

@@ -1,7 +1,8 @@
 """Bodies of batch norm: over images that lie channels-last or channels-first, and over rows of features.
 
 In training three kernels: moments by many blocks, which are put together, then the answer; two passes over memory, and
-two in the backward. The answer lies as the input does. Not yet run on a GPU.
+two in the backward. The answer lies as the input does. A ReLU behind it is part of the last pass, and the backward
+finds out anew from x what it let through. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _known(array: Array) -> bool:
 @batch_norm_.on("cuda", when=lambda input, *more, **params: _known(input))
 def batch_norm_cuda(
     input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
-    eps: float, *, dtype: DType,
+    eps: float, relu: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
     if dtype != input.dtype:
         return NotImplemented
@@ -100,8 +101,10 @@ def batch_norm_cuda(
         var, scale, offset = _of_batch(layout, how, x, (wide(weight), wide(bias)), eps, saved)
     else:
         scale, offset = _given(layout, (wide(running_var), wide(weight), wide(bias)), eps, saved)
-    layout.launch("batch_norm_forward", how, x, saved.shift, scale, offset, out)
+    layout.launch("batch_norm_forward", how, x, saved.shift, scale, offset, out, np.bool_(relu))
     whole = layout.whole(out)
+    if relu:
+        saved.bias, saved.gate = bias, (scale, offset)
     return (whole, saved) if running_mean is not None else (whole, saved.mean, var, saved)
 
 
@@ -128,21 +131,24 @@ def _given(layout: Layout, given: Any, eps: float, saved: Saved) -> tuple[Array,
     return scale, offset
 
 
-def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float) -> bool:
+def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
     slope, x = dy[0] if type(dy) is tuple else dy, saved.input
     known = "slip" in vars(saved) and _known(x) and slope.dtype == x.dtype
     return known and needs[0] in (None, x.dtype)
 
 
 @batch_norm_.backward_primitive.on("cuda", when=_back_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
-def batch_norm_backward_cuda(dy: Any, saved: Saved, needs: Any, eps: float, versions: Any, homes: Any) -> Any:
+def batch_norm_backward_cuda(
+    dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, versions: Any, homes: Any
+) -> Any:
     slope, *of_statistics = dy if type(dy) is tuple else (dy, None, None)
     layout = Layout(saved.input)
     slope, x = layout.lie(slope), layout.lie(saved.input)
     dx = layout.empty(saved.input) if needs[0] else None
     how = layout.walk(slope, x, *(() if dx is None else (dx,)))
     parts = layout.parts(x, how, 2)
-    layout.launch("batch_norm_slopes", how, slope, x, saved.shift, saved.slip, parts, held=2)
+    gate = saved.gate if relu else (None, None)  # scale and offset: what makes the answer of x
+    layout.launch("batch_norm_slopes", how, slope, x, saved.shift, saved.slip, *gate, parts, held=2)
     sums = [_home(x, need, home, layout.channels) for need, home in zip(needs[1:3], homes[1:3], strict=True)]
     along, scale, bend, level = _each(x, 4, layout.channels)
     weight, dstatistics = wide(saved.weight), tuple(wide(d) for d in of_statistics)
@@ -151,7 +157,7 @@ def batch_norm_backward_cuda(dy: Any, saved: Saved, needs: Any, eps: float, vers
     launch("batchnorm", "batch_norm_gradients", blocks_for(layout.channels, 4), 128, *given, *sizes)
     if dx is not None:
         bends = (None, None) if saved.slip is None else (bend, level)
-        layout.launch("batch_norm_backward", how, slope, x, saved.shift, scale, *bends, dx)
+        layout.launch("batch_norm_backward", how, slope, x, saved.shift, scale, *bends, gate[1], dx)
     each = [None if need is None else _as(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
     return None if dx is None else layout.whole(dx), *each, *_running(saved, needs, sums[1], along, scale)
 

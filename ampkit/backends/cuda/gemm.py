@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import backends
-from ...core.dtypes import DType, accumulator, bfloat16, float16, float32, float64
+from ...core.dtypes import LOW, DType, accumulator, bfloat16, float16, float32, float64
 from ..precision import get_float32_matmul_precision
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES
@@ -19,6 +19,7 @@ from .matrices import Calls, arranged
 
 Array = Any  # a CuPy array
 
+AUX_ROWS = 8  # what cublasLt wants the leading dimension of a matrix beside the result to be a multiple of
 ALIGNED = 256  # bytes; what CuPy's pools give at least, and the most that a library asks for
 _ANSWERS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16, float32)}
 
@@ -93,6 +94,19 @@ def multiply(
     return multiply(a, b, out, addend=out, alpha=alpha, exact=exact)
 
 
+def with_gelu(a: Array, b: Array, out: Array, bias: Array | None, before: Array) -> bool:
+    """Write gelu(a @ b + bias), by its tanh formula, to `out` [M, N], and what gelu is given to `before` [M, N].
+
+    All are matrices of one 16-bit dtype. False where cublasLt has no way to do it.
+    """
+    return _beside(a, b, out, Epilogue.GELU_AUX if bias is None else Epilogue.GELU_AUX_BIAS, bias, before)
+
+
+def with_gelu_slope(a: Array, b: Array, out: Array, before: Array) -> bool:
+    """Write a @ b times the slope of gelu at `before` to `out` [M, N]; else as `with_gelu`."""
+    return _beside(a, b, out, Epilogue.DGELU, None, before)
+
+
 def column_sums(rows: Array, dtype: DType) -> Array:
     """[M, N] -> [N] in `dtype`: the gradient of a bias, summed in float32 and rounded once.
 
@@ -162,6 +176,21 @@ def _compute(dtype: DType, exact: bool = False) -> Compute:
 def _copied(array: Array, out: Array, calls: Calls) -> Array:
     spread = np.broadcast_to(array, out.shape[:-2] + array.shape[-2:]) if calls.spread else array
     return spread.copy()
+
+
+def _beside(a: Array, b: Array, out: Array, epilogue: Epilogue, bias: Array | None, aux: Array) -> bool:
+    # aux: what the epilogue reads or writes beside the result, in the same order.
+    if out.dtype not in LOW or not a.size or not out.size or out.shape[1] % AUX_ROWS:
+        return False
+    calls = _calls(a, b, out, out, bias, epilogue, False)
+    if calls.product is None:
+        return False
+    alignment = calls.product.alignment._replace(aux=_alignment(aux))
+    product = calls.product._replace(alignment=alignment, leading=out.shape[1])
+    to, vector = out.data.ptr, 0 if bias is None else bias.data.ptr
+    memory = Memory(b.data.ptr, a.data.ptr, to, to, vector, aux.data.ptr)
+    ran: bool = _door(out).run(out.data.device_id, product, memory)
+    return ran
 
 
 def _run(calls: Calls, arrays: tuple[Array, ...], vector: Array | None, alpha: float, beta: float) -> bool:

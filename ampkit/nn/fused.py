@@ -1,0 +1,67 @@
+"""Modules one after the other, of which neighbours may be one op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import ops
+from ..core import policy
+from ..core.tensor import Tensor
+from .activation import GELU, ReLU
+from .linear import Linear
+from .module import Module
+from .norm import BatchNorm1d, BatchNorm2d
+
+
+def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
+    return norm.normalized(ops.batch_norm_relu, input)  # type: ignore[no-any-return]
+
+
+def _linear_gelu_linear(input: Tensor, first: Linear, gelu: GELU, second: Linear) -> Tensor:
+    if not input.is_cuda:  # a CPU gains nothing, and would hold what the second reads for longer
+        return second(gelu(first(input)))  # type: ignore[no-any-return]
+    given = first.weight, first.bias, second.weight, second.bias
+    return ops.linear_gelu_linear(input, *given, gelu.approximate)  # type: ignore[no-any-return]
+
+
+_TOGETHER: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {
+    (BatchNorm1d, ReLU): _batch_norm_relu,
+    (BatchNorm2d, ReLU): _batch_norm_relu,
+    (Linear, GELU, Linear): _linear_gelu_linear,
+}
+_LENGTHS = {kinds[0]: len(kinds) for kinds in _TOGETHER}  # by the first class, which stands in one length of chain
+
+
+def chain(input: Any, *modules: Module) -> Any:
+    """What `modules` make of `input`, one after the other; those that a fused op stands for are one.
+
+    That is where all are of the library's own classes, no hook looks at any, and the policy in force has no changes of
+    its own, which may be about one of them.
+    """
+    after = 0  # the first module that has not run
+    for at, module in enumerate(modules):
+        if at < after:
+            continue
+        length = _LENGTHS.get(type(module))
+        together = length and _together(modules[at : at + length])
+        if together:
+            after = at + length
+            input = together(input, *modules[at:after])
+        else:
+            input = module(input)
+    return input
+
+
+def _together(some: tuple[Module, ...]) -> Callable[..., Tensor] | None:
+    found = _TOGETHER.get(tuple(map(type, some)))
+    return None if found is None or any(map(_watched, some)) or _changed() else found
+
+
+def _watched(module: Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+
+
+def _changed() -> bool:
+    region = policy.region()
+    return region is not None and any(each is not None and each.overrides for each in region.rules)
