@@ -12,7 +12,8 @@ from ampkit.config import Recipe, dump, load, sections
 from ampkit.core.errors import ConfigError
 from ampkit.core.policy import Cast
 
-RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[1] / "recipes"
+RECIPES = sorted(FOLDER.rglob("*.toml"))
 SMALL = '[model]\nname = "mlp"\n[data]\nname = "digits"\n[train]\nsteps = 3\n'
 
 
@@ -33,7 +34,7 @@ def mistake(path, *overrides):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_every_shipped_recipe_loads_and_its_dump_loads_back_equal(path, tmp_path):
     recipe = load(path)
     assert load(write(tmp_path, dump(recipe))) == recipe

@@ -103,3 +103,39 @@ class SyntheticTokens(Section):
     seed: Seed = 0
     batch_size: Count = 12
     least_vocab: ClassVar[int] = synthetic.LEAST_VOCABULARY
+
+
+class SyntheticMasked(Section):
+    """`count` sequences of `length` tokens of the model's vocab_size, some of them hidden, to be guessed."""
+
+    name: Literal["synthetic_masked"]
+    length: Count = 128
+    count: Annotated[int, Field(ge=2)] = 2048
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 16
+    least_vocab: ClassVar[int] = synthetic.LEAST_MASKED_VOCABULARY
+
+
+class SyntheticMaps(Section):
+    """`count` images with the class of each pixel; a share `validation` of them is held out."""
+
+    name: Literal["synthetic_maps"]
+    shape: ImageShape = (3, 64, 64)
+    classes: Annotated[int, Field(ge=2)] = 21
+    count: Annotated[int, Field(ge=2)] = 256
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 8
+
+
+class SyntheticSpeech(Section):
+    """`count` sounds of `length` values, or rows of the model's num_features, with the letter of each step of time."""
+
+    name: Literal["synthetic_speech"]
+    length: Count = 16000
+    classes: Annotated[int, Field(ge=2)] = 40
+    count: Annotated[int, Field(ge=2)] = 512
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 8

@@ -6,8 +6,34 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .of_data import CIFAR10, MNIST, Digits, Images, Pictured, SyntheticImages, SyntheticTokens, Text
-from .of_models import CNN, GPT, MLP, ConvMixer, LeNet5, ResNet, ViT
+from .of_data import (
+    CIFAR10,
+    MNIST,
+    Digits,
+    Images,
+    Pictured,
+    SyntheticImages,
+    SyntheticMaps,
+    SyntheticMasked,
+    SyntheticSpeech,
+    SyntheticTokens,
+    Text,
+)
+from .of_models import (
+    BERT,
+    CNN,
+    GPT,
+    MLP,
+    VGG,
+    AlexNet,
+    ConvMixer,
+    EfficientNet,
+    LeNet5,
+    ResNet,
+    Segmentation,
+    ViT,
+    Wav2Letter,
+)
 from .of_optimizers import (
     LAMB,
     SGD,
@@ -27,6 +53,7 @@ from .of_optimizers import (
 from .words import Count, Device, Part, Positive, Section, Seed
 
 __all__ = [
+    "BERT",
     "CIFAR10",
     "CNN",
     "GPT",
@@ -34,17 +61,20 @@ __all__ = [
     "MLP",
     "MNIST",
     "SGD",
+    "VGG",
     "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
+    "AlexNet",
     "Amp",
     "Constant",
     "ConvMixer",
     "Cosine",
     "Data",
     "Digits",
+    "EfficientNet",
     "Images",
     "LeNet5",
     "Linear",
@@ -57,12 +87,17 @@ __all__ = [
     "ResNet",
     "Schedule",
     "Section",
+    "Segmentation",
     "Step",
     "SyntheticImages",
+    "SyntheticMaps",
+    "SyntheticMasked",
+    "SyntheticSpeech",
     "SyntheticTokens",
     "Text",
     "Train",
     "ViT",
+    "Wav2Letter",
 ]
 
 
@@ -108,7 +143,9 @@ class Train(Section):
 
 
 _named = Field(discriminator="name")
-Model = Annotated[MLP | CNN | ResNet | LeNet5 | ConvMixer | ViT | GPT, _named]
-Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | SyntheticImages | SyntheticTokens, _named]
+_Pictures = MLP | CNN | ResNet | LeNet5 | AlexNet | VGG | EfficientNet | ConvMixer | ViT
+Model = Annotated[_Pictures | Segmentation | Wav2Letter | BERT | GPT, _named]
+_Synthetic = SyntheticImages | SyntheticMaps | SyntheticSpeech | SyntheticMasked | SyntheticTokens
+Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | _Synthetic, _named]
 Optimizer = Annotated[SGD | Adam | AdamW | Adamax | Adagrad | RMSprop | Lion | LAMB | Adafactor, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]
