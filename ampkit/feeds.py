@@ -15,7 +15,7 @@ from .config import Recipe, sections
 from .core import random
 from .core.errors import ArgumentError, ConfigError
 from .core.tensor import Tensor
-from .data import cifar10, digits, mnist, synthetic, text
+from .data import cifar10, columns, digits, mnist, synthetic, text
 from .data.datasets import Subset
 from .data.imagefolder import ImageFolder
 from .data.loader import DataLoader, TensorDataset
@@ -77,13 +77,30 @@ def _folders(recipe: Recipe, data: sections.Images) -> Feed:
 
 
 def _pictured(recipe: Recipe, data: Any, train: tuple[Any, Any], test: tuple[Any, Any]) -> Feed:
-    """A feed of images kept as bytes: shuffled and augmented anew in each epoch, held out as they are."""
-    seed, size = recipe.train.seed, data.batch_size
+    """A feed of images kept as bytes: augmented anew in each epoch, held out as they are."""
     changes = data.model_dump(include={"crop", "flip", "cutout"})
-    changed = Pictures(*train, data.mean, data.std, **changes, seed=seed)
-    loader = DataLoader(changed, size, shuffle=True, num_workers=data.workers, generator=random.Stream(seed))
-    kept = _spread(len(test[0]), size, recipe.train.eval_batches)
-    held_out = DataLoader(Subset(Pictures(*test, data.mean, data.std), kept), size, num_workers=data.workers)
+    changed = Pictures(*train, data.mean, data.std, **changes, seed=recipe.train.seed)
+    return _read(recipe, data, changed, Pictures(*test, data.mean, data.std))
+
+
+def _table(recipe: Recipe, data: sections.Table) -> Feed:
+    rows = columns.Table(columns.Columns(data.files, [*data.inputs, data.target]), data.shape)
+    held_out = max(1, round(len(rows) * data.validation))
+    if held_out >= len(rows):
+        raise ConfigError("data.files", "at least two rows, one of them held out", f"{len(rows)}")
+    order = random.generator(data.seed, 0).permutation(len(rows))
+    return _read(recipe, data, Subset(rows, order[held_out:]), Subset(rows, np.sort(order[:held_out])))
+
+
+def _read(recipe: Recipe, data: Any, train: Any, test: Any) -> Feed:
+    """A feed of datasets whose batches are made when they are asked for, by workers where the recipe wants them."""
+    words: dict[str, Any] = {"num_workers": data.workers}
+    if data.workers and getattr(data, "processes", False):
+        words |= {"multiprocessing_context": "forkserver", "persistent_workers": True}
+    size = data.batch_size
+    loader = DataLoader(train, size, shuffle=True, generator=random.Stream(recipe.train.seed), **words)
+    kept = Subset(test, _spread(len(test), size, recipe.train.eval_batches))
+    held_out = DataLoader(kept, size, num_workers=data.workers)
     return Feed(partial(_forever, loader), lambda: map(_pair, held_out), size, "samples", len(loader))
 
 
@@ -196,5 +213,6 @@ _FEEDS: dict[type, Callable[..., Feed]] = {
     sections.SyntheticMasked: _masked,
     sections.SyntheticMaps: _maps,
     sections.SyntheticSpeech: _speech,
+    sections.Table: _table,
     sections.Text: _text,
 }

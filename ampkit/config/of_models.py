@@ -30,11 +30,15 @@ class CNN(Section):
 
 
 class ResNet(Section):
-    """`models.resnet18` and its kin; the CIFAR stem keeps the size of the image. width: channels of the first stage."""
+    """`models.resnet18` and its kin; the CIFAR stem keeps the size of the image.
+
+    width: channels of the first stage. depth: a factor of the blocks in each.
+    """
 
     name: Literal["resnet18", "resnet34", "resnet50"]
     stem: Literal["cifar", "imagenet"] = "cifar"
     width: Count = 64
+    depth: Positive = 1.0
 
 
 class LeNet5(Section):
@@ -93,11 +97,15 @@ class ViT(Section):
 
 
 class Segmentation(Section):
-    """`models.fcn_resnet50` or `models.deeplabv3_resnet50`; aux_loss: a second answer, from the third stage."""
+    """`models.fcn_resnet50` or `models.deeplabv3_resnet50`; aux_loss: a second answer, from the third stage.
+
+    width, depth: see ResNet.
+    """
 
     name: Literal["fcn_resnet50", "deeplabv3_resnet50"]
     aux_loss: bool = False
     width: Count = 64
+    depth: Positive = 1.0
 
 
 class Wav2Letter(Section):

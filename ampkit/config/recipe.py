@@ -35,6 +35,7 @@ from .sections import (
     SyntheticMasked,
     SyntheticSpeech,
     SyntheticTokens,
+    Table,
     Text,
     Train,
     ViT,
@@ -48,7 +49,7 @@ _DATA: dict[type[Section], tuple[type[Section], ...]] = {
     Segmentation: (SyntheticMaps,),
     Wav2Letter: (SyntheticSpeech,),
 }
-_IMAGES: tuple[type[Section], ...] = (Digits, MNIST, CIFAR10, Images, SyntheticImages)
+_IMAGES: tuple[type[Section], ...] = (Digits, MNIST, CIFAR10, Images, Table, SyntheticImages)
 _LEAST_SIDE: dict[type[Section], int] = {LeNet5: LENET5_SMALLEST, AlexNet: 63, VGG: 32}  # pixels
 
 

@@ -17,6 +17,7 @@ from .of_data import (
     SyntheticMasked,
     SyntheticSpeech,
     SyntheticTokens,
+    Table,
     Text,
 )
 from .of_models import (
@@ -94,6 +95,7 @@ __all__ = [
     "SyntheticMasked",
     "SyntheticSpeech",
     "SyntheticTokens",
+    "Table",
     "Text",
     "Train",
     "ViT",
@@ -146,6 +148,6 @@ _named = Field(discriminator="name")
 _Pictures = MLP | CNN | ResNet | LeNet5 | AlexNet | VGG | EfficientNet | ConvMixer | ViT
 Model = Annotated[_Pictures | Segmentation | Wav2Letter | BERT | GPT, _named]
 _Synthetic = SyntheticImages | SyntheticMaps | SyntheticSpeech | SyntheticMasked | SyntheticTokens
-Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | _Synthetic, _named]
+Data = Annotated[Digits | MNIST | CIFAR10 | Images | Table | Text | _Synthetic, _named]
 Optimizer = Annotated[SGD | Adam | AdamW | Adamax | Adagrad | RMSprop | Lion | LAMB | Adafactor, _named]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

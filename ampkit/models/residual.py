@@ -6,6 +6,7 @@ et al. 2017, arXiv:1706.02677, section 5.1).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,15 +142,23 @@ def _zero_last(module: nn.Module) -> None:
         init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
 
 
+def deep(layers: tuple[int, ...], depth: float) -> Any:
+    """The blocks of each stage times `depth`, rounded up."""
+    return tuple(math.ceil(count * depth) for count in layers)
+
+
 def resnet18(
     num_classes: int = 1000,
     zero_init_residual: bool = False,
     stem: str = "imagenet",
     in_channels: int = 3,
     width: int = 64,
+    depth: float = 1.0,
 ) -> ResNet:
-    """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, zero_init_residual, stem, in_channels, width=width)
+    """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet. depth: a factor of the blocks per stage."""
+    return ResNet(
+        BasicBlock, deep((2, 2, 2, 2), depth), num_classes, zero_init_residual, stem, in_channels, width=width
+    )
 
 
 def resnet34(
@@ -158,9 +167,12 @@ def resnet34(
     stem: str = "imagenet",
     in_channels: int = 3,
     width: int = 64,
+    depth: float = 1.0,
 ) -> ResNet:
     """ResNet-34: 21.8 million parameters with 1000 classes; see ResNet."""
-    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes, zero_init_residual, stem, in_channels, width=width)
+    return ResNet(
+        BasicBlock, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
+    )
 
 
 def resnet50(
@@ -169,6 +181,9 @@ def resnet50(
     stem: str = "imagenet",
     in_channels: int = 3,
     width: int = 64,
+    depth: float = 1.0,
 ) -> ResNet:
     """ResNet-50: 25.6 million parameters with 1000 classes; see ResNet."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, zero_init_residual, stem, in_channels, width=width)
+    return ResNet(
+        Bottleneck, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from .. import nn, ops
 from ..core.tensor import Tensor
 from ..nn.making import sizes
-from .residual import Bottleneck, ResNet
+from .residual import Bottleneck, ResNet, deep
 
 
 def _active(before: int, after: int, kernel: int = 1, dilation: int = 1) -> list[nn.Module]:
@@ -87,24 +87,26 @@ def _enlarged(logits: Tensor, size: tuple[int, ...]) -> Tensor:
     return ops.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
-def _on_resnet50(head: Any, num_classes: int, aux_loss: bool, width: int, in_channels: int) -> Segmentation:
+def _on_resnet50(
+    head: Any, num_classes: int, aux_loss: bool, width: int, depth: float, in_channels: int
+) -> Segmentation:
     sizes(head.__name__, num_classes=num_classes)
-    dilated = (False, True, True)
-    backbone = ResNet(
-        Bottleneck, (3, 4, 6, 3), 1, in_channels=in_channels, replace_stride_with_dilation=dilated, width=width
-    )
+    layers, dilated = deep((3, 4, 6, 3), depth), (False, True, True)
+    backbone = ResNet(Bottleneck, layers, 1, in_channels=in_channels, replace_stride_with_dilation=dilated, width=width)
     del backbone.avgpool, backbone.fc
     auxiliary = FCNHead(16 * width, num_classes) if aux_loss else None
     return Segmentation(backbone, head(32 * width, num_classes), auxiliary)
 
 
-def fcn_resnet50(num_classes: int = 21, aux_loss: bool = False, width: int = 64, in_channels: int = 3) -> Segmentation:
-    """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation, and ResNet for width."""
-    return _on_resnet50(FCNHead, num_classes, aux_loss, width, in_channels)
+def fcn_resnet50(
+    num_classes: int = 21, aux_loss: bool = False, width: int = 64, depth: float = 1.0, in_channels: int = 3
+) -> Segmentation:
+    """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation and resnet18."""
+    return _on_resnet50(FCNHead, num_classes, aux_loss, width, depth, in_channels)
 
 
 def deeplabv3_resnet50(
-    num_classes: int = 21, aux_loss: bool = False, width: int = 64, in_channels: int = 3
+    num_classes: int = 21, aux_loss: bool = False, width: int = 64, depth: float = 1.0, in_channels: int = 3
 ) -> Segmentation:
-    """DeepLabV3 on ResNet-50: 40 million parameters, 42 million with aux_loss; see Segmentation and ResNet."""
-    return _on_resnet50(DeepLabHead, num_classes, aux_loss, width, in_channels)
+    """DeepLabV3 on ResNet-50: 40 million parameters, 42 million with aux_loss; see fcn_resnet50."""
+    return _on_resnet50(DeepLabHead, num_classes, aux_loss, width, depth, in_channels)
