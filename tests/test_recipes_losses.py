@@ -24,17 +24,21 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 STEPS = 20
 
 # Relative to the loss. Sums are taken in another order on other machines, by other threads and without oneDNN, so a
-# float32 loss differs in its last bits, and a 16-bit value now and then by a whole unit; steps amplify both. Measured
-# between oneDNN with AVX-512 and with AVX2, the references, and one thread or two: see TOLERANCE's values / 4.
-TOLERANCE = {"float32": 1e-3, "bfloat16": 4e-2, "float16": 4e-2}
+# float32 loss differs in its last bits, and a 16-bit value now and then by a whole unit. Measured between oneDNN with
+# AVX-512, all with AVX2 alone, the references, and two threads: at most 2e-7, 3e-4 and 2e-4 where nothing is normalized
+# over a few values; where it is, the norms amplify it: 6e-5, 2e-2 and 2e-3.
+TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-3, "float16": 1e-3}
+AMPLIFIED = {"cifar10_resnet18", "synthetic/deeplabv3_resnet50", "synthetic/efficientnet_b0", "synthetic/fcn_resnet50"}
+AMPLIFIED |= {"synthetic/resnet50"}
+AMPLIFICATION = {"float32": 100, "bfloat16": 25, "float16": 10}
 
 # What makes each recipe small: narrower models, smaller images and batches, not another kind of anything. Learning
 # rates are low where large steps on a few images would amplify a rounding to another run.
 _IMAGES = "data.shape=[3,32,32] data.count=48 data.batch_size=4"
 _MAPS = f"model.width=4 model.depth=0.1 optimizer.lr=1e-3 {_IMAGES}"
 SMALL = {
-    "cifar10_resnet18": "model.width=4 model.depth=0.5 train.epochs=9 optimizer.lr=1e-3 "
-    "data={name='images',folder='FOLDER',held_out='FOLDER',shape=[3,8,8],classes=2,batch_size=4,crop=4,flip=true}",
+    "cifar10_resnet18": "model.width=4 model.depth=0.5 train.epochs=19 optimizer.lr=1e-4 "
+    "data={name='images',folder='FOLDER',held_out='FOLDER',shape=[3,16,16],classes=2,batch_size=8,crop=4,flip=true}",
     "digits_cnn": "model.width=4 data.batch_size=8",
     "digits_mlp": "model.hidden=[16,16] data.batch_size=8",
     "mnist_lenet": "data.batch_size=4 train.epochs=9 data.download=false data.folder=FOLDER",
@@ -43,7 +47,7 @@ SMALL = {
     "model.intermediate_size=32 data.length=16 data.count=48 data.batch_size=4",
     "synthetic/convmixer": f"model.dim=8 model.depth=2 {_IMAGES}",
     "synthetic/deeplabv3_resnet50": _MAPS,
-    "synthetic/efficientnet_b0": f"model.width=0.25 model.depth=0.1 optimizer.lr=1e-5 {_IMAGES} data.batch_size=8",
+    "synthetic/efficientnet_b0": f"model.width=0.25 model.depth=0.1 optimizer.lr=1e-5 {_IMAGES} data.batch_size=16",
     "synthetic/fcn_resnet50": _MAPS,
     "synthetic/gpt": "model.n_layer=1 model.n_embd=16 model.block_size=16 data.count=48 data.batch_size=4",
     "synthetic/resnet50": f"model.stem=cifar {_MAPS} data.shape=[3,16,16]",
@@ -69,12 +73,12 @@ def write_digits(folder):
 
 
 def write_pictures(folder):
-    """Two folders of 12 images of 8 x 8 pixels."""
+    """Two folders of 12 images of 16 x 16 pixels."""
     draw = np.random.RandomState(0)
     for brightness, name in enumerate(("dark", "light")):
         (folder / name).mkdir(parents=True)
         for number in range(12):
-            image = draw.randint(0, 128, (8, 8, 3)) + 100 * brightness
+            image = draw.randint(0, 128, (16, 16, 3)) + 100 * brightness
             np.save(folder / name / f"{number:02}.npy", image.astype(np.uint8))
 
 
@@ -122,18 +126,21 @@ def test_every_recipe_has_its_losses_in_the_golden_file(golden):
 @pytest.mark.parametrize("name", recipes())
 def test_the_first_losses_of_a_recipe_are_those_of_the_golden_file(name, dtype, golden, fixtures):
     found = losses(small(name, dtype, fixtures))
-    assert found == pytest.approx(golden[name][dtype], rel=TOLERANCE[dtype])
+    tolerance = TOLERANCE[dtype] * (AMPLIFICATION[dtype] if name in AMPLIFIED else 1)
+    assert found == pytest.approx(golden[name][dtype], rel=tolerance)
 
 
 def write():
     with tempfile.TemporaryDirectory() as folder:
-        found = {n: {d: losses(small(n, d, Path(folder))) for d in PRECISIONS} for n in recipes()}
-    rounded = {n: {d: [float(f"{x:.6g}") for x in row] for d, row in rows.items()} for n, rows in found.items()}
-    lines = (
-        f'"{n}": {{\n' + ",\n".join(f' "{d}": {json.dumps(row)}' for d, row in rows.items()) + "\n}"
-        for n, rows in rounded.items()
-    )
-    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        found = {name: {d: losses(small(name, d, Path(folder))) for d in PRECISIONS} for name in recipes()}
+    GOLDEN.write_text(text(found))
+
+
+def text(found):
+    """A line for each recipe and precision."""
+    rows = [(name, dtype, [float(f"{x:.8g}") for x in row]) for name, r in found.items() for dtype, row in r.items()]
+    parts = {name: ",\n".join(f'  "{d}": {row}' for n, d, row in rows if n == name) for name in found}
+    return "{\n" + ",\n".join(f' "{name}": {{\n{part}\n }}' for name, part in parts.items()) + "\n}\n"
 
 
 if __name__ == "__main__":

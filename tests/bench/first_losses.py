@@ -1,4 +1,4 @@
-"""The first losses of ampkit beside PyTorch's, from the same initial weights and batches, on the CPU.
+"""The first losses and gradients of ampkit beside PyTorch's, from the same initial weights and batches, on the CPU.
 
     pip install torch && python tests/bench/first_losses.py [--steps 20] [--models mlp cnn resnet18 gpt vit bert]
 
@@ -6,6 +6,11 @@ Both train with SGD (momentum 0.9), PyTorch in float32, ampkit in float32, bfloa
 table shows, per model and precision, the greatest relative difference of a loss from PyTorch's float32 one, and as the
 yardstick how far that is from PyTorch's own in float64. The learning rates are low enough for that yardstick to stay
 below the bound: where a ReLU turns on or off by a rounding, steps amplify the difference, in any library.
+
+Gradients, of the first step and of the last: for each parameter the norm of the difference from PyTorch's float32 one,
+over that one's norm; the table shows the worst of all parameters, in float32 against its bound. A gradient that is zero
+in exact arithmetic, as that of attention's bias of keys, is a rounding error in both: what is below 1e-6 of the largest
+norm of the step is compared with that instead.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ import twins
 import ampkit
 from ampkit import models, ops, optim
 
+GRADIENTS = 1e-4  # of float32; for 16 bits they are shown
+NOTHING = 1e-6
 BOUND = {"float32": 1e-4, "bfloat16": 0.03, "float16": 0.03}
 LR = {"mlp": 0.05, "cnn": 0.01, "resnet18": 0.0002, "gpt": 0.02, "vit": 0.01, "bert": 0.02}
 
@@ -29,12 +36,12 @@ def make(name: str):
     """An ampkit model, its PyTorch twin, and a function that draws a batch."""
     rng = np.random.default_rng(0)
     if name == "gpt":
-        sizes = {"vocab_size": 256, "block_size": 64, "n_layer": 2, "n_head": 4, "n_embd": 64}
+        sizes = {"vocab_size": 256, "block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128}
         ours, twin = models.gpt(**sizes), twins.GPT(**sizes)
         return ours, twin, lambda: tuple(rng.integers(0, 256, (8, 65))[:, s] for s in (slice(64), slice(1, 65)))
     if name == "bert":
         off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        ours, twin = models.bert("tiny", vocab_size=256, **off), twins.bert("tiny", vocab_size=256)
+        ours, twin = models.bert("small", vocab_size=256, **off), twins.bert("small", vocab_size=256)
         return ours, twin, lambda: (rng.integers(1, 256, (8, 64)), rng.integers(0, 256, (8, 64)))
     shape, classes = {
         "mlp": ((64,), 10),
@@ -42,7 +49,7 @@ def make(name: str):
         "resnet18": ((3, 32, 32), 10),
         "vit": ((3, 32, 32), 10),
     }[name]
-    options = {"resnet18": {"num_classes": classes, "stem": "cifar"}, "vit": {"num_layers": 2}}.get(name, {})
+    options = {"num_classes": classes, "stem": "cifar"} if name == "resnet18" else {}
     ours = getattr(models, name)(**options)
     twin = twins.CNN() if name == "cnn" else getattr(twins, name)(**options)
     batch = 16 if name in ("resnet18", "vit") else 64
@@ -53,7 +60,9 @@ def make(name: str):
     return ours, twin, draw
 
 
-def torch_losses(twin, batches, lr: float, dtype: torch.dtype = torch.float32) -> np.ndarray:
+def torch_losses(twin, batches, lr: float, dtype: torch.dtype = torch.float32) -> tuple[np.ndarray, list[dict]]:
+    """The loss of each step, and the gradients of the first step and the last."""
+    gradients = []
     twin = copy.deepcopy(twin).to(dtype)
     optimizer, losses = torch.optim.SGD(twin.parameters(), lr=lr, momentum=0.9), []
     for x, y in batches:
@@ -63,12 +72,15 @@ def torch_losses(twin, batches, lr: float, dtype: torch.dtype = torch.float32) -
         loss = torch.nn.functional.cross_entropy(out.flatten(0, -2), torch.from_numpy(y).flatten())
         optimizer.zero_grad()
         loss.backward()
+        if len(losses) in (0, len(batches) - 1):
+            gradients.append({name: p.grad.double().numpy() for name, p in twin.named_parameters()})
         optimizer.step()
         losses.append(loss.item())
-    return np.array(losses)
+    return np.array(losses), gradients
 
 
-def our_losses(model, batches, lr: float, dtype: str) -> np.ndarray:
+def our_losses(model, batches, lr: float, dtype: str) -> tuple[np.ndarray, list[dict]]:
+    gradients = []
     optimizer, losses = optim.SGD(model.parameters(), lr=lr, momentum=0.9), []
     scaler = ampkit.GradScaler(init_scale=1024.0, enabled=dtype == "float16")
     for x, y in batches:
@@ -78,15 +90,26 @@ def our_losses(model, batches, lr: float, dtype: str) -> np.ndarray:
             loss = ops.cross_entropy(out.flatten(0, -2), ampkit.tensor(y).flatten())
         optimizer.zero_grad()
         scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if len(losses) in (0, len(batches) - 1):
+            gradients.append({name: p.grad.numpy().astype(np.float64) for name, p in model.named_parameters()})
         scaler.step(optimizer)
         scaler.update()
         losses.append(loss.item())
-    return np.array(losses)
+    return np.array(losses), gradients
 
 
 def apart(losses: np.ndarray, truth: np.ndarray) -> float:
     """The greatest relative difference."""
     return float(np.max(np.abs(losses - truth) / np.abs(truth)))
+
+
+def gradients_apart(found: dict, truth: dict) -> tuple[float, str]:
+    """The greatest norm of a parameter's difference over the norm of the true gradient, and whose."""
+    least = NOTHING * max(map(np.linalg.norm, truth.values()))
+    rows = [(np.linalg.norm(found[n] - g) / max(np.linalg.norm(g), least), n) for n, g in truth.items()]
+    worst, name = max(rows)
+    return float(worst), name
 
 
 def main() -> int:
@@ -104,16 +127,30 @@ def main() -> int:
         twins.load(twin, ours)
         start = {k: v.detach().clone() for k, v in ours.state_dict().items()}
         batches = [draw() for _ in range(args.steps)]
-        truth = torch_losses(twin, batches, LR[name])
-        own = apart(torch_losses(twin, batches, LR[name], torch.float64), truth)
-        print(f"{name:<10}{'torch f64':<10}{own:10.2e} first {truth[0]:.4f}, last {truth[-1]:.4f}")
+        truth, slopes = torch_losses(twin, batches, LR[name])
+        exact, exact_slopes = torch_losses(twin, batches, LR[name], torch.float64)
+        print(f"{name:<10}{'torch f64':<10}{apart(exact, truth):10.2e} first {truth[0]:.4f}, last {truth[-1]:.4f}")
+        show(name, "torch f64", exact_slopes, slopes)
         for dtype, bound in BOUND.items():
             ours.load_state_dict(start)
-            worst = apart(found := our_losses(ours, batches, LR[name], dtype), truth)
+            found, found_slopes = our_losses(ours, batches, LR[name], dtype)
+            worst = apart(found, truth)
             failed |= not worst <= bound
             verdict = "ok" if worst <= bound else "TOO FAR"
             print(f"{name:<10}{dtype:<10}{worst:10.2e} last {found[-1]:.4f}  bound {bound:g}  {verdict}", flush=True)
+            failed |= show(name, dtype, found_slopes, slopes)
     return int(failed)
+
+
+def show(name: str, dtype: str, found: list[dict], truth: list[dict]) -> bool:
+    """Print how far the gradients are apart; whether that is too far."""
+    rows = [gradients_apart(ours, theirs) for ours, theirs in zip(found, truth, strict=True)]
+    too_far = dtype == "float32" and max(row[0] for row in rows) > GRADIENTS
+    parts = ", ".join(
+        f"{where} {worst:.2e} ({whose})" for where, (worst, whose) in zip(("first", "last"), rows, strict=True)
+    )
+    print(f"{name:<10}{dtype:<10} gradients {parts}" + ("  TOO FAR" if too_far else ""), flush=True)
+    return too_far
 
 
 if __name__ == "__main__":
