@@ -25,7 +25,7 @@ STEPS = 20
 
 # Relative to the loss. Sums are taken in another order on other machines, by other threads and without oneDNN, so a
 # float32 loss differs in its last bits, and a 16-bit value now and then by a whole unit. Measured between oneDNN with
-# AVX-512, all with AVX2 alone, the references, and two threads: at most 2e-7, 3e-4 and 2e-4 where nothing is normalized
+# AVX-512, all with AVX2 alone, and the references: at most 2e-7, 3e-4 and 2e-4 where nothing is normalized
 # over a few values; where it is, the norms amplify it: 6e-5, 2e-2 and 2e-3.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-3, "float16": 1e-3}
 AMPLIFIED = {"cifar10_resnet18", "synthetic/deeplabv3_resnet50", "synthetic/efficientnet_b0", "synthetic/fcn_resnet50"}
