@@ -2,4 +2,5 @@
 
 from .cli import main
 
-raise SystemExit(main())
+if __name__ == "__main__":  # worker processes of a DataLoader load this file under another name
+    raise SystemExit(main())

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import backends, build, nn, ops, optim
+from . import backends, build, nn, ops, optim, tasks
 from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
@@ -24,6 +24,7 @@ from .core.errors import NonFiniteError
 from .core.recording import no_grad
 from .core.tensor import Tensor
 from .scaler import GradScaler
+from .tasks import Task
 
 
 @dataclass(frozen=True)
@@ -101,25 +102,21 @@ def step(
     return Outcome(loss, norm, ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow)
 
 
-def evaluate(model: nn.Module, batches: Iterator[Batch], region: AbstractContextManager[Any]) -> tuple[float, float]:
+def evaluate(
+    model: nn.Module, batches: Iterator[Batch], region: AbstractContextManager[Any], task: Task = tasks.CLASSIFY
+) -> tuple[float, float]:
     """(mean loss, fraction of targets guessed right) over `batches`, in eval mode, nothing recorded."""
     total = right = seen = 0.0
     model.eval()
     with no_grad():
         for inputs, targets in batches:
             with region:
-                logits = _flat(model(inputs))
-                wanted = targets.reshape(-1)
-                loss = ops.cross_entropy(logits, wanted)
-            total += float(loss) * wanted.numel()
-            right += float((logits.argmax(-1) == wanted).sum())
-            seen += wanted.numel()
+                loss, hits, counted = task.score(model(inputs), targets)
+            total += loss * counted
+            right += hits
+            seen += counted
     model.train()
     return total / seen, right / seen
-
-
-def _flat(logits: Tensor) -> Tensor:
-    return logits.reshape(-1, logits.shape[-1])
 
 
 class _StoppedError(Exception):
@@ -145,7 +142,7 @@ class Run:
             recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
         random.manual_seed(recipe.train.seed)
         self.recipe, self._feed, self._region = recipe, build.feed(recipe), build.region(recipe)
-        self.steps = build.steps(recipe, self._feed)
+        self._task, self.steps = tasks.of(recipe.model), build.steps(recipe, self._feed)
         self.per_step, self.unit = self._feed.per_batch * recipe.train.accumulate, self._feed.unit
         self.model = build.model(recipe)
         self.optimizer = build.optimizer(recipe, self.model)
@@ -188,7 +185,7 @@ class Run:
     def _evaluate(self) -> EvalRow | None:
         try:
             model = self.model if self.average is None else self.average.module
-            row = EvalRow(self.done, *evaluate(model, self._held_out(), self._region))
+            row = EvalRow(self.done, *evaluate(model, self._held_out(), self._region, self._task))
         except _StoppedError:
             self.model.train()
             return None
@@ -280,7 +277,7 @@ class Run:
             raise self._not_finite(f"step {number}", loss, float(self.optimizer.param_groups[0]["lr"]))
 
     def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return ops.cross_entropy(_flat(self.model(inputs)), targets.reshape(-1))
+        return self._task.loss(self.model(inputs), targets)
 
     def _not_finite(self, where: str, loss: float, lr: float) -> NonFiniteError:
         cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"

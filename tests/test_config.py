@@ -12,7 +12,8 @@ from ampkit.config import Recipe, dump, load, sections
 from ampkit.core.errors import ConfigError
 from ampkit.core.policy import Cast
 
-RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[1] / "recipes"
+RECIPES = sorted(FOLDER.rglob("*.toml"))
 SMALL = '[model]\nname = "mlp"\n[data]\nname = "digits"\n[train]\nsteps = 3\n'
 
 
@@ -33,7 +34,7 @@ def mistake(path, *overrides):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_every_shipped_recipe_loads_and_its_dump_loads_back_equal(path, tmp_path):
     recipe = load(path)
     assert load(write(tmp_path, dump(recipe))) == recipe
@@ -157,6 +158,13 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("model={name='convmixer', patch_size=9}", "model.patch_size: needs at most the image's 8 pixels, got 9"),
         ("model={name='convmixer', kernel_size=4}", "model.kernel_size: needs an odd number, got 4"),
         ("model={name='lenet5'}", "data.shape: needs images of at least 12 pixels for lenet5, got 8"),
+        ("model={name='alexnet'}", "data.shape: needs images of at least 63 pixels for alexnet, got 8"),
+        ("model={name='vgg11'}", "data.shape: needs images of at least 32 pixels for vgg11, got 8"),
+        ("model={name='vgg16', widths=[4, 4, 8, 8]}", "model.widths[4]: needs a value, got nothing"),
+        ("model={name='efficientnet_b0', width=0}", "model.width: needs a number above 0, got 0"),
+        ("model={name='fcn_resnet50'}", "data.name: needs 'synthetic_maps' for fcn_resnet50, got 'digits'"),
+        ("model={name='wav2letter'}", "data.name: needs 'synthetic_speech' for wav2letter, got 'digits'"),
+        ("model={name='bert'}", "data.name: needs 'synthetic_masked' for bert, got 'digits'"),
         ("model={name='vit', num_heads=3}", "model.num_heads: needs a divisor of hidden_dim, 128, got 3"),
         (
             "optimizer={name='adamw',momentum=0.9}",
@@ -169,7 +177,7 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("amp.max_scale=2", "amp.max_scale: needs at least init_scale, 65536.0, got 2.0"),
         (
             "data.name=text",
-            "data.name: needs 'digits', 'mnist', 'cifar10', 'images' or 'synthetic_images' for mlp, got",
+            "data.name: needs 'digits', 'mnist', 'cifar10', 'images', 'parquet', 'arrow' or 'synthetic_images' for mlp",
         ),
         ("data={name='mnist'}", "data.folder: needs a value, got nothing"),
         ("data={name='cifar10', folder='.', crop=-1}", "data.crop: needs at least 0, got -1"),
@@ -209,6 +217,32 @@ def test_some_models_need_square_images(small, name):
     images = "data={name='synthetic_images', shape=[1, 16, 32]}"
     wrong = mistake(small, f"model={{name={name!r}}}", images)
     assert f"data.shape: needs square images for {name}, got 16 x 32" in wrong
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.num_attention_heads=3", "model.num_attention_heads: needs a divisor of hidden_size, 128, got 3"),
+        ("model.vocab_size=5", "model.vocab_size: needs at least 6 for synthetic_masked, got 5"),
+        ("data.length=600", "data.length: needs at most max_position_embeddings, 512, got 600"),
+    ],
+)
+def test_a_bert_that_does_not_fit_its_tokens_is_refused(tmp_path, override, expected):
+    path = write(tmp_path, SMALL.replace("mlp", "bert").replace("digits", "synthetic_masked"))
+    assert expected in mistake(path, override)
+
+
+def test_a_waveform_has_one_feature(tmp_path):
+    path = write(tmp_path, SMALL.replace("mlp", "wav2letter").replace("digits", "synthetic_speech"))
+    assert "model.num_features: needs 1 for a waveform, got 2" in mistake(path, "model.num_features=2")
+
+
+def test_columns_of_numbers_are_a_row_unless_a_shape_is_said(tmp_path):
+    text = SMALL.replace('"digits"', '"parquet"\nfiles = "a"\ninputs = ["x", "y"]\ntarget = "z"\nclasses = 2')
+    path = write(tmp_path, text)
+    assert load(path).data.shape == (1, 1, 2)
+    assert load(path, ["data.shape=[3, 4, 4]"]).data.shape == (3, 4, 4)
+    assert "data.inputs: needs at least 1 items" in mistake(path, "data.inputs=[]")
 
 
 def test_all_mistakes_come_at_once_each_on_its_line(small):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampkit import build, config, nn, ops, optim, tensor
+from ampkit import build, config, feeds, nn, ops, optim, tensor
 from ampkit.backends.cpu import threads
 from ampkit.core import observe
 from ampkit.core.dtypes import bfloat16, float16, float32
@@ -457,5 +457,5 @@ def test_an_evaluation_weighs_batches_by_their_size():
 
 
 def test_held_out_samples_are_spread_evenly_when_few_are_asked_for():
-    assert build._spread(360, 10, 2).tolist()[:2] == [0, 18]
-    assert build._spread(360, 10, None).tolist() == list(range(360))
+    assert feeds._spread(360, 10, 2).tolist()[:2] == [0, 18]
+    assert feeds._spread(360, 10, None).tolist() == list(range(360))

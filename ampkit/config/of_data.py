@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..data import cifar10, digits, mnist, synthetic, text
-from .words import Channels, Count, ImageShape, Part, Section, Seed, Spreads
+from .words import Channels, Count, ImageShape, Names, Part, Section, Seed, Spreads
 
 
 class Digits(Section):
@@ -23,7 +23,8 @@ class Pictured(Section):
     """Images normalized and, in training, augmented batch by batch (`ampkit.data.augment`).
 
     crop: zeros around an image before a window of its size is taken at random. flip: mirror half of them. cutout: side
-    of a square set to the mean. workers: threads that make batches ahead; 0 makes them when they are due.
+    of a square set to the mean. workers: threads that make batches ahead; 0 makes them when they are due. processes:
+    they are processes instead, which is quicker where reading is Python's work and slower where it is NumPy's.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Pictured(Section):
     flip: bool = False
     cutout: Annotated[int, Field(ge=0)] = 0
     workers: Annotated[int, Field(ge=0)] = 0
+    processes: bool = False
 
 
 class MNIST(Pictured):
@@ -71,6 +73,32 @@ class Images(Pictured):
     std: Spreads = (0.25,)
 
 
+class Table(Section):
+    """Columns of Parquet or Arrow files (`ampkit.data.columns`), of whose rows a share `validation` is held out.
+
+    files: a path, or a pattern such as "part-*.parquet". inputs: numbers, or lists of them, that make an input of
+    `shape`, by default a row of as many numbers as there are inputs. target: the column with the class, from 0.
+    """
+
+    name: Literal["parquet", "arrow"]
+    files: str
+    inputs: Names
+    target: str
+    classes: Annotated[int, Field(ge=2)]
+    shape: ImageShape
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 64
+    workers: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_row(cls, table: Any) -> Any:
+        if isinstance(table, dict) and "shape" not in table and isinstance(table.get("inputs"), list | tuple):
+            return {**table, "shape": (1, 1, len(table["inputs"]))}
+        return table
+
+
 class Text(Section):
     """The bytes of a file or a folder (`ampkit.data.text`); the last share `validation` is held out."""
 
@@ -103,3 +131,39 @@ class SyntheticTokens(Section):
     seed: Seed = 0
     batch_size: Count = 12
     least_vocab: ClassVar[int] = synthetic.LEAST_VOCABULARY
+
+
+class SyntheticMasked(Section):
+    """`count` sequences of `length` tokens of the model's vocab_size, some of them hidden, to be guessed."""
+
+    name: Literal["synthetic_masked"]
+    length: Count = 128
+    count: Annotated[int, Field(ge=2)] = 2048
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 16
+    least_vocab: ClassVar[int] = synthetic.LEAST_MASKED_VOCABULARY
+
+
+class SyntheticMaps(Section):
+    """`count` images with the class of each pixel; a share `validation` of them is held out."""
+
+    name: Literal["synthetic_maps"]
+    shape: ImageShape = (3, 64, 64)
+    classes: Annotated[int, Field(ge=2)] = 21
+    count: Annotated[int, Field(ge=2)] = 256
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 8
+
+
+class SyntheticSpeech(Section):
+    """`count` sounds of `length` values, or rows of the model's num_features, with the letter of each step of time."""
+
+    name: Literal["synthetic_speech"]
+    length: Count = 16000
+    classes: Annotated[int, Field(ge=2)] = 40
+    count: Annotated[int, Field(ge=2)] = 512
+    validation: Part = 0.1
+    seed: Seed = 0
+    batch_size: Count = 8

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import model_validator
 
 from ..models.lenet import SMALLEST as LENET5_SMALLEST
 from .sections import (
+    BERT,
     CIFAR10,
     CNN,
     GPT,
     MNIST,
     SGD,
+    VGG,
     AdamW,
+    AlexNet,
     Amp,
     Constant,
     ConvMixer,
@@ -26,14 +29,28 @@ from .sections import (
     Optimizer,
     Schedule,
     Section,
+    Segmentation,
     SyntheticImages,
+    SyntheticMaps,
+    SyntheticMasked,
+    SyntheticSpeech,
     SyntheticTokens,
+    Table,
     Text,
     Train,
     ViT,
+    Wav2Letter,
 )
 
-_Image = Digits | MNIST | CIFAR10 | Images | SyntheticImages
+# What each model learns from; those that are not named, from images.
+_DATA: dict[type[Section], tuple[type[Section], ...]] = {
+    GPT: (Text, SyntheticTokens),
+    BERT: (SyntheticMasked,),
+    Segmentation: (SyntheticMaps,),
+    Wav2Letter: (SyntheticSpeech,),
+}
+_IMAGES: tuple[type[Section], ...] = (Digits, MNIST, CIFAR10, Images, Table, SyntheticImages)
+_LEAST_SIDE: dict[type[Section], int] = {LeNet5: LENET5_SMALLEST, AlexNet: 63, VGG: 32}  # pixels
 
 
 class Fault(NamedTuple):
@@ -81,30 +98,39 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
 def _data_misfits(model: Any, data: Any) -> Iterator[Fault]:
     if model is None or data is None:
         return
-    if isinstance(model, GPT) and not isinstance(data, Text | SyntheticTokens):
-        yield Fault("data.name", "'text' or 'synthetic_tokens' for gpt", repr(data.name))
-    if not isinstance(model, GPT) and not isinstance(data, _Image):
-        known = "'digits', 'mnist', 'cifar10', 'images' or 'synthetic_images'"
-        yield Fault("data.name", f"{known} for {model.name}", repr(data.name))
+    taken = _DATA.get(type(model), _IMAGES)
+    if not isinstance(data, taken):
+        yield Fault("data.name", f"{_names(taken)} for {model.name}", repr(data.name))
     if isinstance(data, Images):
         for key, values in (("mean", data.mean), ("std", data.std)):
             if len(values) not in (1, data.shape[0]):
                 yield Fault(f"data.{key}", f"1 number, or one for each of {data.shape[0]} channels", f"{len(values)}")
 
 
+def _names(kinds: tuple[type[Section], ...]) -> str:
+    *most, last = [repr(name) for kind in kinds for name in get_args(kind.model_fields["name"].annotation)]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
-    if isinstance(model, CNN) and isinstance(data, _Image):
-        most = min(data.shape[1:]).bit_length()
-        if model.stages > most:
-            side = min(data.shape[1:])
-            yield Fault("model.stages", f"at most {most}: each halves an image of {side} pixels", str(model.stages))
     yield from _image_misfits(model, getattr(data, "shape", None))
-    if not isinstance(model, GPT):
-        return
-    if model.n_embd % model.n_head:
+    if isinstance(model, GPT) and model.n_embd % model.n_head:
         yield Fault("model.n_head", f"a divisor of n_embd, {model.n_embd}", str(model.n_head))
-    if isinstance(data, Text | SyntheticTokens) and model.vocab_size < data.least_vocab:
+    if isinstance(model, BERT):
+        yield from _bert_misfits(model, data)
+    if isinstance(model, Wav2Letter) and model.input_type == "waveform" and model.num_features != 1:
+        yield Fault("model.num_features", "1 for a waveform", str(model.num_features))
+    if hasattr(model, "vocab_size") and model.vocab_size < getattr(data, "least_vocab", 1):
         yield Fault("model.vocab_size", f"at least {data.least_vocab} for {data.name}", str(model.vocab_size))
+
+
+def _bert_misfits(model: BERT, data: Any) -> Iterator[Fault]:
+    if model.hidden_size % model.num_attention_heads:
+        got = str(model.num_attention_heads)
+        yield Fault("model.num_attention_heads", f"a divisor of hidden_size, {model.hidden_size}", got)
+    if isinstance(data, SyntheticMasked) and data.length > model.max_position_embeddings:
+        most = f"at most max_position_embeddings, {model.max_position_embeddings}"
+        yield Fault("data.length", most, str(data.length))
 
 
 def _image_misfits(model: Any, shape: tuple[int, ...] | None) -> Iterator[Fault]:
@@ -115,14 +141,16 @@ def _image_misfits(model: Any, shape: tuple[int, ...] | None) -> Iterator[Fault]
     if shape is None:
         return
     least, most = min(shape[1:]), max(shape[1:])
+    if isinstance(model, CNN) and model.stages > (halvings := least.bit_length()):
+        yield Fault("model.stages", f"at most {halvings}: each halves an image of {least} pixels", str(model.stages))
     if isinstance(model, ViT | LeNet5) and least != most:
         yield Fault("data.shape", f"square images for {model.name}", f"{shape[1]} x {shape[2]}")
     elif isinstance(model, ViT) and least % model.patch_size:
         yield Fault("model.patch_size", f"a divisor of the image's {least} pixels", str(model.patch_size))
     if isinstance(model, ConvMixer) and model.patch_size > least:
         yield Fault("model.patch_size", f"at most the image's {least} pixels", str(model.patch_size))
-    if isinstance(model, LeNet5) and least < LENET5_SMALLEST:
-        yield Fault("data.shape", f"images of at least {LENET5_SMALLEST} pixels for lenet5", f"{least}")
+    if least < _LEAST_SIDE.get(type(model), 1):
+        yield Fault("data.shape", f"images of at least {_LEAST_SIDE[type(model)]} pixels for {model.name}", f"{least}")
 
 
 def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:

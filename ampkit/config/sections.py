@@ -6,8 +6,35 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .of_data import CIFAR10, MNIST, Digits, Images, Pictured, SyntheticImages, SyntheticTokens, Text
-from .of_models import CNN, GPT, MLP, ConvMixer, LeNet5, ResNet, ViT
+from .of_data import (
+    CIFAR10,
+    MNIST,
+    Digits,
+    Images,
+    Pictured,
+    SyntheticImages,
+    SyntheticMaps,
+    SyntheticMasked,
+    SyntheticSpeech,
+    SyntheticTokens,
+    Table,
+    Text,
+)
+from .of_models import (
+    BERT,
+    CNN,
+    GPT,
+    MLP,
+    VGG,
+    AlexNet,
+    ConvMixer,
+    EfficientNet,
+    LeNet5,
+    ResNet,
+    Segmentation,
+    ViT,
+    Wav2Letter,
+)
 from .of_optimizers import (
     LAMB,
     SGD,
@@ -30,6 +57,7 @@ from .of_optimizers import (
 from .words import Count, Device, Part, Positive, Section, Seed
 
 __all__ = [
+    "BERT",
     "CIFAR10",
     "CNN",
     "GPT",
@@ -37,18 +65,21 @@ __all__ = [
     "MLP",
     "MNIST",
     "SGD",
+    "VGG",
     "Adadelta",
     "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
+    "AlexNet",
     "Amp",
     "Constant",
     "ConvMixer",
     "Cosine",
     "Data",
     "Digits",
+    "EfficientNet",
     "Images",
     "LeNet5",
     "Linear",
@@ -63,12 +94,18 @@ __all__ = [
     "Rprop",
     "Schedule",
     "Section",
+    "Segmentation",
     "Step",
     "SyntheticImages",
+    "SyntheticMaps",
+    "SyntheticMasked",
+    "SyntheticSpeech",
     "SyntheticTokens",
+    "Table",
     "Text",
     "Train",
     "ViT",
+    "Wav2Letter",
 ]
 
 
@@ -121,8 +158,10 @@ class Train(Section):
 
 
 _named = Field(discriminator="name")
-Model = Annotated[MLP | CNN | ResNet | LeNet5 | ConvMixer | ViT | GPT, _named]
-Data = Annotated[Digits | MNIST | CIFAR10 | Images | Text | SyntheticImages | SyntheticTokens, _named]
+_Pictures = MLP | CNN | ResNet | LeNet5 | AlexNet | VGG | EfficientNet | ConvMixer | ViT
+Model = Annotated[_Pictures | Segmentation | Wav2Letter | BERT | GPT, _named]
+_Synthetic = SyntheticImages | SyntheticMaps | SyntheticSpeech | SyntheticMasked | SyntheticTokens
+Data = Annotated[Digits | MNIST | CIFAR10 | Images | Table | Text | _Synthetic, _named]
 Optimizer = Annotated[
     SGD | Adam | AdamW | Adamax | NAdam | Adadelta | Adagrad | RMSprop | Rprop | Lion | LAMB | Adafactor, _named
 ]

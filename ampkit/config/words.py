@@ -13,6 +13,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]  # a probability, or a decay of a mo
 Part = Annotated[float, Field(gt=0, lt=1)]
 # TOML has lists and no tuples.
 Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
+Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Betas = Annotated[tuple[Share, Share], Field(strict=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 ImageShape = Annotated[tuple[Count, Count, Count], Field(strict=False)]  # channels, height, width

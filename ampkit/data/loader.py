@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from ..core import random
 from ..core.errors import ArgumentError
+from . import workers
 from .collate import default_collate as default_collate
 from .datasets import Dataset as Dataset
 from .datasets import TensorDataset as TensorDataset
 from .datasets import rows
 from .samplers import BatchSampler
-from .workers import in_order as made_in_order
+
+_Asked = tuple[int, Any, bool]  # epoch, keys, whether it is the last batch
 
 
 class DataLoader:
@@ -35,12 +37,16 @@ class DataLoader:
     after one that was left early; only the first after `load_state_dict` goes on within its epoch: of a sampler, which
     is iterated anew, that skips the batches already seen.
     num_workers: threads that make batches in advance, prefetch_factor (2) of them each; with 0 the calling thread makes
-    them when they are asked for. The batches, their order and the place in `state_dict` are the same, unless a dataset
-    draws from `manual_seed`'s stream itself: let such draws follow from the index, as `data.augment` does.
-    pin_memory, timeout, worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device and in_order are
-    taken for PyTorch's sake and change no batch.
+    them when they are asked for. With multiprocessing_context "spawn" or "forkserver" they are processes, for datasets
+    whose Python would keep threads waiting for each other: dataset, collate_fn and worker_init_fn, which each process
+    calls with its number, are pickled, and so are batches. persistent_workers: keep the processes for the epochs to
+    come. timeout: seconds to wait for a batch. The batches, their order and the place in `state_dict` are the same
+    throughout, unless a dataset draws from `manual_seed`'s stream itself: let such draws follow from the index, as
+    `data.augment` does.
+    pin_memory, pin_memory_device and in_order are taken for PyTorch's sake and change no batch.
     Raises ArgumentError for an empty dataset or one without a length, a batch_size below 1, a sampler beside what it
-    decides itself, num_workers below 0, prefetch_factor below 1 or without workers.
+    decides itself, num_workers below 0, prefetch_factor below 1, another context, and words for workers without any;
+    StateError for a batch that is late or a process that died.
     """
 
     def __init__(
@@ -65,7 +71,7 @@ class DataLoader:
         in_order: bool = True,
     ):
         _check_samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
-        _check_workers(num_workers, prefetch_factor)
+        _check_workers(num_workers, prefetch_factor, multiprocessing_context)
         if sampler is None and batch_sampler is None:
             _check_sizes(dataset, batch_size, drop_last)
         elif batch_sampler is None:
@@ -77,6 +83,8 @@ class DataLoader:
         self.shuffle, self.drop_last, self.num_workers = bool(shuffle), drop_last, num_workers
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         self.collate_fn, self.generator = collate_fn, generator
+        self.timeout, self.worker_init_fn, self.persistent_workers = timeout, worker_init_fn, persistent_workers
+        self.multiprocessing_context, self._pool = multiprocessing_context, None
         self.epoch, self.position = 0, 0  # of the next batch
         self._draw: tuple[int, int] | None = None
         self._resuming = False
@@ -94,7 +102,7 @@ class DataLoader:
         self._resuming = False
         epoch, position = self.epoch, self.position
         batches = _with_last(islice(self._batches(epoch), position, None))
-        for batch, last in self._fetched(batches, epoch):
+        for batch, last in self._fetched((epoch, *batch) for batch in batches):
             position += 1
             # Counted before it is handed out: a state saved while batch k is in use goes on with k + 1.
             self._seek(*((epoch + 1, 0) if last else (epoch, position)))
@@ -151,17 +159,39 @@ class DataLoader:
         except TypeError:  # a sampler without a length
             return None
 
-    def _fetched(self, batches: Iterator[tuple[Any, bool]], epoch: int) -> Iterator[tuple[Any, bool]]:
-        fetch = partial(self._fetch, epoch)
+    def _fetched(self, batches: Iterator[_Asked]) -> Iterator[tuple[Any, bool]]:
+        given, ahead = (self.dataset, self.collate_fn), self.num_workers * (self.prefetch_factor or 1)
         if not self.num_workers:
-            return map(fetch, batches)
-        return made_in_order(fetch, batches, self.num_workers, self.num_workers * (self.prefetch_factor or 1))
+            return map(partial(_fetch, *given), batches)
+        if self.multiprocessing_context is None:
+            return workers.on_threads(partial(_fetch, *given), batches, self.num_workers, ahead, self.timeout)
+        return self._from_processes(given, batches, ahead)
 
-    def _fetch(self, epoch: int, batch: tuple[Any, bool]) -> tuple[Any, bool]:
-        keys, last = batch
-        if self.collate_fn is None and (found := rows(self.dataset, np.asarray(keys), epoch)) is not None:
-            return found, last
-        return (self.collate_fn or default_collate)([self.dataset[_plain(key)] for key in keys]), last
+    def _from_processes(self, given: Any, batches: Iterator[_Asked], ahead: int) -> Iterator[tuple[Any, bool]]:
+        pool, self._pool = self._pool, None  # a second iteration at the same time has processes of its own
+        if pool is None:
+            context = self.multiprocessing_context
+            pool = workers.processes(_fetch, given, self.num_workers, context, self.worker_init_fn)
+        whole = False
+        try:
+            yield from workers.in_order(partial(pool.submit, workers.made), batches, ahead, self.timeout)
+            whole = True
+        except GeneratorExit:  # left early
+            whole = True
+            raise
+        finally:
+            if whole and self.persistent_workers:
+                self._pool = pool
+            else:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _fetch(dataset: Any, collate_fn: Any, asked: _Asked) -> tuple[Any, bool]:
+    """A batch, and whether it is the last of its epoch."""
+    epoch, keys, last = asked
+    if collate_fn is None and (found := rows(dataset, np.asarray(keys), epoch)) is not None:
+        return found, last
+    return (collate_fn or default_collate)([dataset[_plain(key)] for key in keys]), last
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
@@ -185,13 +215,16 @@ def _check_samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: 
         raise ArgumentError("DataLoader", "a batch_sampler alone, which decides the batches", got)
 
 
-def _check_workers(count: Any, factor: Any) -> None:
+def _check_workers(count: Any, factor: Any, context: Any) -> None:
     if not isinstance(count, int | np.integer) or count < 0:
         raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
     if factor is not None and (not isinstance(factor, int) or factor < 1):
         raise ArgumentError("DataLoader", "prefetch_factor from 1", repr(factor))
     if factor is not None and not count:
         raise ArgumentError("DataLoader", "num_workers from 1 for a prefetch_factor", f"{count}")
+    if context is not None and not count:
+        raise ArgumentError("DataLoader", "num_workers from 1 for a multiprocessing_context", f"{count}")
+    workers.check_context(context)
 
 
 def _check_sizes(dataset: Any, batch_size: Any, drop_last: bool) -> None:

@@ -1,4 +1,4 @@
-"""Seeded data for benches: images and token sequences that a model can learn from, of any size."""
+"""Seeded data for benches: images, token sequences, maps and sounds that a model can learn from, of any size."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from ..core.errors import ArgumentError
 
 _STEPS = 3  # token i+1 is token i plus 1, 2 or 3
 LEAST_VOCABULARY = _STEPS + 1
+MASK = 1  # the token in the place of one to guess; 0 is padding, which does not occur
+LEAST_MASKED_VOCABULARY = LEAST_VOCABULARY + MASK + 1
+IGNORED = -100  # the label of a token that is not to be guessed: cross_entropy's ignore_index
 
 
 def images(
@@ -42,11 +45,97 @@ def tokens(
     """
     _need("synthetic.tokens", 1, count=count, context=context)
     _need("synthetic.tokens", LEAST_VOCABULARY, vocabulary=vocabulary)
-    draw = random.generator(seed, 0)
-    steps = draw.integers(1, _STEPS + 1, size=(count, context + 1))
-    steps[:, 0] = draw.integers(vocabulary, size=count)
-    walk = steps.cumsum(axis=1) % vocabulary
+    walk = _walks(random.generator(seed, 0), count, context + 1, vocabulary)
     return walk[:, :-1], walk[:, 1:]
+
+
+def masked_tokens(
+    count: int, length: int, vocabulary: int = 256, seed: int = 0, share: float = 0.15
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The walks of `tokens` with some tokens hidden, to be guessed from both sides.
+
+    -> (inputs [count, length] int64, labels [count, length] int64: the token that was there, or -100). Of each sequence
+    the share `share`, at least one, is to be guessed: 80 % of these stand as MASK, 10 % as any token, 10 % as they are
+    (Devlin et al. 2018, arXiv:1810.04805, section 3.1). Tokens 0 and 1, padding and MASK, are no part of the walks.
+    Raises ArgumentError for sizes below 1, or a vocabulary below 6.
+    """
+    _need("synthetic.masked_tokens", 1, count=count, length=length)
+    _need("synthetic.masked_tokens", LEAST_MASKED_VOCABULARY, vocabulary=vocabulary)
+    draw, first = random.generator(seed, 0), MASK + 1
+    walk = _walks(draw, count, length, vocabulary - first) + first
+    places = draw.random((count, length)).argsort(axis=1)[:, : max(1, round(length * share))]
+    chosen = np.take_along_axis(walk, places, 1)
+    fate, other = draw.random(chosen.shape), draw.integers(first, vocabulary, size=chosen.shape)
+    shown = np.where(fate < 0.8, MASK, np.where(fate < 0.9, other, chosen))
+    inputs, labels = walk.copy(), np.full_like(walk, IGNORED)
+    np.put_along_axis(inputs, places, shown, 1)
+    np.put_along_axis(labels, places, chosen, 1)
+    return inputs, labels
+
+
+def maps(
+    count: int, shape: tuple[int, int, int] = (3, 64, 64), classes: int = 21, seed: int = 0
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Rectangles of some classes over a background of class 0, each class in a color of its own, and noise.
+
+    -> (images [count, *shape] float32, the class of each pixel [count, h, w] int64 in 0..classes-1).
+    Raises ArgumentError for sizes below 1.
+    """
+    _need("synthetic.maps", 1, count=count, classes=classes, shape=prod(shape))
+    draw, (channels, height, width) = random.generator(seed, 0), shape
+    labels = np.zeros((count, height, width), np.int64)
+    for _ in range(_RECTANGLES):
+        inside = _spans(draw, count, height)[:, :, None] & _spans(draw, count, width)[:, None, :]
+        labels = np.where(inside, draw.integers(classes, size=(count, 1, 1)), labels)
+    colors = draw.standard_normal((classes, channels), np.float32)
+    noise = draw.standard_normal((count, *shape), np.float32)
+    return np.ascontiguousarray(np.moveaxis(colors[labels], 3, 1)) + np.float32(0.5) * noise, labels
+
+
+_RECTANGLES = 4
+
+
+def speech(
+    count: int, features: int, length: int, frames: int, classes: int = 40, seed: int = 0
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Letters that are held for a while, each with a sound of its own: a tone in one feature, in several a spectrum.
+
+    -> (sounds [count, features, length] float32, the letter of each frame [count, frames] int64 in 0..classes-1);
+    frames: the steps of time of the answer, spread over those of the input. A letter is held for 3 to 8 of them.
+    Raises ArgumentError for sizes below 1.
+    """
+    _need("synthetic.speech", 1, count=count, features=features, length=length, frames=frames, classes=classes)
+    draw = random.generator(seed, 0)
+    begins = np.zeros((count, frames + 1), np.int64)
+    np.put_along_axis(begins, draw.integers(*_HELD, size=(count, frames)).cumsum(axis=1).clip(max=frames), 1, 1)
+    number = begins[:, :frames].cumsum(axis=1)  # of the letter that each frame is in
+    letters = np.take_along_axis(draw.integers(classes, size=(count, frames)), number, 1)
+    heard = letters[:, np.arange(length) * frames // length]
+    if features == 1:  # tones evenly spaced, up to an eighth of the highest frequency that there is
+        angles = np.pi / 8 * (heard + 1) / classes
+        values = np.sqrt(2) * np.sin(angles.cumsum(axis=1))[:, None]
+    else:
+        values = np.moveaxis(draw.standard_normal((classes, features), np.float32)[heard], 2, 1)
+    noise = draw.standard_normal((count, features, length), np.float32)
+    return (values + 0.5 * noise).astype(np.float32), letters
+
+
+_HELD = (3, 9)
+
+
+def _walks(draw: np.random.Generator, count: int, length: int, vocabulary: int) -> NDArray[np.int64]:
+    steps = draw.integers(1, _STEPS + 1, size=(count, length))
+    steps[:, 0] = draw.integers(vocabulary, size=count)
+    walks: NDArray[np.int64] = steps.cumsum(axis=1) % vocabulary
+    return walks
+
+
+def _spans(draw: np.random.Generator, count: int, length: int) -> NDArray[np.bool_]:
+    """A quarter to a half of `length` places in a row, anywhere. -> [count, length] bool."""
+    size = draw.integers(max(1, length // 4), length // 2 + 2, size=(count, 1))
+    first = (draw.random((count, 1)) * (length - size + 1)).astype(np.int64)
+    at = np.arange(length)
+    return (at >= first) & (at < first + size)
 
 
 def _need(where: str, least: int, **sizes: int) -> None:

@@ -170,11 +170,19 @@ def _initialize(module: nn.Module) -> None:
         init.zeros_(module.bias)
 
 
-def efficientnet_b0(num_classes: int = 1000, in_channels: int = 3) -> EfficientNet:
-    """EfficientNet-B0, 5.3 million parameters, for images of 224 pixels; see EfficientNet."""
-    return EfficientNet(B0, 0.2, num_classes=num_classes, in_channels=in_channels)
+def efficientnet_b0(
+    num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, depth: float = 1.0
+) -> EfficientNet:
+    """EfficientNet-B0, 5.3 million parameters, for images of 224 pixels; see EfficientNet.
+
+    width, depth: factors of its channels and blocks, see scaled.
+    """
+    return EfficientNet(scaled(B0, width, depth), 0.2, num_classes=num_classes, in_channels=in_channels)
 
 
-def efficientnet_b4(num_classes: int = 1000, in_channels: int = 3) -> EfficientNet:
-    """EfficientNet-B4, 19 million parameters, for images of 380 pixels; see EfficientNet."""
-    return EfficientNet(scaled(B0, 1.4, 1.8), 0.4, num_classes=num_classes, in_channels=in_channels)
+def efficientnet_b4(
+    num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, depth: float = 1.0
+) -> EfficientNet:
+    """EfficientNet-B4, 19 million parameters, for images of 380 pixels; see efficientnet_b0."""
+    stages = scaled(B0, 1.4 * width, 1.8 * depth)
+    return EfficientNet(stages, 0.4, num_classes=num_classes, in_channels=in_channels)

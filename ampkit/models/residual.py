@@ -6,6 +6,7 @@ et al. 2017, arXiv:1706.02677, section 5.1).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,8 +71,9 @@ class ResNet(nn.Module):
     layers: blocks in each of the four stages. stem: "imagenet" is a 7x7 convolution of stride 2 and a max pool,
     "cifar" a 3x3 convolution alone. zero_init_residual starts each block as its shortcut (Goyal et al. 2017, section
     5.1). replace_stride_with_dilation: which of the last three stages keep the size of the image, and set the places
-    they look at twice as far apart (Yu and Koltun 2015, arXiv:1511.07122). Convolutions start kaiming-normal over
-    fan_out, batch norms as ones and zeros.
+    they look at twice as far apart (Yu and Koltun 2015, arXiv:1511.07122). width: the channels of the stem, and of the
+    first stage, which each stage doubles. Convolutions start kaiming-normal over fan_out, batch norms as ones and
+    zeros.
     Raises ArgumentError for another stem.
     """
 
@@ -84,22 +86,23 @@ class ResNet(nn.Module):
         stem: str = "imagenet",
         in_channels: int = 3,
         replace_stride_with_dilation: tuple[bool, bool, bool] = (False, False, False),
+        width: int = 64,
     ):
         super().__init__()
-        sizes("ResNet", num_classes=num_classes, in_channels=in_channels)
+        sizes("ResNet", num_classes=num_classes, in_channels=in_channels, width=width)
         if stem not in ("imagenet", "cifar"):
             raise ArgumentError("ResNet", "stem 'imagenet' or 'cifar'", repr(stem))
         large = stem == "imagenet"
-        self.conv1, self.bn1 = _conv(in_channels, 64, 7 if large else 3, 2 if large else 1), nn.BatchNorm2d(64)
+        self.conv1, self.bn1 = _conv(in_channels, width, 7 if large else 3, 2 if large else 1), nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
-        before, dilation = 64, 1
+        before, dilation = width, 1
         for stage, (count, dilated) in enumerate(zip(layers, (False, *replace_stride_with_dilation), strict=True)):
-            width, stride, first = 64 * 2**stage, 2 if stage else 1, dilation
+            inner, stride, first = width * 2**stage, 2 if stage else 1, dilation
             if dilated:
                 stride, dilation = 1, 2 * dilation
-            setattr(self, f"layer{stage + 1}", _stage(block, before, width, count, stride, first, dilation))
-            before = width * block.expansion
+            setattr(self, f"layer{stage + 1}", _stage(block, before, inner, count, stride, first, dilation))
+            before = inner * block.expansion
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(before, num_classes)
         self.apply(_initialize)
@@ -140,22 +143,48 @@ def _zero_last(module: nn.Module) -> None:
         init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
 
 
+def deep(layers: tuple[int, ...], depth: float) -> Any:
+    """The blocks of each stage times `depth`, rounded up."""
+    return tuple(math.ceil(count * depth) for count in layers)
+
+
 def resnet18(
-    num_classes: int = 1000, zero_init_residual: bool = False, stem: str = "imagenet", in_channels: int = 3
+    num_classes: int = 1000,
+    zero_init_residual: bool = False,
+    stem: str = "imagenet",
+    in_channels: int = 3,
+    width: int = 64,
+    depth: float = 1.0,
 ) -> ResNet:
-    """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, zero_init_residual, stem, in_channels)
+    """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet. depth: a factor of the blocks per stage."""
+    return ResNet(
+        BasicBlock, deep((2, 2, 2, 2), depth), num_classes, zero_init_residual, stem, in_channels, width=width
+    )
 
 
 def resnet34(
-    num_classes: int = 1000, zero_init_residual: bool = False, stem: str = "imagenet", in_channels: int = 3
+    num_classes: int = 1000,
+    zero_init_residual: bool = False,
+    stem: str = "imagenet",
+    in_channels: int = 3,
+    width: int = 64,
+    depth: float = 1.0,
 ) -> ResNet:
     """ResNet-34: 21.8 million parameters with 1000 classes; see ResNet."""
-    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes, zero_init_residual, stem, in_channels)
+    return ResNet(
+        BasicBlock, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
+    )
 
 
 def resnet50(
-    num_classes: int = 1000, zero_init_residual: bool = False, stem: str = "imagenet", in_channels: int = 3
+    num_classes: int = 1000,
+    zero_init_residual: bool = False,
+    stem: str = "imagenet",
+    in_channels: int = 3,
+    width: int = 64,
+    depth: float = 1.0,
 ) -> ResNet:
     """ResNet-50: 25.6 million parameters with 1000 classes; see ResNet."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, zero_init_residual, stem, in_channels)
+    return ResNet(
+        Bottleneck, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
+    )

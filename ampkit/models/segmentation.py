@@ -5,10 +5,12 @@ Long, Shelhamer, Darrell 2014, arXiv:1411.4038, section 4; Chen et al. 2017, arX
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import nn, ops
 from ..core.tensor import Tensor
 from ..nn.making import sizes
-from .residual import Bottleneck, ResNet
+from .residual import Bottleneck, ResNet, deep
 
 
 def _active(before: int, after: int, kernel: int = 1, dilation: int = 1) -> list[nn.Module]:
@@ -62,7 +64,7 @@ class DeepLabHead(nn.Sequential):
 
 
 class Segmentation(nn.Module):
-    """Logits of each pixel's class: [N, 3, H, W] -> {"out": [N, num_classes, H, W]}.
+    """Logits of each pixel's class: [N, in_channels, H, W] -> {"out": [N, num_classes, H, W]}.
 
     backbone: a ResNet; classifier sees its last stage, aux_classifier, if there is one, its third, and adds "aux" of
     the same shape. Logits are enlarged to the image by bilinear interpolation.
@@ -85,18 +87,26 @@ def _enlarged(logits: Tensor, size: tuple[int, ...]) -> Tensor:
     return ops.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
-def _on_resnet50(head: type[nn.Module], num_classes: int, aux_loss: bool) -> Segmentation:
+def _on_resnet50(
+    head: Any, num_classes: int, aux_loss: bool, width: int, depth: float, in_channels: int
+) -> Segmentation:
     sizes(head.__name__, num_classes=num_classes)
-    backbone = ResNet(Bottleneck, (3, 4, 6, 3), 1, replace_stride_with_dilation=(False, True, True))
+    layers, dilated = deep((3, 4, 6, 3), depth), (False, True, True)
+    backbone = ResNet(Bottleneck, layers, 1, in_channels=in_channels, replace_stride_with_dilation=dilated, width=width)
     del backbone.avgpool, backbone.fc
-    return Segmentation(backbone, head(2048, num_classes), FCNHead(1024, num_classes) if aux_loss else None)
+    auxiliary = FCNHead(16 * width, num_classes) if aux_loss else None
+    return Segmentation(backbone, head(32 * width, num_classes), auxiliary)
 
 
-def fcn_resnet50(num_classes: int = 21, aux_loss: bool = False) -> Segmentation:
-    """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation."""
-    return _on_resnet50(FCNHead, num_classes, aux_loss)
+def fcn_resnet50(
+    num_classes: int = 21, aux_loss: bool = False, width: int = 64, depth: float = 1.0, in_channels: int = 3
+) -> Segmentation:
+    """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation and resnet18."""
+    return _on_resnet50(FCNHead, num_classes, aux_loss, width, depth, in_channels)
 
 
-def deeplabv3_resnet50(num_classes: int = 21, aux_loss: bool = False) -> Segmentation:
-    """DeepLabV3 on ResNet-50: 40 million parameters, 42 million with aux_loss; see Segmentation."""
-    return _on_resnet50(DeepLabHead, num_classes, aux_loss)
+def deeplabv3_resnet50(
+    num_classes: int = 21, aux_loss: bool = False, width: int = 64, depth: float = 1.0, in_channels: int = 3
+) -> Segmentation:
+    """DeepLabV3 on ResNet-50: 40 million parameters, 42 million with aux_loss; see fcn_resnet50."""
+    return _on_resnet50(DeepLabHead, num_classes, aux_loss, width, depth, in_channels)

@@ -11,6 +11,8 @@ from ..core.tensor import Tensor
 from ..nn.making import sizes
 
 INPUTS = ("waveform", "power_spectrum", "mfcc")
+# Kernel, stride and padding of the convolutions that change how long the sound is.
+_WAVE, _HALVING, _LAST = (250, 160, 45), (48, 2, 23), (32, 1, 16)
 
 
 class Wav2Letter(nn.Module):
@@ -37,14 +39,27 @@ class Wav2Letter(nn.Module):
         self.num_features = num_features
         wave = input_type == "waveform"
         acoustic = nn.Sequential(
-            *_active(width if wave else num_features, width, 48, 2, 23),
+            *_active(width if wave else num_features, width, *_HALVING),
             *(layer for _ in range(7) for layer in _active(width, width, 7, 1, 3)),
-            *_active(width, wide, 32, 1, 16),
+            *_active(width, wide, *_LAST),
             *_active(wide, wide, 1),
             *_active(wide, num_classes, 1),
         )
-        first = nn.Sequential(*_active(num_features, width, 250, 160, 45)) if wave else None
+        first = nn.Sequential(*_active(num_features, width, *_WAVE)) if wave else None
         self.acoustic_model = acoustic if first is None else nn.Sequential(first, acoustic)
+
+    @staticmethod
+    def frames(length: int, input_type: str = "waveform") -> int:
+        """How many steps of time the answer to an input of `length` has.
+
+        Raises ShapeError for an input that is too short for any.
+        """
+        left = length
+        for kernel, stride, padding in (*[_WAVE] * (input_type == "waveform"), _HALVING, _LAST):
+            left = (left + 2 * padding - kernel) // stride + 1
+            if left < 1:
+                raise ShapeError("Wav2Letter", "an input long enough for a step of time", f"a length of {length}")
+        return left
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 3 or x.shape[1] != self.num_features:

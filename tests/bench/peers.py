@@ -1,6 +1,6 @@
 """Whole training steps of ampkit beside PyTorch's on this machine's CPU: time, memory and losses.
 
-    pip install torch && python tests/bench/peers.py [--work gpt resnet18 nano] [--rounds 5] [--json FILE]
+    pip install torch && python tests/bench/peers.py [--work gpt vit ...] [--rounds 5] [--json FILE]
 
 Every variant is a process of its own, with the same initial weights and batches; in each round every process makes a
 few steps in its turn, while the others sleep. A figure is the median over the rounds of the time of a step; ratios are
@@ -43,10 +43,14 @@ def _gpt(layers: int, width: int, heads: int, batch: int, context: int) -> Work:
     return Work("gpt", {**sizes, "tie_weights": False}, (batch, context))
 
 
+_STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 WORK = {
     "gpt": _gpt(6, 384, 6, 8, 256),
     "resnet18": Work("resnet18", {"num_classes": 10, "stem": "cifar"}, (32, 3, 32, 32)),
     "nano": _gpt(4, 128, 4, 12, 64),
+    "vit": Work("vit", {"num_layers": 6, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536}, (32, 3, 32, 32)),
+    "convmixer": Work("convmixer", {"dim": 256, "depth": 8, "kernel_size": 5, "patch_size": 2}, (32, 3, 32, 32)),
+    "bert": Work("bert", {"preset": "small", "vocab_size": 8192, **_STILL}, (16, 128)),
 }
 OURS = ["ampkit float32", "ampkit bfloat16", "ampkit float16"]
 THEIRS = ["torch float32", "torch bfloat16", "torch bfloat16 fused", "torch bfloat16 compile"]
@@ -64,7 +68,7 @@ RATIOS = [
 
 def batches(work: Work) -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(0)
-    if work.model == "gpt":
+    if "vocab_size" in work.options:
         n, t = work.batch
         tokens = [rng.integers(0, work.options["vocab_size"], (n, t + 1)) for _ in range(BATCHES)]
         return [(x[:, :-1], x[:, 1:]) for x in tokens]
@@ -219,7 +223,7 @@ def main() -> None:
         return
     results = {}
     for work in args.work:
-        names = [*OURS, *THEIRS, *(IMAGES if work == "resnet18" else [])]
+        names = [*OURS, *THEIRS, *(IMAGES if work in ("resnet18", "convmixer") else [])]
         results[work] = compare(
             work, [n for n in names if any(part in n for part in args.only)], args.rounds, args.threads
         )

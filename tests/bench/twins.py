@@ -207,6 +207,28 @@ class ViT(nn.Module):
 vit = ViT
 
 
+class Residual(nn.Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(x) + x
+
+
+def convmixer(dim=64, depth=4, kernel_size=5, patch_size=2, num_classes=10, in_channels=3):
+    def active(conv):
+        return conv, nn.GELU(), nn.BatchNorm2d(dim)
+
+    def layer():
+        across = nn.Conv2d(dim, dim, kernel_size, padding="same", groups=dim)
+        return nn.Sequential(Residual(nn.Sequential(*active(across))), *active(nn.Conv2d(dim, dim, 1)))
+
+    patches = active(nn.Conv2d(in_channels, dim, patch_size, patch_size))
+    ends = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(dim, num_classes))
+    return nn.Sequential(*patches, *(layer() for _ in range(depth)), *ends)
+
+
 class BertAttention(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
@@ -262,8 +284,9 @@ class BERT(nn.Module):
         return head.decoder(head.transform.LayerNorm(F.gelu(head.transform.dense(x))))
 
 
-def bert(preset="tiny", **options):
+def bert(preset="tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **options):
     """As models.bert, whose dropout is to be zero."""
+    assert hidden_dropout_prob == attention_probs_dropout_prob == 0
     layers, width, heads = {"tiny": (2, 128, 2), "small": (4, 512, 8), "base": (12, 768, 12)}[preset]
     return BERT(width=width, layers=layers, heads=heads, wide=4 * width, **options)
 

@@ -25,7 +25,14 @@ def test_images_of_a_class_share_a_picture():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda seed: synthetic.images(4, seed=seed), lambda seed: synthetic.tokens(4, 8, seed=seed)]
+    "make",
+    [
+        lambda seed: synthetic.images(4, seed=seed),
+        lambda seed: synthetic.tokens(4, 8, seed=seed),
+        lambda seed: synthetic.masked_tokens(4, 8, seed=seed),
+        lambda seed: synthetic.maps(4, seed=seed),
+        lambda seed: synthetic.speech(4, 1, 100, 10, seed=seed),
+    ],
 )
 def test_the_seed_fixes_the_data(make):
     assert np.array_equal(make(1)[0], make(1)[0])
@@ -41,9 +48,62 @@ def test_each_token_follows_from_the_one_before_by_1_2_or_3():
     assert set(inputs.ravel()) == set(range(7))
 
 
+def test_hidden_tokens_are_a_share_of_each_sequence_and_the_others_are_a_walk():
+    inputs, labels = synthetic.masked_tokens(400, 40, vocabulary=12)
+    assert inputs.shape == labels.shape == (400, 40)
+    assert inputs.dtype == labels.dtype == np.int64
+    hidden = labels != synthetic.IGNORED
+    assert set(hidden.sum(1)) == {6}  # 15 % of 40
+    walk = np.where(hidden, labels, inputs)
+    assert set((np.diff(walk - 2, axis=1) % 10).ravel()) == {1, 2, 3}
+    assert set(walk.ravel()) == set(range(2, 12))
+    masked, kept = (inputs == synthetic.MASK)[hidden], (inputs == labels)[hidden]
+    assert not (inputs == synthetic.MASK)[~hidden].any()
+    assert 0.77 < masked.mean() < 0.83
+    assert 0.09 < kept.mean() < 0.13  # a tenth stay, and a tenth of another tenth happen to
+
+
+def test_a_sequence_of_one_token_has_one_to_guess():
+    assert (synthetic.masked_tokens(5, 1)[1] != synthetic.IGNORED).all()
+
+
+def test_pixels_of_a_class_share_a_color_and_every_class_occurs():
+    images, labels = synthetic.maps(60, (3, 16, 20), classes=5)
+    assert (images.shape, images.dtype) == ((60, 3, 16, 20), np.float32)
+    assert (labels.shape, labels.dtype) == ((60, 16, 20), np.int64)
+    assert set(labels.ravel()) == set(range(5))
+    pixels = np.moveaxis(images, 1, 3)
+    spread = [pixels[labels == label].std(0) for label in range(5)]
+    np.testing.assert_allclose(spread, 0.5, rtol=0.05)
+    assert (labels.reshape(60, -1) == 0).any(1).mean() > 0.5  # a background in most of them
+
+
+def test_letters_are_held_and_each_has_a_spectrum_of_its_own():
+    sounds, letters = synthetic.speech(30, 8, 90, 30, classes=4)
+    assert (sounds.shape, sounds.dtype) == ((30, 8, 90), np.float32)
+    assert (letters.shape, letters.dtype) == ((30, 30), np.int64)
+    heard = np.repeat(letters, 3, axis=1)
+    spread = [np.moveaxis(sounds, 1, 2)[heard == letter].std(0) for letter in range(4)]
+    np.testing.assert_allclose(spread, 0.5, rtol=0.1)
+    changes = [np.flatnonzero(np.diff(row)) for row in letters]
+    assert min(np.diff(at).min() for at in changes if len(at) > 1) >= 3
+
+
+def test_letters_of_a_waveform_are_tones():
+    sounds, letters = synthetic.speech(4, 1, 4000, 10, classes=3)
+    assert sounds.shape == (4, 1, 4000)
+    for number, letter in enumerate(letters[:, 0]):
+        tone = np.abs(np.fft.rfft(sounds[number, 0, :400])).argmax()
+        assert tone == pytest.approx(400 / 16 * (letter + 1) / 3, abs=1)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: synthetic.masked_tokens(1, 4, vocabulary=5), "vocabulary of at least 6, got 5"),
+        (lambda: synthetic.masked_tokens(1, 0), "length of at least 1, got 0"),
+        (lambda: synthetic.maps(1, (3, 0, 2)), "shape of at least 1, got 0"),
+        (lambda: synthetic.speech(1, 1, 10, 0), "frames of at least 1, got 0"),
         (lambda: synthetic.images(0), "count of at least 1, got 0"),
         (lambda: synthetic.images(1, (3, 0, 2)), "shape of at least 1, got 0"),
         (lambda: synthetic.tokens(1, 0), "context of at least 1, got 0"),

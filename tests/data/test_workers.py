@@ -12,7 +12,7 @@ import pytest
 
 from ampkit.core import random
 from ampkit.core.errors import ArgumentError
-from ampkit.data.workers import in_order
+from ampkit.data.workers import on_threads
 from ampkit.utils.data import DataLoader, Dataset
 
 
@@ -96,7 +96,7 @@ def test_an_iterator_that_is_dropped_stops_its_threads():
 
 def test_no_more_batches_are_made_ahead_than_asked_for():
     keys = itertools.count()
-    source = in_order(lambda key: key * key, keys, 2, 4)
+    source = on_threads(lambda key: key * key, keys, 2, 4)
     assert [next(source) for _ in range(3)] == [0, 1, 4]
     source.close()
     assert next(keys) == 4 + 2  # four before the first came out, and one more for each that followed
@@ -104,14 +104,14 @@ def test_no_more_batches_are_made_ahead_than_asked_for():
 
 def test_work_goes_on_at_the_same_time():
     meeting = threading.Barrier(3, timeout=10)
-    assert len(set(in_order(lambda key: meeting.wait(), range(3), 3, 3))) == 3
+    assert len(set(on_threads(lambda key: meeting.wait(), range(3), 3, 3))) == 3
 
 
 def test_a_worker_sees_the_context_of_the_caller():
     word = contextvars.ContextVar("word", default="none")
     token = word.set("here")
     try:
-        assert list(in_order(lambda key: word.get(), range(3), 2, 2)) == ["here"] * 3
+        assert list(on_threads(lambda key: word.get(), range(3), 2, 2)) == ["here"] * 3
     finally:
         word.reset(token)
 

@@ -49,3 +49,13 @@ def test_a_wrong_input_gives_one_clear_line():
         models.wav2letter(input_type="mp3")
     with pytest.raises(ShapeError, match=r"Wav2Letter: needs input \[N, 3, T\], got shape \(1, 2, 60\)"):
         models.Wav2Letter(4, "mfcc", 3, 4, 6)(sound(1, 2, 60))
+
+
+@pytest.mark.parametrize(("kind", "features"), [("waveform", 1), ("mfcc", 2)])
+def test_the_steps_of_time_of_an_answer_are_known_beforehand(kind, features):
+    model = models.Wav2Letter(3, kind, features, width=2, wide=2)
+    for length in (700, 1000, 1601):
+        answer = model(sound(1, features, length))
+        assert models.Wav2Letter.frames(length, kind) == answer.shape[2]
+    with pytest.raises(ShapeError, match="needs an input long enough for a step of time, got a length of 1"):
+        models.Wav2Letter.frames(1, kind)

@@ -1,0 +1,183 @@
+"""Columns of Parquet and Arrow files: rows from anywhere, and clear errors for what is no number."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from ampkit import config
+from ampkit.core.errors import AmpkitError, ArgumentError, FileError
+from ampkit.data.columns import Columns, Table
+from ampkit.train import EvalRow, fit
+from ampkit.utils.data import DataLoader
+
+arrow = pytest.importorskip("pyarrow", reason="pyarrow, the extra arrow, is not installed")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+ROWS = 23
+DRAW = np.random.RandomState(0)
+HEIGHT = DRAW.standard_normal(ROWS).astype(np.float32)
+PLACE = DRAW.standard_normal((ROWS, 3))
+LABEL = DRAW.randint(0, 2, ROWS)
+
+
+def table(**more):
+    place = arrow.FixedSizeListArray.from_arrays(arrow.array(PLACE.ravel()), 3)
+    return arrow.table({"height": HEIGHT, "place": place, "label": LABEL, **more})
+
+
+def write(path, made, group=5):
+    if path.suffix == ".parquet":
+        parquet.write_table(made, path, row_group_size=group)
+    else:
+        with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_file(file, made.schema) as writer:
+            writer.write_table(made, max_chunksize=group)
+    return path
+
+
+@pytest.fixture(params=[".parquet", ".arrow"])
+def path(request, tmp_path):
+    return write(tmp_path / f"table{request.param}", table())
+
+
+def test_rows_from_anywhere_come_in_the_order_that_was_asked_for(path):
+    rows, order = Columns(path, ["height", "place", "label"], kept=1), [22, 3, 3, 11, 0, 12, 4]
+    height, place, label = (tensor.numpy() for tensor in rows.batch(order))
+    assert len(rows) == ROWS
+    assert (height.dtype, place.dtype, label.dtype) == (np.float32, np.float64, np.int64)
+    np.testing.assert_array_equal(height, HEIGHT[order])
+    np.testing.assert_array_equal(place, PLACE[order])
+    np.testing.assert_array_equal(label, LABEL[order])
+    assert rows[-1][1].numpy().tolist() == PLACE[-1].tolist()
+
+
+def test_a_batch_that_is_written_to_leaves_the_rows_as_they_are(path):
+    rows = Columns(path, ["height"])
+    rows.batch([0])[0].array[...] = 9
+    assert rows[0][0].item() == HEIGHT[0]
+
+
+def test_several_files_follow_each_other_by_name_whatever_their_row_groups(tmp_path):
+    made = table()
+    write(tmp_path / "b.parquet", made.slice(10), group=3)
+    write(tmp_path / "a.parquet", made.slice(0, 10), group=10)
+    rows = Columns(tmp_path / "*.parquet", ["label", "height"])
+    np.testing.assert_array_equal(rows.batch(range(ROWS))[1].numpy(), HEIGHT)
+
+
+def test_a_parquet_file_is_read_a_row_group_at_a_time_and_some_of_them_stay(tmp_path, monkeypatch):
+    rows = Columns(write(tmp_path / "t.parquet", table()), ["height"], kept=2)
+    read, file = [], rows._files[0]
+    monkeypatch.setattr(
+        file, "read", lambda group, columns, read_=file.read: read.append(group) or read_(group, columns)
+    )
+    for indices in ([7, 8], [0], [9, 6], [20], [1]):
+        rows.batch(indices)
+    assert read == [1, 0, 4, 0]
+
+
+def test_lists_of_one_length_are_rows_even_if_the_file_does_not_say_so(path, tmp_path):
+    made = table(list=arrow.array(PLACE.tolist()))
+    rows = Columns(write(tmp_path / f"lists{path.suffix}", made), ["list"])
+    np.testing.assert_array_equal(rows.batch([4, 17])[0].numpy(), PLACE[[4, 17]])
+
+
+def test_the_rows_of_a_loader_do_not_depend_on_its_workers(path):
+    def batches(count):
+        rows = Columns(path, ["place", "label"], kept=1)
+        return [place.numpy().tobytes() for place, _ in DataLoader(rows, 4, shuffle=False, num_workers=count)]
+
+    assert batches(3) == batches(0)
+
+
+def test_another_process_opens_the_files_itself(path):
+    rows = Columns(path, ["place"], kept=3)
+    again = pickle.loads(pickle.dumps(rows))
+    assert again.kept == 3
+    np.testing.assert_array_equal(again.batch([5])[0].numpy(), rows.batch([5])[0].numpy())
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("word", ["a"] * ROWS, "needs numbers in column 'word', got string"),
+        ("gap", [None] + [1] * (ROWS - 1), "needs a value in every place of column 'gap', got 1 nulls"),
+        ("holes", [[1, None]] * ROWS, "needs a value in every place of column 'holes', got 5 nulls"),
+        ("ragged", [[1, 2], [3]] * 11 + [[4]], "needs lists of one length in column 'ragged', got several"),
+        ("even", [[1, 2, 3], [4]] * 11 + [[4, 4]], "needs lists of one length in column 'even', got several"),
+        ("words", [["a"]] * ROWS, "needs numbers in column 'words', got list<"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_the_name_of_its_column(path, column, values, message):
+    write(path, table(**{column: arrow.array(values)}))
+    with pytest.raises(FileError) as caught:
+        Columns(path, ["height", column]).batch([0])
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda p: Columns(p, ["heigth"]), FileError, "needs a column 'heigth', got only height, place, label"),
+        (lambda p: Columns(p, []), ArgumentError, "needs the names of columns"),
+        (lambda p: Columns(p, "height"), ArgumentError, "needs the names of columns"),
+        (lambda p: Columns(p.parent / "no*", ["height"]), FileError, "no*', where there are none"),
+        (lambda p: Columns(p.rename(p.with_suffix(".csv")), ["height"]), FileError, "ends in .parquet, .arrow"),
+        (lambda p: p.write_bytes(b"PAR1?") and Columns(p, ["height"]), FileError, "that cannot be read as such"),
+        (lambda p: Columns(write(p, table().slice(0, 0)), ["height"]), FileError, "at least one row, got none"),
+        (lambda p: Table(Columns(p, ["label", "height"]), [1])[0], FileError, "target 'height', got float32"),
+        (lambda p: Table(Columns(p, ["label", "place"]), [1])[0], FileError, "target 'place', got float64 lists"),
+        (
+            lambda p: Table(Columns(p, ["place", "label"]), [2, 2])[0],
+            FileError,
+            "2 x 2 values in a row of place, got 3",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_one_clear_line(path, make, error, message):
+    with pytest.raises(error) as caught:
+        make(path)
+    assert message in str(caught.value)
+
+
+def test_lists_of_another_length_in_another_file_are_named(tmp_path):
+    for name, length in (("a", 2), ("b", 3)):
+        write(tmp_path / f"{name}.parquet", arrow.table({"x": arrow.array([[0.0] * length] * 4)}))
+    with pytest.raises(FileError, match="columns: x: needs lists of one length, got lengths 2, 3 in different parts"):
+        Columns(tmp_path / "*.parquet", ["x"]).batch([0, 5])
+
+
+def test_a_gap_of_nan_is_named_with_its_row(path):
+    made = table().set_column(0, "height", arrow.array([*HEIGHT[:6], np.nan, *HEIGHT[7:]]))
+    rows = Table(Columns(write(path, made), ["height", "label"]), [1, 1, 1])
+    with pytest.raises(FileError, match="NaN or infinity in row 6"):
+        rows.batch([2, 6])
+
+
+RECIPE = '[model]\nname = "mlp"\nhidden = [8]\n[data]\nname = "parquet"\nbatch_size = 4\n[train]\nsteps = 3\n'
+
+
+def recipe(tmp_path, data):
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE, "utf-8")
+    return config.load(path, [f"data.files={tmp_path}/*.parquet", "data.target=label", "data.classes=2", *data])
+
+
+@pytest.mark.parametrize("inputs", ["['height']", "['height', 'place']"])
+def test_a_recipe_learns_from_columns(tmp_path, inputs):
+    write(tmp_path / "t.parquet", table())
+    shape = [] if inputs == "['height']" else ["data.shape=[1, 2, 2]"]
+    rows = list(fit(recipe(tmp_path, [f"data.inputs={inputs}", *shape])))
+    assert isinstance(rows[-1], EvalRow)
+    assert rows == [*list(fit(recipe(tmp_path, [f"data.inputs={inputs}", *shape])))[:0], *rows]
+
+
+def test_a_recipe_whose_columns_do_not_fit_says_what_to_change(tmp_path):
+    write(tmp_path / "t.parquet", table())
+    with pytest.raises(AmpkitError, match=r"needs 1 x 1 x 1 values in a row of place, got 3\nhelp: say in data.shape"):
+        list(fit(recipe(tmp_path, ["data.inputs=['place']"])))
+    with pytest.raises(AmpkitError, match="data.inputs: needs a value, got nothing"):
+        recipe(tmp_path, [])
