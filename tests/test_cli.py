@@ -136,7 +136,11 @@ def started(*arguments: str, command: str = "train") -> subprocess.Popen[str]:
     """A command in a process, and a group of processes, of its own."""
     line = [sys.executable, "-m", "ampkit", command, MLP, *SHORT, *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(line, cwd=RECIPES.parent, start_new_session=True, **pipes)
+    deaf = signal.signal(signal.SIGINT, signal.default_int_handler)  # as what a shell puts in the background is
+    try:
+        return subprocess.Popen(line, cwd=RECIPES.parent, start_new_session=True, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, deaf)
 
 
 def test_ctrl_c_ends_a_run_with_its_metrics_on_disk_and_one_line(tmp_path):

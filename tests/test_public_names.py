@@ -28,14 +28,14 @@ PLACES = {
         Sequential ModuleList CrossEntropyLoss MSELoss init functional
         ConvTranspose2d KLDivLoss ReLU6 Hardtanh LogSigmoid Softmin PReLU GLU SELU Hardswish Unfold Fold ZeroPad2d
         MaxPool1d AvgPool1d AdaptiveAvgPool1d Dropout2d CosineSimilarity PixelShuffle
+        RNN LSTM GRU RNNCell LSTMCell GRUCell RNNBase utils
+        Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer
         Conv1d Conv3d ConvTranspose1d ConvTranspose3d MaxPool3d AvgPool3d AdaptiveAvgPool3d AdaptiveMaxPool2d
         MaxUnpool2d LPPool2d BatchNorm3d ReflectionPad2d ReplicationPad3d CircularPad1d Upsample
-        RNN LSTM GRU RNNCell LSTMCell GRUCell RNNBase utils
     """,
     "ampkit.nn.utils.rnn": """
         PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence pad_sequence unpad_sequence
         unpack_sequence
-        Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer
     """,
     "ampkit.nn.utils": """
         clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm parameters_to_vector vector_to_parameters
@@ -64,7 +64,6 @@ PLACES = {
         mlp cnn resnet18 resnet34 resnet50 gpt vit vit_b_16 vit_b_32 vit_l_16 bert BertModel lenet5 convmixer vgg11
         vgg16 vgg16_bn vgg19 alexnet efficientnet_b0 efficientnet_b4 fcn_resnet50 deeplabv3_resnet50 wav2letter
     """,
-    "ampkit.amp": "autocast GradScaler",
     "ampkit.linalg": "norm vector_norm matrix_norm multi_dot vecdot",
     "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
     "ampkit.autograd": """

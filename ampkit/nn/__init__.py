@@ -4,10 +4,12 @@ from ..core.parameter import Parameter
 from . import functional, init, utils
 from .activation import ELU, GELU, LeakyReLU, LogSoftmax, Mish, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from .attention import MultiheadAttention
-from .container import ModuleDict, ModuleList, ParameterList, Sequential
+from .bags import EmbeddingBag
+from .bilinear import Bilinear
+from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .distance import ChannelShuffle, CosineSimilarity, PairwiseDistance, PixelShuffle, PixelUnshuffle
-from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
+from .dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from .edges import (
     CircularPad1d,
     CircularPad2d,
@@ -19,12 +21,6 @@ from .edges import (
     ReplicationPad2d,
     ReplicationPad3d,
 )
-from .bags import EmbeddingBag
-from .bilinear import Bilinear
-from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from .conv import Conv1d, Conv2d, ConvTranspose2d
-from .distance import ChannelShuffle, CosineSimilarity, PairwiseDistance, PixelShuffle, PixelUnshuffle
-from .dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from .embedding import Embedding
 from .fold import ConstantPad1d, ConstantPad2d, ConstantPad3d, Fold, Unfold, ZeroPad1d, ZeroPad2d, ZeroPad3d
 from .gates import (
@@ -78,6 +74,13 @@ from .ranking import (
 from .recurrent import GRU, LSTM, RNN, RNNBase
 from .recurrentcell import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from .shape import Flatten, Unflatten
+from .transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from .unpool import (
     AdaptiveMaxPool1d,
     AdaptiveMaxPool2d,
@@ -87,12 +90,6 @@ from .unpool import (
     MaxUnpool1d,
     MaxUnpool2d,
     MaxUnpool3d,
-from .transformer import (
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
 )
 from .upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 

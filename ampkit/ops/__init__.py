@@ -52,8 +52,8 @@ from .products import *
 from .put import *
 from .quantiles import *
 from .ranking import *
-from .recurrent import *
 from .ranks import *
+from .recurrent import *
 from .reduce import *
 from .resize import *
 from .running import *
