@@ -8,6 +8,7 @@ from typing import Any
 from .. import ops
 from ..core import policy
 from ..core.tensor import Tensor
+from . import hooks
 from .activation import GELU, ReLU
 from .linear import Linear
 from .module import Module
@@ -59,7 +60,7 @@ def _together(some: tuple[Module, ...]) -> Callable[..., Tensor] | None:
 
 
 def _watched(module: Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+    return hooks.looks_at(module) or "forward" in module.__dict__
 
 
 def _changed() -> bool:

@@ -31,6 +31,12 @@ def register(module: Any, hooks: Hooks, hook: Callable[..., Any], with_kwargs: b
     return Handle(hooks, key)
 
 
+def looks_at(module: Any) -> bool:
+    """Whether a hook runs when `module` is called, or in the backward of a call."""
+    kinds = module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks
+    return any(kinds)
+
+
 def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`module.forward` between the module's hooks."""
     for hook, with_kwargs in list(module._forward_pre_hooks.values()):

@@ -53,6 +53,15 @@ def test_a_hook_sees_what_it_sees_in_modules_apart(which):
     assert ran(lambda: chain(images(), *modules)) == ["batch_norm"]
 
 
+@pytest.mark.parametrize("kind", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_hook_of_the_backward_sees_the_module_it_is_for(which, kind):
+    modules, seen, x = pair(), [], images().requires_grad_()
+    getattr(modules[which], kind)(lambda module, *gradients: seen.append(module))
+    chain(x, *modules).sum().backward()
+    assert seen == [modules[which]]
+
+
 def test_a_class_or_a_forward_of_the_users_own_is_called():
     class Half(nn.ReLU):
         def forward(self, input):
