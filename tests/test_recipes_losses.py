@@ -26,16 +26,16 @@ STEPS = 20
 # Relative to the loss. Sums are taken in another order on other machines, by other threads and without oneDNN, so a
 # float32 loss differs in its last bits, and a 16-bit value now and then by a whole unit. Measured between oneDNN with
 # AVX-512, all with AVX2 alone, and the references: at most 2e-7, 3e-4 and 2e-4 where nothing is normalized
-# over a few values; where it is, the norms amplify it: 6e-5, 2e-2 and 2e-3.
+# over a few values; where it is, the norms amplify it: 3e-6, 2e-2 and 2e-3.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-3, "float16": 1e-3}
 AMPLIFIED = {"cifar10_resnet18", "synthetic/deeplabv3_resnet50", "synthetic/efficientnet_b0", "synthetic/fcn_resnet50"}
 AMPLIFIED |= {"synthetic/resnet50"}
-AMPLIFICATION = {"float32": 100, "bfloat16": 25, "float16": 10}
+AMPLIFICATION = {"float32": 10, "bfloat16": 25, "float16": 10}
 
 # What makes each recipe small: narrower models, smaller images and batches, not another kind of anything. Learning
 # rates are low where large steps on a few images would amplify a rounding to another run.
 _IMAGES = "data.shape=[3,32,32] data.count=48 data.batch_size=4"
-_MAPS = f"model.width=4 model.depth=0.1 optimizer.lr=1e-3 {_IMAGES}"
+_MAPS = f"model.width=4 model.depth=0.1 optimizer.lr=1e-4 {_IMAGES}"
 SMALL = {
     "cifar10_resnet18": "model.width=4 model.depth=0.5 train.epochs=19 optimizer.lr=1e-4 "
     "data={name='images',folder='FOLDER',held_out='FOLDER',shape=[3,16,16],classes=2,batch_size=8,crop=4,flip=true}",

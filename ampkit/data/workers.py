@@ -79,7 +79,10 @@ def processes(
         cure = "define its classes and functions at the top of a module, or use threads: no multiprocessing_context"
         raise ArgumentError("DataLoader", "a dataset that can be pickled for processes", str(error), cure) from None
     context = multiprocessing.get_context(context) if isinstance(context, str) else context
-    return ProcessPoolExecutor(count, context, _begin, (task, context.Value("i", 0)))
+    numbers = context.SimpleQueue()  # a shared Value may be the memory of an older one, which a late process changes
+    for number in range(count):
+        numbers.put(number)
+    return ProcessPoolExecutor(count, context, _begin, (task, numbers))
 
 
 def check_context(context: Any) -> None:
@@ -95,16 +98,14 @@ def check_context(context: Any) -> None:
 _task: list[Any] = []
 
 
-def _begin(task: bytes, started: Any) -> None:
+def _begin(task: bytes, numbers: Any) -> None:
     # Ctrl-C reaches the whole group of processes: the one that started this ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if blas.settable():
         blas.set_num_threads(1)
     make, given, begin = pickle.loads(task)
-    with started.get_lock():
-        number = started.value
-        started.value += 1
+    number = numbers.get()
     if begin is not None:
         begin(number)
     _task[:] = [make, given]
