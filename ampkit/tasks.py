@@ -46,14 +46,13 @@ class Task:
 
 CLASSIFY = Task(-1, "samples")
 WRITE = Task(-1, "tokens")  # of text, the next ones or the hidden ones
-SEGMENT = Task(1, "samples")  # a class per pixel
-LISTEN = Task(1, "samples")  # a letter per step of time
+PLACES = Task(1, "samples")  # a class per pixel, a letter per step of time
 
 _TASKS = {
     sections.GPT: WRITE,
     sections.BERT: WRITE,
-    sections.Segmentation: SEGMENT,
-    sections.Wav2Letter: LISTEN,
+    sections.Segmentation: PLACES,
+    sections.Wav2Letter: PLACES,
 }
 
 

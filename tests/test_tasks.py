@@ -39,15 +39,15 @@ def test_tokens_that_are_not_to_be_guessed_do_not_count():
 def test_a_class_per_pixel_or_step_of_time_has_the_classes_along_axis_1(shape):
     logits, targets = DRAW.randn(2, 3, *shape).astype(np.float32), DRAW.randint(0, 3, (2, *shape))
     expected = by_hand(np.moveaxis(logits, 1, -1).reshape(-1, 3), targets.ravel())
-    assert tasks.SEGMENT.score(tensor(logits), tensor(targets)) == pytest.approx(expected)
+    assert tasks.PLACES.score(tensor(logits), tensor(targets)) == pytest.approx(expected)
 
 
 def test_a_second_answer_adds_half_of_its_loss_and_is_not_scored():
     logits, targets = DRAW.randn(2, 2, 3, 4, 5).astype(np.float32), DRAW.randint(0, 3, (2, 4, 5))
     answer = {"out": tensor(logits[0]), "aux": tensor(logits[1])}
     main, aux = (by_hand(np.moveaxis(each, 1, -1).reshape(-1, 3), targets.ravel()) for each in logits)
-    assert tasks.SEGMENT.loss(answer, tensor(targets)).item() == pytest.approx(main[0] + 0.5 * aux[0], rel=1e-6)
-    assert tasks.SEGMENT.score(answer, tensor(targets)) == pytest.approx(main)
+    assert tasks.PLACES.loss(answer, tensor(targets)).item() == pytest.approx(main[0] + 0.5 * aux[0], rel=1e-6)
+    assert tasks.PLACES.score(answer, tensor(targets)) == pytest.approx(main)
 
 
 @pytest.mark.parametrize(

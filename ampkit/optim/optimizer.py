@@ -76,6 +76,9 @@ class Optimizer:
             need(type(self).__name__, options, key)
         if "betas" in self.device_keys:
             need_betas(type(self).__name__, options)
+        rounding = options.get("stochastic_rounding", False)
+        if not isinstance(rounding, bool):  # "false" would be true
+            raise ArgumentError(type(self).__name__, "stochastic_rounding True or False", repr(rounding))
 
     # groups
 

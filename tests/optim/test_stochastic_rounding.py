@@ -9,7 +9,7 @@ import pytest
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.arena import Run
-from ampkit.core.errors import StateError
+from ampkit.core.errors import ArgumentError, StateError
 from ampkit.core.primitive import reference_only
 from ampkit.core.quiet import quietly
 from ampkit.flat import Draw, narrow_at_random
@@ -201,3 +201,9 @@ def test_what_memory_holds_is_settled_when_the_optimizer_is_made():
     optimizer.load_state_dict(with_masters.state_dict())  # its float32 values are left out
     assert optimizer.param_groups[0]["stochastic_rounding"] is True
     assert optimizer.param_groups[0]["momentum"] == 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_a_word_is_no_answer_to_whether_to_round_at_random(kind):
+    with pytest.raises(ArgumentError, match="needs stochastic_rounding True or False, got 'false'"):
+        kind([nn.Parameter(ampkit.zeros(2))], stochastic_rounding="false")
