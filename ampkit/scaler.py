@@ -35,10 +35,10 @@ class _ScaleLoss:
 
     name = "scale_loss"
 
-    def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
         return (dys[0] * node.saved,)
 
-    def replay(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
+    def replay(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
         return (dys[0] * Taped(Tensor(node.saved)),)
 
     def needs(self, node: Node) -> tuple[DType | None, ...]:

@@ -198,11 +198,11 @@ class _Call:
     def needs(self, node: Node) -> tuple[None, ...]:
         return (None,) * len(node.edges)
 
-    def vjp(self, node: Node, dys: list[Any], sweep: Any) -> list[Any]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Any) -> list[Any]:
         given = [None if dy is None else Tensor(dy) for dy in dys]
         return [None if found is None else found.array for found in self._gradients(node, given)]
 
-    def replay(self, node: Node, dys: list[Any], sweep: Any) -> list[Any]:
+    def replay(self, node: Node, dys: list[Any], needs: Any, sweep: Any) -> list[Any]:
         given = [None if dy is None else dy.tensor for dy in dys]
         return [None if found is None else Taped(found) for found in self._gradients(node, given)]
 
@@ -258,7 +258,7 @@ class _Once:
     def __init__(self, name: str):
         self.name = name
 
-    def vjp(self, node: Node, dys: list[Any], sweep: Any) -> NoReturn:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Any) -> NoReturn:
         needs = "a backward that can be differentiated"
         raise StateError(self.name, needs, "one that is marked with @once_differentiable")
 

@@ -17,14 +17,15 @@ def fit(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None)
 
     Raises ShapeError, with the name of the node's op, for a gradient that broadcasting cannot explain.
     """
-    if isinstance(gradient, (np.generic, float, int)):  # NumPy's arithmetic turns a 0-d array into a scalar
+    if type(gradient) is not np.ndarray and isinstance(gradient, (np.generic, float, int)):
+        # NumPy's arithmetic turns a 0-d array into a scalar.
         gradient = np.asarray(gradient, None if isinstance(gradient, np.generic) else float64)
     if getattr(gradient, "shape", None) != shape:
         lead = _lead(node, gradient, shape)
         axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
         gradient = (_sum_over if _is_taped(gradient) else sum_over)(gradient, axes).reshape(shape)
     for dtype in dtypes:
-        if dtype is not None:
+        if dtype is not None and gradient.dtype != dtype:
             gradient = _as(gradient, dtype)
     return gradient
 

@@ -102,14 +102,14 @@ class Op:
 
     # its backward
 
-    def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
-        """The gradients of `node`'s inputs, given those of its outputs."""
+    def vjp(self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], sweep: Sweep) -> tuple[Any, ...]:
+        """The gradients of `node`'s inputs in the dtypes `needs`, given those of its outputs."""
         self._check_versions(node)
         assert self.backward_primitive is not None
         dy = filled(node, dys)
         one = dy[0] if type(dy) is tuple else dy
-        params = dict(zip(self.signature.param_names, node.params, strict=True))
-        saved, primitive, needs = node.saved, self.backward_primitive, self.needs(node)
+        params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
+        saved, primitive = node.saved, self.backward_primitive
         body = node.body.own_backward or primitive.reference
         if body is primitive.reference and (type(one) is not np.ndarray or one.size >= primitive.least):
             body = primitive.pick(backends.of(one).name, dy, saved, needs, **params)
@@ -131,6 +131,8 @@ class Op:
 
     def each(self, gradients: Any, node: Node) -> tuple[Any, ...]:
         """What a backward returned, as one gradient per input. Raises ArgumentError for too few or too many."""
+        if type(gradients) is tuple and len(gradients) == len(node.edges):
+            return gradients
         found: tuple[Any, ...] = tuple(gradients) if isinstance(gradients, (tuple, list)) else (gradients,)
         if len(found) > len(node.edges) or any(node.edges[len(found) :]):  # indices at the end may be left out
             wanted = f"{len(node.edges)} gradients, one per tensor input, None where there is none"
@@ -138,17 +140,19 @@ class Op:
         return found
 
     def _check_versions(self, node: Node) -> None:
-        names = [*map(self.signature.name_of, range(len(node.edges))), "out"]
-        for name, version in zip(names, (*node.versions, node.result), strict=True):
-            if version[0] > node.serial and name in node.saved.__dict__:
+        for position, version in enumerate((*node.versions, node.result)):
+            if version[0] <= node.serial:
+                continue
+            name = self.signature.name_of(position) if position < len(node.edges) else "out"
+            if name in node.saved.__dict__:
                 what = f"`{name}` of {self.name} changed in place since"
                 cure = "call backward before optimizer.step() and other changes in place"
                 raise StateError("backward", "the values that the forward read", what, cure)
 
-    def replay(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
+    def replay(self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], sweep: Sweep) -> tuple[Any, ...]:
         """`vjp` over taped arrays, recorded in its turn: see core/second.py."""
         self._check_versions(node)
-        return second.replay(self, node, dys)
+        return second.replay(self, node, dys, needs)
 
     # its plans
 

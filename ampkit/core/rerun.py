@@ -25,7 +25,7 @@ class _Recompute:
 
     name = "recompute"
 
-    def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
         if any(version[0] > node.serial for version in node.versions):
             raise _changed("an argument")
         since = tick()

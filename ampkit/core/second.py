@@ -17,7 +17,7 @@ from .tape import Node, alias, grad
 from .tensor import Tensor
 
 
-def replay(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
+def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...]) -> tuple[Any, ...]:
     """The gradients of `node`'s inputs as taped arrays, given taped gradients of its outputs."""
     items, compute = node.saved.__dict__, node.plan.compute
     linked = _linked(op, node)
@@ -26,7 +26,7 @@ def replay(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
         return _replay_forward(op, node, dys, linked)
     saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
     params = dict(zip(op.signature.param_names, node.params, strict=True))
-    gradients = op.backward_primitive.reference.run(_taped(filled(node, dys), compute), saved, op.needs(node), **params)
+    gradients = op.backward_primitive.reference.run(_taped(filled(node, dys), compute), saved, needs, **params)
     return op.each(gradients, node)  # type: ignore[no-any-return]
 
 

@@ -69,7 +69,7 @@ class _Alias:
 
     name = "alias"
 
-    def vjp(self, node: Node, dys: list[Any], sweep: Sweep) -> tuple[Any, ...]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
         return (dys[0],)
 
     replay = vjp
@@ -181,10 +181,11 @@ class Sweep:
             )
         if node.tag is not None and self.tag is not None:
             raise mixed_scales("backward")
-        gradients = node.op.replay(node, dys, self) if self.taped else node.op.vjp(node, dys, self)
+        needs = node.op.needs(node)
+        gradients = (node.op.replay if self.taped else node.op.vjp)(node, dys, needs, self)
         if not self.retain:
             node.saved = None
-        for edge, gradient, need in zip(node.edges, gradients, node.op.needs(node), strict=False):
+        for edge, gradient, need in zip(node.edges, gradients, needs, strict=False):
             if edge is not None and gradient is not None:
                 source, index, shape, dtype = edge
                 self.add(source, index, fit(node, gradient, shape, need, dtype), node.tag or self.tag)
