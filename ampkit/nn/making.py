@@ -16,7 +16,8 @@ def new(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Parame
     wanted = dtypes.float32 if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
         raise DTypeError("Parameter", "a floating-point dtype", wanted.name)
-    return Parameter(Tensor(backends.get(device).empty(shape, wanted)))
+    # Not `empty`: that keeps what it gave for the next array, and an optimizer moves the values to memory of its own.
+    return Parameter(Tensor(backends.get(device).zeros(shape, wanted)))
 
 
 def zeros(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Tensor:
