@@ -23,6 +23,7 @@ from .core.dtypes import bool_
 from .core.errors import NonFiniteError
 from .core.recording import no_grad
 from .core.tensor import Tensor
+from .metrics import Scores
 from .scaler import GradScaler
 from .tasks import Task
 
@@ -47,11 +48,13 @@ class StepRow:
 
 @dataclass(frozen=True)
 class EvalRow:
-    """An evaluation after `step` steps: mean loss in nats, and the fraction of targets guessed right."""
+    """An evaluation after `step` steps: the scores of its task, see `metrics.Scores`."""
 
     step: int
     val_loss: float
-    accuracy: float
+    accuracy: float | None = None
+    mean_iou: float | None = None
+    char_error_rate: float | None = None
 
 
 Row = StepRow | EvalRow
@@ -79,7 +82,7 @@ def step(
 ) -> Outcome:
     """One update from the mean gradient of `batches`.
 
-    loss_of(inputs, targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
+    loss_of(inputs, *targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
     grad_clip: the largest norm of the gradients, unscaled. measure: give their norm also where nothing is clipped.
     Raises ScaleCollapseError if the loss scale has fallen too far.
     """
@@ -104,19 +107,16 @@ def step(
 
 def evaluate(
     model: nn.Module, batches: Iterator[Batch], region: AbstractContextManager[Any], task: Task = tasks.CLASSIFY
-) -> tuple[float, float]:
-    """(mean loss, fraction of targets guessed right) over `batches`, in eval mode, nothing recorded."""
-    total = right = seen = 0.0
+) -> Scores:
+    """The scores of `model` over `batches`, in eval mode, nothing recorded; the host reads them at the end alone."""
+    judge = task.judge()
     model.eval()
     with no_grad():
-        for inputs, targets in batches:
+        for inputs, *targets in batches:
             with region:
-                loss, hits, counted = task.score(model(inputs), targets)
-            total += loss * counted
-            right += hits
-            seen += counted
+                judge.add(*task.shown(model(inputs), *targets))
     model.train()
-    return total / seen, right / seen
+    return judge.scores()
 
 
 class _StoppedError(Exception):
@@ -276,8 +276,8 @@ class Run:
         if not math.isfinite(loss) and not self.scaler.is_enabled():
             raise self._not_finite(f"step {number}", loss, float(self.optimizer.param_groups[0]["lr"]))
 
-    def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self._task.loss(self.model(inputs), targets)
+    def _loss(self, inputs: Tensor, *targets: Tensor) -> Tensor:
+        return self._task.loss(self.model(inputs), *targets)
 
     def _not_finite(self, where: str, loss: float, lr: float) -> NonFiniteError:
         cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"
