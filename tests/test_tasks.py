@@ -51,15 +51,15 @@ def test_tokens_that_are_not_to_be_guessed_do_not_count():
 
 
 def test_a_class_per_pixel_is_judged_by_the_mean_intersection_over_union_too():
-    wanted = np.array([[[0, 0, 1, 1]], [[2, 2, -100, 0]]])
-    guessed = np.array([[[0, 1, 1, 1]], [[2, 0, 3, 0]]])  # class 3 is guessed only where nothing counts
-    logits = np.moveaxis(np.eye(5, dtype=np.float32)[guessed], 3, 1)
-    # 0: both 2, either 4. 1: both 2, either 3. 2: both 1, either 2. 3 and 4 do not occur.
-    expected = (2 / 4 + 2 / 3 + 1 / 2) / 3
+    wanted = np.array([[[0, 0, 1, 1, 0]], [[2, 2, -100, 0, 2]]])
+    guessed = np.array([[[0, 1, 1, 1, 0]], [[2, 0, 3, 0, 4]]])  # class 3 is guessed only where nothing counts
+    logits = np.moveaxis(np.eye(6, dtype=np.float32)[guessed], 3, 1)
+    # 0: both 3, either 5. 1: both 2, either 3. 2: both 1, either 3. 4 is guessed alone. 3 and 5 do not occur.
+    expected = (3 / 5 + 2 / 3 + 1 / 3 + 0) / 4
     for parts in ([slice(0, 2)], [slice(0, 1), slice(1, 2)]):
         found = judged(tasks.PIXELS, *((tensor(logits[part]), wanted[part]) for part in parts))
         assert found.mean_iou == pytest.approx(expected)
-        assert found.accuracy == pytest.approx(5 / 7)
+        assert found.accuracy == pytest.approx(6 / 9)
 
 
 def test_nothing_to_judge_is_no_number():

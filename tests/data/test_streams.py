@@ -21,23 +21,23 @@ class Kept(IterableDataset):
     """0 to n - 1, and a place of its own."""
 
     def __init__(self, count):
-        self.count, self.next, self.given = count, 0, 0
+        self.count, self.place, self.given = count, {"next": 0}, 0
 
     def __iter__(self):
-        while self.next < self.count:
-            self.next += 1
+        while self.place["next"] < self.count:
+            self.place["next"] += 1
             self.given += 1
-            yield self.next - 1
-        self.next = 0
+            yield self.place["next"] - 1
+        self.place["next"] = 0
 
     def __len__(self):
         return self.count
 
     def state_dict(self):
-        return {"next": self.next}
+        return self.place  # itself: a loader that kept no copy would see it change
 
     def load_state_dict(self, state):
-        self.next = state["next"]
+        self.place = state
 
 
 def numbers(batches):
@@ -109,11 +109,12 @@ def test_processes_that_stay_begin_every_epoch_anew():
     assert len(set(pids[0])) == 2
 
 
+@pytest.mark.parametrize("items", [9, 10])
 @pytest.mark.parametrize(("dataset", "count"), [(Counted, 0), (Counted, 2), (Kept, 0)])
 @pytest.mark.parametrize("taken", range(5))
-def test_a_run_goes_on_with_the_very_next_batch(dataset, count, taken):
+def test_a_run_goes_on_with_the_very_next_batch(dataset, count, taken, items):
     def loader():
-        return DataLoader(dataset(9), 2, num_workers=count)
+        return DataLoader(dataset(items), 2, num_workers=count)
 
     whole, cut = numbers(loader()), loader()
     source = iter(cut)
