@@ -17,6 +17,7 @@ from . import cuda
 from .config import Recipe
 from .core import errors
 from .core.errors import AmpkitError
+from .metrics import Scores
 from .train import EvalRow, Row, StepRow, fit
 
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -47,8 +48,8 @@ class Result:
     step_seconds: the median over steps, the first left out. seconds: all steps, evaluations left out.
     wall_seconds: the whole process, start included. peak_bytes: the most physical memory the process held.
     run_bytes: by how much that is above what it held before it built anything. Both are None where the system does
-    not tell. device_bytes: the most that arrays on the GPU held; None on a CPU. val_loss (nats), accuracy (a
-    fraction), scale: at the end. skipped: steps. error: why it failed, or None.
+    not tell. device_bytes: the most that arrays on the GPU held; None on a CPU. val_loss, accuracy, mean_iou,
+    char_error_rate: see `metrics.Scores`; scale: all at the end. skipped: steps. error: why it failed, or None.
     """
 
     dtype: str
@@ -60,6 +61,8 @@ class Result:
     device_bytes: int | None = None
     val_loss: float | None = None
     accuracy: float | None = None
+    mean_iou: float | None = None
+    char_error_rate: float | None = None
     scale: float | None = None
     skipped: int | None = None
     error: str | None = None
@@ -132,7 +135,7 @@ def _result(dtype: str, rows: list[Row], last: dict[str, Any], wall: float) -> R
         found |= {"seconds": steps[-1].seconds, "scale": steps[-1].scale, "skipped": steps[-1].skipped}
         found["step_seconds"] = statistics.median(times or [steps[-1].seconds])
     if evaluations:
-        found |= {"val_loss": evaluations[-1].val_loss, "accuracy": evaluations[-1].accuracy}
+        found |= {name: getattr(evaluations[-1], name) for name in Scores._fields}
     return Result(dtype, **found)
 
 

@@ -54,7 +54,8 @@ class Meter:
     def show(self, row: Row) -> None:
         """Bring a row before the reader's eyes."""
         if isinstance(row, EvalRow):
-            self._evaluation = f"val loss {row.val_loss:.4f}  accuracy {row.accuracy:.2%}"
+            scores = (f"  {word} {value:.2%}" for word, value in _fractions(row))
+            self._evaluation = f"val loss {row.val_loss:.4f}{''.join(scores)}"
         else:
             self._loss = f"loss {row.loss:.4f}  {self._rate(row):,.0f} {self.unit}/s"
             self._scale = f"scale {row.scale:g}  skipped {row.skipped}  " if row.scale != 1 or row.skipped else ""
@@ -86,7 +87,8 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
         table.add_row("training loss", f"{last.loss:.4f}")
     if evaluations:
         table.add_row("validation loss", f"{evaluations[-1].val_loss:.4f} nats")
-        table.add_row("accuracy", f"{evaluations[-1].accuracy:.2%}")
+        for word, value in _fractions(evaluations[-1]):
+            table.add_row(word, f"{value:.2%}")
     if steps and recipe.amp.dtype == "float16":
         table.add_row("loss scale", f"{steps[-1].scale:g}, {steps[-1].skipped} steps skipped")
     table.add_row("run directory", where)
@@ -102,11 +104,19 @@ def comparison(title: str, results: list[Result]) -> Table:
     first = results[0]
     for name, show, ratio in _LINES:
         values = [getattr(result, name) for result in results]
+        if name in _FRACTIONS and values == [None] * len(values):
+            continue
         table.add_row(_WORDS[name], *(show(value) if value is not None else "-" for value in values))
         if ratio and getattr(first, name) and len(results) > 1:
             shares = (f"{value / getattr(first, name):.2f} x" if value is not None else "-" for value in values)
             table.add_row(f"[dim]  to {first.dtype}[/]", *(f"[dim]{share}[/]" for share in shares))
     return table
+
+
+def _fractions(row: EvalRow) -> list[tuple[str, float]]:
+    """The scores that the task has, under their words."""
+    values = ((word, getattr(row, name)) for name, word in _FRACTIONS.items())
+    return [(word, value) for word, value in values if value is not None]
 
 
 def _seconds(value: float) -> str:
@@ -117,6 +127,7 @@ def _bytes(value: int) -> str:
     return f"{value / 2**20:.0f} MiB"
 
 
+_FRACTIONS = {"accuracy": "accuracy", "mean_iou": "mean IoU", "char_error_rate": "character error rate"}
 _WORDS = {
     "step_seconds": "time per step (median)",
     "seconds": "training time",
@@ -125,7 +136,7 @@ _WORDS = {
     "run_bytes": "  of it, for the run",
     "device_bytes": "peak memory of arrays on the GPU",
     "val_loss": "validation loss",
-    "accuracy": "accuracy",
+    **_FRACTIONS,
     "scale": "loss scale at the end",
     "skipped": "skipped steps",
 }
@@ -137,7 +148,7 @@ _LINES: list[tuple[str, Any, bool]] = [
     ("run_bytes", _bytes, True),
     ("device_bytes", _bytes, True),
     ("val_loss", "{:.4f}".format, True),
-    ("accuracy", "{:.2%}".format, False),
+    *((name, "{:.2%}".format, False) for name in _FRACTIONS),
     ("scale", "{:g}".format, False),
     ("skipped", str, False),
 ]

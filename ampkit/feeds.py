@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -23,8 +23,8 @@ from .data.pictures import Pictures
 from .data.prefetch import prefetch
 from .models.wav2letter import Wav2Letter
 
-Batch = tuple[Tensor, Tensor]  # inputs, and the integer targets [N] or [N, T]
-Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+Batch = tuple[Tensor, ...]  # inputs, and the targets that the task of the model knows
+Arrays = tuple[np.ndarray[Any, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _read(recipe: Recipe, data: Any, train: Any, test: Any) -> Feed:
     loader = DataLoader(train, size, shuffle=True, generator=random.Stream(recipe.train.seed), **words)
     kept = Subset(test, _spread(len(test), size, recipe.train.eval_batches))
     held_out = DataLoader(kept, size, num_workers=data.workers)
-    return Feed(partial(_forever, loader), lambda: map(_pair, held_out), size, "samples", len(loader))
+    return Feed(partial(_forever, loader), lambda: map(_of_tensors, held_out), size, "samples", len(loader))
 
 
 def _images(recipe: Recipe, data: sections.SyntheticImages) -> Feed:
@@ -128,14 +128,16 @@ def _maps(recipe: Recipe, data: sections.SyntheticMaps) -> Feed:
 
 def _speech(recipe: Recipe, data: sections.SyntheticSpeech) -> Feed:
     assert isinstance(recipe.model, sections.Wav2Letter)
-    frames = Wav2Letter.frames(data.length, recipe.model.input_type)
-    values = synthetic.speech(data.count, recipe.model.num_features, data.length, frames, data.classes, data.seed)
-    return _sampled(recipe, *_parted(values, data.validation))
+    kind = recipe.model.input_type
+    sizes = data.count, recipe.model.num_features, data.length, Wav2Letter.step(kind), data.classes
+    sounds, lengths, letters, counts = synthetic.speech(*sizes, data.seed)
+    frames = np.array([Wav2Letter.frames(length, kind) for length in lengths.tolist()])
+    return _sampled(recipe, *_parted((sounds, frames, letters, counts), data.validation))
 
 
 def _parted(values: Arrays, share: float) -> tuple[Arrays, Arrays]:
     cut = len(values[0]) - max(1, round(len(values[0]) * share))
-    return (values[0][:cut], values[1][:cut]), (values[0][cut:], values[1][cut:])
+    return tuple(each[:cut] for each in values), tuple(each[cut:] for each in values)
 
 
 def _sampled(recipe: Recipe, train: Arrays, test: Arrays) -> Feed:
@@ -145,13 +147,13 @@ def _sampled(recipe: Recipe, train: Arrays, test: Arrays) -> Feed:
     size = recipe.data.batch_size
     loader = DataLoader(_dataset(train), size, shuffle=True, generator=random.Stream(recipe.train.seed))
     kept = _spread(len(test[0]), size, recipe.train.eval_batches)
-    held_out = DataLoader(_dataset((test[0][kept], test[1][kept])), size)
+    held_out = DataLoader(_dataset([each[kept] for each in test]), size)
     unit = tasks.of(recipe.model).unit
     per_batch = size * test[1][0].size if unit == "tokens" else size
-    return Feed(partial(_forever, loader), lambda: map(_pair, held_out), per_batch, unit, len(loader))
+    return Feed(partial(_forever, loader), lambda: map(_of_tensors, held_out), per_batch, unit, len(loader))
 
 
-def _dataset(arrays: Arrays) -> TensorDataset:
+def _dataset(arrays: Iterable[np.ndarray[Any, Any]]) -> TensorDataset:
     return TensorDataset(*map(Tensor, arrays))
 
 
@@ -159,11 +161,11 @@ def _forever(loader: DataLoader, first: int) -> Iterator[Batch]:
     epoch, position = divmod(first, len(loader))
     loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position})
     while True:
-        yield from map(_pair, loader)
+        yield from map(_of_tensors, loader)
 
 
-def _pair(batch: Any) -> Batch:
-    return batch[0], batch[1]
+def _of_tensors(batch: Any) -> Batch:
+    return tuple(batch)
 
 
 def _spread(length: int, size: int, batches: int | None) -> np.ndarray[Any, Any]:

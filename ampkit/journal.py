@@ -62,8 +62,9 @@ class Journal:
             raise FileError("run directory", "one that can be written", got, "give another --run-dir") from error
 
     def write(self, row: Row) -> None:
-        """Add a row."""
-        self._file.write(json.dumps({name: _plain(value) for name, value in asdict(row).items()}) + "\n")
+        """Add a row; a score that its task does not have is left out."""
+        values = {name: _plain(value) for name, value in asdict(row).items() if value is not None}
+        self._file.write(json.dumps(values) + "\n")
         self._file.flush()
 
     def sync(self) -> None:

@@ -1,17 +1,16 @@
-"""Training: one step, and a whole run from a recipe. Both give back what happened and print nothing."""
+"""Training: a whole run from a recipe. It gives back what happened and prints nothing; so do `step` and `evaluate`."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from . import backends, build, nn, ops, optim, tasks
+from . import backends, build, tasks
 from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
@@ -19,12 +18,9 @@ from .capture import compile
 from .checkpoint import Checkpoints, restore, state_of
 from .config import Recipe, continued
 from .core import random
-from .core.dtypes import bool_
 from .core.errors import NonFiniteError
-from .core.recording import no_grad
 from .core.tensor import Tensor
-from .scaler import GradScaler
-from .tasks import Task
+from .steps import Outcome, evaluate, step
 
 
 @dataclass(frozen=True)
@@ -47,76 +43,16 @@ class StepRow:
 
 @dataclass(frozen=True)
 class EvalRow:
-    """An evaluation after `step` steps: mean loss in nats, and the fraction of targets guessed right."""
+    """An evaluation after `step` steps: the scores of its task, see `metrics.Scores`."""
 
     step: int
     val_loss: float
-    accuracy: float
+    accuracy: float | None = None
+    mean_iou: float | None = None
+    char_error_rate: float | None = None
 
 
 Row = StepRow | EvalRow
-
-
-class Outcome(NamedTuple):
-    """What a step did, still on the device.
-
-    loss: the mean of its batches. grad_norm: of the gradients, if asked. skipped: whether they overflowed, a bool.
-    """
-
-    loss: Tensor
-    grad_norm: Tensor | None
-    skipped: Tensor
-
-
-def step(
-    loss_of: Callable[..., Tensor],
-    batches: Sequence[Batch],
-    optimizer: Any,
-    scaler: GradScaler,
-    region: AbstractContextManager[Any],
-    grad_clip: float | None = None,
-    measure: bool = False,
-) -> Outcome:
-    """One update from the mean gradient of `batches`.
-
-    loss_of(inputs, targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
-    grad_clip: the largest norm of the gradients, unscaled. measure: give their norm also where nothing is clipped.
-    Raises ScaleCollapseError if the loss scale has fallen too far.
-    """
-    losses = []
-    for batch in batches:
-        with region:
-            loss = loss_of(*batch)
-            share = loss / len(batches) if len(batches) > 1 else loss
-        scaler.scale(share).backward()
-        losses.append(loss.detach())
-    norm = None
-    if grad_clip is not None or measure:
-        scaler.unscale_(optimizer)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = optim.clip_grad_norm_(parameters, math.inf if grad_clip is None else grad_clip)
-    result = scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    loss, overflow = sum(losses[1:], losses[0]) / len(losses), getattr(result, "overflow", None)
-    return Outcome(loss, norm, ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow)
-
-
-def evaluate(
-    model: nn.Module, batches: Iterator[Batch], region: AbstractContextManager[Any], task: Task = tasks.CLASSIFY
-) -> tuple[float, float]:
-    """(mean loss, fraction of targets guessed right) over `batches`, in eval mode, nothing recorded."""
-    total = right = seen = 0.0
-    model.eval()
-    with no_grad():
-        for inputs, targets in batches:
-            with region:
-                loss, hits, counted = task.score(model(inputs), targets)
-            total += loss * counted
-            right += hits
-            seen += counted
-    model.train()
-    return total / seen, right / seen
 
 
 class _StoppedError(Exception):
@@ -276,8 +212,8 @@ class Run:
         if not math.isfinite(loss) and not self.scaler.is_enabled():
             raise self._not_finite(f"step {number}", loss, float(self.optimizer.param_groups[0]["lr"]))
 
-    def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self._task.loss(self.model(inputs), targets)
+    def _loss(self, inputs: Tensor, *targets: Tensor) -> Tensor:
+        return self._task.loss(self.model(inputs), *targets)
 
     def _not_finite(self, where: str, loss: float, lr: float) -> NonFiniteError:
         cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"

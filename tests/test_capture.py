@@ -337,3 +337,24 @@ def test_a_recipe_on_the_device_reads_it_only_where_it_logs(device):
     for number in range(2, 19):
         run._step(number)
     assert cupy_like.waits[0] == before
+
+
+SPEECH = Path(__file__).parents[1] / "recipes" / "synthetic" / "wav2letter.toml"
+
+
+def speech(*more):
+    small = "width=4, wide=4, input_type='mfcc', num_features=2"
+    words = [f"model={{name='wav2letter', {small}}}", "data.length=32", "data.classes=4", "data.count=12"]
+    words += ["data.batch_size=2", "train.steps=5", "train.log_every=1", "train.device=cuda", "schedule.warmup=0"]
+    return fit(load(SPEECH, [*words, *more]))
+
+
+def test_a_recipe_of_sequences_trains_compiled_as_it_does_eagerly_and_reads_the_device_where_it_logs(device):
+    eager, compiled = (speech("amp.dtype=bfloat16", f"train.compile={word}") for word in ("false", "true"))
+    rows = [[(r.loss, r.grad_norm) for r in run if type(r) is StepRow] for run in (eager, compiled)]
+    assert rows[0] == rows[1]
+    quiet = speech("train.log_every=100")
+    next(iter(quiet))
+    before = cupy_like.waits[0]
+    quiet._step(2)
+    assert cupy_like.waits[0] == before

@@ -25,7 +25,7 @@ ROWS = [
     ),
     ("bodies", {"backends.cuda.mapped"}),  # backends/<name>/<stem>.py: see is_body
     ("services", {"config", "doctor", "capture", "profiler", "checkpoint"}),
-    ("a run", {"tasks", "feeds", "build", "train", "journal", "bench"}),
+    ("a run", {"metrics", "tasks", "feeds", "build", "steps", "train", "journal", "bench"}),
     ("doors", {"cli", "display", "__main__", ""}),
 ]
 DOORS_ALONE = {"rich", "argparse"}

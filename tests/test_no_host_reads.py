@@ -8,7 +8,7 @@ from cuda_on_cpu import cupy_like, emulator
 from cuda_on_cpu.emulated_products import EmulatedProducts
 
 import ampkit
-from ampkit import backends, nn, ops, optim
+from ampkit import backends, nn, ops, optim, tasks
 from ampkit.autograd import Function
 from ampkit.backends.cuda.device import CUDA
 from ampkit.models import cnn
@@ -224,3 +224,27 @@ def test_a_scale_that_collapses_stops_the_training_in_a_later_step():
     training.step(factor=float("inf"))
     with pytest.raises(ampkit.ScaleCollapseError):
         [training.step(factor=float("inf")) for _ in range(2)]
+
+
+def of_pixels(rng):
+    return nn.Conv2d(2, 4, 1), rng.standard_normal((2, 2, 3, 3)).astype(np.float32), rng.integers(0, 4, (2, 3, 3))
+
+
+def of_letters(rng):
+    model = nn.Sequential(nn.Conv1d(2, 4, 1), nn.LogSoftmax(1))
+    letters = np.array([5, 4]), np.array([[1, 2], [3, 0]]), np.array([2, 1])
+    return model, rng.standard_normal((2, 2, 5)).astype(np.float32), *letters
+
+
+@pytest.mark.parametrize(("task", "of"), [(tasks.PIXELS, of_pixels), (tasks.TRANSCRIBE, of_letters)])
+def test_an_evaluation_waits_for_no_batch_before_its_end(task, of):
+    model, *batch = of(np.random.default_rng(0))
+    model, batch = model.to("cuda"), [ampkit.tensor(part, device="cuda") for part in batch]
+    judge = task.judge()
+    with ampkit.no_grad():
+        judge.add(*task.shown(model(batch[0]), *batch[1:]))
+        before = cupy_like.waits[0]
+        for _ in range(2):
+            judge.add(*task.shown(model(batch[0]), *batch[1:]))
+    assert cupy_like.waits[0] == before
+    assert np.isfinite(judge.scores().val_loss)

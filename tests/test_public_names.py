@@ -55,6 +55,7 @@ PLACES = {
     "ampkit.utils.data": """
         TensorDataset DataLoader Dataset Subset ConcatDataset random_split Sampler SequentialSampler RandomSampler
         SubsetRandomSampler WeightedRandomSampler BatchSampler default_collate
+        IterableDataset ChainDataset StackDataset default_convert get_worker_info
     """,
     "ampkit.cuda": """
         is_available device_count current_device get_device_name get_device_capability synchronize empty_cache

@@ -55,7 +55,7 @@ SMALL = {
     "synthetic/vit": "model.num_layers=1 model.hidden_dim=16 model.mlp_dim=16 model.num_heads=2 model.patch_size=8 "
     + _IMAGES,
     "synthetic/wav2letter": "model.width=8 model.wide=8 model.num_features=4 data.length=64 data.count=48 "
-    "data.batch_size=2",
+    "data.batch_size=2 optimizer.lr=1e-4",
     "text_gpt": f"model.n_layer=1 model.n_embd=16 model.block_size=16 data.batch_size=2 data.path={ROOT / 'LICENSE'}",
 }
 

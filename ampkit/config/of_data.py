@@ -158,7 +158,10 @@ class SyntheticMaps(Section):
 
 
 class SyntheticSpeech(Section):
-    """`count` sounds of `length` values, or rows of the model's num_features, with the letter of each step of time."""
+    """`count` sounds of up to `length` values, or rows of the model's num_features, and the letters said in them.
+
+    classes: the blank and the letters. The steps of time of the answer, at least 8, follow from the model.
+    """
 
     name: Literal["synthetic_speech"]
     length: Count = 16000

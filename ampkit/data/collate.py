@@ -12,9 +12,10 @@ from ..core.tensor import Tensor
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Stack items along a new axis 0: tensors, arrays and numbers, also in tuples, lists and dicts.
+    """Stack items along a new axis 0: tensors, arrays and numbers, also in tuples, lists, dicts and named tuples.
 
-    Python floats become float32, integers int64; arrays and NumPy numbers keep their dtype; text is a list.
+    Python floats become float32, integers int64; arrays and NumPy numbers keep their dtype; text is a list. A tuple
+    becomes a list, a named tuple and any other kind of sequence or mapping one of its kind, if that can be made of one.
     Raises ShapeError if shapes or lengths differ, DTypeError for any other type.
     """
     first = batch[0]
@@ -27,10 +28,39 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, str | bytes):
         return list(batch)
     if isinstance(first, Mapping):
-        return {key: default_collate([item[key] for item in batch]) for key in first}
+        return _kind(first, {key: default_collate([item[key] for item in batch]) for key in _keys(batch)})
     if isinstance(first, Sequence):
-        return [default_collate(field) for field in _transposed(batch)]
+        return _kind(first, [default_collate(field) for field in _transposed(batch)])
     raise DTypeError("DataLoader", "tensors, arrays or numbers", type(first).__name__, "give a collate_fn")
+
+
+def default_convert(data: Any) -> Any:
+    """Arrays and NumPy numbers as tensors, also in sequences and mappings; all else as it is."""
+    if isinstance(data, np.ndarray | np.generic) and data.dtype.kind in "biuf":
+        return Tensor(np.asarray(data))
+    if isinstance(data, Mapping):
+        return _kind(data, {key: default_convert(value) for key, value in data.items()})
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        return _kind(data, [default_convert(value) for value in data])
+    return data
+
+
+def _kind(like: Any, made: Any) -> Any:
+    # PyTorch's kinds: those that one argument makes, named tuples of their fields, and of a tuple a list.
+    if isinstance(like, tuple):
+        return type(like)(*made) if hasattr(like, "_fields") else made
+    try:
+        return made if type(like) is type(made) else type(like)(made)
+    except TypeError:  # a range, a defaultdict
+        return made
+
+
+def _keys(batch: Sequence[Mapping[Any, Any]]) -> Any:
+    for item in batch:
+        if item.keys() != batch[0].keys():
+            got = f"{sorted(map(str, batch[0]))} and {sorted(map(str, item))}"
+            raise ShapeError("DataLoader", "items of the same keys in a batch", got, "give a collate_fn")
+    return batch[0]
 
 
 def _stack(arrays: list[Any]) -> Tensor:

@@ -1,9 +1,9 @@
-"""Datasets: items by number, rows of tensors, parts of other datasets and several in a row."""
+"""Datasets: items by number or one after the other, rows of tensors, parts of other datasets, several at once."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
@@ -17,16 +17,28 @@ _Item = TypeVar("_Item", covariant=True)
 
 
 class Dataset(Generic[_Item]):
-    """Items by number: a subclass gives `__getitem__(index)` and `__len__()`."""
+    """Items by number: a subclass gives `__getitem__(index)` and `__len__()`, which has no default, as in PyTorch."""
 
     def __getitem__(self, index: int) -> _Item:
         raise NotImplementedError(f"{type(self).__name__}.__getitem__")
 
-    def __len__(self) -> int:
-        raise NotImplementedError(f"{type(self).__name__}.__len__")
-
     def __add__(self, other: Dataset[Any]) -> ConcatDataset:
         return ConcatDataset([self, other])
+
+
+class IterableDataset(Dataset[_Item]):
+    """Items that come one after the other: a subclass gives `__iter__()`, and `__len__()` where it is known.
+
+    Each worker of a DataLoader iterates: `get_worker_info` tells it which items are its share. A place within it is
+    found again by skipping, or by its `state_dict()` and `load_state_dict(state)`, if it has them: after the last, its
+    `__iter__` begins behind that item; at the end of an iteration it is at its beginning again.
+    """
+
+    def __iter__(self) -> Iterator[_Item]:
+        raise NotImplementedError(f"{type(self).__name__}.__iter__")
+
+    def __add__(self, other: Dataset[Any]) -> ChainDataset:  # type: ignore[override]
+        return ChainDataset([self, other])
 
 
 class BatchDataset(Dataset[Any]):
@@ -93,6 +105,51 @@ class ConcatDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
+
+
+class ChainDataset(IterableDataset[Any]):
+    """One IterableDataset after the other. Raises ArgumentError for another kind."""
+
+    def __init__(self, datasets: Iterable[Any]):
+        super().__init__()
+        self.datasets = datasets
+
+    def __iter__(self) -> Iterator[Any]:
+        for dataset in self.datasets:
+            self._known(dataset)
+            yield from dataset
+
+    def __len__(self) -> int:
+        return sum(len(self._known(dataset)) for dataset in self.datasets)
+
+    def _known(self, dataset: Any) -> Any:
+        if not isinstance(dataset, IterableDataset):
+            cure = "ConcatDataset joins those with indices"
+            raise ArgumentError("ChainDataset", "IterableDatasets", f"a {type(dataset).__name__}", cure)
+        return dataset
+
+
+class StackDataset(Dataset[Any]):
+    """Datasets of one length side by side: item i is a tuple of their items i, or of named ones, a dict.
+
+    Raises ArgumentError for none, for both kinds at once, and for different lengths.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.datasets = args or kwargs
+        held = [*args, *kwargs.values()]
+        if not held or (args and kwargs) or len(set(map(len, held))) != 1:
+            got = f"lengths {list(map(len, held))}" + (", some of them named" if args and kwargs else "")
+            raise ArgumentError("StackDataset", "datasets of one length, all by name or none", got)
+        self._length = len(held[0])
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: dataset[index] for name, dataset in self.datasets.items()}
+        return tuple(dataset[index] for dataset in self.datasets)
+
+    def __len__(self) -> int:
+        return self._length
 
 
 def random_split(dataset: Any, lengths: Sequence[float], generator: random.Stream | None = None) -> list[Subset]:

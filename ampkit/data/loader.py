@@ -6,7 +6,9 @@ a run that was cut off goes on with the very next batch.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,43 +18,49 @@ from numpy.typing import NDArray
 
 from ..core import random
 from ..core.errors import ArgumentError
-from . import workers
+from . import checks, streams, workers
 from .collate import default_collate as default_collate
+from .collate import default_convert
 from .datasets import Dataset as Dataset
+from .datasets import IterableDataset, rows
 from .datasets import TensorDataset as TensorDataset
-from .datasets import rows
 from .samplers import BatchSampler
 
-_Asked = tuple[int, Any, bool]  # epoch, keys, whether it is the last batch
+_Asked = tuple[int, Any]  # epoch, and keys: an array or a list of a batch's, or a single one
+_Batch = tuple[Any, Any, bool]  # with the dataset's place behind it, and whether it is the last of its epoch
 
 
 class DataLoader:
     """Batches of `dataset`, each a list of tensors [batch_size, ...]; a copy, off the tape.
 
-    dataset: anything with `__len__` and `__getitem__`; `collate_fn` (`default_collate`) stacks the items.
-    shuffle: another order in each epoch. drop_last: leave out a last batch that is not full.
+    dataset: anything with `__len__` and `__getitem__`; `collate_fn` (`default_collate`) stacks the items. Or an
+    IterableDataset, whose items come as it gives them; each worker iterates its own copy of it, which gives its share
+    of the items by `get_worker_info`, and their batches come in turns.
+    batch_size: None gives single items, `default_convert`ed and not stacked. shuffle: another order in each epoch.
+    drop_last: leave out a last batch that is not full.
     sampler: an iterable of keys to ask for in its order, batch_sampler: one of lists of keys; each epoch iterates anew.
     generator: the random stream whose next draw fixes all orders of this loader; by default `manual_seed`'s.
     `state_dict` and `load_state_dict` carry the place within a run. Each new iteration is a new epoch, also
-    after one that was left early; only the first after `load_state_dict` goes on within its epoch: of a sampler, which
-    is iterated anew, that skips the batches already seen.
+    after one that was left early; only the first after `load_state_dict` goes on within its epoch: of a sampler or an
+    IterableDataset, which is iterated anew, that skips the batches already seen; without workers, an IterableDataset
+    with a `state_dict` and `load_state_dict` of its own is sent to its place by them.
     num_workers: threads that make batches in advance, prefetch_factor (2) of them each; with 0 the calling thread makes
     them when they are asked for. With multiprocessing_context "spawn" or "forkserver" they are processes, for datasets
-    whose Python would keep threads waiting for each other: dataset, collate_fn and worker_init_fn, which each process
-    calls with its number, are pickled, and so are batches. persistent_workers: keep the processes for the epochs to
-    come. timeout: seconds to wait for a batch. The batches, their order and the place in `state_dict` are the same
-    throughout, unless a dataset draws from `manual_seed`'s stream itself: let such draws follow from the index, as
-    `data.augment` does.
+    whose Python would keep threads waiting for each other: dataset, collate_fn and worker_init_fn are pickled, and so
+    are batches. worker_init_fn: called with its number by each worker. persistent_workers: keep the processes for the
+    epochs to come. timeout: seconds to wait for a batch. The batches, their order and the place in `state_dict` are the
+    same throughout, unless a dataset draws from `manual_seed`'s stream itself: let such draws follow from the index, as
+    `data.augment` does; those of an IterableDataset depend on the number of its workers.
     pin_memory, pin_memory_device and in_order are taken for PyTorch's sake and change no batch.
     Raises ArgumentError for an empty dataset or one without a length, a batch_size below 1, a sampler beside what it
-    decides itself, num_workers below 0, prefetch_factor below 1, another context, and words for workers without any;
-    StateError for a batch that is late or a process that died.
+    decides itself, anything that chooses items of an IterableDataset, num_workers below 0, prefetch_factor below 1,
+    another context, and words for workers without any; StateError for a batch that is late or a process that died.
     """
 
     def __init__(
         self,
         dataset: Any,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
@@ -70,11 +78,15 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
     ):
-        _check_samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
-        _check_workers(num_workers, prefetch_factor, multiprocessing_context)
-        if sampler is None and batch_sampler is None:
-            _check_sizes(dataset, batch_size, drop_last)
-        elif batch_sampler is None:
+        checks.samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
+        checks.workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
+        checks.size(batch_size, drop_last)
+        self._streams = isinstance(dataset, IterableDataset)
+        if self._streams:
+            checks.stream(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
+        elif sampler is None and batch_sampler is None:
+            checks.length(dataset, batch_size, drop_last)
+        elif batch_sampler is None and batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
         if generator is not None and not isinstance(generator, random.Stream):
             got, cure = type(generator).__name__, "give ampkit.Generator().manual_seed(seed)"
@@ -84,8 +96,11 @@ class DataLoader:
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         self.collate_fn, self.generator = collate_fn, generator
         self.timeout, self.worker_init_fn, self.persistent_workers = timeout, worker_init_fn, persistent_workers
-        self.multiprocessing_context, self._pool = multiprocessing_context, None
+        self.multiprocessing_context = multiprocessing_context
+        self._kept: list[Executor] = []  # processes of an epoch that has ended
+        self._iterations = 0
         self.epoch, self.position = 0, 0  # of the next batch
+        self._place: Any = None  # of the dataset, if it keeps one
         self._draw: tuple[int, int] | None = None
         self._resuming = False
 
@@ -93,25 +108,30 @@ class DataLoader:
         """Batches in an epoch."""
         if self.batch_sampler is not None:
             return len(self.batch_sampler)
-        whole, rest = divmod(len(self.dataset), self.batch_size)
+        items = self.dataset if self.sampler is None else self.sampler
+        whole, rest = divmod(len(items), 1 if self.batch_size is None else self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         if self.position and not self._resuming:
             self._seek(self.epoch + 1, 0)
-        self._resuming = False
+        resumed, self._resuming = self._resuming, False
         epoch, position = self.epoch, self.position
-        batches = _with_last(islice(self._batches(epoch), position, None))
-        for batch, last in self._fetched((epoch, *batch) for batch in batches):
+        for batch, place, last in self._streamed(position, resumed) if self._streams else self._asked(epoch, position):
             position += 1
             # Counted before it is handed out: a state saved while batch k is in use goes on with k + 1.
             self._seek(*((epoch + 1, 0) if last else (epoch, position)))
+            self._place = place
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The place of the next batch, the draw behind the orders (None unshuffled), batches per epoch."""
+        """The place of the next batch, the draw behind the orders (None unshuffled), batches per epoch.
+
+        Of an IterableDataset also the number of workers, and its own place, None if it keeps none.
+        """
         draw, batches = self._drawn() if self.shuffle else None, self._length()
-        return {"draw": draw, "epoch": self.epoch, "position": self.position, "batches": batches}
+        place = {"num_workers": self.num_workers, "dataset": self._place} if self._streams else {}
+        return {"draw": draw, "epoch": self.epoch, "position": self.position, "batches": batches, **place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a place that `state_dict` gave.
@@ -125,10 +145,16 @@ class DataLoader:
             got = f"a state of {state['batches']} batches per epoch"
             cure = "use the dataset and the batch_size of the run that saved it"
             raise ArgumentError("DataLoader.load_state_dict", f"{self._length()} batches per epoch", got, cure)
+        count = state.get("num_workers", self.num_workers)
+        if self._streams and count != self.num_workers:
+            cure = "their number decides the order of the batches"
+            raise ArgumentError(
+                "DataLoader.load_state_dict", f"a state of {self.num_workers} workers", f"{count}", cure
+            )
         if state["draw"] is not None:
             self._draw = (int(state["draw"][0]), int(state["draw"][1]))
         self._seek(int(state["epoch"]), int(state["position"]))
-        self._resuming = True
+        self._place, self._resuming = state.get("dataset"), True
 
     def _seek(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
@@ -147,51 +173,93 @@ class DataLoader:
         # Philox has a key of two words: the second sets the shuffles apart from all other draws of the seed.
         return random.generator(seed | (call + 1) << 64, epoch).permutation(len(self.dataset))
 
-    def _batches(self, epoch: int) -> Iterator[Any]:
+    def _keys(self, epoch: int) -> Iterator[Any]:
+        """What to ask the dataset for: keys, or arrays and lists of them."""
         if self.batch_sampler is not None:
             return iter(self.batch_sampler)
+        if self.sampler is not None:
+            return iter(self.sampler)
         order, size = self._order(epoch), self.batch_size
+        if size is None:
+            return iter(order.tolist())
         return (order[i * size : (i + 1) * size] for i in range(len(self)))
 
     def _length(self) -> int | None:
         try:
             return len(self)
-        except TypeError:  # a sampler without a length
+        except (TypeError, NotImplementedError):  # a sampler or a stream without a length
             return None
 
-    def _fetched(self, batches: Iterator[_Asked]) -> Iterator[tuple[Any, bool]]:
-        given, ahead = (self.dataset, self.collate_fn), self.num_workers * (self.prefetch_factor or 1)
+    def _asked(self, epoch: int, position: int) -> Iterator[_Batch]:
+        """The batches of an epoch of a dataset that is asked for keys."""
+        keys = _with_last(islice(self._keys(epoch), position, None))
+        asked = ((epoch, key, self.batch_size is None, last) for key, last in keys)
         if not self.num_workers:
-            return map(partial(_fetch, *given), batches)
-        if self.multiprocessing_context is None:
-            return workers.on_threads(partial(_fetch, *given), batches, self.num_workers, ahead, self.timeout)
-        return self._from_processes(given, batches, ahead)
+            return map(partial(_fetch, self.dataset, self.collate_fn), asked)
+        return self._helped(
+            lambda pools: workers.in_order(partial(pools[0].submit, workers.made), asked, self._ahead, self.timeout)
+        )
 
-    def _from_processes(self, given: Any, batches: Iterator[_Asked], ahead: int) -> Iterator[tuple[Any, bool]]:
-        pool, self._pool = self._pool, None  # a second iteration at the same time has processes of its own
-        if pool is None:
-            context = self.multiprocessing_context
-            pool = workers.processes(_fetch, given, self.num_workers, context, self.worker_init_fn)
+    def _streamed(self, position: int, resumed: bool) -> Iterator[_Batch]:
+        """The batches of an epoch of a dataset that is iterated."""
+        cut = streams.Cut(self.batch_size, self.drop_last, self.collate_fn)
+        if self.num_workers:
+            self._iterations += 1
+            turns = partial(streams.in_turns, iteration=self._iterations, ahead=self._ahead, timeout=self.timeout)
+            batches = islice(self._helped(turns), position, None)
+            yield from ((batch, None, last) for batch, last in _with_last(batches))
+            return
+        if resumed and self._place is not None:
+            self.dataset.load_state_dict(copy.deepcopy(self._place))
+            position = 0
+        placed = islice(streams.placed(self.dataset, cut), position, None)
+        for (items, place), last in _with_last(placed):
+            yield cut.collated(items), streams.place(self.dataset) if last else place, last
+
+    @property
+    def _ahead(self) -> int:
+        return self.num_workers * (self.prefetch_factor or 1)
+
+    def _helped(self, batches: Callable[[list[Executor]], Iterator[Any]]) -> Iterator[Any]:
+        """What workers make of their work: all in one pool, or for a stream, each in one of its own."""
+        pools, self._kept = self._kept or self._pools(), []  # a second iteration at the same time has others
         whole = False
         try:
-            yield from workers.in_order(partial(pool.submit, workers.made), batches, ahead, self.timeout)
+            yield from batches(pools)
             whole = True
         except GeneratorExit:  # left early
             whole = True
             raise
         finally:
-            if whole and self.persistent_workers:
-                self._pool = pool
+            if whole and self.persistent_workers and self.multiprocessing_context is not None:
+                self._kept = pools
             else:
-                pool.shutdown(wait=True, cancel_futures=True)
+                for pool in pools:
+                    pool.shutdown(wait=True, cancel_futures=True)
+
+    def _pools(self) -> list[Executor]:
+        cut = streams.Cut(self.batch_size, self.drop_last, self.collate_fn)
+        make, more = (streams.next_batch, (cut,)) if self._streams else (_fetch, (self.collate_fn,))
+        seed = (self.generator or random.default).seed
+        work = workers.Work(make, self.dataset, more, self.num_workers, self.worker_init_fn, seed)
+        numbers = list(range(self.num_workers))
+        return [self._pool(work, part) for part in ([[n] for n in numbers] if self._streams else [numbers])]
+
+    def _pool(self, work: workers.Work, numbers: list[int]) -> Executor:
+        if self.multiprocessing_context is not None:
+            return workers.on_processes(work, numbers, self.multiprocessing_context)
+        own = copy.copy(work.dataset) if self._streams else work.dataset  # what a worker changes is its own share
+        return workers.on_threads(work._replace(dataset=own), numbers)
 
 
-def _fetch(dataset: Any, collate_fn: Any, asked: _Asked) -> tuple[Any, bool]:
-    """A batch, and whether it is the last of its epoch."""
-    epoch, keys, last = asked
+def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) -> _Batch:
+    """A batch or, asked for a single key, an item; with whether it is the last of its epoch."""
+    epoch, keys, single, last = asked
+    if single:
+        return (collate_fn or default_convert)(dataset[_plain(keys)]), None, last
     if collate_fn is None and (found := rows(dataset, np.asarray(keys), epoch)) is not None:
-        return found, last
-    return (collate_fn or default_collate)([dataset[_plain(key)] for key in keys]), last
+        return found, None, last
+    return (collate_fn or default_collate)([dataset[_plain(key)] for key in keys]), None, last
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
@@ -205,42 +273,3 @@ def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
 
 def _plain(key: Any) -> Any:
     return key.__index__() if hasattr(key, "__index__") else key
-
-
-def _check_samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, drop_last: bool) -> None:
-    if sampler is not None and shuffle:
-        raise ArgumentError("DataLoader", "a sampler or shuffle", "both", "RandomSampler shuffles")
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-        got = f"batch_size={batch_size}, shuffle={shuffle}, sampler={sampler}, drop_last={drop_last} beside it"
-        raise ArgumentError("DataLoader", "a batch_sampler alone, which decides the batches", got)
-
-
-def _check_workers(count: Any, factor: Any, context: Any) -> None:
-    if not isinstance(count, int | np.integer) or count < 0:
-        raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
-    if factor is not None and (not isinstance(factor, int) or factor < 1):
-        raise ArgumentError("DataLoader", "prefetch_factor from 1", repr(factor))
-    if factor is not None and not count:
-        raise ArgumentError("DataLoader", "num_workers from 1 for a prefetch_factor", f"{count}")
-    if context is not None and not count:
-        raise ArgumentError("DataLoader", "num_workers from 1 for a multiprocessing_context", f"{count}")
-    workers.check_context(context)
-
-
-def _check_sizes(dataset: Any, batch_size: Any, drop_last: bool) -> None:
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise ArgumentError("DataLoader", "batch_size of at least 1", repr(batch_size))
-    length = _length(dataset)
-    if length == 0:
-        raise ArgumentError("DataLoader", "a dataset with items", "an empty one")
-    if drop_last and length < batch_size:
-        got = f"{length} items, less than batch_size={batch_size}"
-        raise ArgumentError("DataLoader", "one full batch when drop_last=True", got, "lower batch_size")
-
-
-def _length(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        got = type(dataset).__name__
-        raise ArgumentError("DataLoader", "a dataset with __len__ and __getitem__", got) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,32 +96,63 @@ def maps(
 _RECTANGLES = 4
 
 
-def speech(
-    count: int, features: int, length: int, frames: int, classes: int = 40, seed: int = 0
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Letters that are held for a while, each with a sound of its own: a tone in one feature, in several a spectrum.
+class Speech(NamedTuple):
+    """Sounds and what is said in them.
 
-    -> (sounds [count, features, length] float32, the letter of each frame [count, frames] int64 in 0..classes-1);
-    frames: the steps of time of the answer, spread over those of the input. A letter is held for 3 to 8 of them.
-    Raises ArgumentError for sizes below 1.
+    sounds [count, features, length] float32. lengths [count] int64: of each sound, behind which it is 0. letters
+    [count, most] int64 from 1, behind the end of each 0, the blank. counts [count] int64: how many they are.
     """
-    _need("synthetic.speech", 1, count=count, features=features, length=length, frames=frames, classes=classes)
-    draw = random.generator(seed, 0)
-    begins = np.zeros((count, frames + 1), np.int64)
-    np.put_along_axis(begins, draw.integers(*_HELD, size=(count, frames)).cumsum(axis=1).clip(max=frames), 1, 1)
-    number = begins[:, :frames].cumsum(axis=1)  # of the letter that each frame is in
-    letters = np.take_along_axis(draw.integers(classes, size=(count, frames)), number, 1)
-    heard = letters[:, np.arange(length) * frames // length]
-    if features == 1:  # tones evenly spaced, up to an eighth of the highest frequency that there is
-        angles = np.pi / 8 * (heard + 1) / classes
-        values = np.sqrt(2) * np.sin(angles.cumsum(axis=1))[:, None]
-    else:
-        values = np.moveaxis(draw.standard_normal((classes, features), np.float32)[heard], 2, 1)
-    noise = draw.standard_normal((count, features, length), np.float32)
-    return (values + 0.5 * noise).astype(np.float32), letters
+
+    sounds: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+    letters: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
-_HELD = (3, 9)
+def speech(count: int, features: int, length: int, step: int, classes: int = 40, seed: int = 0) -> Speech:
+    """Sequences of letters, 1 to classes - 1, each with a sound of its own: a tone in one feature, in more a spectrum.
+
+    step: values of a sound for each step of time of the answer. A letter takes 2 to 4 of these, the first of them
+    silent, so that the same letter twice is heard as two; sounds take from half of `length` to all of it, with noise.
+    Raises ArgumentError for sizes below 1, fewer than 2 classes, and a length below 8 steps.
+    """
+    _need("synthetic.speech", 1, count=count, features=features, step=step)
+    _need("synthetic.speech", 2, classes=classes)
+    _need("synthetic.speech", 2 * _LONGEST * step, length=length)
+    draw, steps = random.generator(seed, 0), length // step
+    ends = draw.integers(_SHORTEST, _LONGEST + 1, size=(count, steps)).cumsum(axis=1)
+    counts = (ends <= draw.integers(steps // 2, steps + 1, size=(count, 1))).sum(axis=1)
+    letters = draw.integers(1, classes, size=(count, steps))
+    letters[np.arange(steps) >= counts[:, None]] = 0
+    lengths = np.take_along_axis(ends, counts[:, None] - 1, 1)[:, 0] * step
+    heard = np.zeros((count, length), np.int64)
+    heard[:, : steps * step] = np.repeat(_said(letters, ends), step, axis=1)
+    values = _sound(draw, heard, features, classes) + 0.5 * draw.standard_normal((count, features, length), np.float32)
+    inside = np.arange(length) < lengths[:, None]
+    return Speech(np.where(inside[:, None], values, 0).astype(np.float32), lengths, letters[:, : counts.max()], counts)
+
+
+_SHORTEST, _LONGEST = 2, 4  # steps of time that a letter takes
+
+
+def _said(letters: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The letter of each step of time, 0 in the first of each letter and behind the last. [n, steps] -> [n, steps]."""
+    steps = letters.shape[1]
+    begins = np.zeros((len(letters), ends.max() + 1), np.int64)
+    np.put_along_axis(begins, ends, 1, 1)
+    begins[:, 0] = 1
+    number = begins[:, :steps].cumsum(axis=1) - 1
+    return np.where(begins[:, :steps] == 1, 0, np.take_along_axis(letters, number, 1))
+
+
+def _sound(draw: np.random.Generator, heard: NDArray[np.int64], features: int, classes: int) -> NDArray[np.floating]:
+    """[n, length] letters -> [n, features, length]; silence is 0."""
+    if features > 1:
+        spectra = draw.standard_normal((classes, features), np.float32)
+        spectra[0] = 0
+        return np.moveaxis(spectra[heard], 2, 1)
+    angles = np.pi / 8 * heard / classes  # tones evenly spaced, up to an eighth of the highest frequency that there is
+    return (np.sqrt(2) * np.sin(angles.cumsum(axis=1)) * (heard > 0))[:, None]
 
 
 def _walks(draw: np.random.Generator, count: int, length: int, vocabulary: int) -> NDArray[np.int64]:

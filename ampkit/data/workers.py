@@ -5,22 +5,51 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import copy_context
 from itertools import islice
 from multiprocessing import connection
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..backends.cpu import threads as blas
 from ..core.errors import ArgumentError, StateError
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
+
+
+class Work(NamedTuple):
+    """What workers do: make(dataset, *more, key) for each key that they are given.
+
+    count: how many there are. begin: called in each with its number before it does anything. seed: of the first.
+    """
+
+    make: Callable[..., Any]
+    dataset: Any
+    more: tuple[Any, ...] = ()
+    count: int = 1
+    begin: Callable[[int], Any] | None = None
+    seed: int = 0
+
+
+class WorkerInfo(NamedTuple):
+    """What a worker knows of itself: its number, how many there are, a seed of its own, the dataset it works on."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """About the worker that calls; None outside of any. By it an IterableDataset knows which share it is to give."""
+    return getattr(_own, "info", None)
 
 
 def in_order(
@@ -50,39 +79,37 @@ def in_order(
             future.cancel()
 
 
-def on_threads(
-    make: Callable[[_Key], _Value], keys: Iterable[_Key], threads: int, ahead: int, timeout: float = 0
-) -> Iterator[_Value]:
-    """make(key) for each key, by `threads` threads in the caller's context, so that a dataset sees its autocast.
-
-    What is under way when the iterator ends is waited for. See `in_order`.
-    """
-    pool = ThreadPoolExecutor(threads, "ampkit-loader")
-    try:
-        yield from in_order(lambda key: pool.submit(copy_context().run, make, key), keys, ahead, timeout)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def on_threads(work: Work, numbers: Sequence[int]) -> Executor:
+    """Workers of these numbers, each a thread; what they make sees the caller's context, its autocast among others."""
+    return _Threads(len(numbers), "ampkit-loader", _become_next, (work, _queued(queue.SimpleQueue, numbers)))
 
 
-def processes(
-    make: Callable[..., Any], given: tuple[Any, ...], count: int, context: Any, begin: Callable[[int], Any] | None
-) -> ProcessPoolExecutor:
-    """A pool of `count` processes, in which `made(key)` is make(*given, key).
+class _Threads(ThreadPoolExecutor):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return super().submit(copy_context().run, fn, *args, **kwargs)
 
-    context: "spawn" or "forkserver", or one of multiprocessing's of these kinds. begin: called in each process with its
-    number. They leave Ctrl-C to the process that started them, end when that does, and use one BLAS thread each.
+
+def on_processes(work: Work, numbers: Sequence[int], context: Any) -> Executor:
+    """Workers of these numbers, each a process of `context`: "spawn", "forkserver", or multiprocessing's of these.
+
+    They leave Ctrl-C to the process that started them, end when that does, and use one BLAS thread each.
     Raises ArgumentError for what cannot be sent to another process.
     """
     try:
-        task = pickle.dumps((make, given, begin))
+        task = pickle.dumps(work)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         cure = "define its classes and functions at the top of a module, or use threads: no multiprocessing_context"
         raise ArgumentError("DataLoader", "a dataset that can be pickled for processes", str(error), cure) from None
     context = multiprocessing.get_context(context) if isinstance(context, str) else context
-    numbers = context.SimpleQueue()  # a shared Value may be the memory of an older one, which a late process changes
-    for number in range(count):
-        numbers.put(number)
-    return ProcessPoolExecutor(count, context, _begin, (task, numbers))
+    # A shared Value may be the memory of an older one, which a late process changes: a queue is this pool's alone.
+    return ProcessPoolExecutor(len(numbers), context, _begin, (task, _queued(context.SimpleQueue, numbers)))
+
+
+def _queued(make: Callable[[], Any], numbers: Sequence[int]) -> Any:
+    made = make()
+    for number in numbers:
+        made.put(number)
+    return made
 
 
 def check_context(context: Any) -> None:
@@ -93,9 +120,20 @@ def check_context(context: Any) -> None:
         raise ArgumentError("DataLoader", "multiprocessing_context 'spawn' or 'forkserver'", repr(method), cure)
 
 
-# what a process runs
+# what a worker runs
 
-_task: list[Any] = []
+_own = threading.local()  # its work, its info, and how it failed to begin; a process works in one thread
+
+
+def _become_next(work: Work, numbers: Any) -> None:
+    number = numbers.get()
+    _own.work, _own.failed = work, None
+    _own.info = WorkerInfo(number, work.count, work.seed + number, work.dataset)
+    try:
+        if work.begin is not None:
+            work.begin(number)
+    except Exception as error:  # it comes out of the first batch
+        _own.failed = error
 
 
 def _begin(task: bytes, numbers: Any) -> None:
@@ -104,11 +142,7 @@ def _begin(task: bytes, numbers: Any) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if blas.settable():
         blas.set_num_threads(1)
-    make, given, begin = pickle.loads(task)
-    number = numbers.get()
-    if begin is not None:
-        begin(number)
-    _task[:] = [make, given]
+    _become_next(pickle.loads(task), numbers)
 
 
 def _end_with_parent() -> None:
@@ -119,6 +153,7 @@ def _end_with_parent() -> None:
 
 
 def made(key: Any) -> Any:
-    """In a process of the pool: the value of a key."""
-    make, given = _task
-    return make(*given, key)
+    """In a worker: the value of a key."""
+    if _own.failed is not None:
+        raise _own.failed
+    return _own.work.make(_own.work.dataset, *_own.work.more, key)

@@ -47,6 +47,16 @@ class Wav2Letter(nn.Module):
         )
         first = nn.Sequential(*_active(num_features, width, *_WAVE)) if wave else None
         self.acoustic_model = acoustic if first is None else nn.Sequential(first, acoustic)
+        self._begin()
+
+    def _begin(self) -> None:
+        # Through eleven ReLUs without a norm between them a signal lasts only in this scale (He et al. 2015,
+        # arXiv:1502.01852, eq. 10); and a letter whose logits begin below the last ReLU's kink would never change.
+        *inner, last = [layer for layer in self.modules() if isinstance(layer, nn.Conv1d)]
+        for layer in inner:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+        nn.init.constant_(last.bias, 2.0)
 
     @staticmethod
     def frames(length: int, input_type: str = "waveform") -> int:
@@ -60,6 +70,11 @@ class Wav2Letter(nn.Module):
             if left < 1:
                 raise ShapeError("Wav2Letter", "an input long enough for a step of time", f"a length of {length}")
         return left
+
+    @staticmethod
+    def step(input_type: str = "waveform") -> int:
+        """How many values of an input a step of time of the answer stands for."""
+        return _HALVING[1] * (_WAVE[1] if input_type == "waveform" else 1)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 3 or x.shape[1] != self.num_features:

@@ -6,19 +6,30 @@ Classes are axis 1, or the only axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .. import backends
 from ..core.dtypes import is_float
-from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
-from ..core.replay import Taped, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
+from .labels import (
+    INTEGERS,
+    along,
+    check_classes,
+    check_mean,
+    check_weight,
+    class_axis,
+    hot,
+    labels_of,
+    picked,
+    shares,
+    slopes,
+    sorted_out,
+)
 from .softmax import peak
 from .sums import check_reduction
 
@@ -59,12 +70,12 @@ def cross_entropy_(
     shift = peak(input, axis)
     shifted = input - shift
     log = np.log(np.exp(shifted).sum(axis, keepdims=True))
-    loss = (1 - label_smoothing) * (log - _pick(shifted, labels, axis))
+    loss = (1 - label_smoothing) * (log - picked(shifted, labels, axis))
     share = shares(weight, labels, counts, input, axis)
     loss *= share
     if label_smoothing:
         spread = log - shifted
-        spread *= 1 if weight is None else _along(weight, input, axis)
+        spread *= 1 if weight is None else along(weight, input, axis)
         loss += counts * spread.sum(axis, keepdims=True) * (label_smoothing / classes)
     loss = np.where(counts, loss, 0)
     out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.squeeze(axis)
@@ -76,7 +87,7 @@ def cross_entropy_(
 
 @cross_entropy_.check
 def cross_entropy_check(input, target, weight, ignore_index, reduction, label_smoothing):
-    _check_classes("cross_entropy", input, target, weight, reduction)
+    check_classes("cross_entropy", input, target, weight, reduction)
     _check_smoothing(label_smoothing)
 
 
@@ -96,11 +107,11 @@ def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoo
         dx *= hit + slope * (label_smoothing / classes * total)
         np.put_along_axis(dx, labels, np.take_along_axis(dx, labels, axis) - hit, axis)
         if label_smoothing:
-            dx -= slope * (label_smoothing / classes) * (1 if weight is None else _along(weight, x, axis))
+            dx -= slope * (label_smoothing / classes) * (1 if weight is None else along(weight, x, axis))
     if needs[2] is not None:
         loss = (1 - label_smoothing) * (saved.lse - np.take_along_axis(x, labels, axis))
         loss = slope * (loss - saved.out if reduction == "mean" else loss)
-        dw = np.where(_hot(labels, classes, axis), loss, 0)
+        dw = np.where(hot(labels, classes, axis), loss, 0)
         if label_smoothing:
             dw = dw + slope * (saved.lse - x) * (label_smoothing / classes)
         dw = dw.sum(tuple(i for i in range(x.ndim) if i != axis))
@@ -126,14 +137,11 @@ def cross_entropy_probabilities_check(input, target, weight, reduction, label_sm
     check_reduction(where, reduction)
     if input.ndim < 1 or np.shape(target) != input.shape:
         raise ShapeError(
-            where, f"probabilities of the input's shape {tuple(input.shape)}", f"{tuple(np.shape(target))}", _LABELS
+            where, f"probabilities of the input's shape {tuple(input.shape)}", f"{tuple(np.shape(target))}", INTEGERS
         )
-    _check_weight(where, input, weight)
+    check_weight(where, input, weight)
     check_mean(where, input, reduction)
     _check_smoothing(label_smoothing)
-
-
-_LABELS = "labels are integers: cast them with .long()"
 
 
 @cross_entropy_probabilities.backward
@@ -145,7 +153,7 @@ def cross_entropy_probabilities_backward(dy, saved, needs, reduction, label_smoo
     slope = dy / (_others(x, axis) if reduction == "mean" else 1)
     slope = slope.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :]) if reduction == "none" else slope
     dx = slope * (np.exp(log) * mixed.sum(axis, keepdims=True) - mixed) if needs[0] is not None else None
-    scale = 1 if weight is None else _along(weight, x, axis)
+    scale = 1 if weight is None else along(weight, x, axis)
     dt = -slope * (1 - label_smoothing) * scale * log if needs[1] is not None else None
     if needs[2] is None:
         return dx, dt, None
@@ -160,7 +168,7 @@ def _log_softmax(input: Any, axis: int) -> Any:
 
 def _mixed(target: Any, weight: Any, smoothing: float, classes: int, axis: int) -> Any:
     mixed = target * (1 - smoothing) + smoothing / classes if smoothing else target
-    return mixed if weight is None else mixed * _along(weight, target, axis)
+    return mixed if weight is None else mixed * along(weight, target, axis)
 
 
 def _others(input: Any, axis: int) -> int:
@@ -186,14 +194,14 @@ def nll_loss(
     axis, classes = class_axis(input)
     labels, counts = labels_of("nll_loss", target, classes, ignore_index, axis)
     share = shares(weight, labels, counts, input, axis)
-    loss = np.where(counts, -share * _pick(input, labels, axis), 0)
+    loss = np.where(counts, -share * picked(input, labels, axis), 0)
     out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.squeeze(axis)
     return out, Saved(input=input, target=target, weight=weight, share=share)
 
 
 @nll_loss.check
 def nll_loss_check(input, target, weight, ignore_index, reduction):
-    _check_classes("nll_loss", input, target, weight, reduction)
+    check_classes("nll_loss", input, target, weight, reduction)
 
 
 @nll_loss.backward
@@ -201,106 +209,14 @@ def nll_loss_backward(dy, saved, needs, ignore_index, reduction):
     axis, classes = class_axis(saved.input)
     labels, counts = sorted_out(saved.target, ignore_index, axis)
     slope = np.where(counts, slopes(dy, reduction, saved.share, axis), 0)
-    hot = _hot(labels, classes, axis)
-    dx = np.where(hot, -slope * saved.share, 0) if needs[0] is not None else None
+    here = hot(labels, classes, axis)
+    dx = np.where(here, -slope * saved.share, 0) if needs[0] is not None else None
     if needs[2] is None:
         return dx, None, None
     loss = -np.take_along_axis(saved.input, labels, axis)
     mean = np.where(counts, saved.share * loss, 0).sum() / saved.share.sum() if reduction == "mean" else 0
     others = tuple(i for i in range(saved.input.ndim) if i != axis)
-    return dx, None, np.where(hot, slope * (loss - mean), 0).sum(others)
-
-
-# labels and classes
-
-
-def class_axis(input: Any) -> tuple[int, int]:
-    """The axis of classes, and how many there are."""
-    axis = 1 if input.ndim > 1 else 0
-    return axis, input.shape[axis]
-
-
-def labels_of(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
-    """`sorted_out` of labels that were checked: RangeError for one that is no class."""
-    labels, counts = sorted_out(target, ignore, axis)
-    if not isinstance(target, Taped):
-        bad = (labels < 0) | (labels >= classes)
-        backends.of(target).inspect(target, bad.reshape(target.shape), no_class(where, classes, ignore))
-    return labels, counts
-
-
-def no_class(where: str, classes: int, ignore: int) -> Callable[[Any, Any], None]:
-    """What raises RangeError for a label that is no class, and its position."""
-
-    def fail(value: Any, position: Any) -> None:
-        needs = f"labels from 0 to {classes - 1} ({classes} classes) or ignore_index={ignore}"
-        raise RangeError(where, needs, f"{value} at position {position}")
-
-    return fail
-
-
-def sorted_out(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:
-    """Labels with an axis of length 1 for the classes, 0 in place of ignored ones; and which are not ignored."""
-    labels = np.expand_dims(plain(target), axis)
-    counts = labels != ignore
-    return np.where(counts, labels, 0), counts
-
-
-def _hot(labels: Any, classes: int, axis: int) -> Any:
-    row = np.arange(classes, like=labels)
-    return labels == row.reshape(-1, *(1,) * (labels.ndim - axis - 1))
-
-
-def _pick(values: Any, labels: Any, axis: int) -> Any:
-    # The value at each label; `values` may have length 1 on other axes.
-    if isinstance(values, Taped):
-        return np.where(_hot(labels, values.shape[axis], axis), values, 0).sum(axis, keepdims=True)
-    return np.take_along_axis(values, labels, axis)
-
-
-def _along(weight: Any, input: Any, axis: int) -> Any:
-    return weight.reshape(*(1,) * axis, -1, *(1,) * (input.ndim - axis - 1))
-
-
-def shares(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
-    """The weight of each label: 0 for an ignored one."""
-    if weight is None:
-        return counts.astype(input.dtype)
-    return np.where(counts, _pick(_along(weight, input, axis), labels, axis), 0)
-
-
-def slopes(dy: Any, reduction: str, share: Any, axis: int) -> Any:
-    """What reaches the loss of each label."""
-    if reduction == "none":
-        return dy.reshape(share.shape)
-    return dy / share.sum() if reduction == "mean" else dy
-
-
-def _check_classes(where: str, input: Any, target: Any, weight: Any, reduction: Any) -> None:
-    check_reduction(where, reduction)
-    if target.dtype.kind not in "iu":
-        raise DTypeError(where, "integer labels", target.dtype.name, _LABELS)
-    if input.ndim < 1 or target.shape != input.shape[:1][: input.ndim - 1] + input.shape[2:]:
-        needs = "input [N, C, ...] with labels [N, ...], or [C] with one label"
-        cure = "classes are axis 1: merge the others, input.reshape(-1, classes) and target.reshape(-1)"
-        raise ShapeError(where, needs, f"{tuple(input.shape)} and {tuple(target.shape)}", cure)
-    if not class_axis(input)[1]:
-        raise ShapeError(where, "at least one class", f"input of shape {tuple(input.shape)}")
-    _check_weight(where, input, weight)
-    check_mean(where, target, reduction)
-
-
-def _check_weight(where: str, input: Any, weight: Any) -> None:
-    classes = class_axis(input)[1]
-    if weight is not None and tuple(np.shape(weight)) != (classes,):
-        raise ShapeError(where, f"a weight for each of {classes} classes", f"shape {tuple(np.shape(weight))}")
-
-
-def check_mean(where: str, over: Any, reduction: str) -> None:
-    """Raise ShapeError for a mean over nothing."""
-    if reduction != "sum" and reduction != "none" and not over.size:
-        cure = 'skip empty batches, or use reduction="sum"'
-        raise ShapeError(where, "at least one element for a mean", f"shape {tuple(over.shape)}", cure)
+    return dx, None, np.where(here, slope * (loss - mean), 0).sum(others)
 
 
 def _check_smoothing(smoothing: Any) -> None:

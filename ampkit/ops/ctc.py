@@ -17,7 +17,7 @@ from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
-from .crossentropy import check_mean
+from .labels import check_mean
 from .shape import reshape
 from .sums import check_reduction, times
 

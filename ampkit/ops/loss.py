@@ -16,7 +16,8 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.words import Word
-from .crossentropy import check_mean, cross_entropy, nll_loss
+from .crossentropy import cross_entropy, nll_loss
+from .labels import check_mean
 from .masks import sign
 from .sums import REDUCTIONS, check_reduction
 

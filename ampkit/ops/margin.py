@@ -21,7 +21,7 @@ from ..core.replay import Taped, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
 from .bce import check_broadcast, softplus
-from .crossentropy import check_mean
+from .labels import check_mean
 from .loss import check_pair, reduced
 from .ranking import mean_of
 from .select import clamp, minimum

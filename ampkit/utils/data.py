@@ -1,7 +1,16 @@
 """PyTorch's names for `ampkit.data`: the loader, datasets, samplers."""
 
-from ..data.collate import default_collate
-from ..data.datasets import ConcatDataset, Dataset, Subset, TensorDataset, random_split
+from ..data.collate import default_collate, default_convert
+from ..data.datasets import (
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 from ..data.loader import DataLoader
 from ..data.samplers import (
     BatchSampler,
@@ -11,19 +20,25 @@ from ..data.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from ..data.workers import get_worker_info
 
 __all__ = [
     "BatchSampler",
+    "ChainDataset",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "IterableDataset",
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "StackDataset",
     "Subset",
     "SubsetRandomSampler",
     "TensorDataset",
     "WeightedRandomSampler",
     "default_collate",
+    "default_convert",
+    "get_worker_info",
     "random_split",
 ]

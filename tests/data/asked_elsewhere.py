@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from ampkit.utils.data import DataLoader, Dataset
+from ampkit.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 
 class Noted(Dataset):
@@ -27,6 +27,35 @@ class Noted(Dataset):
             os._exit(3)
         time.sleep(self.seconds)
         return np.int64(index), np.int64(os.getpid()), np.int64(noted)
+
+
+class Counted(IterableDataset):
+    """The numbers from `first` up to `end`, and the process they came from; each worker's share is every so many."""
+
+    def __init__(self, end, first=0):
+        self.first, self.end = first, end
+
+    def __iter__(self):
+        info = get_worker_info()
+        share = (0, 1) if info is None else (info.id, info.num_workers)
+        return ((np.int64(i), np.int64(os.getpid())) for i in range(self.first + share[0], self.end, share[1]))
+
+
+class Uneven(Counted):
+    """The numbers from `first` up to `end`, in every worker."""
+
+    def __iter__(self):
+        return ((np.int64(i), np.int64(os.getpid())) for i in range(self.first, self.end))
+
+
+def divide(number):
+    dataset = get_worker_info().dataset
+    dataset.first, dataset.end = 10 * number, 10 * number + number
+
+
+def divide_more(number):
+    divide(number)
+    get_worker_info().dataset.end += 1
 
 
 noted = -1

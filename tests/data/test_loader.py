@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
 from ampkit.core import random
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.tensor import Tensor
-from ampkit.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from ampkit.utils.data import DataLoader, Dataset, TensorDataset, default_collate, default_convert
 
 
 def numbers(count):
@@ -183,6 +186,34 @@ def test_collating_keeps_the_structure_and_the_dtypes():
     assert batch["d"].dtype == np.bool_
 
 
+class Point(NamedTuple):
+    x: float
+    more: dict
+
+
+def test_nests_keep_their_kinds():
+    batch = default_collate([Point(1.0, OrderedDict(a=(1, "u"))), Point(2.0, OrderedDict(a=(3, "v")))])
+    assert type(batch) is Point
+    assert batch.x.tolist() == [1.0, 2.0]
+    assert type(batch.more) is OrderedDict
+    assert type(batch.more["a"]) is list
+    assert (batch.more["a"][0].tolist(), batch.more["a"][1]) == ([1, 3], ["u", "v"])
+    assert [type(default_collate([kind([1, 2])] * 2)) for kind in (list, tuple, deque)] == [list, list, deque]
+    assert [t.tolist() for t in default_collate([range(2), range(2, 4)])] == [[0, 2], [1, 3]]
+    counts = default_collate([defaultdict(int, a=1), defaultdict(int, a=2)])
+    assert counts["a"].tolist() == [1, 2]
+
+
+def test_single_items_are_converted_where_they_are_arrays():
+    item = Point(np.float64(2), {"a": np.arange(3), "b": ("u", 4), "c": np.array(["w"])})
+    found = default_convert(item)
+    assert type(found) is Point
+    assert (found.x.dtype, found.x.shape) == (np.float64, ())
+    assert found.more["a"].tolist() == [0, 1, 2]
+    assert found.more["b"] == ["u", 4]
+    assert found.more["c"] is item.more["c"]
+
+
 def test_a_float_among_integers_makes_the_batch_float32():
     assert default_collate([1, 2.5]).dtype == np.float32
 
@@ -193,6 +224,7 @@ def test_a_float_among_integers_makes_the_batch_float32():
         ([np.zeros(2), np.zeros(3)], ShapeError, r"items of one shape in a batch, got \[\(2,\), \(3,\)\]"),
         ([np.zeros(2), np.zeros(2, np.float32)], DTypeError, "items of one dtype in a batch, got float32, float64"),
         ([(1, 2), (1,)], ShapeError, r"items of one length in a batch, got \[1, 2\]"),
+        ([{"x": 1}, {"x": 1, "y": 2}], ShapeError, r"items of the same keys in a batch, got \['x'\] and \['x', 'y'\]"),
         ([object()], DTypeError, "got object"),
     ],
 )
@@ -205,7 +237,7 @@ def test_items_that_do_not_stack_are_refused(items, error, message):
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size of at least 1, got 0"),
-        ({"batch_size": None}, "batch_size of at least 1, got None"),
+        ({"batch_size": 1.5}, "batch_size of at least 1, got 1.5"),
         ({"sampler": [1, 0], "shuffle": True}, "a sampler or shuffle, got both"),
         ({"batch_sampler": [[1, 0]], "batch_size": 2}, "a batch_sampler alone"),
         ({"batch_sampler": [[1, 0]], "sampler": [1]}, "a batch_sampler alone"),
@@ -220,7 +252,7 @@ def test_what_the_loader_cannot_do_is_one_clear_line(arguments, message):
 
 def test_pytorchs_defaults_are_taken_and_unknown_arguments_are_not():
     words = {"num_workers": 4, "pin_memory": True, "persistent_workers": True, "prefetch_factor": 2, "timeout": 3}
-    loader = DataLoader(numbers(4), 2, False, None, None, worker_init_fn=len, in_order=False, **words)
+    loader = DataLoader(numbers(4), 2, False, None, None, worker_init_fn=str, in_order=False, **words)
     assert labels(loader) == labels(DataLoader(numbers(4), 2))
     with pytest.raises(TypeError, match="unexpected keyword argument 'num_worker'"):
         DataLoader(numbers(4), num_worker=0)

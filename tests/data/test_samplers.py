@@ -16,6 +16,7 @@ from ampkit.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    StackDataset,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -127,6 +128,18 @@ def test_datasets_in_a_row():
     assert both.cumulative_sizes == [3, 5]
     with pytest.raises(RangeError, match="an index below 5"):
         both[5]
+
+
+def test_datasets_side_by_side():
+    pairs = StackDataset(numbers(3), [7, 8, 9])
+    assert len(pairs) == 3
+    assert (pairs[1][0][0].item(), pairs[1][1]) == (1, 8)
+    named = StackDataset(x=[1, 2], y=[3, 4])
+    assert named[1] == {"x": 2, "y": 4}
+    assert [batch["y"].tolist() for batch in DataLoader(named, 2)] == [[3, 4]]
+    for wrong in (lambda: StackDataset(), lambda: StackDataset([1], y=[2]), lambda: StackDataset([1], [2, 3])):
+        with pytest.raises(ArgumentError, match="StackDataset: needs datasets of one length"):
+            wrong()
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -31,7 +31,7 @@ def test_images_of_a_class_share_a_picture():
         lambda seed: synthetic.tokens(4, 8, seed=seed),
         lambda seed: synthetic.masked_tokens(4, 8, seed=seed),
         lambda seed: synthetic.maps(4, seed=seed),
-        lambda seed: synthetic.speech(4, 1, 100, 10, seed=seed),
+        lambda seed: synthetic.speech(4, 1, 160, 10, seed=seed),
     ],
 )
 def test_the_seed_fixes_the_data(make):
@@ -78,23 +78,42 @@ def test_pixels_of_a_class_share_a_color_and_every_class_occurs():
     assert (labels.reshape(60, -1) == 0).any(1).mean() > 0.5  # a background in most of them
 
 
-def test_letters_are_held_and_each_has_a_spectrum_of_its_own():
-    sounds, letters = synthetic.speech(30, 8, 90, 30, classes=4)
-    assert (sounds.shape, sounds.dtype) == ((30, 8, 90), np.float32)
-    assert (letters.shape, letters.dtype) == ((30, 30), np.int64)
-    heard = np.repeat(letters, 3, axis=1)
-    spread = [np.moveaxis(sounds, 1, 2)[heard == letter].std(0) for letter in range(4)]
-    np.testing.assert_allclose(spread, 0.5, rtol=0.1)
-    changes = [np.flatnonzero(np.diff(row)) for row in letters]
-    assert min(np.diff(at).min() for at in changes if len(at) > 1) >= 3
+def test_each_letter_has_a_spectrum_of_its_own_and_silence_before_it():
+    sounds, lengths, letters, counts = synthetic.speech(60, 8, 96, 3, classes=4)
+    assert (sounds.shape, sounds.dtype) == ((60, 8, 96), np.float32)
+    assert letters.dtype == counts.dtype == lengths.dtype == np.int64
+    assert letters.shape == (60, counts.max())
+    assert np.array_equal(letters > 0, np.arange(counts.max()) < counts[:, None])
+    assert set(letters.ravel()) == set(range(4))
+    assert (6 * counts <= lengths).all()
+    assert (lengths <= 12 * counts).all()
+    assert lengths.min() < 60 < lengths.max() <= 96
+    inside = np.arange(96) < lengths[:, None]
+    assert not np.moveaxis(sounds, 1, 2)[~inside].any()
+    first = np.moveaxis(sounds, 1, 2)[:, :3], np.moveaxis(sounds, 1, 2)[:, 3:6]
+    np.testing.assert_allclose((first[0].mean(), first[0].std()), (0, 0.5), atol=0.05)
+    spread = [first[1][letters[:, 0] == letter].std((0, 1)) for letter in (1, 2, 3)]
+    np.testing.assert_allclose(np.mean(spread, 1), 0.5, rtol=0.1)
 
 
 def test_letters_of_a_waveform_are_tones():
-    sounds, letters = synthetic.speech(4, 1, 4000, 10, classes=3)
-    assert sounds.shape == (4, 1, 4000)
+    sounds, _, letters, _ = synthetic.speech(4, 1, 6400, 400, classes=3)
+    assert sounds.shape == (4, 1, 6400)
     for number, letter in enumerate(letters[:, 0]):
-        tone = np.abs(np.fft.rfft(sounds[number, 0, :400])).argmax()
-        assert tone == pytest.approx(400 / 16 * (letter + 1) / 3, abs=1)
+        tone = np.abs(np.fft.rfft(sounds[number, 0, 400:800])).argmax()
+        assert tone == pytest.approx(400 / 16 * letter / 3, abs=1)
+
+
+def test_letters_of_a_sound_are_those_of_its_steps_of_time_in_order():
+    spectra, said = np.zeros((5, 6)), []
+    sounds, lengths, letters, counts = synthetic.speech(200, 6, 32, 1, classes=5)
+    for letter in range(1, 5):  # a letter's mean where it comes first, after its silence
+        spectra[letter] = sounds[letters[:, 0] == letter, :, 1].mean(0)
+    distances = ((sounds[:, None] - spectra[None, :, :, None]) ** 2).sum(2)
+    for row, length in zip(distances.argmin(1), lengths, strict=True):
+        said.append([a for a, b in zip(row[:length], [0, *row[: length - 1]], strict=True) if a and a != b])
+    right = [list(row[:count]) == found for row, count, found in zip(letters, counts, said, strict=True)]
+    assert np.mean(right) > 0.3  # noise exchanges some steps
 
 
 @pytest.mark.parametrize(
@@ -103,7 +122,9 @@ def test_letters_of_a_waveform_are_tones():
         (lambda: synthetic.masked_tokens(1, 4, vocabulary=5), "vocabulary of at least 6, got 5"),
         (lambda: synthetic.masked_tokens(1, 0), "length of at least 1, got 0"),
         (lambda: synthetic.maps(1, (3, 0, 2)), "shape of at least 1, got 0"),
-        (lambda: synthetic.speech(1, 1, 10, 0), "frames of at least 1, got 0"),
+        (lambda: synthetic.speech(1, 1, 10, 0), "step of at least 1, got 0"),
+        (lambda: synthetic.speech(1, 1, 15, 2), "length of at least 16, got 15"),
+        (lambda: synthetic.speech(1, 1, 32, 2, 1), "classes of at least 2, got 1"),
         (lambda: synthetic.images(0), "count of at least 1, got 0"),
         (lambda: synthetic.images(1, (3, 0, 2)), "shape of at least 1, got 0"),
         (lambda: synthetic.tokens(1, 0), "context of at least 1, got 0"),

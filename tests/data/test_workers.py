@@ -12,8 +12,8 @@ import pytest
 
 from ampkit.core import random
 from ampkit.core.errors import ArgumentError
-from ampkit.data.workers import on_threads
-from ampkit.utils.data import DataLoader, Dataset
+from ampkit.data.workers import Work, in_order, made, on_threads
+from ampkit.utils.data import DataLoader, Dataset, get_worker_info
 
 
 class Late(Dataset):
@@ -35,6 +35,14 @@ class Late(Dataset):
 
 def batches(loader):
     return [(x.numpy().tobytes(), y.numpy().tobytes()) for x, y in loader]
+
+
+def helped(make, keys, threads, ahead):
+    pool = on_threads(Work(lambda dataset, key: make(key), None), range(threads))
+    try:
+        yield from in_order(lambda key: pool.submit(made, key), keys, ahead)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def alive():
@@ -96,7 +104,7 @@ def test_an_iterator_that_is_dropped_stops_its_threads():
 
 def test_no_more_batches_are_made_ahead_than_asked_for():
     keys = itertools.count()
-    source = on_threads(lambda key: key * key, keys, 2, 4)
+    source = helped(lambda key: key * key, keys, 2, 4)
     assert [next(source) for _ in range(3)] == [0, 1, 4]
     source.close()
     assert next(keys) == 4 + 2  # four before the first came out, and one more for each that followed
@@ -104,14 +112,14 @@ def test_no_more_batches_are_made_ahead_than_asked_for():
 
 def test_work_goes_on_at_the_same_time():
     meeting = threading.Barrier(3, timeout=10)
-    assert len(set(on_threads(lambda key: meeting.wait(), range(3), 3, 3))) == 3
+    assert len(set(helped(lambda key: meeting.wait(), range(3), 3, 3))) == 3
 
 
 def test_a_worker_sees_the_context_of_the_caller():
     word = contextvars.ContextVar("word", default="none")
     token = word.set("here")
     try:
-        assert list(on_threads(lambda key: word.get(), range(3), 2, 2)) == ["here"] * 3
+        assert list(helped(lambda key: word.get(), range(3), 2, 2)) == ["here"] * 3
     finally:
         word.reset(token)
 
@@ -129,8 +137,34 @@ def test_an_endless_sampler_is_not_drawn_to_its_end():
         ({"num_workers": 1.5}, "num_workers from 0, got 1.5"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor from 1, got 0"),
         ({"prefetch_factor": 2}, "num_workers from 1 for a prefetch_factor, got 0"),
+        ({"persistent_workers": True}, "num_workers from 1 for a persistent_workers, got 0"),
+        ({"timeout": -1}, "a timeout from 0 seconds, got -1"),
     ],
 )
 def test_numbers_of_workers_that_mean_nothing_are_refused(words, message):
     with pytest.raises(ArgumentError, match=message):
         DataLoader(Late(), **words)
+
+
+def test_each_thread_is_called_with_its_number_and_knows_itself():
+    called, dataset = [], Late()
+
+    def begin(number):
+        called.append((number, get_worker_info()))
+
+    loader = DataLoader(dataset, 2, num_workers=3, worker_init_fn=begin, generator=random.Stream(7))
+    assert len(batches(loader)) == 6
+    for number, info in called:
+        assert (info.id, info.num_workers, info.seed) == (number, 3, 7 + number)
+        assert info.dataset is dataset
+    assert sorted(number for number, _ in called) == list(range(len(called)))
+    assert get_worker_info() is None
+
+
+def test_what_worker_init_fn_raises_comes_out_of_the_first_batch():
+    def begin(number):
+        raise KeyError("no such part")
+
+    with pytest.raises(KeyError, match="no such part"):
+        next(iter(DataLoader(Late(), 2, num_workers=1, worker_init_fn=begin)))
+    assert not alive()

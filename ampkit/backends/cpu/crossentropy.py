@@ -13,7 +13,8 @@ import numpy as np
 
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
-from ...ops.crossentropy import cross_entropy_, labels_of, shares, slopes, sorted_out
+from ...ops.crossentropy import cross_entropy_
+from ...ops.labels import labels_of, shares, slopes, sorted_out
 from .device import in_format
 from .eltwise import computes
 from .formats import FORMATS

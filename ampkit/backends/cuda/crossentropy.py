@@ -13,7 +13,8 @@ import numpy as np
 from ... import backends
 from ...core.dtypes import DType, float32, int64
 from ...core.saved import Saved
-from ...ops.crossentropy import cross_entropy_, nll_loss, no_class
+from ...ops.crossentropy import cross_entropy_, nll_loss
+from ...ops.labels import no_class
 from .kernel import MOST, STORED, blocks_for, launch, typed
 from .storage import dense, wide
 
