@@ -24,8 +24,8 @@ from .core.tensor import Tensor
 from .flat import look
 from .lossscale import LossScale, State
 from .optim.given import refuse_scaled
-from .optim.group import plain
 from .optim.optimizer import Optimizer
+from .optim.options import plain
 from .overflow import Guard, Stage, StepResult, Verdict
 from .slot import Slot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from ..core.primitive import Primitive
 from ..flat import CHUNK, narrow, settle
 from ..slot import Slot
 from .clip import power_sum
-from .group import Group, need
+from .group import Group
 from .optimizer import Optimizer
+from .options import need, need_words
 
 
 def _adafactor_update(
@@ -96,6 +98,7 @@ class Adafactor(Optimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
+        need_words("Adafactor", foreach=foreach)
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
 
@@ -107,9 +110,7 @@ class Adafactor(Optimizer):
         for value in eps[eps[0] is None :]:
             need("Adafactor, eps", {"each": value}, "each")
         need("Adafactor", options, "d", low=1.0)
-        decay = options.get("beta2_decay", -0.8)
-        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not decay <= 0:
-            raise ArgumentError("Adafactor", "beta2_decay <= 0", repr(decay))
+        need("Adafactor", options, "beta2_decay", low=-math.inf, high=0.0)
 
     def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
         shape = tuple(slot.parameter.array.shape)

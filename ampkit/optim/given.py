@@ -11,16 +11,6 @@ from ..core.scaletag import ZEROED
 from ..core.tensor import Tensor
 from .group import Group
 
-# options of PyTorch's optimizers that choose among its implementations, and what a group keeps for itself
-NOT_OURS = {"params", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
-NOT_OURS |= {"stochastic_rounding"}
-
-
-def refuse_differentiable(where: str, differentiable: Any) -> None:
-    """Raise ArgumentError for a step that gradients would flow through."""
-    if differentiable:
-        raise ArgumentError(where, "differentiable=False", repr(differentiable), "write the update with ops")
-
 
 def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
     """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler."""

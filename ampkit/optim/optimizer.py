@@ -25,8 +25,9 @@ from ..core.recording import enable_grad
 from ..core.tensor import Tensor
 from ..flat import look
 from ..slot import Slot
-from .given import NOT_OURS, group_options, need_groups, parameters_of, refuse_scaled
-from .group import Group, need, need_betas, plain
+from .given import group_options, need_groups, parameters_of, refuse_scaled
+from .group import Group
+from .options import NOT_OURS, WORDS, need, need_betas, need_flags, need_words, plain
 
 
 class Optimizer:
@@ -47,6 +48,8 @@ class Optimizer:
     device_keys: tuple[str, ...] = ("lr",)
     counts_steps = True  # whether the state of a parameter has a "step"
     from_0: tuple[str, ...] = ("lr", "eps", "weight_decay", "momentum")  # options that are numbers from 0 on
+    flags: tuple[str, ...] = ("maximize", "stochastic_rounding")  # options that are True or False
+    not_loaded: frozenset[str] = NOT_OURS  # of saved groups
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         self.defaults = {key: plain(value) for key, value in defaults.items()}
@@ -76,9 +79,9 @@ class Optimizer:
             need(type(self).__name__, options, key)
         if "betas" in self.device_keys:
             need_betas(type(self).__name__, options)
-        rounding = options.get("stochastic_rounding", False)
-        if not isinstance(rounding, bool):  # "false" would be true
-            raise ArgumentError(type(self).__name__, "stochastic_rounding True or False", repr(rounding))
+        need_flags(type(self).__name__, options, self.flags)
+        given = {key: options[key] for key in (*WORDS, "differentiable") if key in options}
+        need_words(type(self).__name__, **given)
 
     # groups
 
@@ -231,9 +234,9 @@ class Optimizer:
         where = f"{type(self).__name__}.load_state_dict"
         groups, state = need_groups(where, state_dict, self.param_groups)
         saved_ids = [number for group in groups for number in group["params"]]
-        options = [{k: plain(v) for k, v in g.items() if k not in NOT_OURS} for g in groups]
-        for found in options:
-            self.check_options(found)
+        options = [{k: plain(v) for k, v in g.items() if k not in self.not_loaded} for g in groups]
+        for group, found in zip(self.param_groups, options, strict=True):
+            self.check_options({**group, **found})
         entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
         alone = self._alone()
         loads = {} if alone else {s: self._need_state(where, s, entries[s.number]) for s in self._slots()}
