@@ -22,12 +22,12 @@ from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.quiet import quietly
 from ..core.recording import enable_grad
-from ..core.tensor import Tensor
 from ..flat import look
 from ..slot import Slot
 from .given import group_options, need_groups, parameters_of, refuse_scaled
 from .group import Group
 from .options import NOT_OURS, WORDS, need, need_betas, need_flags, need_words, plain
+from .state import Entry, entry_of, kept, load_entries, need_entry
 
 
 class Optimizer:
@@ -196,7 +196,7 @@ class Optimizer:
 
     def _entries(self) -> Iterator[tuple[Slot, dict[str, Any]]]:
         for slot, taken in self._taken():
-            found = self.kept.get(slot.parameter) if self._alone() else self._state_of(slot, taken)
+            found = self.kept.get(slot.parameter) if self._alone() else entry_of(slot, taken, self.counts_steps)
             if found:
                 yield slot, found
 
@@ -204,15 +204,6 @@ class Optimizer:
         for group in self.param_groups:
             for block in group.blocks:
                 yield from zip(block.slots, backends.of(block.steps).to_numpy(block.steps).tolist(), strict=True)
-
-    def _state_of(self, slot: Slot, taken: int) -> dict[str, Tensor]:
-        moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
-        moments |= {name: Tensor(array) for name, array in slot.factors.items() if taken}
-        if taken and slot.hidden:
-            moments["master"] = Tensor(slot.master())
-        if not taken or not self.counts_steps:
-            return moments
-        return {"step": Tensor(slot.block.backend.asarray(taken, dtypes.float32)), **moments}
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
@@ -239,7 +230,7 @@ class Optimizer:
             self.check_options({**group, **found})
         entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
         alone = self._alone()
-        loads = {} if alone else {s: self._need_state(where, s, entries[s.number]) for s in self._slots()}
+        loads = {} if alone else self._need_entries(where, entries)
         for group, found in zip(self.param_groups, options, strict=True):
             group.update(found)
         if alone:
@@ -250,23 +241,11 @@ class Optimizer:
     def _keep(self, entries: dict[int, dict[str, Any]]) -> None:
         self.kept.clear()
         for slot in self._slots():
-            for name, value in entries[slot.number].items():
-                held = value.detach().clone().to(slot.parameter.device) if isinstance(value, Tensor) else value
-                self.kept[slot.parameter][name] = held if isinstance(value, Tensor) else deepcopy(value)
+            if entry := entries[slot.number]:
+                self.kept[slot.parameter].update({name: kept(value, slot) for name, value in entry.items()})
 
-    def _need_state(self, where: str, slot: Slot, entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        moments, shapes = {}, self.state_shapes(slot)
-        for name, value in entry.items():
-            if name != "step" and value is not None:
-                array = np.asarray(value)
-                if array.shape != (slot.parameter.array.shape if name == "master" else shapes.get(name)):
-                    needs = f"state {', '.join(shapes)} in the shape of {slot.title()}"
-                    raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
-                moments[name] = array
-        step = plain(entry.get("step", 1 if moments else 0))
-        if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
-            raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
-        return int(step), moments
+    def _need_entries(self, where: str, entries: dict[int, dict[str, Any]]) -> dict[Slot, Entry]:
+        return {s: need_entry(where, s, entries.get(s.number, {}), self.state_shapes(s)) for s in self._slots()}
 
     def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
         """What the state of a parameter holds besides its step, and in which shape; `slot.factor` what is no moment."""
@@ -277,18 +256,10 @@ class Optimizer:
             return slot.of(slot.block.moment(name))
         return slot.factor(name, self.state_shapes(slot)[name])
 
-    def _load(self, loads: dict[Slot, tuple[int, dict[str, Any]]]) -> None:
+    def _load(self, loads: dict[Slot, Entry]) -> None:
         for group in self.param_groups:
             for block in group.blocks:
-                block.load_steps([loads[slot][0] for slot in block.slots])
-                for slot in block.slots:
-                    moments = loads[slot][1]
-                    master = moments.pop("master", None)
-                    if master is not None and slot.hidden:
-                        slot.restore(block.backend.asarray(master, block.dtype))
-                    for name in {*block.moments, *slot.factors, *moments}:
-                        view = self._home(slot, name)
-                        view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
+                load_entries(block, loads, self._home)
 
     # copies: blocks are not copied, a copy makes its own around its own parameters
 
@@ -305,7 +276,7 @@ class Optimizer:
             self._append(options.pop("params"), options)
         where = f"copy of {type(self).__name__}"
         if not self._alone():
-            self._load({slot: self._need_state(where, slot, entries.get(slot.number, {})) for slot in self._slots()})
+            self._load(self._need_entries(where, entries))
         self.steps = self._backend().zeros((), dtypes.int64)
         self.steps[...] = steps
 
