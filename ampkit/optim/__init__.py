@@ -6,6 +6,7 @@ from .adafactor import Adafactor
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .adamax import Adamax
+from .asgd import ASGD
 from .clip import clip_grad_norm_, clip_grad_value_
 from .elementwise import Elementwise
 from .lamb import LAMB
@@ -18,6 +19,7 @@ from .rprop import Rprop
 from .sgd import SGD
 
 __all__ = [
+    "ASGD",
     "LAMB",
     "SGD",
     "Adadelta",

@@ -245,6 +245,7 @@ RULE(Adadelta, 2, SQUARE(m[0], n[1], n[2]) float u = sqrtf(m[1] + n[3]) / sqrtf(
      m[1] = m[1] * n[1] + u * u * n[2]; p -= u * n[0];)
 RULE(Adagrad, 1, m[0] += n[1]; m[0] += d * d; p -= d / (sqrtf(m[0]) + n[2]) * n[0];)
 RULE(Adamax, 2, MEAN(m[0], n[1]) m[1] = Max::combine(m[1] * n[2], fabsf(d) + n[3]); p -= m[0] / m[1] * n[0];)
+RULE(ASGD, 1, p *= n[0]; p -= d * n[1]; m[0] = n[2] == 1.0f ? p : m[0] + (p - m[0]) * n[2];)
 RULE(Lion, 1, p *= n[1]; p -= sign(m[0] + (d - m[0]) * n[2]) * n[0]; MEAN(m[0], n[3]))
 RULE(NAdam, 2, MEAN(m[0], n[4]) SQUARE(m[1], n[5], n[6]) p *= n[3];
      p -= (d * n[0] + m[0] * n[1]) / (sqrtf(m[1]) / n[2] + n[7]);)
@@ -387,7 +388,8 @@ __global__ void follow(int64* count, int64* seen, const int64* steps, const doub
 // set HOMES = ((float, 4), (float, 1), (__half, 4), (__nv_bfloat16, 4))
 // entries: adam_update<M, V> for (M, V) in HOMES
 // entries: sgd_update<M, V> for (M, V) in HOMES
-// entries: update<R, M, V> for R in (Adadelta, Adagrad, Adamax, Lion, NAdam, RAdam, RMSprop, Rprop), (M, V) in HOMES
+// entries: update<R, M, V> for R in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop,
+//     Rprop), (M, V) in HOMES
 // entries: narrow<T, V> for (T, V) in NARROW
 // entries: narrow_at_random<T, V> for (T, V) in NARROW
 // entries: power_sum<T, V, O> for (T, V) in FORMS, O in (0, 1, 2)

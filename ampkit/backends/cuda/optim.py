@@ -21,6 +21,7 @@ from ...optim.adadelta import Adadelta
 from ...optim.adagrad import Adagrad
 from ...optim.adam import Adam
 from ...optim.adamax import Adamax
+from ...optim.asgd import ASGD
 from ...optim.clip import power_sum, shrink
 from ...optim.elementwise import Elementwise, Step, numbers_of, update
 from ...optim.lion import Lion
@@ -103,7 +104,7 @@ def sgd_update_cuda(
     _run(("sgd_update",), home, (gradient, *moments), copies, step, *numbers, nesterov)
 
 
-_RULES = {kind.piece: kind.__name__ for kind in (Adadelta, Adagrad, Adamax, Lion, NAdam, RAdam, RMSprop, Rprop)}
+_RULES = {kind.piece: kind.__name__ for kind in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop, Rprop)}
 
 
 @update.on("cuda", when=lambda home, gradient, moments, copies, step: (
