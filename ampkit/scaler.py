@@ -144,6 +144,9 @@ class GradScaler:
             return StepResult(None, optimizer.step(*args, **kwargs))
         _refuse(args, kwargs)
         verdict = self._verdict("step", optimizer)
+        if optimizer.needs_closure:
+            cure = "call optimizer.step(closure) without a scaler, in float32 or bfloat16"
+            raise StateError("scaler.step", "an optimizer that needs no closure", type(optimizer).__name__, cure)
         if verdict.stage is Stage.STEPPED:
             raise StateError("step() has already been called since the last update().", help=_ONCE)
         again = verdict.stage is Stage.UNSCALED

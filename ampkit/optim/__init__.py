@@ -10,6 +10,7 @@ from .asgd import ASGD
 from .clip import clip_grad_norm_, clip_grad_value_
 from .elementwise import Elementwise
 from .lamb import LAMB
+from .lbfgs import LBFGS
 from .lion import Lion
 from .nadam import NAdam
 from .optimizer import Optimizer
@@ -21,6 +22,7 @@ from .sgd import SGD
 __all__ = [
     "ASGD",
     "LAMB",
+    "LBFGS",
     "SGD",
     "Adadelta",
     "Adafactor",

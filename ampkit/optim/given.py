@@ -63,9 +63,9 @@ def need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[di
         raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
     groups, state = state_dict["param_groups"], state_dict["state"]
     listed = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and "params" in g for g in groups)
-    if not listed or not isinstance(state, dict):
+    if not listed or not isinstance(state, dict) or not all(isinstance(entry, dict) for entry in state.values()):
         raise ArgumentError(
-            where, "'param_groups' as dicts with 'params', and 'state' as a dict", repr(state_dict)[:80]
+            where, "'param_groups' as dicts with 'params', and 'state' as a dict of dicts", repr(state_dict)[:80]
         )
     want, got = [len(g["params"]) for g in ours], [len(g["params"]) for g in groups]
     if want != got:

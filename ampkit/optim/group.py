@@ -47,13 +47,21 @@ class Group(MutableMapping[str, Any]):
             raise _fixed(
                 "another rounding", "give stochastic_rounding when the optimizer is made: it says what memory holds"
             )
-        value = plain(value)
-        self._check({**self._options, key: value})
-        if key in self.device:
+        found = {key: plain(value)}
+        self.check(found)
+        self.take(found)
+
+    def check(self, options: dict[str, Any]) -> None:
+        """Raise ArgumentError if `options` are out of range, or do not go with the others."""
+        self._check({**self._options, **options})
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Take over `options` that were checked together."""
+        for key in options.keys() & self.device.keys():
             home = self.device[key]
-            home[...] = backends.of(home).asarray(value, dtypes.float64)
+            home[...] = backends.of(home).asarray(options[key], dtypes.float64)
             self.scheduled.discard(key)
-        self._options[key] = value
+        self._options.update(options)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

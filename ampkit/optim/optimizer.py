@@ -27,7 +27,7 @@ from ..slot import Slot
 from .given import group_options, need_groups, parameters_of, refuse_scaled
 from .group import Group
 from .options import NOT_OURS, WORDS, need, need_betas, need_flags, need_words, plain
-from .state import Entry, entry_of, kept, load_entries, need_entry
+from .state import Entry, entry_of, keep, kept_of, load_entries, need_entry
 
 
 class Optimizer:
@@ -48,6 +48,7 @@ class Optimizer:
     device_keys: tuple[str, ...] = ("lr",)
     counts_steps = True  # whether the state of a parameter has a "step"
     from_0: tuple[str, ...] = ("lr", "eps", "weight_decay", "momentum")  # options that are numbers from 0 on
+    needs_closure = False  # whether `step` cannot do without one, and a GradScaler not with it
     flags: tuple[str, ...] = ("maximize", "stochastic_rounding")  # options that are True or False
     not_loaded: frozenset[str] = NOT_OURS  # of saved groups
 
@@ -196,7 +197,7 @@ class Optimizer:
 
     def _entries(self) -> Iterator[tuple[Slot, dict[str, Any]]]:
         for slot, taken in self._taken():
-            found = self.kept.get(slot.parameter) if self._alone() else entry_of(slot, taken, self.counts_steps)
+            found = kept_of(slot, self.kept) if self._alone() else entry_of(slot, taken, self.counts_steps)
             if found:
                 yield slot, found
 
@@ -227,24 +228,16 @@ class Optimizer:
         saved_ids = [number for group in groups for number in group["params"]]
         options = [{k: plain(v) for k, v in g.items() if k not in self.not_loaded} for g in groups]
         for group, found in zip(self.param_groups, options, strict=True):
-            self.check_options({**group, **found})
+            group.check(found)
         entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
-        alone = self._alone()
-        loads = {} if alone else self._need_entries(where, entries)
+        loads = self._need_entries(where, entries)
         for group, found in zip(self.param_groups, options, strict=True):
-            group.update(found)
-        if alone:
-            self._keep(entries)
-        else:
-            self._load(loads)
-
-    def _keep(self, entries: dict[int, dict[str, Any]]) -> None:
-        self.kept.clear()
-        for slot in self._slots():
-            if entry := entries[slot.number]:
-                self.kept[slot.parameter].update({name: kept(value, slot) for name, value in entry.items()})
+            group.take(found)
+        self._load(entries, loads)
 
     def _need_entries(self, where: str, entries: dict[int, dict[str, Any]]) -> dict[Slot, Entry]:
+        if self._alone():  # of a step of one's own all else is its own affair
+            entries = {number: {"master": entry.get("master")} for number, entry in entries.items()}
         return {s: need_entry(where, s, entries.get(s.number, {}), self.state_shapes(s)) for s in self._slots()}
 
     def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
@@ -256,17 +249,20 @@ class Optimizer:
             return slot.of(slot.block.moment(name))
         return slot.factor(name, self.state_shapes(slot)[name])
 
-    def _load(self, loads: dict[Slot, Entry]) -> None:
-        for group in self.param_groups:
-            for block in group.blocks:
-                load_entries(block, loads, self._home)
+    def _load(self, entries: dict[int, dict[str, Any]], loads: dict[Slot, Entry]) -> None:
+        if self._alone():
+            made = {slot.parameter: keep(slot, entries.get(slot.number, {})) for slot in self._slots()}
+            self.kept = defaultdict(dict, {parameter: found for parameter, found in made.items() if found})
+            return
+        for block in (block for group in self.param_groups for block in group.blocks):
+            load_entries(block, loads, self._home)
 
     # copies: blocks are not copied, a copy makes its own around its own parameters
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {key: value for key, value in vars(self).items() if key not in ("param_groups", "steps")}
+        rest = {key: value for key, value in vars(self).items() if key not in ("param_groups", "steps", "kept")}
         groups, steps = [dict(group) for group in self.param_groups], int(look(self.steps))
-        return {**kept, "copied": (groups, {} if self._alone() else self.state_dict()["state"], steps)}
+        return {**rest, "copied": (groups, self.state_dict()["state"], steps)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups, entries, steps = state.pop("copied")
@@ -274,9 +270,7 @@ class Optimizer:
         self.param_groups = []
         for options in groups:
             self._append(options.pop("params"), options)
-        where = f"copy of {type(self).__name__}"
-        if not self._alone():
-            self._load(self._need_entries(where, entries))
+        self._load(entries, self._need_entries(f"copy of {type(self).__name__}", entries))
         self.steps = self._backend().zeros((), dtypes.int64)
         self.steps[...] = steps
 

@@ -48,10 +48,10 @@ def _range(key: str, low: float, high: float, below: float) -> str:
 
 
 def need_whole(where: str, options: dict[str, Any], key: str, low: int) -> None:
-    """Raise ArgumentError unless `options[key]`, if it is there, is an integer from `low` on."""
+    """Raise ArgumentError unless `options[key]`, if it is there, is an integer of 32 bits from `low` on."""
     value = options.get(key, low)
-    if type(value) is not int or value < low:
-        raise ArgumentError(where, f"{key} as an integer from {low}", repr(value))
+    if type(value) is not int or not low <= value < 2**31:
+        raise ArgumentError(where, f"{key} as an integer from {low} to {2**31 - 1}", repr(value))
 
 
 def need_betas(where: str, options: dict[str, Any]) -> None:

@@ -59,10 +59,22 @@ def load_entries(block: Block, loads: dict[Slot, Entry], home: Callable[[Slot, s
             view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
 
 
-def kept(value: Any, slot: Slot) -> Any:
-    """A copy of what a step of one's own keeps, its tensors where the parameter is."""
+def kept_of(slot: Slot, kept: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """What a step of one's own keeps for a parameter, with a 16-bit one's float32 values."""
+    found = kept.get(slot.parameter, {})
+    return {**found, "master": Tensor(slot.master())} if kept and slot.hidden else found
+
+
+def keep(slot: Slot, entry: dict[str, Any]) -> dict[str, Any]:
+    """A copy of what `kept_of` found, its tensors where the parameter is; puts the float32 values back."""
+    if slot.hidden and entry.get("master") is not None:
+        slot.restore(slot.block.backend.asarray(entry["master"], slot.block.dtype))
+    return {name: _copied(value, slot) for name, value in entry.items() if name != "master" or not slot.hidden}
+
+
+def _copied(value: Any, slot: Slot) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone().to(slot.parameter.device)
     if type(value) in (list, tuple):
-        return type(value)([kept(each, slot) for each in value])
+        return type(value)([_copied(each, slot) for each in value])
     return deepcopy(value)

@@ -32,6 +32,7 @@ ONE = [{"params": [0]}]
         ({"state": {}, "param_groups": [{"lr": 1.0}]}, "needs 'param_groups' as dicts with 'params'"),
         ({"state": {}, "param_groups": "x"}, "needs 'param_groups' as dicts with 'params'"),
         ({"state": [1], "param_groups": ONE}, "'state' as a dict"),
+        ({"state": {0: 5}, "param_groups": ONE}, "'state' as a dict of dicts"),
         (
             {"state": {0: {"step": float("nan")}}, "param_groups": ONE},
             r"needs the step of parameter 0 \[3\] .*, got nan",
@@ -165,6 +166,8 @@ def test_options_that_do_not_go_together_are_refused_wherever_they_come_from():
     assert optimizer.param_groups[0]["momentum"] == 0.9
     with pytest.raises(ArgumentError, match="SGD with nesterov"):
         optimizer.add_param_group({"params": one(), "dampening": 0.1})
+    optimizer.load_state_dict(optim.SGD(one()).state_dict())
+    assert optimizer.param_groups[0]["momentum"] == 0 and optimizer.param_groups[0]["nesterov"] is False
 
 
 def test_decay_that_is_decoupled_is_so_for_a_group_and_in_its_state():
