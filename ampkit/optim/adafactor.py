@@ -11,6 +11,7 @@ from .. import backends
 from ..arena import Run
 from ..backends import Array
 from ..core import dtypes
+from ..core.dtypes import DType
 from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
 from ..flat import CHUNK, narrow, settle
@@ -65,11 +66,16 @@ def _estimate(g: Array, rows: Array, columns: Array | None, new: Array, least: f
 
 
 def _rescaled(estimate: Array, least: float) -> Array:
-    return 1 / np.sqrt(np.maximum(estimate, least * least))
+    return 1 / np.sqrt(np.maximum(estimate, floor_of(least, estimate.dtype)))
+
+
+def floor_of(least: float, kind: DType) -> float:
+    """The least mean square, and what of it `kind` holds: below, a gradient of 0 would be 0 / 0."""
+    return max(least * least, float(np.finfo(kind).tiny))
 
 
 # (master, gradient, rows, columns or None, steps, lr, go or None, flat copies, options): one parameter, in place
-adafactor_update = Primitive("adafactor_update", "optim", _adafactor_update)
+adafactor_update = Primitive("adafactor_update", "adafactor", _adafactor_update)
 
 
 class Adafactor(Optimizer):
@@ -138,7 +144,7 @@ class Adafactor(Optimizer):
             go,
             [flat[slot.start : slot.stop] for flat in block.copies.values()],
             beta2_decay=group["beta2_decay"],
-            least=float(np.finfo(block.dtype).eps) if least is None else least,
+            least=max(float(np.finfo(block.dtype).eps) if least is None else least, float(np.finfo(block.dtype).tiny)),
             least_scale=least_scale,
             limit=group["d"],
             weight_decay=group["weight_decay"],

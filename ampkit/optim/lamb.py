@@ -54,7 +54,7 @@ def _move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
 
 
 # (masters, gradients, means, squares, a slice per parameter, copies, Step): in place
-lamb_update = Primitive("lamb_update", "optim", _lamb_update)
+lamb_update = Primitive("lamb_update", "lamb", _lamb_update)
 
 
 class LAMB(Elementwise):
