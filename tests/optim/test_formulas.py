@@ -408,6 +408,16 @@ def test_the_factored_moments_of_adafactor_are_a_row_and_a_column():
     }
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4)], ids=str)
+def test_the_least_mean_square_of_adafactors_paper_takes_gradients_of_zero(shape):
+    p = nn.Parameter(ampkit.ones(shape))
+    optimizer = optim.Adafactor([p], eps=(1e-30, 1e-3))  # its square is nothing in float32
+    for value in (0.0, 1.0):
+        give([p], [np.full(shape, value)])
+        optimizer.step()
+        assert np.isfinite(values(p)).all() and (values(p) == 1).all() == (value == 0)
+
+
 def test_a_factor_of_another_shape_is_refused_and_nothing_changes():
     p = nn.Parameter(ampkit.ones(3, 4))
     optimizer = optim.Adafactor([p])

@@ -114,6 +114,11 @@ def test_a_line_search_stops_when_it_may_look_no_more():
     assert search.run(1.0).t == looks[-1] > 100 and len(looks) == 5
 
 
+def test_a_first_length_that_is_good_is_taken():
+    search = Search(lambda t: Point(t, (t - 3) ** 2, None, 2 * (t - 3)), Point(0.0, 9.0, None, -6.0), 25, 1e-12)
+    assert search.run(3.5).t == 3.5 and search.count == 1
+
+
 def test_a_cubic_through_two_places_has_its_minimum_where_calculus_says():
     cubic, slope = lambda t: t**3 - 3 * t, lambda t: 3 * t * t - 3
     for ends in ((0.0, 2.0), (2.0, 0.0)):

@@ -2,7 +2,7 @@
 // float64 in an order that the sizes alone decide.
 //
 // Learning rate, betas, the count of steps and the flag of a step that is real are read here. V values are accessed at
-// once: with V > 1 all segments of all flat arrays begin on a boundary of V values.
+// once: with V > 1 flat arrays begin on a boundary of V values; so do segments, which are slots of the arena.
 #include "masters.cuh"
 
 constexpr int SEGMENTS = 64;

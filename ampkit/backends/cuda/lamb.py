@@ -43,7 +43,6 @@ def _update(
     there, by_dtype = backends.of(master), {copy.dtype: copy for copy in copies}
     homes, number = (by_dtype.get(float16), by_dtype.get(bfloat16)), len(segments)
     width = width_of(float32, master, gradient, mean, square, *homes)
-    width = 1 if any(segment.start % width for segment in segments) else width
     parts = grid_for(max(segment.stop - segment.start for segment in segments), width, PARTS)
     table = np.zeros(1, _TABLE)
     table["start"][0, :number] = [segment.start for segment in segments]
