@@ -12,40 +12,20 @@ import numpy as np
 
 from . import backends
 from .backends import Array
-from .core import dtypes, observe
-from .core.dtypes import DType, float64
+from .core.dtypes import float64
 from .core.errors import ArgumentError, DTypeError, StateError
 from .core.quiet import quietly
-from .core.recording import is_grad_enabled
-from .core.replay import Taped
 from .core.scaletag import ZEROED, ScaleTag, mixed_scales, rescale
-from .core.tape import Node, Sweep, attach
 from .core.tensor import Tensor
 from .flat import look
 from .lossscale import LossScale, State
 from .optim.given import refuse_scaled
-from .optim.group import plain
 from .optim.optimizer import Optimizer
+from .optim.options import plain
 from .overflow import Guard, Stage, StepResult, Verdict
+from .scaledloss import need_loss, scaled
 from .slot import Slot
 
-
-class _ScaleLoss:
-    """The op of `scaler.scale`: its node carries the tag, and hands the gradient on in float32, where 65536 fits."""
-
-    name = "scale_loss"
-
-    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
-        return (dys[0] * node.saved,)
-
-    def replay(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
-        return (dys[0] * Taped(Tensor(node.saved)),)
-
-    def needs(self, node: Node) -> tuple[DType | None, ...]:
-        return (None,)
-
-
-_SCALE_LOSS = _ScaleLoss()
 _ONCE = "call scaler.update() at the end of every iteration"
 
 
@@ -101,24 +81,9 @@ class GradScaler:
         raise DTypeError("scaler.scale", "a Tensor, or a list or tuple of Tensors", f"a {type(outputs).__name__}")
 
     def _scaled(self, loss: Tensor) -> Tensor:
-        if not loss.is_floating_point():
-            raise DTypeError("scaler.scale", "a floating-point loss", loss.dtype.name)
-        if (node := loss.node) is not None and node.tag is not None:
-            raise StateError("scaler.scale", "a loss that is not scaled yet", "one that is")
-        backend, wide = backends.of(loss.array), dtypes.accumulator(loss.dtype)
-        self._scale.on(backend)
-        factor = self._present().factor.astype(wide)
-        with quietly():
-            out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
-        if observe.active:
-            observe.report("scale_loss", (loss.array, factor), out)
-        return self._on_tape(loss, out, factor) if loss.edge is not None and is_grad_enabled() else Tensor(out)
-
-    def _on_tape(self, loss: Tensor, out: Array, factor: Array) -> Tensor:
-        assert loss.edge is not None
-        node = Node(_SCALE_LOSS, ((*loss.edge[:3], out.dtype),), backends.of(out).asarray(factor))
-        node.tag = self._present()
-        return attach(out, node)
+        need_loss(loss)
+        self._scale.on(backends.of(loss.array))
+        return scaled(loss, self._present())
 
     def _present(self) -> ScaleTag:
         assert self._scale.state is not None
@@ -179,6 +144,9 @@ class GradScaler:
             return StepResult(None, optimizer.step(*args, **kwargs))
         _refuse(args, kwargs)
         verdict = self._verdict("step", optimizer)
+        if optimizer.needs_closure:
+            cure = "call optimizer.step(closure) without a scaler, in float32 or bfloat16"
+            raise StateError("scaler.step", "an optimizer that needs no closure", type(optimizer).__name__, cure)
         if verdict.stage is Stage.STEPPED:
             raise StateError("step() has already been called since the last update().", help=_ONCE)
         again = verdict.stage is Stage.UNSCALED

@@ -115,7 +115,9 @@ def test_a_compiled_step_gives_the_bits_of_eager_ones(build, dtype, device):
     assert len(set(losses[0])) == 8
 
 
-@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.Lion, optim.NAdam, optim.RMSprop, optim.LAMB])
+@pytest.mark.parametrize(
+    "kind", [optim.AdamW, optim.SGD, optim.Lion, optim.NAdam, optim.RMSprop, optim.LAMB, optim.ASGD]
+)
 def test_parameters_in_16_bits_are_rounded_by_the_draws_of_eager_steps(kind, device):
     def low():
         return mlp().to(ampkit.bfloat16)
@@ -141,6 +143,15 @@ def test_sgd_as_well(options, device):
     for run in runs:
         for batch in batches(6):
             run.step(*batch)
+    assert_same(*(run.state() for run in runs))
+
+
+@pytest.mark.parametrize("kind", [optim.LAMB, optim.Adafactor, optim.ASGD])
+def test_optimizers_that_look_at_whole_parameters_as_well(kind, device):
+    runs = [Training(mlp, ampkit.float16, c, kind) for c in (False, True)]
+    for run in runs:
+        for number, (x, y) in enumerate(batches(8)):
+            run.step(x * (float("inf") if number == 5 else 1.0), y)
     assert_same(*(run.state() for run in runs))
 
 

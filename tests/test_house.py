@@ -20,7 +20,7 @@ ROWS = [
     ("ops", {"ops"}),
     (
         "parts",
-        {"arena", "flat", "slot", "lossscale", "overflow", "scaler", "optim"}
+        {"arena", "flat", "slot", "lossscale", "overflow", "scaledloss", "scaler", "optim"}
         | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "autograd", "cuda", "linalg"},
     ),
     ("bodies", {"backends.cuda.mapped"}),  # backends/<name>/<stem>.py: see is_body

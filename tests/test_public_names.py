@@ -41,8 +41,8 @@ PLACES = {
         clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm parameters_to_vector vector_to_parameters
     """,
     "ampkit.optim": """
-        SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam NAdam Adadelta Rprop Elementwise clip_grad_norm_
-        clip_grad_value_ lr_scheduler swa_utils
+        SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam NAdam Adadelta Rprop ASGD LBFGS Elementwise
+        clip_grad_norm_ clip_grad_value_ lr_scheduler swa_utils
     """,
     "ampkit.optim.lr_scheduler": """
         StepLR CosineAnnealingLR LambdaLR LinearLR OneCycleLR SequentialLR ConstantLR MultiStepLR ExponentialLR

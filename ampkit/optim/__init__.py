@@ -6,9 +6,11 @@ from .adafactor import Adafactor
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .adamax import Adamax
+from .asgd import ASGD
 from .clip import clip_grad_norm_, clip_grad_value_
 from .elementwise import Elementwise
 from .lamb import LAMB
+from .lbfgs import LBFGS
 from .lion import Lion
 from .nadam import NAdam
 from .optimizer import Optimizer
@@ -18,7 +20,9 @@ from .rprop import Rprop
 from .sgd import SGD
 
 __all__ = [
+    "ASGD",
     "LAMB",
+    "LBFGS",
     "SGD",
     "Adadelta",
     "Adafactor",

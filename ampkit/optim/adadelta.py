@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..core.errors import ArgumentError
 from .elementwise import Elementwise, Step
-from .given import refuse_differentiable
+from .options import need, need_words
 
 
 class Adadelta(Elementwise):
@@ -39,15 +38,13 @@ class Adadelta(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("Adadelta", differentiable)
+        need_words("Adadelta", differentiable, foreach=foreach, capturable=capturable)
         options = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)
-        rho = options.get("rho", 0)
-        if isinstance(rho, bool) or not isinstance(rho, (int, float)) or not 0 <= rho <= 1:
-            raise ArgumentError("Adadelta", "rho in [0, 1]", repr(rho))
+        need("Adadelta", options, "rho", high=1.0)
 
     @staticmethod
     def numbers(step: Step) -> Sequence[Any]:

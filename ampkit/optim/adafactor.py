@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ from .. import backends
 from ..arena import Run
 from ..backends import Array
 from ..core import dtypes
+from ..core.dtypes import DType
 from ..core.errors import ArgumentError
 from ..core.primitive import Primitive
 from ..flat import CHUNK, narrow, settle
 from ..slot import Slot
 from .clip import power_sum
-from .group import Group, need
+from .group import Group
 from .optimizer import Optimizer
+from .options import need, need_words
 
 
 def _adafactor_update(
@@ -63,11 +66,16 @@ def _estimate(g: Array, rows: Array, columns: Array | None, new: Array, least: f
 
 
 def _rescaled(estimate: Array, least: float) -> Array:
-    return 1 / np.sqrt(np.maximum(estimate, least * least))
+    return 1 / np.sqrt(np.maximum(estimate, floor_of(least, estimate.dtype)))
+
+
+def floor_of(least: float, kind: DType) -> float:
+    """The least mean square, and what of it `kind` holds: below, a gradient of 0 would be 0 / 0."""
+    return max(least * least, float(np.finfo(kind).tiny))
 
 
 # (master, gradient, rows, columns or None, steps, lr, go or None, flat copies, options): one parameter, in place
-adafactor_update = Primitive("adafactor_update", "optim", _adafactor_update)
+adafactor_update = Primitive("adafactor_update", "adafactor", _adafactor_update)
 
 
 class Adafactor(Optimizer):
@@ -96,6 +104,7 @@ class Adafactor(Optimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
+        need_words("Adafactor", foreach=foreach)
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
 
@@ -107,9 +116,7 @@ class Adafactor(Optimizer):
         for value in eps[eps[0] is None :]:
             need("Adafactor, eps", {"each": value}, "each")
         need("Adafactor", options, "d", low=1.0)
-        decay = options.get("beta2_decay", -0.8)
-        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not decay <= 0:
-            raise ArgumentError("Adafactor", "beta2_decay <= 0", repr(decay))
+        need("Adafactor", options, "beta2_decay", low=-math.inf, high=0.0)
 
     def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
         shape = tuple(slot.parameter.array.shape)
@@ -137,7 +144,7 @@ class Adafactor(Optimizer):
             go,
             [flat[slot.start : slot.stop] for flat in block.copies.values()],
             beta2_decay=group["beta2_decay"],
-            least=float(np.finfo(block.dtype).eps) if least is None else least,
+            least=max(float(np.finfo(block.dtype).eps) if least is None else least, float(np.finfo(block.dtype).tiny)),
             least_scale=least_scale,
             limit=group["d"],
             weight_decay=group["weight_decay"],

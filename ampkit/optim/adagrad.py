@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import Array
 from .elementwise import Elementwise, Step
-from .given import refuse_differentiable
+from .options import need_words
 
 
 class Adagrad(Elementwise):
@@ -40,7 +40,7 @@ class Adagrad(Elementwise):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("Adagrad", differentiable)
+        need_words("Adagrad", differentiable, foreach=foreach, fused=fused)
         options = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay}
         start = {"initial_accumulator_value": initial_accumulator_value}
         super().__init__(params, {**options, **start, "maximize": maximize, "stochastic_rounding": stochastic_rounding})

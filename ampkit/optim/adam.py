@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from ..core.errors import ArgumentError
 from .elementwise import Elementwise, Step
-from .given import refuse_differentiable
 from .group import Group
+from .options import need_words
 
 
 class Adam(Elementwise):
@@ -27,6 +28,7 @@ class Adam(Elementwise):
 
     moments = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     device_keys = ("lr", "betas")
+    flags = (*Elementwise.flags, "amsgrad", "decoupled_weight_decay")
 
     def __init__(
         self,
@@ -45,15 +47,13 @@ class Adam(Elementwise):
         decoupled_weight_decay: bool = False,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable(type(self).__name__, differentiable)
-        self.decoupled = decoupled_weight_decay
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(
-            params, {**options, "amsgrad": amsgrad, "maximize": maximize, "stochastic_rounding": stochastic_rounding}
-        )
+        need_words(type(self).__name__, differentiable, foreach=foreach, fused=fused, capturable=capturable)
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
 
     def uses(self, group: Group, name: str) -> bool:
-        return name != "max_exp_avg_sq" or bool(group["amsgrad"])
+        return name != "max_exp_avg_sq" or group["amsgrad"]
 
     @staticmethod
     def numbers(step: Step) -> Sequence[Any]:
@@ -80,6 +80,8 @@ class AdamW(Adam):
     Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay proportional to lr, as in PyTorch.
     """
 
+    not_loaded = Adam.not_loaded | {"decoupled_weight_decay"}  # the state of an Adam goes on as AdamW
+
     def __init__(
         self,
         params: Any,
@@ -96,6 +98,11 @@ class AdamW(Adam):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ):
-        words = {"differentiable": differentiable, "stochastic_rounding": stochastic_rounding}
-        words["decoupled_weight_decay"] = True
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, **words)
+        words = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable, "fused": fused}
+        ours = {"decoupled_weight_decay": True, "stochastic_rounding": stochastic_rounding}
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, **words, **ours)
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        super().check_options(options)
+        if not options.get("decoupled_weight_decay", True):
+            raise ArgumentError("AdamW", "decoupled_weight_decay True", "False", "use Adam")

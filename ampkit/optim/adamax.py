@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import Array
 from .elementwise import Elementwise, Step
-from .given import refuse_differentiable
+from .options import need_words
 
 
 class Adamax(Elementwise):
@@ -39,7 +39,7 @@ class Adamax(Elementwise):
         capturable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("Adamax", differentiable)
+        need_words("Adamax", differentiable, foreach=foreach, capturable=capturable)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
 

@@ -20,7 +20,7 @@ from ..core.tensor import Tensor
 from ..flat import CHUNK, chunks, keep, look, mask
 from ..slot import Slot
 from .given import refuse_scaled
-from .group import plain
+from .options import plain
 
 _CURE = "call scaler.unscale_(optimizer) first"
 

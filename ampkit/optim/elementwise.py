@@ -133,7 +133,8 @@ class Elementwise(Optimizer):
 
     def given(self, group: Group, run: Run, go: Array | None) -> Step:
         """What an update of `run` reads."""
-        penalty = 0.0 if self.decoupled else group.get("weight_decay", 0.0)
+        decoupled = self.decoupled or group.get("decoupled_weight_decay", False)
+        penalty = 0.0 if decoupled else group.get("weight_decay", 0.0)
         return Step(type(self), group, self.values(group, run), run.steps, go, penalty, run.draw)
 
     def values(self, group: Group, run: Run) -> Mapping[str, Array]:

@@ -11,16 +11,6 @@ from ..core.scaletag import ZEROED
 from ..core.tensor import Tensor
 from .group import Group
 
-# options of PyTorch's optimizers that choose among its implementations, and what a group keeps for itself
-NOT_OURS = {"params", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
-NOT_OURS |= {"stochastic_rounding"}
-
-
-def refuse_differentiable(where: str, differentiable: Any) -> None:
-    """Raise ArgumentError for a step that gradients would flow through."""
-    if differentiable:
-        raise ArgumentError(where, "differentiable=False", repr(differentiable), "write the update with ops")
-
 
 def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
     """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler."""
@@ -73,9 +63,9 @@ def need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[di
         raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
     groups, state = state_dict["param_groups"], state_dict["state"]
     listed = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and "params" in g for g in groups)
-    if not listed or not isinstance(state, dict):
+    if not listed or not isinstance(state, dict) or not all(isinstance(entry, dict) for entry in state.values()):
         raise ArgumentError(
-            where, "'param_groups' as dicts with 'params', and 'state' as a dict", repr(state_dict)[:80]
+            where, "'param_groups' as dicts with 'params', and 'state' as a dict of dicts", repr(state_dict)[:80]
         )
     want, got = [len(g["params"]) for g in ours], [len(g["params"]) for g in groups]
     if want != got:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -12,8 +11,9 @@ from .. import backends
 from ..arena import Block
 from ..backends import Array, Backend
 from ..core import dtypes
-from ..core.errors import ArgumentError, StateError
+from ..core.errors import StateError
 from ..flat import look
+from .options import plain
 
 
 class Group(MutableMapping[str, Any]):
@@ -43,17 +43,25 @@ class Group(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "params":
             raise _fixed("other parameters", "optimizer.add_param_group adds some; make a new optimizer for others")
-        if key == "stochastic_rounding" and bool(value) != bool(self._options.get(key)):
+        if key == "stochastic_rounding" and value is not self._options.get(key, False):
             raise _fixed(
                 "another rounding", "give stochastic_rounding when the optimizer is made: it says what memory holds"
             )
-        value = plain(value)
-        self._check({key: value})
-        if key in self.device:
+        found = {key: plain(value)}
+        self.check(found)
+        self.take(found)
+
+    def check(self, options: dict[str, Any]) -> None:
+        """Raise ArgumentError if `options` are out of range, or do not go with the others."""
+        self._check({**self._options, **options})
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Take over `options` that were checked together."""
+        for key in options.keys() & self.device.keys():
             home = self.device[key]
-            home[...] = backends.of(home).asarray(value, dtypes.float64)
+            home[...] = backends.of(home).asarray(options[key], dtypes.float64)
             self.scheduled.discard(key)
-        self._options[key] = value
+        self._options.update(options)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -75,29 +83,6 @@ class Group(MutableMapping[str, Any]):
 
 def _fixed(found: str, cure: str) -> StateError:
     return StateError("parameter group", "the parameters and options that its optimizer was made with", found, cure)
-
-
-def plain(value: Any) -> Any:
-    """A hyperparameter as Python numbers, if it came as a Tensor or an array of one element."""
-    if isinstance(value, (list, tuple)):
-        return tuple(plain(v) for v in value)
-    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
-
-
-def need(where: str, options: dict[str, Any], key: str, low: float = 0.0, below: float = math.inf) -> None:
-    """Raise ArgumentError unless `options[key]`, if it is there, is a number in [low, below)."""
-    value = options.get(key, low)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < below:
-        range_ = f"{key} >= {low:g}" if below == math.inf else f"{key} in [{low:g}, {below:g})"
-        raise ArgumentError(where, range_, repr(value))
-
-
-def need_betas(where: str, options: dict[str, Any]) -> None:
-    """Raise ArgumentError unless `options["betas"]`, if it is there, is a pair of numbers in [0, 1)."""
-    betas = options.get("betas", (0, 0))
-    pair = isinstance(betas, (tuple, list)) and len(betas) == 2
-    if not pair or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
-        raise ArgumentError(where, "two betas in [0, 1)", repr(betas))
 
 
 def _scalar(backend: Backend, value: Any) -> Array:

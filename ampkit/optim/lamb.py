@@ -28,25 +28,27 @@ def _lamb_update(
         p, g, m, v = master[segment], gradient[segment], mean[segment], square[segment]
         length, moved = power_sum(p, 2.0, wide), backend.zeros((), dtypes.float64)
         for part in chunks(p.size):
-            _learn(g[part], m[part], v[part], numbers, step)
-            np.add(moved, power_sum(_move(p[part], m[part], v[part], numbers), 2.0, wide), out=moved)
+            learn(g[part], m[part], v[part], numbers, step)
+            np.add(moved, power_sum(move(p[part], m[part], v[part], numbers), 2.0, wide), out=moved)
         both = np.logical_and(length > 0, moved > 0)
         trust = np.where(both, np.sqrt(length / np.where(both, moved, 1.0)), 1.0)
         rate = (step.values["lr"] * trust).astype(kind)
         for part in chunks(p.size):
-            settle(p[part], p[part] - _move(p[part], m[part], v[part], numbers) * rate, go)
+            settle(p[part], p[part] - move(p[part], m[part], v[part], numbers) * rate, go)
             for copy in copies:
                 narrow(p[part], copy[segment][part])
 
 
-def _learn(g: Array, m: Array, v: Array, numbers: Sequence[Any], step: Step) -> None:
+def learn(g: Array, m: Array, v: Array, numbers: Sequence[Any], step: Step) -> None:
+    """Take the gradient of a piece into its moments."""
     new, hold, take, *_ = numbers
     d = -g if step.options["maximize"] else g
     settle(m, m + (d - m) * new, step.go)
     settle(v, v * hold + d * d * take, step.go)
 
 
-def _move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
+def move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
+    """The direction of a piece, before its rate."""
     # Worked out twice, before and after its norm is known: cheaper than memory for all of it.
     *_, correction, root, eps, decay = numbers
     move = m / correction / (np.sqrt(v) / root + eps)
@@ -54,7 +56,7 @@ def _move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
 
 
 # (masters, gradients, means, squares, a slice per parameter, copies, Step): in place
-lamb_update = Primitive("lamb_update", "optim", _lamb_update)
+lamb_update = Primitive("lamb_update", "lamb", _lamb_update)
 
 
 class LAMB(Elementwise):

@@ -12,8 +12,8 @@ from ..backends import Array
 from ..flat import settle
 from ..slot import Slot
 from .elementwise import Elementwise, Step
-from .given import refuse_differentiable
 from .group import Group
+from .options import need_words
 
 
 class NAdam(Elementwise):
@@ -31,6 +31,7 @@ class NAdam(Elementwise):
 
     moments = ("exp_avg", "exp_avg_sq")
     device_keys = ("lr", "betas")
+    flags = (*Elementwise.flags, "decoupled_weight_decay")
     from_0 = (*Elementwise.from_0, "momentum_decay")
 
     def __init__(
@@ -49,10 +50,10 @@ class NAdam(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("NAdam", differentiable)
-        self.decoupled = decoupled_weight_decay
+        need_words("NAdam", differentiable, foreach=foreach, capturable=capturable)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum_decay": momentum_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
 
     @staticmethod
     def numbers(step: Step) -> Sequence[Any]:

@@ -22,11 +22,12 @@ from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.quiet import quietly
 from ..core.recording import enable_grad
-from ..core.tensor import Tensor
 from ..flat import look
 from ..slot import Slot
-from .given import NOT_OURS, group_options, need_groups, parameters_of, refuse_scaled
-from .group import Group, need, need_betas, plain
+from .given import group_options, need_groups, parameters_of, refuse_scaled
+from .group import Group
+from .options import NOT_OURS, WORDS, need, need_betas, need_flags, need_words, plain
+from .state import Entry, entry_of, keep, kept_of, load_entries, need_entry
 
 
 class Optimizer:
@@ -47,6 +48,9 @@ class Optimizer:
     device_keys: tuple[str, ...] = ("lr",)
     counts_steps = True  # whether the state of a parameter has a "step"
     from_0: tuple[str, ...] = ("lr", "eps", "weight_decay", "momentum")  # options that are numbers from 0 on
+    needs_closure = False  # whether `step` cannot do without one, and a GradScaler not with it
+    flags: tuple[str, ...] = ("maximize", "stochastic_rounding")  # options that are True or False
+    not_loaded: frozenset[str] = NOT_OURS  # of saved groups
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         self.defaults = {key: plain(value) for key, value in defaults.items()}
@@ -76,9 +80,9 @@ class Optimizer:
             need(type(self).__name__, options, key)
         if "betas" in self.device_keys:
             need_betas(type(self).__name__, options)
-        rounding = options.get("stochastic_rounding", False)
-        if not isinstance(rounding, bool):  # "false" would be true
-            raise ArgumentError(type(self).__name__, "stochastic_rounding True or False", repr(rounding))
+        need_flags(type(self).__name__, options, self.flags)
+        given = {key: options[key] for key in (*WORDS, "differentiable") if key in options}
+        need_words(type(self).__name__, **given)
 
     # groups
 
@@ -193,7 +197,7 @@ class Optimizer:
 
     def _entries(self) -> Iterator[tuple[Slot, dict[str, Any]]]:
         for slot, taken in self._taken():
-            found = self.kept.get(slot.parameter) if self._alone() else self._state_of(slot, taken)
+            found = kept_of(slot, self.kept) if self._alone() else entry_of(slot, taken, self.counts_steps)
             if found:
                 yield slot, found
 
@@ -201,15 +205,6 @@ class Optimizer:
         for group in self.param_groups:
             for block in group.blocks:
                 yield from zip(block.slots, backends.of(block.steps).to_numpy(block.steps).tolist(), strict=True)
-
-    def _state_of(self, slot: Slot, taken: int) -> dict[str, Tensor]:
-        moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
-        moments |= {name: Tensor(array) for name, array in slot.factors.items() if taken}
-        if taken and slot.hidden:
-            moments["master"] = Tensor(slot.master())
-        if not taken or not self.counts_steps:
-            return moments
-        return {"step": Tensor(slot.block.backend.asarray(taken, dtypes.float32)), **moments}
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
@@ -231,39 +226,19 @@ class Optimizer:
         where = f"{type(self).__name__}.load_state_dict"
         groups, state = need_groups(where, state_dict, self.param_groups)
         saved_ids = [number for group in groups for number in group["params"]]
-        options = [{k: plain(v) for k, v in g.items() if k not in NOT_OURS} for g in groups]
-        for found in options:
-            self.check_options(found)
-        entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
-        alone = self._alone()
-        loads = {} if alone else {s: self._need_state(where, s, entries[s.number]) for s in self._slots()}
+        options = [{k: plain(v) for k, v in g.items() if k not in self.not_loaded} for g in groups]
         for group, found in zip(self.param_groups, options, strict=True):
-            group.update(found)
-        if alone:
-            self._keep(entries)
-        else:
-            self._load(loads)
+            group.check(found)
+        entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
+        loads = self._need_entries(where, entries)
+        for group, found in zip(self.param_groups, options, strict=True):
+            group.take(found)
+        self._load(entries, loads)
 
-    def _keep(self, entries: dict[int, dict[str, Any]]) -> None:
-        self.kept.clear()
-        for slot in self._slots():
-            for name, value in entries[slot.number].items():
-                held = value.detach().clone().to(slot.parameter.device) if isinstance(value, Tensor) else value
-                self.kept[slot.parameter][name] = held if isinstance(value, Tensor) else deepcopy(value)
-
-    def _need_state(self, where: str, slot: Slot, entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        moments, shapes = {}, self.state_shapes(slot)
-        for name, value in entry.items():
-            if name != "step" and value is not None:
-                array = np.asarray(value)
-                if array.shape != (slot.parameter.array.shape if name == "master" else shapes.get(name)):
-                    needs = f"state {', '.join(shapes)} in the shape of {slot.title()}"
-                    raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
-                moments[name] = array
-        step = plain(entry.get("step", 1 if moments else 0))
-        if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
-            raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
-        return int(step), moments
+    def _need_entries(self, where: str, entries: dict[int, dict[str, Any]]) -> dict[Slot, Entry]:
+        if self._alone():  # of a step of one's own all else is its own affair
+            entries = {number: {"master": entry.get("master")} for number, entry in entries.items()}
+        return {s: need_entry(where, s, entries.get(s.number, {}), self.state_shapes(s)) for s in self._slots()}
 
     def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
         """What the state of a parameter holds besides its step, and in which shape; `slot.factor` what is no moment."""
@@ -274,25 +249,20 @@ class Optimizer:
             return slot.of(slot.block.moment(name))
         return slot.factor(name, self.state_shapes(slot)[name])
 
-    def _load(self, loads: dict[Slot, tuple[int, dict[str, Any]]]) -> None:
-        for group in self.param_groups:
-            for block in group.blocks:
-                block.load_steps([loads[slot][0] for slot in block.slots])
-                for slot in block.slots:
-                    moments = loads[slot][1]
-                    master = moments.pop("master", None)
-                    if master is not None and slot.hidden:
-                        slot.restore(block.backend.asarray(master, block.dtype))
-                    for name in {*block.moments, *slot.factors, *moments}:
-                        view = self._home(slot, name)
-                        view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
+    def _load(self, entries: dict[int, dict[str, Any]], loads: dict[Slot, Entry]) -> None:
+        if self._alone():
+            made = {slot.parameter: keep(slot, entries.get(slot.number, {})) for slot in self._slots()}
+            self.kept = defaultdict(dict, {parameter: found for parameter, found in made.items() if found})
+            return
+        for block in (block for group in self.param_groups for block in group.blocks):
+            load_entries(block, loads, self._home)
 
     # copies: blocks are not copied, a copy makes its own around its own parameters
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {key: value for key, value in vars(self).items() if key not in ("param_groups", "steps")}
+        rest = {key: value for key, value in vars(self).items() if key not in ("param_groups", "steps", "kept")}
         groups, steps = [dict(group) for group in self.param_groups], int(look(self.steps))
-        return {**kept, "copied": (groups, {} if self._alone() else self.state_dict()["state"], steps)}
+        return {**rest, "copied": (groups, self.state_dict()["state"], steps)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups, entries, steps = state.pop("copied")
@@ -300,9 +270,7 @@ class Optimizer:
         self.param_groups = []
         for options in groups:
             self._append(options.pop("params"), options)
-        where = f"copy of {type(self).__name__}"
-        if not self._alone():
-            self._load({slot: self._need_state(where, slot, entries.get(slot.number, {})) for slot in self._slots()})
+        self._load(entries, self._need_entries(f"copy of {type(self).__name__}", entries))
         self.steps = self._backend().zeros((), dtypes.int64)
         self.steps[...] = steps
 

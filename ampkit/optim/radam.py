@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import Array
 from .elementwise import Elementwise, Step
-from .given import refuse_differentiable
+from .options import need_words
 
 
 class RAdam(Elementwise):
@@ -26,6 +26,7 @@ class RAdam(Elementwise):
 
     moments = ("exp_avg", "exp_avg_sq")
     device_keys = ("lr", "betas")
+    flags = (*Elementwise.flags, "decoupled_weight_decay")
 
     def __init__(
         self,
@@ -42,10 +43,10 @@ class RAdam(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("RAdam", differentiable)
-        self.decoupled = decoupled_weight_decay
+        need_words("RAdam", differentiable, foreach=foreach, capturable=capturable)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
 
     @staticmethod
     def numbers(step: Step) -> Sequence[Any]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..backends import Array
 from .elementwise import Elementwise, Step, moving
-from .given import refuse_differentiable
 from .group import Group
+from .options import need_words
 
 
 class RMSprop(Elementwise):
@@ -28,6 +28,7 @@ class RMSprop(Elementwise):
     moments = ("square_avg", "momentum_buffer", "grad_avg")
     device_keys = ("lr", "momentum")
     from_0 = (*Elementwise.from_0, "alpha")
+    flags = (*Elementwise.flags, "centered")
 
     def __init__(
         self,
@@ -45,14 +46,14 @@ class RMSprop(Elementwise):
         *,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("RMSprop", differentiable)
+        need_words("RMSprop", differentiable, foreach=foreach, capturable=capturable)
         options = {"lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
         super().__init__(
             params, {**options, "centered": centered, "maximize": maximize, "stochastic_rounding": stochastic_rounding}
         )
 
     def uses(self, group: Group, name: str) -> bool:
-        return {"square_avg": True, "momentum_buffer": moving(group), "grad_avg": bool(group["centered"])}[name]
+        return {"square_avg": True, "momentum_buffer": moving(group), "grad_avg": group["centered"]}[name]
 
     @staticmethod
     def numbers(step: Step) -> Sequence[Any]:

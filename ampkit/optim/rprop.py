@@ -10,7 +10,7 @@ import numpy as np
 from ..backends import Array
 from ..core.errors import ArgumentError
 from .elementwise import Elementwise, Step
-from .given import refuse_differentiable
+from .options import is_pair, need_words
 
 
 class Rprop(Elementwise):
@@ -39,7 +39,7 @@ class Rprop(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("Rprop", differentiable)
+        need_words("Rprop", differentiable, foreach=foreach, capturable=capturable)
         options = {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize}
         super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
 
@@ -72,6 +72,6 @@ class Rprop(Elementwise):
 
 def _pair(options: dict[str, Any], key: str, otherwise: tuple[float, float]) -> tuple[Any, Any]:
     found = options.get(key, otherwise)
-    if not isinstance(found, (tuple, list)) or len(found) != 2 or not all(type(v) in (int, float) for v in found):
+    if not is_pair(found):
         raise ArgumentError("Rprop", f"two {key}, numbers", repr(found))
     return found[0], found[1]

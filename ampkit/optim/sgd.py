@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 from ..backends import Array
 from ..core.errors import ArgumentError
 from .elementwise import Elementwise, Step, moving
-from .given import refuse_differentiable
 from .group import Group
+from .options import need, need_words
 
 
 class SGD(Elementwise):
@@ -28,6 +29,7 @@ class SGD(Elementwise):
     moments = ("momentum_buffer",)
     device_keys = ("lr", "momentum")
     counts_steps = False
+    flags = (*Elementwise.flags, "nesterov")
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class SGD(Elementwise):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ):
-        refuse_differentiable("SGD", differentiable)
+        need_words("SGD", differentiable, foreach=foreach, fused=fused)
         options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         super().__init__(
             params, {**options, "nesterov": nesterov, "maximize": maximize, "stochastic_rounding": stochastic_rounding}
@@ -52,6 +54,7 @@ class SGD(Elementwise):
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)
+        need("SGD", options, "dampening", low=-math.inf)
         if options.get("nesterov") and (options.get("momentum", 1) <= 0 or options.get("dampening", 0) != 0):
             got = f"momentum={options.get('momentum')}, dampening={options.get('dampening')}"
             raise ArgumentError("SGD with nesterov", "momentum > 0 and dampening 0", got)

@@ -30,6 +30,8 @@ RULES = [  # an optimizer, its options, and which of its moments are there
     (optim.Adadelta, {"weight_decay": 0.1}, (1, 1)),
     (optim.Adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.5}, (1,)),
     (optim.Adamax, {}, (1, 1)),
+    (optim.ASGD, {"weight_decay": 0.1, "lambd": 0.5, "mu": 1.0}, (1,)),
+    (optim.ASGD, {"lambd": 0.5}, (1,)),
     (optim.Lion, {"weight_decay": 0.1, "decoupled": True}, (1,)),
     (optim.NAdam, {"weight_decay": 0.1}, (1, 1)),
     (optim.RAdam, {"weight_decay": 0.1, "decoupled": True}, (1, 1)),
@@ -94,7 +96,8 @@ def given(device, rule, size=1030, off=0, go=None, copies=(), steps=4, low=None,
         if kind is optim.Adam and used[2]:
             np.maximum(moments[2], moments[1], out=moments[2])  # as it always is
         values = {"lr": scalar(device, 1e-2), "betas": scalar(device, (0.9, 0.99)), "momentum": scalar(device, 0.9)}
-        values["mu_product"] = scalar(device, 0.7)
+        values |= {"mu_product": scalar(device, 0.7), "eta": scalar(device, 0.1)}
+        values["mu"] = scalar(device, options.get("mu", 0.25))
         penalty = 0.0 if options.get("decoupled") else options.get("weight_decay", 0.0)
         flag, count = None if go is None else scalar(device, go, np.bool_), scalar(device, steps, np.int64)
         draw = None if low is None else Draw(5, 7, 32)

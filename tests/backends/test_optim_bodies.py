@@ -49,6 +49,7 @@ def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
         (optim.Adam, {}),
         (optim.AdamW, {"weight_decay": 0.1}),
         (optim.AdamW, {"eps": 1e-3, "betas": (0.5, 0.9)}),
+        (optim.LAMB, {"weight_decay": 0.1}),
         (optim.SGD, {}),
         (optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
         (optim.SGD, {"momentum": 0.8, "dampening": 0.3}),
@@ -100,6 +101,17 @@ def test_threads_leave_the_bits_of_the_reference(kind, scaled):
     assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in truth.items()}
 
 
+def test_the_threads_of_lamb_leave_the_same_bits_however_many_they_are():
+    before, found = ampkit.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            ampkit.set_num_threads(threads)
+            found.append({n: a.tobytes() for n, a in trained(optim.LAMB, 3 * CHUNK + 5, scaled=True).items()})
+    finally:
+        ampkit.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("inverse", [None, 2.0**-10])
 @pytest.mark.parametrize(
     "bad", [{}, {7: np.nan}, {PIECE + 3: np.inf, PIECE + 2000: np.nan}, {2 * PIECE: -np.inf}], ids=str
@@ -134,7 +146,7 @@ def test_a_norm_is_that_of_float64(size, scale):
     np.testing.assert_allclose(found, (values.astype(float) ** 2).sum(), rtol=1e-7)
 
 
-@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD])
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.Lion, optim.LAMB, optim.Adafactor])
 def test_a_skipped_step_fills_a_copy_that_was_made_for_a_neighbour(kind):
     first, second = (nn.Parameter(ampkit.tensor(np.full(10_000, float(n), np.float32))) for n in (1, 3))
     optimizer, scaler = kind([first, second], lr=0.1), ampkit.GradScaler()

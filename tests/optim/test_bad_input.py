@@ -1,11 +1,17 @@
 """What optimizers refuse: one line each, and nothing has changed."""
 
+import inspect
+
 import numpy as np
 import pytest
 
 import ampkit
 from ampkit import nn, optim
 from ampkit.core.errors import ArgumentError, DTypeError, StateError
+
+
+def signature(kind):
+    return inspect.signature(kind).parameters
 
 
 def adam():
@@ -26,6 +32,7 @@ ONE = [{"params": [0]}]
         ({"state": {}, "param_groups": [{"lr": 1.0}]}, "needs 'param_groups' as dicts with 'params'"),
         ({"state": {}, "param_groups": "x"}, "needs 'param_groups' as dicts with 'params'"),
         ({"state": [1], "param_groups": ONE}, "'state' as a dict"),
+        ({"state": {0: 5}, "param_groups": ONE}, "'state' as a dict of dicts"),
         (
             {"state": {0: {"step": float("nan")}}, "param_groups": ONE},
             r"needs the step of parameter 0 \[3\] .*, got nan",
@@ -85,3 +92,102 @@ def test_arguments_of_another_kind_are_refused(call, message):
 def test_a_scaler_s_state_is_a_dict():
     with pytest.raises(ArgumentError, match=r"GradScaler.load_state_dict: needs the dict of state_dict\(\), got a int"):
         ampkit.GradScaler().load_state_dict(3)
+
+
+ALL = [kind for name in optim.__all__ if isinstance(kind := getattr(optim, name), type) and "lr" in signature(kind)]
+WORDS = {"foreach", "fused", "capturable", "differentiable"}
+
+
+def asked(kind, *kinds):
+    """The arguments of an optimizer whose default is of one of these types."""
+    return [name for name, p in signature(kind).items() if type(p.default) in kinds]
+
+
+def one():
+    return [nn.Parameter(ampkit.ones(3))]
+
+
+def loaded(kind, key, value):
+    optimizer = kind(one())
+    state = optimizer.state_dict()
+    state["param_groups"][0][key] = value
+    optimizer.load_state_dict(state)
+
+
+WAYS = {
+    "made": lambda kind, key, value: kind(one(), **{key: value}),
+    "added": lambda kind, key, value: kind(one()).add_param_group({"params": one(), key: value}),
+    "assigned": lambda kind, key, value: kind(one()).param_groups[0].__setitem__(key, value),
+    "loaded": loaded,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_what_is_true_or_false_is_nothing_else_in_any_optimizer(kind, way):
+    flags = set(asked(kind, bool)) - WORDS - {"stochastic_rounding"}
+    assert "maximize" in flags
+    for key in flags:
+        for value in ("false", 1, 0.0, None):
+            with pytest.raises(ArgumentError, match=f"^{kind.__name__}: needs {key} True or False, got {value!r}"):
+                WAYS[way](kind, key, value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_a_number_is_a_finite_number_in_any_optimizer(kind, way):
+    for key in asked(kind, int, float):
+        for value in ("0.1", True, None, float("nan"), float("inf"), 10**400):
+            with pytest.raises(ArgumentError, match=f"^{kind.__name__}: needs .*{key}.*, got "):
+                WAYS[way](kind, key, value)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_words_that_change_nothing_are_true_false_or_none(kind):
+    for key in WORDS & set(signature(kind)):
+        for value in ("false", 1, [True]):
+            with pytest.raises(ArgumentError, match=f"{kind.__name__}: needs {key} True.*, got "):
+                kind(one(), **{key: value})
+        if key != "differentiable":
+            kind(one(), **{key: np.bool_(True)})
+    with pytest.raises(ArgumentError, match="needs foreach True, False or None, got 'x'"):
+        kind(one()).add_param_group({"params": one(), "foreach": "x"})
+
+
+def test_a_word_in_quotes_is_named_with_its_cure():
+    with pytest.raises(ArgumentError, match="got 'false'\nhelp: write amsgrad=False, without quotes"):
+        optim.Adam(one(), amsgrad="false")
+
+
+def test_options_that_do_not_go_together_are_refused_wherever_they_come_from():
+    optimizer = optim.SGD(one(), momentum=0.9, nesterov=True)
+    with pytest.raises(ArgumentError, match="SGD with nesterov: needs momentum > 0 and dampening 0, got momentum=0"):
+        optimizer.param_groups[0]["momentum"] = 0
+    assert optimizer.param_groups[0]["momentum"] == 0.9
+    with pytest.raises(ArgumentError, match="SGD with nesterov"):
+        optimizer.add_param_group({"params": one(), "dampening": 0.1})
+    optimizer.load_state_dict(optim.SGD(one()).state_dict())
+    assert optimizer.param_groups[0]["momentum"] == 0 and optimizer.param_groups[0]["nesterov"] is False
+
+
+def test_decay_that_is_decoupled_is_so_for_a_group_and_in_its_state():
+    def moved(**options):
+        optimizer = optim.Adam(one(), lr=0.5, weight_decay=0.5)
+        optimizer.add_param_group({"params": (added := one()), **options})
+        added[0].grad = ampkit.zeros(3)
+        optimizer.step()
+        return added[0].tolist(), optimizer
+
+    (coupled, _), (decoupled, optimizer) = moved(), moved(decoupled_weight_decay=True)
+    assert decoupled == [0.75] * 3 != coupled
+    other = moved()[1]
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[1]["decoupled_weight_decay"] is True
+
+
+def test_adamw_stays_adamw():
+    adam, adamw = optim.Adam(one()), optim.AdamW(one())
+    adamw.load_state_dict(adam.state_dict())
+    assert adamw.param_groups[0]["decoupled_weight_decay"] is True
+    with pytest.raises(ArgumentError, match="AdamW: needs decoupled_weight_decay True, got False\nhelp: use Adam"):
+        adamw.param_groups[0]["decoupled_weight_decay"] = False

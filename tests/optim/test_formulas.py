@@ -99,6 +99,15 @@ def adadelta(p, s, g, t, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0):
     return p - lr * u
 
 
+def asgd(p, s, g, t, lr=1e-2, lambd=1e-4, alpha=0.75, t0=1e6, weight_decay=0):
+    g = g + weight_decay * p
+    eta, mu = s.get("eta", lr), s.get("mu", 1.0)
+    p = p * (1 - lambd * eta) - eta * g
+    s["ax"] = s.get("ax", 0) * (1 - mu) + mu * p
+    s["eta"], s["mu"] = lr / (1 + lambd * lr * t) ** alpha, 1 / max(1, t - t0)
+    return p
+
+
 def rprop(p, s, g, t, lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50)):
     turn = np.sign(s.get("prev", 0) * g)
     factor = np.where(turn > 0, etas[1], np.where(turn < 0, etas[0], 1.0))
@@ -136,8 +145,12 @@ CASES += [
     (optim.Rprop, rprop, {}),
     (optim.Rprop, rprop, {"lr": 0.1, "etas": (0.25, 2.0), "step_sizes": (0.05, 0.3)}),
 ]
+CASES += [
+    (optim.ASGD, asgd, {}),
+    (optim.ASGD, asgd, {"lr": 0.5, "lambd": 0.1, "alpha": 0.5, "t0": 1.5, "weight_decay": 0.1}),
+]
 NAMES = [f"{kind.__name__}-{options}" for kind, _, options in CASES]
-KINDS = [CASES[i] for i in (1, 4, 6, 7, 10, 12, 14, 17, 20, 22)]
+KINDS = [CASES[i] for i in (1, 4, 6, 7, 10, 12, 14, 17, 20, 22, 24)]
 STATES = {
     "Adagrad": ["step", "sum"],
     "RMSprop": ["step", "square_avg", "grad_avg", "momentum_buffer"],
@@ -149,6 +162,7 @@ STATES = {
     "NAdam": ["step", "exp_avg", "exp_avg_sq", "mu_product"],
     "Adadelta": ["step", "square_avg", "acc_delta"],
     "Rprop": ["step", "prev", "step_size"],
+    "ASGD": ["step", "ax", "eta", "mu"],
 }
 
 
@@ -392,6 +406,16 @@ def test_the_factored_moments_of_adafactor_are_a_row_and_a_column():
         "row_var": (300, 1),
         "col_var": (1, 200),
     }
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)], ids=str)
+def test_the_least_mean_square_of_adafactors_paper_takes_gradients_of_zero(shape):
+    p = nn.Parameter(ampkit.ones(shape))
+    optimizer = optim.Adafactor([p], eps=(1e-30, 1e-3))  # its square is nothing in float32
+    for value in (0.0, 1.0):
+        give([p], [np.full(shape, value)])
+        optimizer.step()
+        assert np.isfinite(values(p)).all() and (values(p) == 1).all() == (value == 0)
 
 
 def test_a_factor_of_another_shape_is_refused_and_nothing_changes():

@@ -7,10 +7,8 @@ out both.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +25,7 @@ from .dnnl import library
 from .formats import FORMATS, reorder
 from .gemm import column_sums
 from .onednn import WORTH, Call, HostArray, Layout, empty, prepared
-from .threads import alone, get_num_threads
+from .parallel import shared_out
 
 
 class _Steps(NamedTuple):
@@ -163,15 +161,6 @@ def sgd_update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copie
 # all others
 
 
-@cache
-def _workers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "ampkit-update", initializer=alone)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.cache_clear)  # a child has none of the threads
-
-
 @update.on("cpu", when=lambda home, *rest: type(home) is np.ndarray)
 def update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
     """The reference's pieces, each by one thread: its bits."""
@@ -184,12 +173,7 @@ def update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: l
     def work(part: slice) -> None:
         update_piece(home, gradient, moments, copies, step, numbers, part)
 
-    parts, count = list(chunks(home.size)), get_num_threads()
-    if count == 1 or len(parts) == 1:
-        for part in parts:
-            work(part)
-    else:
-        list(_workers(count).map(work, parts))
+    shared_out(work, list(chunks(home.size)))
 
 
 # norms

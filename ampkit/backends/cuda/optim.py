@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from ... import backends
-from ...core.dtypes import LOW, DType, bfloat16, float16, float32, float64
+from ...core.dtypes import LOW, bfloat16, float16, float32, float64
 from ...flat import Draw, narrow, narrow_at_random
 from ...optim.adadelta import Adadelta
 from ...optim.adagrad import Adagrad
 from ...optim.adam import Adam
 from ...optim.adamax import Adamax
+from ...optim.asgd import ASGD
 from ...optim.clip import power_sum, shrink
 from ...optim.elementwise import Elementwise, Step, numbers_of, update
 from ...optim.lion import Lion
@@ -30,26 +31,11 @@ from ...optim.rmsprop import RMSprop
 from ...optim.rprop import Rprop
 from ...optim.schedule import follow
 from ...optim.sgd import SGD
-from .kernel import STORED, blocks_for, drawn, launch, typed
+from .kernel import STORED, drawn, launch, typed
+from .masters import BLOCK, grid_for, in_order, width_of
 
 Array = Any  # a CuPy array
-BLOCK = 256  # threads
-BLOCKS = 4096  # of an update: several for each place that a GPU has, so that none is idle for long at the end
 PARTS = 1024  # blocks of a sum, which the threads of one block then add up
-
-
-def _flat(*arrays: Array | None) -> bool:
-    return all(a is None or bool(a.flags.c_contiguous) for a in arrays)
-
-
-def _wide(dtype: DType, *arrays: Array | None) -> int:
-    """How many values of `dtype` are accessed at once: 16 bytes of them where all arrays begin on that many values."""
-    count = 16 // dtype.itemsize
-    return 1 if any(a is not None and a.data.ptr % (count * a.dtype.itemsize) for a in arrays) else count
-
-
-def _grid(count: int, wide: int, most: int = BLOCKS) -> int:
-    return min(blocks_for(count, BLOCK * wide), most)
 
 
 def _draw(there: Any, draw: Draw | None) -> tuple[Any, ...]:
@@ -66,8 +52,8 @@ def _run(
     """
     by_dtype = {copy.dtype: copy for copy in copies}
     homes = by_dtype.get(float16), by_dtype.get(bfloat16)
-    wide, last = _wide(float32, home, *flats, *homes), (np.bool_(step.options["maximize"]), np.int64(home.size))
-    entry, grid = typed(*name, home.dtype, str(wide)), _grid(home.size, wide)
+    wide, last = width_of(float32, home, *flats, *homes), (np.bool_(step.options["maximize"]), np.int64(home.size))
+    entry, grid = typed(*name, home.dtype, str(wide)), grid_for(home.size, wide)
     draw = _draw(backends.of(home), step.draw)
     launch("optim", entry, grid, BLOCK, home, *flats, *homes, *draw, *numbers, *last)
 
@@ -80,7 +66,7 @@ def _is(rule: type[Elementwise], home: Array, gradient: Array, moments: Sequence
 
 
 def _known(home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
-    low = home.dtype in LOW and _wide(float32, home, gradient, *moments, *copies) > 1
+    low = home.dtype in LOW and width_of(float32, home, gradient, *moments, *copies) > 1
     return gradient.dtype == float32 and (home.dtype == float32 or low)
 
 
@@ -103,7 +89,7 @@ def sgd_update_cuda(
     _run(("sgd_update",), home, (gradient, *moments), copies, step, *numbers, nesterov)
 
 
-_RULES = {kind.piece: kind.__name__ for kind in (Adadelta, Adagrad, Adamax, Lion, NAdam, RAdam, RMSprop, Rprop)}
+_RULES = {kind.piece: kind.__name__ for kind in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop, Rprop)}
 
 
 @update.on("cuda", when=lambda home, gradient, moments, copies, step: (
@@ -119,31 +105,31 @@ def update_cuda(home: Array, gradient: Array, moments: Sequence[Array | None], c
 
 
 def _narrows(master: Array, copy: Array) -> bool:
-    return master.dtype == float32 and copy.dtype in (float16, bfloat16) and _flat(master, copy)
+    return master.dtype == float32 and copy.dtype in (float16, bfloat16) and in_order(master, copy)
 
 
 @narrow.on("cuda", when=_narrows)
 def narrow_cuda(master: Array, copy: Array) -> None:
-    wide = _wide(float32, master, copy)
+    wide = width_of(float32, master, copy)
     entry = typed("narrow", copy.dtype, str(wide))
-    launch("optim", entry, _grid(master.size, wide), BLOCK, master, copy, np.int64(master.size))
+    launch("optim", entry, grid_for(master.size, wide), BLOCK, master, copy, np.int64(master.size))
 
 
-@narrow_at_random.on("cuda", when=lambda values, home, draw: home.dtype in LOW and _flat(values, home))
+@narrow_at_random.on("cuda", when=lambda values, home, draw: home.dtype in LOW and in_order(values, home))
 def narrow_at_random_cuda(values: Array, home: Array, draw: Draw) -> None:
-    wide = _wide(float32, values, home)
-    entry, grid = typed("narrow_at_random", home.dtype, str(wide)), _grid(values.size, wide)
+    wide = width_of(float32, values, home)
+    entry, grid = typed("narrow_at_random", home.dtype, str(wide)), grid_for(values.size, wide)
     launch("optim", entry, grid, BLOCK, values, home, *_draw(backends.of(home), draw), np.int64(values.size))
 
 
 # norms
 
 
-@power_sum.on("cuda", when=lambda values, order, scratch: values.dtype in STORED and _flat(values))
+@power_sum.on("cuda", when=lambda values, order, scratch: values.dtype in STORED and in_order(values))
 def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
     kind = "0" if order == math.inf else "2" if order == 2 else "1"
-    wide, home = _wide(values.dtype, values), backends.of(values)
-    blocks = _grid(values.size, wide, PARTS)
+    wide, home = width_of(values.dtype, values), backends.of(values)
+    blocks = grid_for(values.size, wide, PARTS)
     parts, total = home.empty((blocks,), float64), home.empty((), float64)
     entry = typed("power_sum", values.dtype, str(wide), kind)
     launch("optim", entry, blocks, BLOCK, values, parts, np.float64(order), np.int64(values.size))
@@ -151,11 +137,11 @@ def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
     return total
 
 
-@shrink.on("cuda", when=lambda values, factor, go: values.dtype in STORED and _flat(values))
+@shrink.on("cuda", when=lambda values, factor, go: values.dtype in STORED and in_order(values))
 def shrink_cuda(values: Array, factor: Array, go: Array) -> None:
-    wide = _wide(values.dtype, values)
+    wide = width_of(values.dtype, values)
     entry = typed("shrink", values.dtype, str(wide))
-    launch("optim", entry, _grid(values.size, wide), BLOCK, values, factor, go, np.int64(values.size))
+    launch("optim", entry, grid_for(values.size, wide), BLOCK, values, factor, go, np.int64(values.size))
 
 
 # schedules

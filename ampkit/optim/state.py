@@ -1,0 +1,80 @@
+"""What an optimizer keeps for a parameter: its state as tensors, looked over and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from ..arena import Block
+from ..backends import Array
+from ..core import dtypes
+from ..core.errors import ArgumentError
+from ..core.tensor import Tensor
+from ..slot import Slot
+from .options import plain
+
+Entry = tuple[int, dict[str, Any]]  # the steps taken, and moments by name
+
+
+def entry_of(slot: Slot, taken: int, counts_steps: bool) -> dict[str, Tensor]:
+    """The state of a parameter that has taken so many steps, as views: step, moments, a 16-bit one's float32 values."""
+    moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
+    moments |= {name: Tensor(array) for name, array in slot.factors.items() if taken}
+    if taken and slot.hidden:
+        moments["master"] = Tensor(slot.master())
+    if not taken or not counts_steps:
+        return moments
+    return {"step": Tensor(slot.block.backend.asarray(taken, dtypes.float32)), **moments}
+
+
+def need_entry(where: str, slot: Slot, entry: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Entry:
+    """A saved state of a parameter. Raises ArgumentError unless it holds moments of these shapes and a step from 0."""
+    moments = {}
+    for name, value in entry.items():
+        if name != "step" and value is not None:
+            array = np.asarray(value)
+            if array.shape != (slot.parameter.array.shape if name == "master" else shapes.get(name)):
+                needs = f"state {', '.join(shapes)} in the shape of {slot.title()}"
+                raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
+            moments[name] = array
+    step = plain(entry.get("step", 1 if moments else 0))
+    if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
+        raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
+    return int(step), moments
+
+
+def load_entries(block: Block, loads: dict[Slot, Entry], home: Callable[[Slot, str], Array]) -> None:
+    """Put states back where `home` says that each moment lives; moments that a state lacks become zeros."""
+    block.load_steps([loads[slot][0] for slot in block.slots])
+    for slot in block.slots:
+        moments = loads[slot][1]
+        master = moments.pop("master", None)
+        if master is not None and slot.hidden:
+            slot.restore(block.backend.asarray(master, block.dtype))
+        for name in {*block.moments, *slot.factors, *moments}:
+            view = home(slot, name)
+            view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
+
+
+def kept_of(slot: Slot, kept: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """What a step of one's own keeps for a parameter, with a 16-bit one's float32 values."""
+    found = kept.get(slot.parameter, {})
+    return {**found, "master": Tensor(slot.master())} if kept and slot.hidden else found
+
+
+def keep(slot: Slot, entry: dict[str, Any]) -> dict[str, Any]:
+    """A copy of what `kept_of` found, its tensors where the parameter is; puts the float32 values back."""
+    if slot.hidden and entry.get("master") is not None:
+        slot.restore(slot.block.backend.asarray(entry["master"], slot.block.dtype))
+    return {name: _copied(value, slot) for name, value in entry.items() if name != "master" or not slot.hidden}
+
+
+def _copied(value: Any, slot: Slot) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone().to(slot.parameter.device)
+    if type(value) in (list, tuple):
+        return type(value)([_copied(each, slot) for each in value])
+    return deepcopy(value)
