@@ -33,6 +33,8 @@ NAMESPACES = {
     "torch.nn": "ampkit.nn",
     "torch.nn.init": "ampkit.nn.init",
     "torch.nn.utils": "ampkit.nn.utils",
+    "torch.nn.utils.parametrizations": "ampkit.nn.utils.parametrizations",
+    "torch.nn.utils.parametrize": "ampkit.nn.utils.parametrize",
     "torch.optim": "ampkit.optim",
     "torch.optim.lr_scheduler": "ampkit.optim.lr_scheduler",
     "torch.optim.swa_utils": "ampkit.optim.swa_utils",

@@ -39,6 +39,11 @@ PLACES = {
     """,
     "ampkit.nn.utils": """
         clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm parameters_to_vector vector_to_parameters
+        weight_norm remove_weight_norm spectral_norm remove_spectral_norm
+    """,
+    "ampkit.nn.utils.parametrizations": "weight_norm spectral_norm",
+    "ampkit.nn.utils.parametrize": """
+        register_parametrization remove_parametrizations is_parametrized cached ParametrizationList
     """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam NAdam Adadelta Rprop Elementwise clip_grad_norm_
@@ -92,6 +97,8 @@ def test_the_parts_have_theirs(place, name):
         "nn",
         "nn.functional",
         "nn.utils.rnn",
+        "nn.utils.parametrizations",
+        "nn.utils.parametrize",
         "optim",
         "optim.lr_scheduler",
         "optim.swa_utils",

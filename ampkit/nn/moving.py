@@ -46,14 +46,14 @@ def move(module: Module, device: Device | None, dtype: DType | None) -> None:
     found = [*module.named_parameters(), *module.named_buffers()]
     going = [(tensor, name) for name, tensor in found if _changes(tensor, device, dtype)]
     for tensor, name in going:
-        if isinstance(tensor, Parameter) and _bound(tensor):
+        if isinstance(tensor, Parameter) and bound(tensor):
             cure = "move the model first, then make the optimizer"
             raise StateError("to", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
     for tensor, _ in going:
         _move(tensor, device, dtype)
 
 
-def _bound(parameter: Parameter) -> bool:
+def bound(parameter: Parameter) -> bool:
     # An optimizer that is gone holds nothing: what it leaves behind is an array like any other.
     if parameter.slot is not None and parameter.slot.block.owner() is None:
         parameter.slot = None
