@@ -86,7 +86,6 @@ GROUPS = [
      r"constant_pad_nd|grid_sampler\w*|affine_grid_generator|convolution|norm_except_dim|fused_.*|feature_\w+dropout|"
      r"Profiler\w+|DeviceType|\w*kineto\w*|\w+Counter|hash_tensor|nonzero_static|module_load|output_nr|grad_dtype",
      "the function without the prefix"),
-    ("layers that learn their sizes", r"Lazy\w+", "name the sizes"),
     ("changes in place by functions", r"[a-z]\w*_", "the method: `x.relu_()`"),
     ("switches of PyTorch's own",
      r"\w*(deterministic|anomaly|warn_always|multithreading|flush_denormal|view_replay)\w*|"

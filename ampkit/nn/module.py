@@ -211,7 +211,7 @@ class Module(Tree):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of every Parameter, or fill them with zeros."""
-        for parameter in self.parameters():
+        for _, parameter in self._members("_parameters", "", True, True):
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:

@@ -27,7 +27,11 @@ class Keys(NamedTuple):
 
 
 def named(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """(dotted name, tensor) of every Parameter and persistent buffer, under each of its names, in PyTorch's order."""
+    """(dotted name, tensor) of every Parameter and persistent buffer, under each of its names, in PyTorch's order.
+
+    Raises StateError if a lazy layer has seen no batch yet.
+    """
+    module.need_sizes("state_dict")
     for path, part in module.named_modules(remove_duplicate=False):
         lead = f"{prefix}{path}." if path else prefix
         saved = {**part._parameters, **{k: v for k, v in part._buffers.items() if k not in part._unsaved}}
