@@ -25,11 +25,12 @@ from .capture import compile
 from .core import observe
 from .core.dlpack import from_dlpack
 from .core.dtypes import DType as dtype
-from .core.dtypes import bfloat16, finfo, float16, float32, float64, int8, int16, int32, int64, uint8
+from .core.dtypes import bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8
 from .core.dtypes import bool_ as bool
 from .core.dtypes import float16 as half
 from .core.dtypes import float32 as float
 from .core.dtypes import float64 as double
+from .core.dtypes import int16 as short
 from .core.dtypes import int32 as int
 from .core.dtypes import int64 as long
 from .core.errors import (

@@ -93,7 +93,7 @@ def test_a_model_that_was_moved_before_its_first_batch_is_made_there():
 
 
 def test_without_a_device_the_parameters_are_made_where_the_batch_is():
-    layer, x = nn.LazyLinear(2), ops.ones(1, 3)
+    layer, x = nn.LazyLinear(2), ops.ones(1, 3, device="cpu")
     layer(x)
     assert layer.weight.device == x.device
 
