@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 from math import e, inf, nan, pi
 
-from . import amp, autograd, cuda, data, linalg, models, nn, ops, optim, utils
+from . import amp, autograd, cuda, data, linalg, models, nn, ops, optim, special, utils
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
 from .backends.cpu.threads import get_num_threads, set_num_threads
@@ -64,7 +64,7 @@ from .profiler import profile
 from .scaler import GradScaler
 from .serialize import load, save
 
-_PARTS = {"amp", "autograd", "cuda", "data", "linalg", "models", "nn", "observe", "ops", "optim", "utils"}
+_PARTS = {"amp", "autograd", "cuda", "data", "linalg", "models", "nn", "observe", "ops", "optim", "special", "utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name
     for name, value in list(globals().items())

@@ -41,6 +41,7 @@ NAMESPACES = {
     "torch.amp": "ampkit.amp",
     "torch.autograd": "ampkit.autograd",
     "torch.linalg": "ampkit.linalg",
+    "torch.special": "ampkit.special",
     "torch.utils.data": "ampkit.utils.data",
 }
 
