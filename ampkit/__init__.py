@@ -51,11 +51,11 @@ from .core.op import op
 from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast_enabled
 from .core.primitive import Primitive, reference_only
 from .core.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
+from .core.readable import Shape as Size
 from .core.recording import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from .core.rerun import recompute
 from .core.saved import Saved
 from .core.tape import grad
-from .core.tensor import Shape as Size
 from .core.tensor import Tensor
 from .core.values import tensor
 from .core.words import channels_last, channels_last_3d, contiguous_format, preserve_format, strided

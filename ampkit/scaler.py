@@ -15,11 +15,12 @@ from .backends import Array
 from .core import dtypes, observe
 from .core.dtypes import DType, float64
 from .core.errors import ArgumentError, DTypeError, StateError
+from .core.node import Node, attach
 from .core.quiet import quietly
 from .core.recording import is_grad_enabled
 from .core.replay import Taped
 from .core.scaletag import ZEROED, ScaleTag, mixed_scales, rescale
-from .core.tape import Node, Sweep, attach
+from .core.tape import Sweep
 from .core.tensor import Tensor
 from .flat import look
 from .lossscale import LossScale, State

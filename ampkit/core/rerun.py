@@ -11,8 +11,9 @@ from . import policy, random
 from .dtypes import DType, is_float
 from .errors import DTypeError, StateError
 from .nested import tensors_in, with_tensors
+from .node import Node, alias, attach
 from .recording import enable_grad, is_grad_enabled, no_grad
-from .tape import Node, Sweep, alias, attach, target
+from .tape import Sweep, target
 from .tensor import Tensor, tick
 
 _second: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
