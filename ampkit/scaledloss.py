@@ -11,11 +11,12 @@ from .backends import Array
 from .core import dtypes, observe
 from .core.dtypes import DType
 from .core.errors import DTypeError, StateError
+from .core.node import Node, attach
 from .core.quiet import quietly
 from .core.recording import is_grad_enabled
 from .core.replay import Taped
 from .core.scaletag import ScaleTag
-from .core.tape import Node, Sweep, attach
+from .core.tape import Sweep
 from .core.tensor import Tensor
 
 

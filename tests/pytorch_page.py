@@ -33,12 +33,15 @@ NAMESPACES = {
     "torch.nn": "ampkit.nn",
     "torch.nn.init": "ampkit.nn.init",
     "torch.nn.utils": "ampkit.nn.utils",
+    "torch.nn.utils.parametrizations": "ampkit.nn.utils.parametrizations",
+    "torch.nn.utils.parametrize": "ampkit.nn.utils.parametrize",
     "torch.optim": "ampkit.optim",
     "torch.optim.lr_scheduler": "ampkit.optim.lr_scheduler",
     "torch.optim.swa_utils": "ampkit.optim.swa_utils",
     "torch.amp": "ampkit.amp",
     "torch.autograd": "ampkit.autograd",
     "torch.linalg": "ampkit.linalg",
+    "torch.special": "ampkit.special",
     "torch.utils.data": "ampkit.utils.data",
 }
 
@@ -84,7 +87,6 @@ GROUPS = [
      r"constant_pad_nd|grid_sampler\w*|affine_grid_generator|convolution|norm_except_dim|fused_.*|feature_\w+dropout|"
      r"Profiler\w+|DeviceType|\w*kineto\w*|\w+Counter|hash_tensor|nonzero_static|module_load|output_nr|grad_dtype",
      "the function without the prefix"),
-    ("layers that learn their sizes", r"Lazy\w+", "name the sizes"),
     ("changes in place by functions", r"[a-z]\w*_", "the method: `x.relu_()`"),
     ("switches of PyTorch's own",
      r"\w*(deterministic|anomaly|warn_always|multithreading|flush_denormal|view_replay)\w*|"

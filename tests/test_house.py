@@ -21,7 +21,7 @@ ROWS = [
     (
         "parts",
         {"arena", "flat", "slot", "lossscale", "overflow", "scaledloss", "scaler", "optim"}
-        | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "autograd", "cuda", "linalg"},
+        | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "autograd", "cuda", "linalg", "special"},
     ),
     ("bodies", {"backends.cuda.mapped"}),  # backends/<name>/<stem>.py: see is_body
     ("services", {"config", "doctor", "capture", "profiler", "checkpoint"}),

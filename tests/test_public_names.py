@@ -39,6 +39,11 @@ PLACES = {
     """,
     "ampkit.nn.utils": """
         clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm parameters_to_vector vector_to_parameters
+        weight_norm remove_weight_norm spectral_norm remove_spectral_norm fuse_conv_bn_eval fuse_linear_bn_eval
+    """,
+    "ampkit.nn.utils.parametrizations": "weight_norm spectral_norm",
+    "ampkit.nn.utils.parametrize": """
+        register_parametrization remove_parametrizations is_parametrized cached ParametrizationList
     """,
     "ampkit.optim": """
         SGD Adam AdamW Adagrad RMSprop Lion LAMB Adafactor Adamax RAdam NAdam Adadelta Rprop ASGD LBFGS Elementwise
@@ -65,6 +70,7 @@ PLACES = {
         mlp cnn resnet18 resnet34 resnet50 gpt vit vit_b_16 vit_b_32 vit_l_16 bert BertModel lenet5 convmixer vgg11
         vgg16 vgg16_bn vgg19 alexnet efficientnet_b0 efficientnet_b4 fcn_resnet50 deeplabv3_resnet50 wav2letter
     """,
+    "ampkit.special": "expit gammaln entr xlog1py ndtr psi logit erf",
     "ampkit.linalg": "norm vector_norm matrix_norm multi_dot vecdot",
     "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
     "ampkit.autograd": """
@@ -93,6 +99,8 @@ def test_the_parts_have_theirs(place, name):
         "nn",
         "nn.functional",
         "nn.utils.rnn",
+        "nn.utils.parametrizations",
+        "nn.utils.parametrize",
         "optim",
         "optim.lr_scheduler",
         "optim.swa_utils",
@@ -105,6 +113,7 @@ def test_the_parts_have_theirs(place, name):
         "autograd.function",
         "cuda",
         "linalg",
+        "special",
     ],
 )
 def test_a_part_can_be_imported_by_pytorchs_path(place):

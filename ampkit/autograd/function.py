@@ -28,9 +28,9 @@ from ..core import policy
 from ..core.dtypes import FLOATS
 from ..core.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core.nested import tensors_in
+from ..core.node import Node, attach
 from ..core.recording import is_grad_enabled, no_grad
 from ..core.replay import Taped
-from ..core.tape import Node, attach
 from ..core.tensor import Tensor
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]

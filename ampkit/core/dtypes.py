@@ -73,6 +73,20 @@ def promote(*dtypes: DType) -> DType:
     return float64 if float64 in floats else float32
 
 
+class iinfo:
+    """Limits of an integer format, PyTorch's names: bits, max, min, dtype. Raises DTypeError for another dtype."""
+
+    def __init__(self, type: Any):
+        dtype = parse(type)
+        if dtype.kind not in "iu":
+            raise DTypeError("iinfo", "an integer dtype", dtype.name, "use finfo")
+        info = np.iinfo(dtype)
+        self.dtype, self.bits, self.max, self.min = dtype.name, int(info.bits), int(info.max), int(info.min)
+
+    def __repr__(self) -> str:
+        return f"iinfo({self.dtype}, min={self.min}, max={self.max})"
+
+
 class finfo:
     """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, dtype."""
 

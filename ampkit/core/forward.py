@@ -16,12 +16,12 @@ from .. import backends
 from . import observe
 from .dtypes import FLOATS, DType, bool_
 from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError, unfit
+from .node import Node
 from .plan import Plan
 from .policy import _stack
 from .quiet import hush, speak
 from .recording import _recording
 from .saved import Saved, widen
-from .tape import Node
 from .tensor import Tensor, tick
 
 _NOTHING = Saved()

@@ -29,6 +29,7 @@ from .. import backends
 from . import forward, observe, policy, replay, second
 from .dtypes import DType
 from .errors import ArgumentError, DeviceError, DTypeError, StateError
+from .node import Node
 from .parameter import Parameter
 from .plan import Plan, make_plan
 from .policy import Cast, _stack
@@ -36,7 +37,7 @@ from .primitive import Body, Primitive
 from .saved import Saved as Saved
 from .saved import filled, widen, widen_saved
 from .signature import Signature
-from .tape import Node, Sweep
+from .tape import Sweep
 from .tensor import Tensor
 
 Array: TypeAlias = Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from ..backends import Array
@@ -10,9 +11,17 @@ from . import policy, random
 from .dtypes import DType, is_float
 from .errors import DTypeError, StateError
 from .nested import tensors_in, with_tensors
+from .node import Node, alias, attach
 from .recording import enable_grad, is_grad_enabled, no_grad
-from .tape import Node, Sweep, alias, attach, target
+from .tape import Sweep, target
 from .tensor import Tensor, tick
+
+_second: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
+
+
+def is_second_run() -> bool:
+    """Whether this is the second run of a stretch, in a backward: what a forward moves on must stay where it is."""
+    return _second.get()
 
 
 class _Taped(NamedTuple):
@@ -51,12 +60,13 @@ _RECOMPUTE = _Recompute()
 def _again(
     function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], region: Any, state: Any
 ) -> list[Tensor]:
-    after, token = random.get_rng_state(), policy.enter(region)
+    after, token, mark = random.get_rng_state(), policy.enter(region), _second.set(True)
     try:
         random.set_rng_state(state)
         with enable_grad():
             outs = function(*map(_given, args), **{name: _given(arg) for name, arg in options.items()})
     finally:
+        _second.reset(mark)
         policy.leave(token)
         random.set_rng_state(after)
     return list(tensors_in(outs))

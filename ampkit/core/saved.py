@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import backends
 from .dtypes import FLOATS, DType
+from .node import Node
 from .replay import Taped
-from .tape import Node
 
 # What a backward needs, by name: an item with the name of an input is that input, `out` is the (first) output; a float
 # item with any other name is a statistic, which second derivatives compute anew.

@@ -11,9 +11,10 @@ from typing import Any
 
 from .. import backends
 from .dtypes import FLOATS, DType
+from .node import Node, alias
 from .replay import Taped, plain
 from .saved import Saved, filled, widen
-from .tape import Node, alias, grad
+from .tape import grad
 from .tensor import Tensor
 
 

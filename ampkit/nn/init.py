@@ -103,6 +103,39 @@ def eye_(tensor: Tensor) -> Tensor:
     return _fill(tensor, np.eye(*tensor.shape))
 
 
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """A convolution's weight that hands its input on, as many channels as there are on both sides, in each group.
+
+    tensor [out, in / groups, ...] of three to five axes. Raises ShapeError for others, ArgumentError for a number of
+    groups that does not divide out. Zagoruyko and Komodakis 2017, arXiv:1706.00388, eq. 2.
+    """
+    if not 3 <= tensor.ndim <= 5:
+        raise ShapeError("dirac_", "a tensor of three to five axes", f"shape {tuple(tensor.shape)}")
+    if groups < 1 or tensor.shape[0] % groups:
+        raise ArgumentError("dirac_", f"groups that divide {tensor.shape[0]}", repr(groups))
+    values, centre = np.zeros(tensor.shape), tuple([n // 2 for n in tensor.shape[2:]])
+    width = tensor.shape[0] // groups
+    for channel in range(min(width, tensor.shape[1])):
+        values[(slice(channel, None, width), channel, *centre)] = 1
+    return _fill(tensor, values)
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: random.Stream | None = None) -> Tensor:
+    """Values from N(0, std^2), of which a share `sparsity` of each column, rounded up, is 0.
+
+    Raises ShapeError unless the tensor has two axes, ArgumentError for a share outside [0, 1]. Martens 2010, ICML, 5.
+    """
+    if tensor.ndim != 2:
+        raise ShapeError("sparse_", "a tensor of two axes", f"shape {tuple(tensor.shape)}")
+    if not 0 <= sparsity <= 1:
+        raise ArgumentError("sparse_", "a sparsity from 0 to 1", repr(sparsity))
+    draw = _draw(generator)
+    values = draw.normal(0, std, tensor.shape)
+    order = draw.random(tensor.shape).argsort(0)
+    np.put_along_axis(values, order[: math.ceil(sparsity * tensor.shape[0])], 0.0, 0)
+    return _fill(tensor, values)
+
+
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """U(-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio 2010, AISTATS, eq. 16."""
     a = gain * math.sqrt(6 / sum(_fans("xavier_uniform_", tensor)))

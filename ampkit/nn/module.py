@@ -31,6 +31,7 @@ class Module(Tree):
             _parameters={},
             _buffers={},
             _modules={},
+            _computed={},
             _unsaved=set(),
             _forward_pre_hooks={},
             _forward_hooks={},
@@ -94,6 +95,10 @@ class Module(Tree):
     # attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
+        computed = self.__dict__.get("_computed")
+        if computed and name in computed:
+            computed[name].assign(self, value)
+            return
         table = self._table(name, value)
         if table is None:
             object.__setattr__(self, name, value)
@@ -133,10 +138,12 @@ class Module(Tree):
             for table in (own["_parameters"], own["_modules"], own["_buffers"]):
                 if name in table:
                     return table[name]
+            if name in own["_computed"]:
+                return own["_computed"][name].of(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        for table in (self._parameters, self._buffers, self._modules):
+        for table in (self._parameters, self._buffers, self._modules, self._computed):
             if name in table:
                 del table[name]
                 self._unsaved.discard(name)
@@ -144,7 +151,7 @@ class Module(Tree):
         object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules, *self._computed})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Register a Parameter, or None for one that this module does without."""
@@ -204,7 +211,7 @@ class Module(Tree):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of every Parameter, or fill them with zeros."""
-        for parameter in self.parameters():
+        for _, parameter in self._members("_parameters", "", True, True):
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:

@@ -43,17 +43,20 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 def move(module: Module, device: Device | None, dtype: DType | None) -> None:
     """Move parameters and buffers; only floating-point ones change their dtype. All or, on a StateError, none."""
-    found = [*module.named_parameters(), *module.named_buffers()]
+    found = [*module._members("_parameters", "", True, True), *module.named_buffers()]
     going = [(tensor, name) for name, tensor in found if _changes(tensor, device, dtype)]
     for tensor, name in going:
-        if isinstance(tensor, Parameter) and _bound(tensor):
+        if isinstance(tensor, Parameter) and bound(tensor):
             cure = "move the model first, then make the optimizer"
             raise StateError("to", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
+    for part in module.modules():
+        if part.waits:
+            part.head_for(device, dtype)
     for tensor, _ in going:
         _move(tensor, device, dtype)
 
 
-def _bound(parameter: Parameter) -> bool:
+def bound(parameter: Parameter) -> bool:
     # An optimizer that is gone holds nothing: what it leaves behind is an array like any other.
     if parameter.slot is not None and parameter.slot.block.owner() is None:
         parameter.slot = None

@@ -89,7 +89,8 @@ class RNNBase(Module):
 
     def _weights(self, suffix: str) -> list[Parameter]:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-        return [self._parameters[name + suffix] for name in names if name + suffix in self._parameters]
+        found = [getattr(self, name + suffix, None) for name in names]  # which may be computed of others
+        return [weight for weight in found if weight is not None]
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> Any:
         """Run the sequences: -> output, and the last states of each layer and direction.

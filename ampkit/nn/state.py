@@ -27,7 +27,11 @@ class Keys(NamedTuple):
 
 
 def named(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """(dotted name, tensor) of every Parameter and persistent buffer, under each of its names, in PyTorch's order."""
+    """(dotted name, tensor) of every Parameter and persistent buffer, under each of its names, in PyTorch's order.
+
+    Raises StateError if a lazy layer has seen no batch yet.
+    """
+    module.need_sizes("state_dict")
     for path, part in module.named_modules(remove_duplicate=False):
         lead = f"{prefix}{path}." if path else prefix
         saved = {**part._parameters, **{k: v for k, v in part._buffers.items() if k not in part._unsaved}}
@@ -39,7 +43,7 @@ def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -
     where = f"{type(module).__name__}.load_state_dict"
     if not isinstance(given, Mapping):
         raise DTypeError(where, "a dict of tensors by name", f"a {type(given).__name__}")
-    own = dict(named(module))
+    own, given = dict(named(module)), _renamed(module, given)
     present = {id(tensor) for name, tensor in own.items() if name in given}
     missing = [name for name, tensor in own.items() if id(tensor) not in present]
     unexpected = [name for name in given if name not in own]
@@ -54,6 +58,17 @@ def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -
     for name, value in values.items():
         own[name].data = _near(value, own[name].array)
     return Keys(missing, unexpected)
+
+
+def _renamed(module: Module, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    # `given` under the names of now, where a part of the module had others: see ParametrizationList.older_names.
+    held = dict(given)
+    for path, part in module.named_modules(remove_duplicate=False):
+        for name, before in getattr(part, "older_names", {}).items():
+            older = path.replace("parametrizations.", "") + before
+            if older in held and f"{path}.{name}" not in held:
+                held[f"{path}.{name}"] = held.pop(older)
+    return held
 
 
 def look_up(table: Mapping[str, Any], name: str, what: str) -> Any:

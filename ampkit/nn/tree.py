@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import StateError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from .state import look_up
@@ -12,9 +13,13 @@ from .state import look_up
 if TYPE_CHECKING:
     from .module import Module
 
+RUN_FIRST = "run a batch through the model first"
+
 
 class Tree:
     """What a Module owns: `modules`, `parameters`, `buffers`, by name or not."""
+
+    waits = False  # for its first batch, to learn its sizes
 
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -54,8 +59,10 @@ class Tree:
     ) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, Parameter) of this module and, with `recurse`, all below; tied ones once, by their first name.
 
-        Writes the longest name a Parameter was listed under to `Parameter.name`, for messages.
+        Writes the longest name a Parameter was listed under to `Parameter.name`, for messages. Raises StateError if a
+        lazy layer has none yet.
         """
+        self.need_sizes("parameters", recurse)
         for name, parameter in self._members("_parameters", prefix, recurse, remove_duplicate):
             if len(name) > len(parameter.name):
                 parameter.name = name
@@ -74,6 +81,13 @@ class Tree:
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The buffers of this module and, with `recurse`, all below it, each once."""
         return (tensor for _, tensor in self.named_buffers(recurse=recurse))
+
+    def need_sizes(self, where: str, recurse: bool = True) -> None:
+        """Raise StateError if a lazy layer has seen no batch yet."""
+        for name, module in self.named_modules() if recurse else [("", self)]:
+            if module.waits:
+                got = f"{type(module).__name__} {name!r} that has seen no batch"
+                raise StateError(where, "layers that know their sizes", got, RUN_FIRST)
 
     def _members(self, table: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
         seen = set()

@@ -97,3 +97,10 @@ class LPPool1d(LPPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.lp_pool1d(input, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+
+
+class LPPool3d(LPPool2d):
+    """The root of each window's sum of powers: input [N, C, D, H, W] -> [N, C, ...]; see LPPool2d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.lp_pool3d(input, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)

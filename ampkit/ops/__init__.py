@@ -19,6 +19,7 @@ from .attention import *
 from .bags import *
 from .bce import *
 from .bilinear import *
+from .calculus import *
 from .chains import *
 from .compare import *
 from .conv import *
@@ -30,6 +31,7 @@ from .distances import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .facts import *
 from .fused import *
 from .gates import *
 from .index import *
@@ -66,8 +68,11 @@ from .signs import *
 from .softmax import *
 from .special import *
 from .stacks import *
+from .statistics import *
+from .tapers import *
 from .unpool import *
 from .vectors import *
+from .wrapped import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
 

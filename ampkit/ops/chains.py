@@ -10,14 +10,17 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from ..core.errors import DTypeError, ShapeError
+import numpy as np
+
+from .. import backends
+from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .axes import axis
 from .products import _need_addend, _need_axes, _need_factor, addmm, matmul
 from .shape import movedim, permute, reshape, squeeze, unsqueeze
 from .subscripts import einsum
 
-__all__ = ["addbmm", "addmv", "addr", "chain_matmul", "vecdot"]
+__all__ = ["addbmm", "addmv", "addr", "chain_matmul", "matrix_power", "vecdot"]
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -88,6 +91,24 @@ def _multiplied(chain: Sequence[Tensor], split: Any, first: int, last: int) -> T
         return chain[first]
     at = split(first, last)
     return matmul(_multiplied(chain, split, first, at), _multiplied(chain, split, at + 1, last))  # type: ignore[no-any-return]
+
+
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """The product of n matrices that are all the same: [.., M, M] -> [.., M, M]; of none, the identity.
+
+    By squares, log2(n) products and more, each rounded on its own, as by `matmul`. Raises ShapeError for matrices that
+    are not square, ArgumentError for n below 0: there is no inverse.
+    """
+    if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
+        raise ShapeError("matrix_power", "square matrices [.., M, M]", f"shape {tuple(input.shape)}")
+    if not isinstance(n, int) or n < 0:
+        raise ArgumentError("matrix_power", "n as a whole number from 0", repr(n))
+    if n == 0:
+        one = backends.of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype)
+        return Tensor(np.broadcast_to(one, input.shape).copy())
+    half = input if n == 1 else matrix_power(input, n // 2)
+    square = half if n == 1 else matmul(half, half)
+    return matmul(square, input) if n > 1 and n % 2 else square  # type: ignore[no-any-return]
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:

@@ -22,7 +22,7 @@ from .axes import sizes
 from .select import need_to_hold
 
 __all__ = [
-    "arange", "as_tensor", "bernoulli", "empty", "eye", "from_numpy", "full", "linspace", "logspace", "multinomial",
+    "arange", "bernoulli", "empty", "eye", "full", "linspace", "logspace", "multinomial",
     "normal", "one_hot", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros",
 ]  # fmt: skip
 
@@ -45,36 +45,6 @@ def _shape(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     if any(n < 0 for n in shape):
         raise ShapeError(where, "sizes from 0", f"{shape}")
     return shape
-
-
-# from values
-
-
-def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
-    """`data` as a tensor, without a copy where it is a tensor or an array of this dtype and device already."""
-    if isinstance(data, Tensor):
-        return data.to(dtype=dtype, device=device)  # type: ignore[attr-defined, no-any-return]
-    if (
-        isinstance(data, np.ndarray)
-        and (dtype is None or data.dtype == dtypes.parse(dtype))
-        and device in (None, "cpu")
-    ):
-        return from_numpy(data)
-    return tensor(data, dtype, device)
-
-
-def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor over the memory of a NumPy array: a change of one shows in the other.
-
-    Raises DTypeError for values that are no numbers.
-    """
-    if not isinstance(array, np.ndarray):
-        raise DTypeError("from_numpy", "a NumPy array", type(array).__name__, "use ampkit.tensor(...)")
-    if dtypes.parse(array.dtype) != array.dtype:
-        raise DTypeError("from_numpy", "the machine's byte order", str(array.dtype), "use ampkit.tensor(...)")
-    made = Tensor(array)
-    made.exposed()
-    return made
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -8,7 +8,7 @@ from ..core.dtypes import is_float
 from ..core.tensor import Tensor
 from ..core.words import strided
 
-__all__: list[str] = []
+__all__ = ["get_device", "is_nonzero", "is_same_size", "is_signed"]
 
 
 def nelement(self: Tensor) -> int:

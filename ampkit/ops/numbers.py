@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import FLOATS, DType, finfo, float32, parse, promote
+from ..core.dtypes import FLOATS, DType, bool_, finfo, float32, parse, promote
 from ..core.errors import DTypeError
 from ..core.op import Array, Saved, op
 from ..core.plan import result_type as agreed
@@ -19,10 +19,10 @@ from .masks import kept
 from .select import clamp
 
 __all__ = [
-    "absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "clamp_max", "clamp_min",
-    "concatenate", "fix", "fmod", "ger", "get_default_dtype", "greater", "greater_equal", "is_complex",
-    "is_floating_point", "is_tensor", "less", "less_equal", "logaddexp", "nan_to_num", "negative", "not_equal",
-    "numel", "promote_types", "result_type", "sgn",
+    "absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "can_cast", "clamp_max",
+    "clamp_min", "concatenate", "fix", "fmod", "ger", "get_default_dtype", "greater", "greater_equal", "is_complex",
+    "is_floating_point", "is_tensor", "less", "less_equal", "logaddexp", "logaddexp2", "nan_to_num", "negative",
+    "not_equal", "numel", "promote_types", "result_type", "rsub", "sgn",
 ]  # fmt: skip
 
 absolute, negative, fix, sgn = elementwise.abs, elementwise.neg, elementwise.trunc, elementwise.sign
@@ -50,6 +50,23 @@ def logaddexp_backward(dy, saved, needs):
         dy * np.where(lowest, share, np.exp(saved.input - shift)) if needs[0] is not None else None,
         dy * np.where(lowest, share, np.exp(saved.other - shift)) if needs[1] is not None else None,
     )
+
+
+@op(cast=Cast.WIDEST, integers="float")
+def logaddexp2(input: Array, other: Array):
+    """log2(2^input + 2^other) without overflow, broadcast."""
+    top = np.maximum(plain(input), plain(other))
+    top = np.where(np.isinf(top), 0, top)
+    out = np.log2(np.exp2(input - top) + np.exp2(other - top)) + top
+    return out, Saved(input=input, other=other, out=out)
+
+
+@logaddexp2.backward(other="other", input="input")
+def logaddexp2_backward(dy, saved, needs):
+    lowest = plain(saved.out) == -np.inf  # both were: each takes half
+    shift = np.where(lowest, 0, saved.out)
+    shares = [np.where(lowest, 0.5, np.exp2(x - shift)) for x in (saved.input, saved.other)]
+    return tuple([dy * share if need is not None else None for share, need in zip(shares, needs, strict=True)])
 
 
 @op(cast=Cast.WIDEST)
@@ -90,6 +107,11 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
     return clamp(input, max=max)  # type: ignore[no-any-return]
 
 
+def rsub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """other - alpha * input, broadcast."""
+    return arithmetic.sub(other, input, alpha=alpha)  # type: ignore[no-any-return]
+
+
 def numel(input: Tensor) -> int:
     """The number of elements."""
     return input.numel()
@@ -120,6 +142,12 @@ def get_default_dtype() -> DType:
 def promote_types(type1: Any, type2: Any) -> DType:
     """The narrowest dtype that holds values of both: what tensors with axes agree on."""
     return promote(parse(type1), parse(type2))  # type: ignore[no-any-return]
+
+
+def can_cast(from_: Any, to: Any) -> bool:
+    """Whether a change in place may round values of the one dtype to the other: no floats to integers, none to bool."""
+    ranks = [2 if d in FLOATS else int(d != bool_) for d in map(parse, (from_, to))]
+    return ranks[0] <= ranks[1]
 
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:

@@ -12,11 +12,12 @@ from ..core.policy import Cast
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
 from .along import _check_along, _covered, _part, places
+from .axes import axis
 from .index import added_at, in_range, length_of, part_of, pick_item, put_item
 from .masks import kept
 from .shape import flatten, reshape
 
-__all__ = ["index_put", "put", "scatter_reduce"]
+__all__ = ["index_put", "index_reduce", "put", "scatter_reduce"]
 
 
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
@@ -124,6 +125,27 @@ def scatter_reduce_(input: Array, dim, index: Index, src: Array, reduce, *, incl
         found = found / often if input.dtype.kind not in "biu" else (found // often).astype(input.dtype)
     out = np.where(count > 0, found, input)
     return out, Saved(input=input, index=index, src=src, out=out)
+
+
+def index_reduce(
+    input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """input with the slices of source along `dim` reduced where index [n] names a slice; see `scatter_reduce`.
+
+    reduce: "prod", "mean", "amax" or "amin". Raises ShapeError for a source that does not fit.
+    """
+    at = axis("index_reduce", dim, input.ndim)
+    wanted = (*input.shape[:at], *index.shape, *input.shape[at + 1 :])
+    if index.ndim > 1 or (input.ndim and (index.ndim != 1 or tuple(source.shape) != wanted)):
+        needs = f"index [n] and source {[*input.shape[:at], 'n', *input.shape[at + 1 :]]}"
+        raise ShapeError("index_reduce", needs.replace("'", ""), f"{list(index.shape)} and {list(source.shape)}")
+    if reduce == "sum":
+        raise ArgumentError("index_reduce", "reduce 'prod', 'mean', 'amax', 'amin'", "'sum'", "use index_add")
+    places = index
+    if input.ndim:
+        line = reshape(index, [-1 if i == at else 1 for i in range(input.ndim)])
+        places = Tensor(np.broadcast_to(line.array, source.shape))
+    return scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
 
 
 def _count(part: Any, at: tuple[Any, ...], shape: tuple[int, ...]) -> Any:

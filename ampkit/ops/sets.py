@@ -11,9 +11,12 @@ from .. import backends
 from ..core.dtypes import accumulator, is_float
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
-from .axes import axis
+from .axes import axis, sizes
 
-__all__ = ["argwhere", "bincount", "bucketize", "isin", "nonzero", "searchsorted", "unique", "unique_consecutive"]
+__all__ = [
+    "argwhere", "bincount", "bucketize", "isin", "nonzero", "searchsorted", "unique", "unique_consecutive",
+    "unravel_index",
+]  # fmt: skip
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
@@ -132,3 +135,21 @@ def searchsorted(
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Which of the intervals between rising boundaries [n] each element is in, 0 to n; see `searchsorted`."""
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
+    """Positions in row-major order as places along each axis of `shape`: int64 tensors like indices, one per axis.
+
+    Raises DTypeError for floats, RangeError for a position that `shape` does not have.
+    """
+    axes = sizes("unravel_index", (shape,))
+    at, count = indices.array, math.prod(axes)
+    if at.dtype.kind not in "iu":
+        raise DTypeError("unravel_index", "integers", indices.dtype.name)
+
+    def fail(value: int, position: Any) -> None:
+        raise RangeError("unravel_index", f"positions from 0 to {count - 1}", f"{value} at {position}")
+
+    backends.of(at).inspect(at, (at < 0) | (at >= count), fail)
+    steps = [math.prod(axes[i + 1 :]) for i in range(len(axes))]
+    return tuple(Tensor((at // max(step, 1) % max(n, 1)).astype(np.int64)) for step, n in zip(steps, axes, strict=True))

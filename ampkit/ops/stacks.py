@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ArgumentError, DTypeError, ShapeError
-from ..core.tensor import Shape, Tensor
+from ..core.readable import Shape
+from ..core.tensor import Tensor
 from .join import cat
 from .shape import broadcast_to, reshape
 

@@ -15,11 +15,11 @@ from ..core.tensor import Tensor
 from .along import scatter_
 from .index import in_range
 from .like import full_like
-from .pool import avg_pool2d, avg_pool_backward, need_images, pool_windows
+from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, need_images, pool_windows
 from .shape import broadcast_to, flatten, reshape, squeeze, unsqueeze
 from .windows import pair
 
-__all__ = ["lp_pool1d", "lp_pool2d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]
+__all__ = ["lp_pool1d", "lp_pool2d", "lp_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]
 
 
 def _unpooled(
@@ -88,30 +88,53 @@ def lp_pool2d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False
     edge, the mean of what they hold counts for each of their elements, as in PyTorch. The gradient of a sum of 0 is 0.
     Raises ArgumentError for a norm_type of 0 or no finite number. Gulcehre et al. 2014, arXiv:1311.1780.
     """
-    return _powers(input, norm_type, kernel_size, stride, ceil_mode) ** (1 / norm_type), Saved(input=input)
+    return _rooted(input, norm_type, kernel_size, stride, ceil_mode, 2)
 
 
-@lp_pool2d.check
-def lp_pool2d_check(input, norm_type, kernel_size, stride, ceil_mode):
-    need_images("lp_pool2d", input, 2)
-    if not isinstance(norm_type, (int, float)) or not isfinite(norm_type) or not norm_type:
-        raise ArgumentError("lp_pool2d", "norm_type as a number other than 0", repr(norm_type))
+@op(cast=Cast.FP32, integers="refuse")
+def lp_pool3d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """The p-th root of each window's sum of p-th powers: input [N, C, D, H, W] or [C, D, H, W]; see `lp_pool2d`."""
+    return _rooted(input, norm_type, kernel_size, stride, ceil_mode, 3)
 
 
-@lp_pool2d.backward
-def lp_pool2d_backward(dy, saved, needs, norm_type, kernel_size, stride, ceil_mode):
-    x, area = saved.input, prod(pair("lp_pool2d", "kernel_size", kernel_size, 1))
-    total = _powers(x, norm_type, kernel_size, stride, ceil_mode)
-    empty = plain(total) == 0
-    slope = np.where(empty, 0, dy) * np.where(empty, 1, total) ** (1 / norm_type - 1)
-    w = pool_windows("lp_pool2d", x, kernel_size, stride, 0, 1, ceil_mode)
-    spread = avg_pool_backward(slope, Saved(windows=w), needs, kernel_size, stride, 0, ceil_mode, True, None)
-    return spread * (x ** (norm_type - 1) * area)
+def _rooted(input: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Any:
+    return _powers(input, p, kernel_size, stride, ceil_mode, axes) ** (1 / p), Saved(input=input)
 
 
-def _powers(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool) -> Array:
-    area = prod(pair("lp_pool2d", "kernel_size", kernel_size, 1))
-    return apply(avg_pool2d, x**p, kernel_size, stride, 0, ceil_mode) * area
+def _powers(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Array:
+    mean = avg_pool2d if axes == 2 else avg_pool3d
+    return apply(mean, x**p, kernel_size, stride, 0, ceil_mode) * _area(kernel_size, axes)
+
+
+def _area(kernel_size: Any, axes: int) -> int:
+    return prod(pair(f"lp_pool{axes}d", "kernel_size", kernel_size, 1, axes))
+
+
+def _lp_pool_check(axes: int) -> Any:
+    def check(input, norm_type, kernel_size, stride, ceil_mode):
+        need_images(f"lp_pool{axes}d", input, axes)
+        if not isinstance(norm_type, (int, float)) or not isfinite(norm_type) or not norm_type:
+            raise ArgumentError(f"lp_pool{axes}d", "norm_type as a number other than 0", repr(norm_type))
+
+    return check
+
+
+def _lp_pool_backward(axes: int) -> Any:
+    def backward(dy, saved, needs, norm_type, kernel_size, stride, ceil_mode):
+        x = saved.input
+        total = _powers(x, norm_type, kernel_size, stride, ceil_mode, axes)
+        empty = plain(total) == 0
+        slope = np.where(empty, 0, dy) * np.where(empty, 1, total) ** (1 / norm_type - 1)
+        w = pool_windows(f"lp_pool{axes}d", x, kernel_size, stride, 0, 1, ceil_mode, axes)
+        spread = avg_pool_backward(slope, Saved(windows=w), needs, kernel_size, stride, 0, ceil_mode, True, None)
+        return spread * (x ** (norm_type - 1) * _area(kernel_size, axes))
+
+    return backward
+
+
+for _op, _axes in ((lp_pool2d, 2), (lp_pool3d, 3)):
+    _op.check(_lp_pool_check(_axes))
+    _op.backward(_lp_pool_backward(_axes))
 
 
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:

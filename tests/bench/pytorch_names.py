@@ -17,9 +17,9 @@ import torch
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pytorch_names.json"
 NAMESPACES = [
-    "torch", "torch.Tensor", "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.utils", "torch.optim",
-    "torch.optim.lr_scheduler", "torch.optim.swa_utils", "torch.amp", "torch.autograd", "torch.linalg",
-    "torch.utils.data",
+    "torch", "torch.Tensor", "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.utils",
+    "torch.nn.utils.parametrizations", "torch.nn.utils.parametrize", "torch.optim", "torch.optim.lr_scheduler",
+    "torch.optim.swa_utils", "torch.amp", "torch.autograd", "torch.linalg", "torch.special", "torch.utils.data",
 ]  # fmt: skip
 
 

@@ -173,6 +173,8 @@ CASES = [
     Case("glu", normal(4, 3), 0),
     # more arithmetic, vectors
     Case("logaddexp", normal(3, 4), normal(4)),
+    Case("logaddexp2", normal(3, 4), normal(4)),
+    Case("rsub", normal(3, 4), normal(4), alpha=2.0),
     Case("fmod", normal(3, 4), uniform(0.5, 2.0, 4), smooth=False),
     Case("fmod", integers(-9, 9, 8), 4),
     Case("nan_to_num", normal(3, 4)),

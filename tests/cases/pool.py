@@ -35,6 +35,7 @@ CASES = [
     Case("lp_pool1d", uniform(0.2, 2, 2, 3, 7), 3, 2),
     Case("lp_pool2d", uniform(0.2, 2, 2, 2, 4, 5), 2.5, (2, 3), 2, ceil_mode=True),
     Case("lp_pool2d", normal(3, 4, 5), 2, 2),
+    Case("lp_pool3d", uniform(0.2, 2, 2, 3, 4, 5), 2.5, 2, (1, 2, 2), ceil_mode=True),
     Case("interpolate", normal(2, 3, 4, 5), (6, 3)),
     Case("interpolate", normal(2, 3, 4), scale_factor=1.7, mode="nearest-exact"),
     Case("interpolate", normal(2, 3, 4), 7, mode="linear"),

@@ -39,6 +39,7 @@ CASES = [
     Case("addr", normal(3), normal(2), normal(3), beta=2.0, alpha=0.5),
     Case("addbmm", normal(2, 4), normal(5, 2, 3), normal(5, 3, 4)),
     Case("addbmm", normal(4), normal(5, 2, 3), normal(5, 3, 4), beta=0, alpha=3.0),
+    Case("matrix_power", normal(2, 3, 3), 3),
     Case("chain_matmul", normal(2, 3), normal(3, 4), normal(4, 1)),
     Case("vecdot", normal(2, 3), normal(4, 1, 3)),
     Case("vecdot", normal(3, 2), normal(3, 1), dim=0),

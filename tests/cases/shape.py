@@ -112,6 +112,7 @@ CASES = [
     Case("scatter_reduce", normal(4, 5), -1, integers(0, 5, 4, 9), normal(4, 9), "amax", smooth=False),
     Case("scatter_reduce", normal(4), 0, integers(0, 4, 9), normal(9), "amin", include_self=False, smooth=False),
     Case("scatter_reduce", integers(0, 9, 4), 0, integers(0, 4, 9), integers(0, 9, 9), "mean"),
+    Case("index_reduce", normal(4, 3), 0, integers(0, 4, 6), normal(6, 3), "mean"),
     Case("index_put", normal(4, 5), (integers(0, 4, 6), integers(-5, 5, 6)), normal(6), True),
     Case("index_put", normal(4, 5), (integers(0, 4, 2, 3),), normal(5), True),
     Case("index_put", normal(4, 5), (booleans(4),), normal()),

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from ampkit import tensor
 from ampkit.core import dtypes, random
 from ampkit.core.errors import ArgumentError, ShapeError
-from ampkit.nn import BatchNorm2d, Conv2d, Embedding, LayerNorm, Linear, MultiheadAttention, Parameter, init
+from ampkit.nn import BatchNorm2d, Conv1d, Conv2d, Embedding, LayerNorm, Linear, MultiheadAttention, Parameter, init
 
 
 def blank(*shape, dtype=dtypes.float32):
@@ -129,3 +130,23 @@ def test_layers_start_from_pytorchs_distributions():
         assert norm.bias.tolist() == [0, 0, 0]
     assert BatchNorm2d(2).running_var.tolist() == [1, 1]
     assert BatchNorm2d(2).running_mean.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_dirac_weight_hands_the_channels_on(groups):
+    layer = Conv1d(4, 4, 3, padding=1, groups=groups, bias=False)
+    assert init.dirac_(layer.weight, groups) is layer.weight
+    x = tensor(np.arange(20, dtype=np.float32).reshape(1, 4, 5))
+    assert layer(x).tolist() == x.tolist()
+    with pytest.raises(ShapeError, match="dirac_: needs a tensor of three to five axes"):
+        init.dirac_(tensor(np.zeros((2, 2))))
+    with pytest.raises(ArgumentError, match="dirac_: needs groups that divide 4, got 3"):
+        init.dirac_(layer.weight, 3)
+
+
+def test_a_sparse_weight_has_its_share_of_zeros_in_each_column():
+    made = init.sparse_(tensor(np.ones((10, 6))), 0.25, std=2.0)
+    assert (made.numpy() == 0).sum(0).tolist() == [3] * 6
+    assert 1.0 < made.numpy()[made.numpy() != 0].std() < 3.0
+    with pytest.raises(ArgumentError, match="sparse_: needs a sparsity from 0 to 1, got 2"):
+        init.sparse_(made, 2)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
-from ampkit import Tensor, ops, tensor
+from ampkit import Tensor, ops, special, tensor
 from ampkit.core.errors import ArgumentError, DTypeError
 from ampkit.core.tape import grad
+from ampkit.testing import assert_close, gradcheck
 
 
 def off(got, want):
@@ -91,3 +93,30 @@ def test_steps_signs_and_choices_at_their_edges():
     assert ops.float_power(tensor([2, 3]), 2).dtype == np.float64
     with pytest.raises(DTypeError, match="bitwise_left_shift: needs integers or bool"):
         tensor([1.0]) << 2
+
+
+# ampkit.special
+
+
+def test_pytorchs_address_of_special_functions_has_the_same_objects():
+    assert special.expit is ops.sigmoid
+    assert special.gammaln is ops.lgamma
+    assert special.psi is ops.digamma
+
+
+def test_entropies_areas_and_products_with_logarithms():
+    x = tensor([-1.0, 0.0, 0.5])
+    assert special.entr(x).tolist() == [-math.inf, 0.0, pytest.approx(0.5 * math.log(2))]
+    areas = [NormalDist().cdf(v) for v in (-1, 0, 2)]
+    assert_close(special.ndtr(tensor([-1.0, 0.0, 2.0], dtype="float64")), np.array(areas))
+    assert special.xlog1py(tensor([0.0, 2.0]), tensor([-1.0, 1.0])).tolist() == [0.0, pytest.approx(2 * math.log(2))]
+    assert math.isnan(special.xlog1py(0.0, tensor(math.nan)).item())
+    wanted = math.log(math.pi) / 2 + math.lgamma(3.0) + math.lgamma(2.5)
+    assert special.multigammaln(tensor(3.0), 2).item() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("function", [
+    special.entr, special.ndtr, lambda x: special.xlog1py(x, x), lambda x: special.multigammaln(x + 1, 3),
+])  # fmt: skip
+def test_their_gradients_are_those_of_differences(function):
+    gradcheck(function, tensor([0.3, 0.8, 2.0], dtype="float64", requires_grad=True))

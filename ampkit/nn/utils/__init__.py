@@ -1,15 +1,27 @@
-"""`nn.utils`: clipping, which lives in `optim`, parameters as a vector, and `rnn`, under PyTorch's names."""
+"""`nn.utils`: clipping, which lives in `optim`, weights that are computed, parameters as a vector, and `rnn`."""
 
 from ...optim.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from ..vector import parameters_to_vector, vector_to_parameters
-from . import rnn
+from . import parametrizations, parametrize, rnn
+from .fusion import fuse_conv_bn_eval, fuse_conv_bn_weights, fuse_linear_bn_eval, fuse_linear_bn_weights
+from .weights import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 
 __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_grads_with_norm_",
+    "fuse_conv_bn_eval",
+    "fuse_conv_bn_weights",
+    "fuse_linear_bn_eval",
+    "fuse_linear_bn_weights",
     "get_total_norm",
     "parameters_to_vector",
+    "parametrizations",
+    "parametrize",
+    "remove_spectral_norm",
+    "remove_weight_norm",
     "rnn",
+    "spectral_norm",
     "vector_to_parameters",
+    "weight_norm",
 ]

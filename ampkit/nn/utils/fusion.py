@@ -1,0 +1,85 @@
+"""A batch norm with given statistics as part of the layer before it, for inference."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from ... import ops
+from ...core.dtypes import accumulator
+from ...core.errors import StateError
+from ...core.parameter import Parameter
+from ...core.policy import autocast
+from ...core.recording import no_grad
+from ...core.tensor import Tensor
+from ..module import Module
+
+__all__ = ["fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights"]
+
+
+def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
+    """A copy of a convolution that does what it and the batch norm behind it do, both in `eval`.
+
+    transpose: for a transposed convolution. Raises StateError unless both are in eval and the norm has statistics.
+    """
+    _need_eval("fuse_conv_bn_eval", conv, bn)
+    return _fused(conv, fuse_conv_bn_weights(conv.weight, conv.bias, *_norm_of(bn), transpose))
+
+
+def fuse_conv_bn_weights(
+    conv_w: Tensor,
+    conv_b: Tensor | None,
+    bn_rm: Tensor,
+    bn_rv: Tensor,
+    bn_eps: float,
+    bn_w: Tensor | None,
+    bn_b: Tensor | None,
+    transpose: bool = False,
+) -> tuple[Parameter, Parameter]:
+    """(weight, bias) of a convolution that does what one and the norm behind it do; computed in float32."""
+    with no_grad(), autocast(enabled=False):
+        wide = accumulator(conv_w.dtype)
+        scale = ops.rsqrt(bn_rv.to(wide) + bn_eps) * (1.0 if bn_w is None else bn_w.to(wide))
+        shape = [1] * conv_w.ndim
+        shape[1 if transpose else 0] = -1
+        weight = (conv_w.to(wide) * ops.reshape(scale, shape)).to(conv_w.dtype)
+        bias = ((0.0 if conv_b is None else conv_b.to(wide)) - bn_rm.to(wide)) * scale
+        bias = (bias if bn_b is None else bias + bn_b.to(wide)).to(conv_w.dtype if conv_b is None else conv_b.dtype)
+    asks = True if conv_b is None else conv_b.requires_grad
+    return Parameter(weight, conv_w.requires_grad), Parameter(bias, asks)
+
+
+def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
+    """A copy of a Linear that does what it and the batch norm behind it do, both in `eval`; see fuse_conv_bn_eval."""
+    _need_eval("fuse_linear_bn_eval", linear, bn)
+    return _fused(linear, fuse_linear_bn_weights(linear.weight, linear.bias, *_norm_of(bn)))
+
+
+def fuse_linear_bn_weights(
+    linear_w: Tensor,
+    linear_b: Tensor | None,
+    bn_rm: Tensor,
+    bn_rv: Tensor,
+    bn_eps: float,
+    bn_w: Tensor | None,
+    bn_b: Tensor | None,
+) -> tuple[Parameter, Parameter]:
+    """(weight, bias) of a Linear that does what one and the norm behind it do; computed in float32."""
+    return fuse_conv_bn_weights(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
+
+
+def _norm_of(bn: Any) -> tuple[Any, ...]:
+    return bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias
+
+
+def _need_eval(where: str, layer: Module, bn: Any) -> None:
+    if layer.training or bn.training:
+        raise StateError(where, "both modules in eval mode", "one in train mode", "call .eval() first")
+    if bn.running_mean is None:
+        raise StateError(where, "a norm with running statistics", "one with track_running_stats=False")
+
+
+def _fused(layer: Any, weights: tuple[Parameter, Parameter]) -> Any:
+    made = deepcopy(layer)
+    made.weight, made.bias = weights
+    return made

@@ -1,0 +1,205 @@
+"""Parametrizations: modules that a Parameter of another module passes through whenever it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from ...core.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ...core.parameter import Parameter
+from ...core.policy import autocast
+from ...core.recording import no_grad
+from ...core.tensor import Tensor
+from ..computed import Computed, compute, need_free, settle, taken
+from ..container import ModuleDict, ModuleList
+from ..module import Module
+
+__all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
+
+_kept: ContextVar[dict[Any, Tensor] | None] = ContextVar("ampkit.parametrizations", default=None)
+
+
+class ParametrizationList(ModuleList):
+    """The parametrizations of one tensor, in their order, and what they start from.
+
+    That is `original`, or `original0`, `original1`, ... where the first one has a `right_inverse` that returns several.
+    """
+
+    def __init__(self, modules: Sequence[Module], original: Tensor, unsafe: bool = False):
+        super().__init__(modules)
+        self.unsafe = unsafe
+        found = self._back(original, strict=False)
+        self.is_tensor, self.ntensors = isinstance(found, Tensor), len(_several(found))
+        if self.is_tensor and found.array.shape == original.array.shape and found.dtype == original.dtype:
+            if found is not original:
+                original.data = found
+            made = [original]  # the same one, so that an optimizer goes on with it
+        else:
+            need_free("register_parametrization", original)
+            made = [_like(tensor, original) for tensor in _several(found)]
+        for name, tensor in zip(self._names(), made, strict=True):
+            (self.register_parameter if isinstance(tensor, Parameter) else self.register_buffer)(name, tensor)  # type: ignore[operator]
+        if not unsafe:
+            with no_grad(), autocast(enabled=False):
+                _need_alike(original, self())
+
+    def _names(self) -> list[str]:
+        return ["original"] if self.is_tensor else [f"original{i}" for i in range(self.ntensors)]
+
+    def _back(self, value: Tensor, strict: bool) -> Any:
+        with no_grad():
+            for module in reversed(list(self)):
+                if hasattr(module, "right_inverse"):
+                    value = module.right_inverse(value)
+                elif strict:
+                    needs = "a parametrization with a method `right_inverse`"
+                    raise StateError("assignment", needs, type(module).__name__, "set `original` instead")
+        return value
+
+    @property
+    def older_names(self) -> dict[str, str]:
+        """By name of a tensor, what followed the name of the Parameter in state dicts before there were these."""
+        found: dict[str, str] = getattr(self[0], "older_names", {})
+        return found
+
+    def forward(self) -> Tensor:
+        """What the parametrizations make of the originals."""
+        first, *others = self
+        value = first(*[getattr(self, name) for name in self._names()])
+        for module in others:
+            value = module(value)
+        return value  # type: ignore[no-any-return]
+
+    def right_inverse(self, value: Tensor) -> None:
+        """Set the originals such that `value` comes of them, by the `right_inverse` of each parametrization.
+
+        Raises StateError if one has none, ShapeError, with nothing changed, for a value of another shape.
+        """
+        found = _several(self._back(value, strict=True))
+        homes = [getattr(self, name) for name in self._names()]
+        if [t.array.shape for t in found] != [t.array.shape for t in homes]:
+            needs = " and ".join(str(tuple(t.shape)) for t in homes)
+            raise ShapeError("assignment", f"originals {needs}", " and ".join(str(tuple(t.shape)) for t in found))
+        for home, tensor in zip(homes, found, strict=True):
+            home.data = tensor
+
+
+class _Parametrized(Computed):
+    def __init__(self, name: str):
+        self.name = name
+
+    def of(self, module: Any) -> Tensor:
+        found, kept = module.parametrizations[self.name], _kept.get()
+        if kept is None:
+            return found()  # type: ignore[no-any-return]
+        if found not in kept:
+            kept[found] = found()
+        return kept[found]
+
+    def assign(self, module: Any, value: Any) -> None:
+        if not isinstance(value, Tensor):
+            raise DTypeError(f"{type(module).__name__}.{self.name}", "a Tensor", f"a {type(value).__name__}")
+        module.parametrizations[self.name].right_inverse(value)
+
+
+def register_parametrization(
+    module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False
+) -> Module:
+    """Let `module.<tensor_name>` be what `parametrization` makes of the Parameter or buffer of that name.
+
+    The Parameter itself is `module.parametrizations.<tensor_name>.original` from then on; a method `right_inverse` of
+    the parametrization gives its first value, or a tuple of them, and lets one assign to the attribute. Several follow
+    one another. unsafe=True leaves out the check that shape and dtype stay.
+    Raises ArgumentError for a name that the module does not have, ShapeError or DTypeError for another shape or dtype,
+    StateError where an optimizer holds a Parameter that several new ones replace.
+    """
+    where = "register_parametrization"
+    if not isinstance(module, Module) or not isinstance(parametrization, Module):
+        wrong = parametrization if isinstance(module, Module) else module
+        raise DTypeError(where, "a Module and a Module as its parametrization", f"a {type(wrong).__name__}")
+    parametrization.train(module.training)
+    if is_parametrized(module, tensor_name):
+        held: Any = module.parametrizations[tensor_name]
+        if not unsafe:
+            with no_grad(), autocast(enabled=False):
+                before = held()
+                _need_alike(before, parametrization(before))
+        held.append(parametrization)
+        held.unsafe |= unsafe
+        return module
+    made = ParametrizationList([parametrization], taken(where, module, tensor_name), unsafe)
+    if not is_parametrized(module):
+        module.parametrizations = ModuleDict()
+    compute(module, tensor_name, _Parametrized(tensor_name))
+    module.parametrizations[tensor_name] = made
+    return module
+
+
+def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
+    """Whether `module` has a parametrization of that tensor, or of any."""
+    found = module._modules.get("parametrizations")
+    if not isinstance(found, ModuleDict):
+        return False
+    return len(found) > 0 if tensor_name is None else tensor_name in found
+
+
+def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
+    """Make `module.<tensor_name>` a Parameter (or buffer) again: of its present value, or else the original's.
+
+    An `original` stays the same Parameter, which an optimizer may hold.
+    Raises ArgumentError for a tensor without parametrizations, or for leave_parametrized=False with several originals.
+    """
+    where = "remove_parametrizations"
+    if not is_parametrized(module, tensor_name):
+        raise ArgumentError(where, "the name of a tensor with parametrizations", repr(tensor_name))
+    held: Any = module.parametrizations[tensor_name]
+    if not leave_parametrized and not held.is_tensor:
+        raise ArgumentError(where, "leave_parametrized=True for several originals", "False")
+    with no_grad(), autocast(enabled=False):
+        value = getattr(module, tensor_name).detach() if leave_parametrized else None
+    first = getattr(held, held._names()[0])
+    if value is not None and held.is_tensor and value.shape == first.shape:
+        first.data = value
+    elif value is not None:
+        first = _like(value.clone(), first)
+    settle(module, tensor_name, first)
+    del module.parametrizations[tensor_name]
+    if not len(module.parametrizations):
+        del module.parametrizations
+    return module
+
+
+@contextmanager
+def cached() -> Iterator[None]:
+    """Within the block each parametrized tensor is computed once, when it is first read."""
+    token = _kept.set({} if _kept.get() is None else _kept.get())
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def _several(found: Any) -> tuple[Tensor, ...]:
+    tensors = (found,) if isinstance(found, Tensor) else found
+    if not isinstance(tensors, (tuple, list)) or not all(isinstance(t, Tensor) for t in tensors):
+        raise DTypeError("right_inverse", "a Tensor or a tuple of them returned", f"a {type(found).__name__}")
+    return tuple(tensors)
+
+
+def _like(tensor: Tensor, original: Tensor) -> Tensor:
+    # The values in memory of their own, as a Parameter where the original is one.
+    copied = Tensor(tensor.array.copy())
+    return Parameter(copied, original.requires_grad) if isinstance(original, Parameter) else copied
+
+
+def _need_alike(before: Tensor, after: Any) -> None:
+    where, cure = "register_parametrization", "unsafe=True allows it"
+    if not isinstance(after, Tensor):
+        raise DTypeError(where, "a parametrization that returns a Tensor", f"a {type(after).__name__}")
+    if after.dtype != before.dtype:
+        raise DTypeError(where, f"a parametrization that keeps {before.dtype.name}", after.dtype.name, cure)
+    if after.shape != before.shape:
+        needs = f"a parametrization that keeps the shape {tuple(before.shape)}"
+        raise ShapeError(where, needs, f"{tuple(after.shape)}", cure)

@@ -1,0 +1,163 @@
+"""Covariances, histograms and quantiles of what is a number."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.dtypes import LOW, accumulator, float32
+from ..core.errors import ArgumentError, DTypeError, ShapeError
+from ..core.policy import autocast
+from ..core.tensor import Tensor
+from .along import gather
+from .arithmetic import div, lerp, mul, sub
+from .axes import axis
+from .convert import to
+from .diagonals import diagonal
+from .elementwise import sqrt
+from .join import stack
+from .order import sort
+from .products import matmul
+from .quantiles import _between, _shares
+from .reduce import sum
+from .select import clamp
+from .shape import flatten, movedim, reshape, squeeze, transpose, unsqueeze
+
+__all__ = ["corrcoef", "cov", "histogram", "nanquantile"]
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """The covariances of variables: input [variables, observations] -> [variables, variables]; [observations] -> [].
+
+    Sums of products are divided by the number of observations less `correction`. fweights [observations], whole
+    numbers: how often each was seen; aweights [observations]: how much each counts. In float32, also in a region,
+    rounded once. Raises ShapeError for more axes, for other weights and for too few observations.
+    """
+    if input.ndim > 2:
+        raise ShapeError("cov", "input [variables, observations]", f"shape {tuple(input.shape)}")
+    with autocast(enabled=False):
+        return _as_input(squeeze(_covariances(input, correction, fweights, aweights)), input)
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """The correlations of variables: input [variables, observations] -> [variables, variables], between -1 and 1.
+
+    In float32, also in a region, rounded once; NaN for a variable that never changes. Raises ShapeError for more than
+    two axes and for fewer than two observations.
+    """
+    if input.ndim > 2:
+        raise ShapeError("corrcoef", "input [variables, observations]", f"shape {tuple(input.shape)}")
+    with autocast(enabled=False):
+        found = _covariances(input, 1, None, None)
+        size = sqrt(diagonal(found))
+        found = div(div(found, unsqueeze(size, 1)), unsqueeze(size, 0))
+        return _as_input(squeeze(clamp(found, -1, 1)), input)
+
+
+def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None) -> Tensor:
+    wide = to(input, accumulator(input.dtype) if input.is_floating_point() else float32)
+    rows = wide if input.ndim == 2 else reshape(wide, (1, -1))
+    count = rows.shape[1]
+    weight = None
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is None:
+            continue
+        if given.shape != (count,) or (name == "fweights" and given.is_floating_point()):
+            kind = "whole numbers" if name == "fweights" else "numbers"
+            raise ShapeError("cov", f"{name} [{count}], {kind}", f"{given.dtype.name} {list(given.shape)}")
+        weight = to(given, rows.dtype) if weight is None else mul(weight, to(given, rows.dtype))
+    if weight is None and count <= correction:
+        raise ShapeError("cov", f"more than {correction} observations", f"{count}")
+    total: Any = count if weight is None else sum(weight)
+    mean = div(sum(rows if weight is None else mul(rows, weight), 1, True), total)
+    apart = sub(rows, mean)
+    free: Any = total - correction
+    if aweights is not None:
+        free = sub(total, div(mul(sum(mul(weight, to(aweights, rows.dtype))), correction), total))
+    return div(matmul(apart if weight is None else mul(apart, weight), transpose(apart, 0, 1)), free)
+
+
+def _as_input(found: Tensor, input: Tensor) -> Tensor:
+    return to(found, input.dtype) if input.is_floating_point() else found
+
+
+class Histogram(NamedTuple):
+    """Counts, and the edges between them."""
+
+    hist: Tensor
+    bin_edges: Tensor
+
+
+def histogram(
+    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+) -> Histogram:
+    """(hist [n], bin_edges [n + 1]): how many elements, or the sum of whose weights, lie between neighbouring edges.
+
+    bins: a number of equal parts of `range`, (low, high), by default what input spans; or the rising edges, a tensor.
+    A part holds its lower edge, the last one both. density: such that the sum of hist times widths is 1. In input's
+    dtype. Raises DTypeError for integers, ArgumentError for no bins or a range that does not rise, ShapeError for
+    weights of another shape.
+    """
+    if not input.is_floating_point():
+        raise DTypeError("histogram", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+    if weight is not None and weight.shape != input.shape:
+        raise ShapeError("histogram", f"weight of shape {tuple(input.shape)}", f"{tuple(weight.shape)}")
+    x = to(input.detach(), accumulator(input.dtype)).array.reshape(-1)
+    edges = _edges(x, bins, range)
+    at = np.searchsorted(edges, x, "right") - 1
+    at = np.where(x == edges[-1], edges.size - 2, at)
+    at = np.where((x >= edges[0]) & (x <= edges[-1]), at, edges.size - 1)  # what lies outside, into a part of its own
+    heavy = None if weight is None else weight.detach().array.reshape(-1).astype(np.float64)
+    counts = np.bincount(at, heavy, minlength=edges.size)[:-1].astype(edges.dtype)
+    if density:
+        counts = counts / counts.sum() / (edges[1:] - edges[:-1])
+    return Histogram(to(Tensor(counts), input.dtype), to(Tensor(edges), input.dtype))
+
+
+def _edges(x: Any, bins: Any, range: Any) -> Any:
+    if isinstance(bins, Tensor):
+        if bins.ndim != 1 or bins.numel() < 2:
+            raise ShapeError("histogram", "bins as edges [2 or more]", f"shape {tuple(bins.shape)}")
+        return bins.detach().array.astype(x.dtype)
+    if not isinstance(bins, int) or bins < 1:
+        raise ArgumentError("histogram", "bins from 1, or edges as a tensor", repr(bins))
+    if range is not None and (len(range) != 2 or not range[0] <= range[1]):
+        raise ArgumentError("histogram", "range as (low, high)", repr(range))
+    low, high = range if range is not None else (x.min(), x.max()) if x.size else (0.0, 1.0)
+    same = low == high
+    low, high = low - 0.5 * same, high + 0.5 * same
+    parts = np.arange(bins + 1, dtype=np.float64, like=x) / bins
+    return (low * (1 - parts) + high * parts).astype(x.dtype)
+
+
+def nanquantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """`quantile` of what is not NaN along `dim`; NaN of nothing.
+
+    Raises DTypeError for integers, ShapeError for no elements, RangeError for q outside [0, 1].
+    """
+    if not input.is_floating_point():
+        raise DTypeError("nanquantile", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+    if input.dtype in LOW:
+        return to(nanquantile(to(input, float32), q, dim, keepdim, interpolation=interpolation), input.dtype)
+    at = 0 if dim is None else axis("nanquantile", dim, input.ndim)
+    flat = flatten(input) if dim is None else input
+    if not flat.numel() or not flat.ndim:
+        raise ShapeError("nanquantile", "at least one element", f"shape {tuple(input.shape)}")
+    rows = movedim(sort(flat, at).values, at, 0)  # NaN stands last
+    there = (rows.array == rows.array).sum(0, keepdims=True)
+    found = [_at_share(rows, there, share, interpolation) for share in _shares(q)]
+    kept = (1,) * input.ndim if dim is None else (*input.shape[:at], 1, *input.shape[at + 1 :])
+    out = stack([reshape(f, kept) for f in found] if keepdim else found)
+    return out if isinstance(q, Tensor) and q.ndim else squeeze(out, 0)
+
+
+def _at_share(rows: Tensor, there: Any, share: float, interpolation: str) -> Tensor:
+    place, weight = _between(share * np.maximum(there - 1, 0), interpolation)
+    low, high = (Tensor(f(place).astype(np.int64)) for f in (np.floor, np.ceil))
+    weights = Tensor(weight.astype(rows.dtype))
+    return squeeze(lerp(gather(rows, 0, low), gather(rows, 0, high), weights), 0)

@@ -1,0 +1,67 @@
+"""PyTorch's address of special functions: `ampkit.special.expit`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from . import ops
+from .core.tensor import Tensor
+from .ops import (
+    digamma,
+    erf,
+    erfc,
+    erfinv,
+    exp2,
+    expm1,
+    log1p,
+    log_softmax,
+    logit,
+    logsumexp,
+    polygamma,
+    round,
+    sinc,
+    softmax,
+    xlogy,
+)
+from .ops import digamma as psi
+from .ops import lgamma as gammaln
+from .ops import sigmoid as expit
+from .ops.given import checked
+
+__all__ = [
+    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_softmax", "logit",
+    "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
+]  # fmt: skip
+
+
+@checked
+def entr(input: Tensor) -> Tensor:
+    """-x log(x), elementwise: 0 at 0 and -inf below."""
+    return ops.where(input < 0, -math.inf, -ops.xlogy(input, ops.clamp(input, 0)))  # type: ignore[operator, no-any-return]
+
+
+@checked
+def xlog1py(input: Any, other: Any) -> Tensor:
+    """input log(1 + other), broadcast; 0 where input is, unless other is NaN."""
+    nothing = (input == 0) & ~ops.isnan(other) if isinstance(other, Tensor) else input == 0
+    safe = ops.where(nothing, 0.0, other)
+    return ops.mul(input, ops.log1p(safe))  # type: ignore[no-any-return]
+
+
+@checked
+def ndtr(input: Tensor) -> Tensor:
+    """The area under the standard normal density up to each element: erfc(-x / sqrt(2)) / 2."""
+    return ops.erfc(input * -math.sqrt(0.5)) * 0.5  # type: ignore[operator, no-any-return]
+
+
+@checked
+def multigammaln(input: Tensor, p: int) -> Tensor:
+    """The logarithm of the multivariate gamma function of dimension p, elementwise, for elements above (p - 1) / 2.
+
+    p (p - 1) / 4 log(pi) + the sum of lgamma(x - i / 2) for i below p.
+    """
+    total = ops.lgamma(input)
+    for i in range(1, p):
+        total = total + ops.lgamma(input - i / 2)  # type: ignore[operator]
+    return total + p * (p - 1) / 4 * math.log(math.pi)  # type: ignore[no-any-return]

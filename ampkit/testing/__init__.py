@@ -1,0 +1,31 @@
+"""Checks for operations, the library's and users' own: cases, finite differences, one tolerance table.
+
+from ampkit.testing import Case, check, normal
+
+check(Case("softplus", normal(3, 4), beta=2.0))
+"""
+
+from .cases import Case, Draw, booleans, integers, normal, uniform
+from .checks import check, check_dtypes, check_gradients, check_precision, check_strides
+from .closeness import GRADIENT_TOLERANCE, TOLERANCE, assert_close
+from .differences import STEP, gradcheck, gradgradcheck
+
+__all__ = [
+    "GRADIENT_TOLERANCE",
+    "STEP",
+    "TOLERANCE",
+    "Case",
+    "Draw",
+    "assert_close",
+    "booleans",
+    "check",
+    "check_dtypes",
+    "check_gradients",
+    "check_precision",
+    "check_strides",
+    "gradcheck",
+    "gradgradcheck",
+    "integers",
+    "normal",
+    "uniform",
+]

@@ -1,0 +1,96 @@
+"""The checks of a case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..core import dtypes
+from ..core.dtypes import DType, bfloat16, float16, float32
+from ..core.op import ops as registry
+from ..core.policy import Cast, autocast
+from ..core.recording import no_grad
+from ..core.tensor import Tensor
+from .cases import Case, placed
+from .closeness import GRADIENT_TOLERANCE, assert_close, values_of
+from .differences import floats_of, gradcheck, gradgradcheck, gradients_of
+
+Array = np.ndarray[Any, Any]
+
+
+def check_gradients(case: Case) -> None:
+    """First derivatives in float64 against differences; second ones, and the recorded against the plain, if smooth."""
+    gradcheck(case, case.tensors())
+    if case.smooth:
+        gradgradcheck(case, case.tensors())
+
+
+def check_precision(case: Case, dtype: DType) -> None:
+    """Values and gradients in `dtype` against those in float64 from the same, rounded, inputs."""
+    low = case.tensors(dtype)
+    high = case.tensors(arrays=[values_of(t).astype(np.float64) if t.requires_grad else values_of(t) for t in low])
+    outs, wants = case(*low), case(*high)
+    for got, want in zip(outs, wants, strict=True):
+        assert_close(got, want)
+    seeds = [np.random.default_rng(2).normal(size=w.shape).astype(dtype) for w in floats_of(wants)]
+    found = gradients_of(
+        floats_of(outs), low, [placed(s.astype(o.dtype)) for s, o in zip(seeds, floats_of(outs), strict=True)]
+    )
+    truth = gradients_of(floats_of(wants), high, [placed(s.astype(np.float64)) for s in seeds])
+    for slope, want in zip(found, truth, strict=True):
+        assert (slope is None) == (want is None), "a gradient is missing"
+        if slope is not None:
+            assert slope.dtype == dtype, f"a gradient in {slope.dtype}, expected {dtype}"
+            assert_close(slope, want, GRADIENT_TOLERANCE[dtype], "gradient")
+
+
+def check_strides(case: Case) -> None:
+    """The same values from inputs whose elements do not lie next to each other."""
+    tensors = case.tensors()
+    apart = [Tensor(_spread(values_of(t)), t.requires_grad) for t in tensors]
+    for got, want in zip(case(*apart), case(*tensors), strict=True):
+        assert_close(got, want)
+
+
+def _spread(array: Array) -> Any:
+    there = backends.get()
+    if not array.ndim:
+        return there.asarray(array)
+    wide = there.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    view = wide[..., ::-2]
+    view[...] = there.asarray(array)
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = False
+    return view
+
+
+def check_dtypes(case: Case) -> None:
+    """The output's dtype follows the op's category, inside and outside of autocast."""
+    op = registry.get(case.name)
+    explicit = "dtype" in case.params or any(isinstance(item, np.dtype) for item in case.inputs)
+    if op is None or explicit:
+        return
+    for dtype in (float32, float16, bfloat16):
+        tensors = case.tensors(dtype)
+        if not any(t.requires_grad for t in tensors):
+            continue
+        with no_grad():
+            out = case(*tensors)[0]
+            assert out.dtype == dtype or not dtypes.is_float(out.dtype), f"{out.dtype} out of {dtype}"
+            if not dtypes.is_float(out.dtype) or op.cast is Cast.BANNED:
+                continue
+            with autocast(dtype=float16):
+                inside = case(*tensors)[0].dtype
+        wanted = {Cast.LOW: float16, Cast.FP32: float32}.get(op.cast, dtype)
+        assert inside == wanted, f"{inside} out of {dtype} in autocast, expected {wanted}"
+
+
+def check(case: Case) -> None:
+    """Every check of one case; raises AssertionError."""
+    check_gradients(case)
+    for dtype in (float32, float16, bfloat16):
+        check_precision(case, dtype)
+    check_strides(case)
+    check_dtypes(case)

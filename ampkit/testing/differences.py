@@ -1,0 +1,117 @@
+"""Gradients against central differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import float64
+from ..core.errors import DTypeError
+from ..core.tape import grad
+from ..core.tensor import Tensor
+from .cases import placed
+from .closeness import GRADIENT_TOLERANCE, assert_close, values_of
+
+Array = np.ndarray[Any, Any]
+Function = Callable[..., Any]
+
+STEP = 1e-5  # of central differences in float64: truncation ~ step^2, rounding ~ 2^-53 / step, both near 1e-11
+
+
+def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
+    """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
+
+    Returns True, or raises AssertionError naming the first input whose gradient is off, DTypeError for inputs that
+    require grad in another dtype.
+    """
+    inputs = _points("gradcheck", inputs)
+    generator = np.random.default_rng(0)
+    outs = floats_of(func(*inputs))
+    seeds = [placed(_fixed(generator.normal(size=o.shape))) for o in outs]
+    _compare(
+        gradients_of(outs, inputs, seeds), lambda *x: _dot(floats_of(func(*x)), seeds), inputs, generator, tolerance
+    )
+    return True
+
+
+def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-5) -> bool:
+    """Check the gradients of the gradients of `func` against central differences of its gradients; see gradcheck."""
+    inputs = _points("gradgradcheck", inputs)
+    generator = np.random.default_rng(1)
+    outs = floats_of(func(*inputs))
+    seeds = [placed(_fixed(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
+    points = [x for x in inputs if x.requires_grad]
+    first = gradients_of(outs, inputs, seeds, create_graph=True)
+    for taped, plain in zip(first, gradients_of(outs, inputs, seeds, retain_graph=True), strict=True):
+        if plain is not None:
+            assert taped is not None, "the recorded gradient is missing"
+            assert_close(taped, plain, GRADIENT_TOLERANCE[float64], "the recorded gradient")
+    weights = [placed(_fixed(generator.normal(size=x.shape))) for x in points]
+    pairs = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and g.requires_grad]
+    variables = [*points, *seeds]
+    if not pairs:
+        second: list[Tensor | None] = [None] * len(variables)
+    else:
+        second = list(grad([g for g, _ in pairs], variables, [w for _, w in pairs], allow_unused=True))
+
+    def projected(*moved: Tensor) -> float:
+        left = iter(moved[: len(points)])
+        fresh = [next(left) if x.requires_grad else x for x in inputs]
+        found = gradients_of(floats_of(func(*fresh)), fresh, list(moved[len(points) :]))
+        return sum(float((g.array * w.array).sum()) for g, w in zip(found, weights, strict=True) if g is not None)
+
+    _compare(second, projected, variables, generator, tolerance)
+    return True
+
+
+def _points(where: str, inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    found = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for item in found:
+        if item.requires_grad and item.dtype != float64:
+            cure = "differences need its precision: x.detach().double().requires_grad_()"
+            raise DTypeError(where, "float64 inputs", item.dtype.name, cure)
+    return found
+
+
+def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], generator: Any, tolerance: float) -> None:
+    slopes = iter(found)
+    for position, item in enumerate(inputs):
+        if not item.requires_grad:
+            continue
+        slope, direction = next(slopes), generator.normal(size=item.shape)
+        sides = [_moved(inputs, position, sign * STEP * direction) for sign in (1, -1)]
+        want = (f(*sides[0]) - f(*sides[1])) / (2 * STEP)
+        terms = np.zeros(()) if slope is None else values_of(slope) * direction
+        room = tolerance * (1 + np.abs(terms).sum() + abs(want))
+        assert abs(terms.sum() - want) <= room, f"input {position}: slope {terms.sum()}, by differences {want}"
+
+
+def _moved(inputs: list[Tensor], position: int, step: Array) -> list[Tensor]:
+    return [placed(np.asarray(values_of(x) + step), True) if i == position else x for i, x in enumerate(inputs)]
+
+
+def _fixed(array: Any) -> Array:
+    made = np.asarray(array, np.float64)
+    made.flags.writeable = False
+    return made
+
+
+def floats_of(outs: Any) -> list[Tensor]:
+    """The outputs that have gradients."""
+    outs = [outs] if isinstance(outs, Tensor) else list(outs)
+    return [o for o in outs if o.requires_grad]
+
+
+def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
+    finite = [np.where(np.isfinite(o), o, 0) for o in map(values_of, outs)]
+    return sum(float((o * values_of(s)).sum()) for o, s in zip(finite, seeds, strict=True))
+
+
+def gradients_of(outs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor], **options: Any) -> list[Tensor | None]:
+    """The gradients of the inputs that require one, None where no output depends on it."""
+    points = [x for x in inputs if x.requires_grad]
+    if not outs or not points:
+        return [None] * len(points)
+    return list(grad(outs, points, seeds, allow_unused=True, **options))

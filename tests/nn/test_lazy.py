@@ -1,0 +1,125 @@
+"""Lazy layers: what the first batch makes of them, and what they refuse before it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+import ampkit
+from ampkit import nn, ops, optim
+from ampkit.core.errors import DTypeError, ShapeError, StateError
+
+# the layer, its arguments, the shape of a batch with 3 inputs
+KINDS = [
+    ("Linear", (4,), (2, 3)), ("Conv1d", (4, 2), (2, 3, 5)), ("Conv2d", (4, 2), (3, 5, 5)),
+    ("Conv3d", (4, 2), (1, 3, 2, 2, 2)), ("ConvTranspose1d", (4, 2), (3, 5)), ("ConvTranspose2d", (4, 2), (2, 3, 2, 2)),
+    ("ConvTranspose3d", (4, 2), (1, 3, 2, 2, 2)), ("BatchNorm1d", (), (4, 3)), ("BatchNorm2d", (), (2, 3, 2, 2)),
+    ("BatchNorm3d", (), (2, 3, 2, 2, 2)), ("InstanceNorm1d", (), (3, 5)), ("InstanceNorm2d", (), (2, 3, 2, 2)),
+    ("InstanceNorm3d", (), (3, 2, 2, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "args", "shape"), KINDS)
+def test_the_first_batch_makes_it_the_layer_that_it_stands_for(kind, args, shape):
+    layer, plain = getattr(nn, f"Lazy{kind}")(*args), getattr(nn, kind)
+    assert isinstance(layer, plain)
+    y = layer(ops.randn(*shape))
+    wanted = plain(3, *args, affine=True, track_running_stats=True) if kind.startswith("Instance") else plain(3, *args)
+    assert type(layer) is plain
+    assert repr(layer) == repr(wanted)
+    assert vars(layer).keys() == vars(wanted).keys()
+    assert y.shape == wanted(ops.randn(*shape)).shape
+    layer.load_state_dict(wanted.state_dict())
+
+
+def model():
+    return nn.Sequential(nn.LazyConv2d(4, 2), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+
+
+def test_a_model_of_lazy_layers_trains_after_its_first_batch():
+    made, x = model(), ops.randn(3, 1, 4, 4)
+    with ampkit.no_grad():
+        made.eval()(x)
+    assert not made[1].training
+    made.train()
+    optimizer = optim.SGD(made.parameters(), lr=0.1)
+    before = made[4].weight.tolist()
+    made(x).square().sum().backward()
+    optimizer.step()
+    assert made[4].weight.shape == (2, 36)
+    assert made[4].weight.tolist() != before
+
+
+@pytest.mark.parametrize("use", [
+    lambda m: optim.SGD(m.parameters()),
+    lambda m: list(m.named_parameters()),
+    lambda m: m.state_dict(),
+    lambda m: m.load_state_dict({}),
+    lambda m: m.requires_grad_(False),
+    lambda m: optim.swa_utils.AveragedModel(m),
+    lambda m: nn.utils.clip_grad_norm_(m.parameters(), 1.0),
+])  # fmt: skip
+def test_what_needs_parameters_before_the_first_batch_says_so(use):
+    with pytest.raises(StateError, match=r"needs layers that know their sizes, got LazyConv2d '0' that .*\nhelp: run"):
+        use(model())
+
+
+def test_what_a_lazy_layer_does_not_have_yet_is_named():
+    layer = nn.LazyLinear(3)
+    with pytest.raises(AttributeError, match=r"LazyLinear.weight: needs a first batch, got none yet\nhelp: run"):
+        nn.init.zeros_(layer.weight)
+    assert not hasattr(layer, "in_features")
+    assert layer.out_features == 3
+    assert layer.has_uninitialized_params()
+
+
+def test_hooks_the_mode_and_attributes_stay():
+    layer, seen = nn.LazyLinear(2), []
+    layer.register_forward_hook(lambda *args: seen.append(1))
+    layer.name = "head"
+    layer.eval()
+    layer(ops.ones(1, 3))
+    assert (seen, layer.name, layer.training) == ([1], "head", False)
+
+
+def test_a_model_that_was_moved_before_its_first_batch_is_made_there():
+    made = model().to("cpu").double()
+    made.zero_grad()
+    made(ops.ones(2, 1, 4, 4, dtype=ampkit.float64, device="cpu"))
+    assert {p.dtype for p in made.parameters()} == {ampkit.float64}
+    assert {str(p.device) for p in made.parameters()} == {"cpu"}
+
+
+def test_without_a_device_the_parameters_are_made_where_the_batch_is():
+    layer, x = nn.LazyLinear(2), ops.ones(1, 3, device="cpu")
+    layer(x)
+    assert layer.weight.device == x.device
+
+
+def test_a_copy_of_a_lazy_layer_is_lazy():
+    layer = nn.LazyLinear(2)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        twin(ops.ones(1, 5))
+        assert twin.in_features == 5
+    assert layer.waits
+
+
+def test_recompute_and_a_region_may_come_with_the_first_batch():
+    layer = nn.LazyLinear(2)
+    with ampkit.autocast(dtype=ampkit.bfloat16):
+        ampkit.recompute(layer, ops.ones(1, 3)).sum().backward()
+    assert layer.weight.dtype == ampkit.float32
+    assert layer.weight.grad.tolist() == [[1.0] * 3] * 2
+
+
+def test_a_first_batch_that_does_not_fit_leaves_the_layer_as_it_was():
+    layer = nn.LazyConv2d(4, 2, groups=2)
+    with pytest.raises(ShapeError, match=r"LazyConv2d: needs input of 3 or 4 axes, got shape \(2, 3\)"):
+        layer(ops.ones(2, 3))
+    with pytest.raises(DTypeError, match="LazyConv2d: needs a Tensor for `input`, got list"):
+        layer([1.0])
+    with pytest.raises(ValueError, match="Conv2d: needs channels that groups divides"):
+        layer(ops.ones(1, 3, 4, 4))
+    assert layer(ops.ones(1, 2, 4, 4)).shape == (1, 4, 3, 3)
