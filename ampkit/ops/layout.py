@@ -77,9 +77,9 @@ def repeat_interleave(
     """
     if repeats is None:
         return repeat_interleave(arange(input.numel()), input)
-    if dim is None:
-        input, dim = flatten(input), 0
-    at = axis("repeat_interleave", dim, input.ndim)
+    at = 0 if dim is None else axis("repeat_interleave", dim, input.ndim)
+    if dim is None or not input.ndim:
+        input = flatten(input)
     if isinstance(repeats, Tensor) and repeats.numel() > 1:
         return index_select(input, at, _positions(repeats, input.shape[at]))  # type: ignore[no-any-return]
     times = repeats.item() if isinstance(repeats, Tensor) else repeats
@@ -177,7 +177,7 @@ triu.check(tril_check)
 @op(cast=Cast.KEEP, moves=True)
 def pad_(input: Array, widths, value):
     """input with `widths` (before, after) more elements of `value` along each axis."""
-    filler = np.asarray(value, input.dtype, like=input)
+    filler = input.dtype.type(value)
     return np.pad(input, widths, constant_values=filler) if widths else input.copy(), Saved()
 
 

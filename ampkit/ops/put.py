@@ -13,7 +13,7 @@ from ..core.replay import apply, plain
 from ..core.tensor import Tensor
 from .along import _check_along, _covered, _part, places
 from .axes import axis
-from .index import added_at, in_range, length_of, part_of, pick_item, put_item
+from .index import added_at, grouped, in_range, length_of, part_of, pick_item, put_item
 from .masks import kept
 from .shape import flatten, reshape
 
@@ -115,7 +115,7 @@ def scatter_reduce_(input: Array, dim, index: Index, src: Array, reduce, *, incl
     in_range("scatter_reduce", plain(index), length_of(input, dim))
     count = _count(part, at, input.shape)
     if reduce in _MEET:
-        found = _grouped(_MEET[reduce], part, at, input.shape)
+        found = grouped(_MEET[reduce], part, at, input.shape, 0)
         found = _MEET[reduce](input, found) if include_self else found
     else:
         found = added_at(part, at, input.shape)
@@ -150,22 +150,6 @@ def index_reduce(
 
 def _count(part: Any, at: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
     return added_at(np.ones_like(plain(part)), at, shape)
-
-
-def _grouped(meet: Any, values: Any, at: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    """What `meet` makes of the values of each place; anything where there is none. In log n steps, without atomics."""
-    cells, values = np.arange(int(np.prod(shape, dtype=np.int64)), like=values), values.reshape(-1)
-    if not values.size:
-        return np.zeros_like(cells, values.dtype).reshape(shape)
-    keys = cells.reshape(shape)[at].reshape(-1)
-    order = np.argsort(keys, kind="stable")
-    keys, values, step = keys[order], values[order], 1
-    while step < keys.size:  # each value takes in those before it of the same key, twice as many each time
-        same = keys[step:] == keys[:-step]
-        joined = np.where(same, meet(values[step:], values[:-step]), values[step:])
-        values, step = np.concatenate([values[:step], joined]), 2 * step
-    last = np.maximum(np.searchsorted(keys, cells, "right") - 1, 0)
-    return values[last].reshape(shape)
 
 
 @scatter_reduce_.check
@@ -207,7 +191,7 @@ def _others(x: Any, part: Any, at: tuple[Any, ...], out: Any, include_self: bool
     zero, here = plain(x) == 0, plain(part) == 0
     own = zero if include_self else np.zeros_like(zero)
     zeros = added_at(here.astype(part.dtype), at, x.shape) + own
-    rest = _grouped(np.multiply, np.where(here, 1, plain(part)), at, x.shape)
+    rest = grouped(np.multiply, np.where(here, 1, plain(part)), at, x.shape, 1)
     rest = np.where(zeros == 1, rest * np.where(zero, 1, plain(x)) if include_self else rest, 0)
     mine = np.where(zero, rest, out / np.where(zero, 1, x))
     return mine, np.where(here, rest[at], apply(pick_item, out, at) / np.where(here, 1, part))

@@ -25,6 +25,10 @@ def _need_axis(where: str, dim: Any, ndim: int) -> None:
     axis(where, dim, ndim)
 
 
+def _over(dim: int, ndim: int) -> int | None:
+    return dim if ndim else None  # CuPy's scalars have no axis to reduce
+
+
 def peak(input: Any, dim: Any) -> Any:
     """The maximum along `dim`, as a constant: a shift by it cancels, and no derivative flows through it."""
     values = plain(input)
@@ -43,8 +47,9 @@ def softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
     Raises RangeError for a `dim` out of range, ArgumentError without one: PyTorch's guess depends on the number of
     axes.
     """
-    out = np.exp(input - peak(input, dim))
-    out /= out.sum(dim, keepdims=True)
+    over = _over(dim, input.ndim)
+    out = np.exp(input - peak(input, over))
+    out /= out.sum(over, keepdims=True)
     return out, Saved(out=out)
 
 
@@ -67,8 +72,9 @@ def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
     input [...] -> [...]. Computed in float32 (float64 for float64 input); `dtype` casts first and is the dtype of the
     answer. Raises as `softmax` does.
     """
-    out = input - peak(input, dim)
-    out -= np.log(np.exp(out).sum(dim, keepdims=True))
+    over = _over(dim, input.ndim)
+    out = input - peak(input, over)
+    out -= np.log(np.exp(out).sum(over, keepdims=True))
     return out, Saved(out=out)
 
 
@@ -80,7 +86,7 @@ def log_softmax_check(input, dim, dtype):
 @log_softmax.backward
 def log_softmax_backward(dy, saved, needs, dim, dtype):
     slope = np.exp(saved.out)
-    slope *= -dy.sum(dim, keepdims=True)
+    slope *= -dy.sum(_over(dim, dy.ndim), keepdims=True)
     slope += dy
     return slope
 

@@ -22,7 +22,9 @@ def dot_last(a: Any, b: Any) -> Any:
 
 def dot_along(a: Any, b: Any, axis: int) -> Any:
     """Sum of a * b over `axis`, which stays with length 1."""
-    return dot_last(a, b) if axis in (-1, a.ndim - 1) and a.ndim else (a * b).sum(axis, keepdims=True)
+    if not a.ndim:
+        return a * b
+    return dot_last(a, b) if axis in (-1, a.ndim - 1) else (a * b).sum(axis, keepdims=True)
 
 
 def _times(a: Any, b: Any, out: Any = None) -> Any:

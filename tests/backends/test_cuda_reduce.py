@@ -143,6 +143,13 @@ def test_arrays_with_gaps_and_without_elements_run_the_reference(device):
         np.testing.assert_array_equal(ops.sum(Tensor(x), 1).numpy(), x.get().sum(1))
 
 
+@pytest.mark.parametrize("name", ["mean", "var", "std", "sum", "amax", "argmin", "logsumexp", "softmax"])
+def test_a_scalar_may_be_reduced_along_its_axis(name, device):
+    options = {"correction": 0} if name in ("var", "std") else {}
+    got, want = (getattr(ops, name)(Tensor(where(np.float32(3))), 0, **options) for where in (device.asarray, np.array))
+    assert got.shape == () and got.item() == want.item()
+
+
 def test_an_unaligned_array_is_reduced_element_by_element(device):
     room = device.xp.asarray(np.arange(8 * 17 + 1, dtype=np.float16))
     for dim in (0, 1):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampkit import Tensor, testing
+from ampkit import Tensor, backends, testing
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
@@ -34,7 +34,7 @@ def _run(case, tensors):
         return [o.numpy(force=True) for o in outs]
     home = floats[0].array
     seeds = [np.random.default_rng(0).normal(size=o.shape).astype(o.dtype) for o in floats]
-    placed = [Tensor(type(home)(s) if type(home) is not np.ndarray else s) for s in seeds]
+    placed = [Tensor(backends.of(home).asarray(s)) for s in seeds]
     found = grad(floats, points, placed, allow_unused=True)
     return [o.numpy(force=True) for o in outs] + [None if g is None else g.numpy(force=True) for g in found]
 

@@ -33,6 +33,7 @@ CASES = [
     Case("tile", normal(2, 3), 2),
     Case("repeat_interleave", normal(2, 3), 2),
     Case("repeat_interleave", normal(2, 3), 2, dim=-2),
+    Case("repeat_interleave", normal(), 3, dim=0),
     Case("flip", normal(2, 3), (0, -1)),
     Case("roll", normal(2, 3), 1),
     Case("roll", normal(2, 3), (1, -2), (0, 1)),

@@ -26,6 +26,23 @@ from . import emulator, memory
 _CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
 _PLAIN_RESULTS = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "isrealobj"}
 _CHANGING = {"copyto", "put", "putmask", "place", "fill", "sort", "partition", "fill_diagonal", "put_along_axis"}
+_OF_SCALARS = {
+    "sum",
+    "prod",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+    "cumsum",
+    "cumprod",
+    "nansum",
+}
+_OF_SCALARS |= {"nanmax", "nanmin", "count_nonzero", "repeat"}  # NumPy takes axis=0 of a scalar, CuPy does not
+_ADDED = {"int32", "int64", "uint32", "uint64", "float16", "float32", "float64"}  # what add.at adds
 waits = [0]  # how often the host has read the device
 
 
@@ -51,8 +68,7 @@ class ndarray:
         if method != "__call__":
             if method not in ("at", "reduce", "accumulate"):
                 raise TypeError(f"{name}.{method}: not in CuPy")
-            if method == "at" and name not in ("add", "subtract", "maximum", "minimum", "bitwise_and", "bitwise_or"):
-                raise TypeError(f"{name}.at: not in CuPy")
+            _need_ufunc_method(name, method, inputs)
         if name not in _CUPY["ufuncs"] and name not in _CUPY["functions"]:
             raise TypeError(f"{name}: not in CuPy")
         unknown = set(kwargs) - {"out", "casting", "dtype", "axis", "keepdims"}
@@ -77,6 +93,9 @@ class ndarray:
             raise TypeError(f"{name}: CuPy takes {len(known)} arguments, got {len(args)}")
         if name not in ("asarray", "array", "take", "repeat"):
             _need_loop(name, args)
+        _need_axis(name, args, kwargs, known)
+        if name == "pad" and isinstance(kwargs.get("constant_values"), ndarray):
+            kwargs["constant_values"].__array__()
         if name in ("nonzero", "unique", "flatnonzero", "argwhere", "array_equal"):
             _wait()
         if name in ("argmax", "argmin", "sort", "argsort", "cumsum", "cumprod") and _is_bfloat16(args[0]):
@@ -102,6 +121,7 @@ class ndarray:
             if extra or (known is not None and len(args) > len(known)):
                 raise TypeError(f"{name}: CuPy takes {known}, got {args} {kwargs}")
             _need_device(name, args)
+            _need_axis(name, (self, *args), kwargs, ["self", *(known or ())])
             out = kwargs.get("out")
             made = _done(found, args, kwargs, out is not None or name in _CHANGING)
             return made if out is None else out
@@ -245,6 +265,29 @@ def _need_device(name, args):
     for value in args:
         if isinstance(value, np.ndarray):
             raise TypeError(f"{name}: Unsupported type {type(value)}")
+
+
+def _need_ufunc_method(name, method, inputs):
+    """CuPy's refusals of what is not a call: add and multiply reduce, and `at` takes the index of one array."""
+    if method in ("reduce", "accumulate") and name not in ("add", "multiply"):
+        raise NotImplementedError(f"`cupy_{name}.{method}` is not supported yet")
+    if method == "at":
+        if name not in ("add", "subtract", "maximum", "minimum", "bitwise_and", "bitwise_or"):
+            raise NotImplementedError(f"`cupy_{name}.at` is not supported yet")
+        if not all(isinstance(given, (ndarray, np.ndarray, np.generic, int, float)) for given in inputs):
+            raise TypeError(f"operand type(s) all returned NotImplemented from __array_ufunc__({name}, 'at', {inputs})")
+        if name == "add" and inputs[0].dtype.name not in _ADDED:
+            raise TypeError(f"cupy.add.at only supports {', '.join(sorted(_ADDED))} as data type")
+
+
+def _need_axis(name, args, kwargs, known):
+    """CuPy's scalars have no axis to reduce."""
+    if name not in _OF_SCALARS or not isinstance(args[0], ndarray) or args[0].ndim:
+        return
+    place = known.index("axis") if known and "axis" in known else len(args)
+    axis = kwargs.get("axis", args[place] if place < len(args) else None)
+    if isinstance(axis, int):
+        raise np.exceptions.AxisError(axis, 0)
 
 
 def _count_masks(index):

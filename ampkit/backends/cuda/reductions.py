@@ -42,10 +42,10 @@ class Run(NamedTuple):
 
 
 def axes_of(dim: Any, ndim: int) -> tuple[int, ...]:
-    """`dim`, already checked: one axis or several; None and () are all."""
-    if dim is None or dim == () or dim == []:
+    """`dim`, already checked: one axis or several; None and () are all. A scalar has none."""
+    if dim is None or dim == () or dim == [] or not ndim:
         return tuple(range(ndim))
-    return tuple([d % max(ndim, 1) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))])
+    return tuple([d % ndim for d in (dim if isinstance(dim, (tuple, list)) else (dim,))])
 
 
 def memory_order(array: Array) -> tuple[int, ...] | None:
