@@ -15,7 +15,7 @@ from typing import Any
 from ...core.dtypes import LOW, DType, float32
 from .device import in_format
 from .dnnl import library
-from .formats import FORMATS, flattened, reorder, reordered_like
+from .formats import FORMATS, fill, flattened, reordered_like
 from .onednn import (
     ALGORITHM,
     DIFF_DST,
@@ -33,7 +33,7 @@ from .onednn import (
     prepared,
 )
 
-_PIECE = 1 << 17  # elements: with what two others are widened to 1.5 MiB, shared by the threads' caches
+_PIECE = 1 << 17  # elements: three pieces, widened, are 1.5 MiB, shared by the threads' caches
 _LARGE = 1 << 16  # elements of float32 from which on a function is worth its call that NumPy computes as fast
 
 
@@ -68,15 +68,23 @@ def in_pieces(run: Callable[..., Any], arrays: Sequence[HostArray], out: HostArr
     """
     if all(computing(array.dtype) == array.dtype for array in (*arrays, out)):
         return bool(run(*arrays, out))
-    for start in range(0, out.size, _PIECE):
-        *parts, target = (array[start : start + _PIECE] for array in (*arrays, out))
-        kind = computing(target.dtype)
-        made = target if kind == target.dtype else empty(target.shape, kind)
-        if not run(*map(computed, parts), made):
+    step = min(_PIECE, out.size)
+    rooms = [a if computing(a.dtype) == a.dtype else empty((step,), float32) for a in (*arrays, out)]
+    for start in range(0, out.size, step):
+        parts = [_piece(array, room, start, step) for array, room in zip((*arrays, out), rooms, strict=True)]
+        for array, part in zip(arrays, parts, strict=False):
+            if part.dtype != array.dtype:
+                fill(part, array[start : start + step])
+        if not run(*parts):
             return False
-        if made is not target and not reorder(made, target):
-            target[...] = in_format(made, target.dtype)
+        if parts[-1].dtype != out.dtype:
+            fill(out[start : start + step], parts[-1])
     return True
+
+
+def _piece(array: HostArray, room: HostArray, start: int, step: int) -> HostArray:
+    # That of `array` where oneDNN computes in its format, else as much of `room`.
+    return array[start : start + step] if room is array else room[: min(step, array.size - start)]
 
 
 def computing(dtype: DType) -> DType:

@@ -81,10 +81,12 @@ def convert(source: HostArray, target: HostArray) -> bool:
     found = _routines()
     if found is None or source.size < _LANES:
         return False
-    run, whole = found[source.itemsize > target.itemsize], source.size - source.size % _LANES
-    _run(run, source[:whole], target[:whole])
-    if whole < source.size:
-        _run(run, source[-_LANES:], target[-_LANES:])
+    narrows, size = source.itemsize > target.itemsize, source.size
+    of, to, whole = address(source), address(target), size - size % _LANES
+    _run(found[narrows], whole, of, to)
+    if whole < size:  # the last 8, some of them a second time
+        rest = size - _LANES
+        _run(found[narrows], _LANES, of + rest * source.itemsize, to + rest * target.itemsize)
     return True
 
 
@@ -93,10 +95,10 @@ def there() -> bool:
     return _routines() is not None
 
 
-def _run(routine: Any, source: HostArray, target: HostArray) -> None:
+def _run(routine: Any, size: int, source: int, target: int) -> None:
     # By every thread of the OpenMP that oneDNN was linked with, if that pays.
-    job = ctypes.byref(_Job(0, source.size, address(source), address(target)))
-    team = _team() if source.size >= _SHARED else None
+    job = ctypes.byref(_Job(0, size, source, target))
+    team = _team() if size >= _SHARED else None
     if team is None:
         routine(job)
     else:

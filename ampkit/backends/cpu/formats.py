@@ -90,6 +90,12 @@ def alike(a: HostArray, b: HostArray) -> bool:
     return a.shape == b.shape and [s // a.itemsize for s in a.strides] == [s // b.itemsize for s in b.strides]
 
 
+def fill(target: HostArray, source: HostArray) -> None:
+    """Write `source` to `target`, both flat and without gaps, rounded to nearest even."""
+    if not reorder(source, target):
+        target[...] = source
+
+
 def flattened(array: HostArray) -> HostArray | None:
     """The elements of `array` in the order of memory, as a view; None if they do not lie side by side."""
     if array.flags.c_contiguous:
