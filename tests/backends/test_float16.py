@@ -93,6 +93,14 @@ def test_instructions_write_all_of_the_target_and_nothing_beyond(size):
     assert (halves[[0, -2, -1]] == 7).all() and (wide[[0, 1, -1]] == 7).all()
 
 
+def test_a_system_that_gives_no_memory_for_code_is_served_by_arithmetic(monkeypatch):
+    def refuse(*options):
+        raise PermissionError("no")
+
+    monkeypatch.setattr(f16c.mmap, "mmap", refuse)
+    assert f16c._written() is None
+
+
 TURNS = {
     "rows": lambda a: a,
     "channels last": lambda a: a.transpose(0, 3, 1, 2),

@@ -91,7 +91,7 @@ def alike(a: HostArray, b: HostArray) -> bool:
 
 
 def fill(target: HostArray, source: HostArray) -> None:
-    """Write `source` to `target`, both flat and without gaps, rounded to nearest even."""
+    """Write `source` to `target`, which lies like it, rounded to nearest even."""
     if not reorder(source, target):
         target[...] = source
 
