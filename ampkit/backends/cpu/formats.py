@@ -99,7 +99,7 @@ def fill(target: HostArray, source: HostArray) -> None:
 def flattened(array: HostArray) -> HostArray | None:
     """The elements of `array` in the order of memory, as a view; None if they do not lie side by side."""
     if array.flags.c_contiguous:
-        return array.reshape(-1)
+        return array if array.ndim == 1 else array.reshape(-1)
     if not array.size or min(array.strides) < 0:
         return None
     ordered = array.transpose(memory_order(array))
