@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 
 from ampkit import backends
+from ampkit.backends.cpu import f16c
 from ampkit.backends.cpu.float16 import from_float32, to_float32
+from ampkit.backends.cpu.formats import reorder
 from ampkit.core.dtypes import float16, float32
 
 HALVES = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)  # every finite value >= 0
 MIDDLES = ((HALVES[:-1].astype(np.float64) + HALVES[1:]) / 2).astype(np.float32)
+
+
+@pytest.fixture(params=["instructions", "arithmetic"], autouse=True)
+def way(request, monkeypatch):
+    """Either way of converting, for every test."""
+    if request.param == "arithmetic":
+        monkeypatch.setattr(f16c, "_routines", lambda: None)
+    elif not f16c.there():
+        pytest.skip("the CPU has no instructions that convert float16")
 
 
 def expected(values):
@@ -68,3 +79,54 @@ def test_axes_stay_in_memory_as_they_lie():
     assert half.transpose(0, 2, 3, 1).flags.c_contiguous
     assert to_float32(half).strides == wide.strides
     np.testing.assert_array_equal(to_float32(half), half)
+
+
+@pytest.mark.parametrize("size", [8, 9, 4095, 8192, 8193, 16391, 3 * 32768 + 5])
+def test_instructions_write_all_of_the_target_and_nothing_beyond(size):
+    values = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    halves, wide = np.full(size + 3, 7, np.float16), np.full(size + 3, 7, np.float32)
+    if not f16c.convert(values, halves[1:-2]):
+        pytest.skip("there are none")
+    np.testing.assert_array_equal(halves[1:-2], values.astype(np.float16))
+    assert f16c.convert(halves[1:-2], wide[2:-1])
+    np.testing.assert_array_equal(wide[2:-1], halves[1:-2])
+    assert (halves[[0, -2, -1]] == 7).all() and (wide[[0, 1, -1]] == 7).all()
+
+
+def test_a_system_that_gives_no_memory_for_code_is_served_by_arithmetic(monkeypatch):
+    def refuse(*options):
+        raise PermissionError("no")
+
+    monkeypatch.setattr(f16c.mmap, "mmap", refuse)
+    assert f16c._written() is None
+
+
+TURNS = {
+    "rows": lambda a: a,
+    "channels last": lambda a: a.transpose(0, 3, 1, 2),
+    "heads": lambda a: a.transpose(0, 2, 1, 3),
+    "some columns": lambda a: a[:, :, :, 3:17],
+    "every other": lambda a: a[:, ::2],
+    "one for all": lambda a: np.broadcast_to(a[:1], a.shape),
+    "backwards": lambda a: a[::-1],
+}
+
+
+HOMES = {
+    "rows": lambda shape, dtype: np.zeros(shape, dtype),
+    "channels last": lambda shape, dtype: np.zeros((shape[0], *shape[2:], shape[1]), dtype).transpose(0, 3, 1, 2),
+    "some columns": lambda shape, dtype: np.zeros((*shape[:-1], shape[-1] + 6), dtype)[..., 3:-3],
+}
+
+
+@pytest.mark.parametrize(("of", "to"), [(float32, float16), (float16, float32), (float16, float16)])
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("turn", TURNS)
+def test_moves_of_float16_between_any_two_layouts_keep_every_value(turn, home, of, to):
+    values = np.random.default_rng(0).standard_normal((4, 6, 8, 20)).astype(of)
+    values[0, 0, 0, 4:8] = [np.inf, -np.inf, np.nan, -0.0]
+    given = TURNS[turn](values)
+    found = HOMES[home](given.shape, to)
+    if min(given.strides) > 0 and reorder(given, found):
+        np.testing.assert_array_equal(found, given.astype(to))
+    np.testing.assert_array_equal(backends.cpu.cast(given, to), given.astype(to))

@@ -1,6 +1,7 @@
 """Whole training steps of ampkit beside PyTorch's on this machine's CPU: time, memory and losses.
 
     pip install torch && python tests/bench/peers.py [--work gpt vit ...] [--rounds 5] [--json FILE]
+    python tests/bench/peers.py --only ampkit --threads 1 --cpu-time     where others work on the machine as well
 
 Every variant is a process of its own, with the same initial weights and batches; in each round every process makes a
 few steps in its turn, while the others sleep. A figure is the median over the rounds of the time of a step; ratios are
@@ -131,7 +132,7 @@ def their_step(work: Work, dtype: str, flags: list[str]) -> Callable[[int], floa
     return step
 
 
-def worker(work: str, variant: str, threads: int) -> None:
+def worker(work: str, variant: str, threads: int, clock: Callable[[], float]) -> None:
     """Make steps on demand: a number on stdin asks for as many, answered by seconds, losses and peak memory."""
     library, dtype, *flags = variant.split()
     if library == "torch":
@@ -144,9 +145,9 @@ def worker(work: str, variant: str, threads: int) -> None:
     step = (their_step if library == "torch" else our_step)(WORK[work], dtype, flags)
     done = 0
     for line in sys.stdin:
-        start = time.perf_counter()
+        start = clock()
         losses = [step(done + i) for i in range(int(line))]
-        seconds = (time.perf_counter() - start) / len(losses)
+        seconds = (clock() - start) / len(losses)
         done += len(losses)
         print(json.dumps({"seconds": seconds, "losses": losses, "bytes": peak() - before}), flush=True)
 
@@ -158,8 +159,8 @@ def peak() -> int:
 # the rounds
 
 
-def start(work: str, variant: str, threads: int) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--worker", work, variant, str(threads)]
+def start(work: str, variant: str, options: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--worker", work, variant, *options]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -174,8 +175,8 @@ def ask(process: subprocess.Popen[str], steps: int) -> dict[str, Any]:
     return found
 
 
-def compare(work: str, variants: list[str], rounds: int, threads: int) -> dict[str, Any]:
-    processes = {variant: start(work, variant, threads) for variant in variants}
+def compare(work: str, variants: list[str], rounds: int, options: list[str]) -> dict[str, Any]:
+    processes = {variant: start(work, variant, options) for variant in variants}
     found: dict[str, Any] = {}
     for variant, process in processes.items():
         found[variant] = {"losses": ask(process, WARMUP)["losses"], "times": []}
@@ -216,17 +217,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], help="variants whose names contain one of these")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--cpu-time", action="store_true", help="seconds of all threads, not of the clock on the wall")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        worker(args.worker[0], args.worker[1], int(args.worker[2]))
+        worker(*args.worker, args.threads, time.process_time if args.cpu_time else time.perf_counter)
         return
+    options = ["--threads", str(args.threads), *["--cpu-time"] * args.cpu_time]
     results = {}
     for work in args.work:
         names = [*OURS, *THEIRS, *(IMAGES if work in ("resnet18", "convmixer") else [])]
-        results[work] = compare(
-            work, [n for n in names if any(part in n for part in args.only)], args.rounds, args.threads
-        )
+        chosen = [n for n in names if any(part in n for part in args.only)]
+        results[work] = compare(work, chosen, args.rounds, options)
         print(table(work, results[work]), end="\n\n", flush=True)
     if args.json:
         about = {"machine": platform.processor() or platform.machine(), "threads": args.threads}

@@ -22,9 +22,9 @@ def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
         return eltwise.backward(name(*params.values()), alpha, dy, saved.input)
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
-        return needs[0] == saved.input.dtype and eltwise.fit_widened(dy, saved.input)
+        return needs[0] == saved.input.dtype and eltwise.fits(dy, saved.input)
 
-    op.on("cpu", when=lambda input, *params: eltwise.fit_widened(input), least=WORTH)(forward)
+    op.on("cpu", when=lambda input, *params: eltwise.fits(input), least=WORTH)(forward)
     op.backward_primitive.on("cpu", when=back_fits, least=WORTH)(backward)
 
 

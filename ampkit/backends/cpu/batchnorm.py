@@ -3,7 +3,8 @@
 oneDNN adds each thread's share up in one float32 sum, and a mean over 32 images of 32 x 32 comes out a hundred times
 less precise than it can be. So it makes the statistics of pieces, which are put together in float64. Its ReLU makes 0
 of NaN; but what is not finite spreads to the statistics of its channel: where those are finite, there is no NaN. Of
-given statistics that is not so, and ReLU is a pass of its own. Their gradients are the reference's.
+given statistics that is not so, and ReLU is a pass of its own. Their gradients are the reference's. A 16-bit format
+that oneDNN does not compute in is widened, and the result is rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...core.saved import Saved
 from ...ops.batchnorm import batch_norm_
 from . import binary
 from .device import in_format
-from .eltwise import computes
+from .eltwise import computed, computes
 from .formats import FORMATS
 from .onednn import (
     BACKWARD,
@@ -109,7 +110,7 @@ def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) ->
 
 
 def _fits(input: HostArray) -> bool:
-    known = input.dtype in FORMATS and computes(input.dtype) and input.size >= WORTH
+    known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
     return known and bool(_last(input).flags.c_contiguous)
 
 
@@ -120,7 +121,7 @@ def batch_norm_cpu(
 ) -> Any:  # fmt: skip
     if dtype != input.dtype:
         return NotImplemented
-    pixels, given = _last(input).reshape(-1, input.shape[1]), None
+    pixels, given = computed(_last(input).reshape(-1, input.shape[1])), None
     if running_mean is not None and running_var is not None:
         given = _wide(running_mean), _wide(running_var)
     found = given or statistics(pixels, eps)
@@ -128,13 +129,13 @@ def batch_norm_cpu(
     if found is None or (relu and not given and not all(np.isfinite(each).all() for each in (*found, *scales))):
         return NotImplemented
     flags = _GIVEN + _SCALED * (weight is not None) + _SHIFTED * (bias is not None) + _RELU * (relu and not given)
-    call = _prepared(*pixels.shape, input.dtype, flags, eps)
+    call = _prepared(pixels.shape[0], pixels.shape[1], pixels.dtype, flags, eps)
     if call is None:
         return NotImplemented
-    out, (mean, variance) = empty(_last(input).shape, dtype), found
+    out, (mean, variance) = empty(_last(input).shape, pixels.dtype), found
     room = [empty((call.layouts[-1].nbytes,), uint8)] if flags & _RELU else []  # a bit for each that ReLU lets through
-    call(input, out, mean, variance, *scales, *room)
-    y = np.moveaxis(binary.positive(out) if relu and given else out, -1, 1)
+    call(pixels, out, mean, variance, *scales, *room)
+    y = in_format(np.moveaxis(binary.positive(out) if relu and given else out, -1, 1), dtype)
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
@@ -159,7 +160,7 @@ def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu:
         return NotImplemented
     if not _last(slope).flags.c_contiguous:
         slope = np.moveaxis(np.ascontiguousarray(_last(slope)), -1, 1)
-    channels = x.shape[1]
+    x, slope, channels = computed(x), computed(slope), x.shape[1]
     rows, flags = x.size // channels, _SCALED | _SHIFTED | _RELU * relu
     key = ("batch_norm_backward", rows, channels, x.dtype, flags, eps)
     call = prepared(key, lambda: _backward(rows, channels, x.dtype, flags, eps))
@@ -169,4 +170,4 @@ def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu:
     scale = np.ones(channels, np.float32) if weight is None else _wide(weight)
     call(slope, x, saved.mean, saved.variance, scale, dx, dw, db, *(saved.positive if relu else []))
     each = [in_format(d, need) if need else None for d, need in zip((dw, db), needs[1:3], strict=True)]
-    return np.moveaxis(dx, -1, 1), *each, None, None
+    return in_format(np.moveaxis(dx, -1, 1), needs[0]), *each, None, None

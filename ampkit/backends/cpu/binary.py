@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from ...core.dtypes import DType, float32, uint8
 from . import eltwise
-from .formats import FORMATS, flattened, reordered_like
+from .eltwise import in_pieces, laid_flat
+from .formats import FORMATS, alike, reordered_like
 from .gemm import column_sums
 from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
 
@@ -19,8 +20,8 @@ PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, s
 
 
 def fits(a: HostArray, b: HostArray) -> bool:
-    """Whether `a` and `b` are large, of one format that oneDNN computes in, and lie alike."""
-    return a.size >= (_LARGE if a.dtype == float32 else WORTH) and _alike(a, b) and eltwise.fits(a, b)
+    """Whether `a` and `b` are large, of one format that oneDNN knows, and lie alike."""
+    return a.size >= (_LARGE if a.dtype == float32 else WORTH) and alike(a, b) and eltwise.fits(a, b)
 
 
 def fit_widened(a: HostArray, b: HostArray) -> bool:
@@ -28,11 +29,7 @@ def fit_widened(a: HostArray, b: HostArray) -> bool:
     if a.dtype == b.dtype:
         return fits(a, b)
     mixed = a.size >= WORTH and float32 in (a.dtype, b.dtype) and {a.dtype, b.dtype} <= FORMATS
-    return mixed and _alike(a, b) and eltwise.fits(a) and eltwise.fits(b)
-
-
-def _alike(a: HostArray, b: HostArray) -> bool:
-    return a.shape == b.shape and [s // a.itemsize for s in a.strides] == [s // b.itemsize for s in b.strides]
+    return mixed and alike(a, b) and eltwise.fits(a) and eltwise.fits(b)
 
 
 def both(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
@@ -44,9 +41,9 @@ def both(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
         if kind == "sub":
             return None
         a, b = b, a  # the first is what the result is like
-    left, right = _flat(a), _flat(b)
+    left, right = laid_flat(a), laid_flat(b)
     out = empty((left.size,), left.dtype)
-    return reordered_like(a, out) if two(kind, left, right, out) else None
+    return reordered_like(a, out) if in_pieces(partial(two, kind), [left, right], out) else None
 
 
 def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> bool:
@@ -61,30 +58,44 @@ def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> bool:
 
 def positive(array: HostArray) -> HostArray:
     """max(array, 0), for which `eltwise.fits` holds. NaN stays NaN."""
-    flat = _flat(array)
+
+    def run(flat: HostArray, out: HostArray) -> bool:
+        # The second of two operands is the answer where one is NaN: 0 at first, the array itself then.
+        call = prepared(("positive", flat.size, flat.dtype), lambda: _by_zero("max", "max", flat.size, flat.dtype))
+        call(flat, _zero(), out, flat)
+        return True
+
+    flat = laid_flat(array)
     out = empty((flat.size,), flat.dtype)
-    # The second of two operands is the answer where one is NaN: 0 at first, the array itself then.
-    call = prepared(("positive", flat.size, flat.dtype), lambda: _by_zero("max", "max", flat.size, flat.dtype))
-    call(flat, _zero(), out, flat)
+    in_pieces(run, [flat], out)
     return reordered_like(array, out)
 
 
 def by_mask(array: HostArray, mask: HostArray, scale: float) -> HostArray:
     """`array`, for which `eltwise.fits` holds, times `mask` [flat] bool, in the order of memory, times `scale`."""
-    flat, bits = _flat(array), mask.view(np.uint8)
+
+    def run(flat: HostArray, bits: HostArray, out: HostArray) -> bool:
+        call = prepared(("by_mask", flat.size, flat.dtype, scale), lambda: _scaled(flat.size, flat.dtype, scale))
+        call(flat, bits, out)
+        return True
+
+    flat = laid_flat(array)
     out = empty((flat.size,), flat.dtype)
-    call = prepared(("by_mask", flat.size, flat.dtype, scale), lambda: _scaled(flat.size, flat.dtype, scale))
-    call(flat, bits, out)
+    in_pieces(run, [flat, mask.view(np.uint8)], out)
     return reordered_like(array, out)
 
 
 def where_nonzero(values: HostArray, of: HostArray) -> HostArray | None:
     """`values` where `of` is not 0, else 0; None where an infinity or a NaN stands there. Both as `fits` wants them."""
-    flat, mask = _flat(values), _flat(of)
+
+    def run(flat: HostArray, mask: HostArray, out: HostArray) -> bool:
+        call = prepared(("where", flat.size, flat.dtype), lambda: _by_zero("ne", "mul", flat.size, flat.dtype))
+        call(mask, _zero(), out, flat)
+        return finite(out)
+
+    flat = laid_flat(values)
     out = empty((flat.size,), flat.dtype)
-    call = prepared(("where", flat.size, flat.dtype), lambda: _by_zero("ne", "mul", flat.size, flat.dtype))
-    call(mask, _zero(), out, flat)
-    return reordered_like(values, out) if finite(out) else None
+    return reordered_like(values, out) if in_pieces(run, [flat, laid_flat(of)], out) else None
 
 
 def finite(flat: HostArray) -> bool:
@@ -92,12 +103,6 @@ def finite(flat: HostArray) -> bool:
     whole = flat.size - flat.size % _COLUMNS
     parts: Any = column_sums(flat[:whole].reshape(-1, _COLUMNS), float32), flat[whole:].astype(np.float32)
     return all(np.isfinite(part).all() for part in parts)
-
-
-def _flat(array: HostArray) -> HostArray:
-    flat = flattened(array)
-    assert flat is not None
-    return flat
 
 
 @cache

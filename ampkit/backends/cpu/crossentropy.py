@@ -17,7 +17,7 @@ from ...ops.crossentropy import cross_entropy_
 from ...ops.labels import labels_of, shares, slopes, sorted_out
 from .device import in_format
 from .eltwise import computes
-from .formats import FORMATS
+from .formats import FORMATS, fill
 from .gemm import multiply
 from .onednn import HostArray, empty
 from .rowwise import exponentials
@@ -42,10 +42,10 @@ def _at(rows: HostArray, places: HostArray) -> HostArray:
     return in_format(rows.reshape(-1)[places], float32).reshape(-1, 1)
 
 
-def _powers(rows: HostArray, shift: HostArray) -> Iterator[tuple[slice, HostArray]]:
-    """exp(rows - shift) a block at a time, in float32: which rows, and their powers, to be used up before the next.
+def _powers(rows: HostArray, shift: HostArray, scale: HostArray = _ONE) -> Iterator[tuple[slice, HostArray]]:
+    """scale * exp(rows - shift) a block at a time, in float32: which rows, and theirs, to be used up before the next.
 
-    rows [R, C], shift [R, 1]. NaN gives infinity, or stays.
+    rows [R, C], shift [R, 1], scale [1, 1]. NaN gives infinity, or stays.
     """
     count, classes = rows.shape
     step = min(count, max(1, _BLOCK // classes))
@@ -53,8 +53,8 @@ def _powers(rows: HostArray, shift: HostArray) -> Iterator[tuple[slice, HostArra
     for start in range(0, count, step):
         at = slice(start, min(start + step, count))
         block, out = in_format(rows[at], float32), room[: at.stop - start]
-        if not exponentials(block, shift[at], _ONE, out):
-            np.exp(block - shift[at], out=out)
+        if not exponentials(block, shift[at], scale, out):
+            np.multiply(np.exp(block - shift[at], out=out), scale, out=out)
         yield at, out
 
 
@@ -105,13 +105,13 @@ def cross_entropy_backward_cpu(
     weight = None if saved.weight is None else in_format(saved.weight, float32)
     share = shares(weight, labels, counts, lse, 1)
     slope = np.where(counts, slopes(in_format(dy, float32), reduction, share, 1), np.float32(0)) * share
-    steepest = slope[np.abs(slope).argmax()]
-    one_for_all = weight is None and reduction != "none" and x.dtype == needs[0]
-    if one_for_all and exponentials(x, lse, steepest.reshape(1, 1), dx):
+    steepest = slope[np.abs(slope).argmax()].reshape(1, 1)
+    one_for_all = weight is None and reduction != "none"
+    if not (one_for_all and x.dtype == needs[0] and exponentials(x, lse, steepest, dx)):
+        for rows, powers in _powers(x, lse, steepest if one_for_all else _ONE):
+            fill(dx[rows], powers if one_for_all else np.multiply(powers, slope[rows], out=powers))
+    if one_for_all:
         dx[~counts.reshape(-1)] = 0
-    else:
-        for rows, powers in _powers(x, lse):
-            dx[rows] = in_format(np.multiply(powers, slope[rows], out=powers), needs[0])
     places = _places(x, labels)
     dx.reshape(-1)[places] = in_format(np.expm1(_at(x, places) - lse) * slope, needs[0]).reshape(-1)
     dx[np.isnan(lse.reshape(-1))] = np.nan

@@ -8,12 +8,14 @@ NaN at -inf. They are not used. Beyond 1e19, where a square overflows, its gelu 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
-from ...core.dtypes import DType, float32
+from ...core.dtypes import LOW, DType, float32
 from .device import in_format
 from .dnnl import library
-from .formats import FORMATS, flattened, reordered_like
+from .formats import FORMATS, fill, flattened, reordered_like
 from .onednn import (
     ALGORITHM,
     DIFF_DST,
@@ -31,16 +33,15 @@ from .onednn import (
     prepared,
 )
 
+_PIECE = 1 << 17  # elements: three pieces, widened, are 1.5 MiB, shared by the threads' caches
 _LARGE = 1 << 16  # elements of float32 from which on a function is worth its call that NumPy computes as fast
 
 
 def fits(array: HostArray, *others: HostArray) -> bool:
-    """Whether `array`, and `others` beside it, are large, of one format that oneDNN computes in, and lie alike."""
-    return fit_widened(array, *others) and computes(array.dtype)
+    """Whether `array`, and `others` beside it, are large, of one format that oneDNN knows, and lie alike.
 
-
-def fit_widened(array: HostArray, *others: HostArray) -> bool:
-    """`fits`, or they could in float32: then what oneDNN does not compute in is widened, and the result rounded."""
+    Where it does not compute in that format, functions run `in_pieces`.
+    """
     if array.size < WORTH or array.dtype not in FORMATS or not computes(float32) or flattened(array) is None:
         return False
     return all(each.dtype == array.dtype and each.strides == array.strides for each in others)
@@ -60,13 +61,54 @@ def computes(dtype: DType) -> bool:
     )
 
 
+def in_pieces(run: Callable[..., Any], arrays: Sequence[HostArray], out: HostArray) -> bool:
+    """run(*arrays, out), all flat; whether oneDNN had fast code for it, which `run` says.
+
+    If it does not compute in their formats, a piece that the caches hold at a time: widened, and the result rounded.
+    """
+    if all(computing(array.dtype) == array.dtype for array in (*arrays, out)):
+        return bool(run(*arrays, out))
+    step = min(_PIECE, out.size)
+    rooms = [a if computing(a.dtype) == a.dtype else empty((step,), float32) for a in (*arrays, out)]
+    for start in range(0, out.size, step):
+        parts = [_piece(array, room, start, step) for array, room in zip((*arrays, out), rooms, strict=True)]
+        for array, part in zip(arrays, parts, strict=False):
+            if part.dtype != array.dtype:
+                fill(part, array[start : start + step])
+        if not run(*parts):
+            return False
+        if parts[-1].dtype != out.dtype:
+            fill(out[start : start + step], parts[-1])
+    return True
+
+
+def _piece(array: HostArray, room: HostArray, start: int, step: int) -> HostArray:
+    # That of `array` where oneDNN computes in its format, else as much of `room`.
+    return array[start : start + step] if room is array else room[: min(step, array.size - start)]
+
+
+def computing(dtype: DType) -> DType:
+    """The format in which functions of arrays in `dtype` are computed: itself or float32."""
+    return float32 if dtype in LOW and not computes(dtype) else dtype
+
+
+def computed(array: HostArray) -> HostArray:
+    """`array` in the format in which functions of it are computed."""
+    return in_format(array, computing(array.dtype))
+
+
 def forward(function: str, alpha: float, input: HostArray) -> HostArray:
-    """`function` of each element, in the format and order of `input`, for which `fit_widened` holds."""
-    flat = _computed(input)
+    """`function` of each element, in the format and order of `input`, for which `fits` holds."""
+
+    def run(flat: HostArray, out: HostArray) -> bool:
+        key = ("eltwise", function, alpha, flat.size, flat.dtype)
+        prepared(key, lambda: _forward(function, alpha, flat.size, flat.dtype))(flat, out)
+        return True
+
+    flat = laid_flat(input)
     out = empty((flat.size,), flat.dtype)
-    key = ("eltwise", function, alpha, flat.size, flat.dtype)
-    prepared(key, lambda: _forward(function, alpha, flat.size, flat.dtype))(flat, out)
-    return reordered_like(input, in_format(out, input.dtype))
+    in_pieces(run, [flat], out)
+    return reordered_like(input, out)
 
 
 def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> HostArray:
@@ -74,18 +116,23 @@ def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> Ho
 
     `function` "..._by_output" takes what the function gave for `input`.
     """
-    slope, flat = _computed(dy), _computed(input)
+
+    def run(slope: HostArray, flat: HostArray, out: HostArray) -> bool:
+        key = ("eltwise_backward", function, alpha, flat.size, flat.dtype)
+        prepared(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(slope, flat, out)
+        return True
+
+    slope, flat = laid_flat(dy), laid_flat(input)
     out = empty((flat.size,), flat.dtype)
-    key = ("eltwise_backward", function, alpha, flat.size, flat.dtype)
-    prepared(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(slope, flat, out)
-    return reordered_like(dy, in_format(out, dy.dtype))
+    in_pieces(run, [slope, flat], out)
+    return reordered_like(dy, out)
 
 
-def _computed(array: HostArray) -> HostArray:
-    # Its elements in the order of memory, in a format that oneDNN computes in.
+def laid_flat(array: HostArray) -> HostArray:
+    """The elements of `array`, for which `fits` holds, in the order of memory, as a view."""
     flat = flattened(array)
     assert flat is not None
-    return flat if computes(flat.dtype) else in_format(flat, float32)
+    return flat
 
 
 def _forward(function: str, alpha: float, size: int, dtype: DType) -> Call:

@@ -1,8 +1,8 @@
-"""float32 to float16 by integer arithmetic, and back by a table, a block in the cache at a time.
+"""float32 to float16 and back, by the processor's own instructions where it has them (`f16c`).
 
-NumPy converts element by element and takes the slow path of the processor for every value that float16 holds as a
-subnormal (below 6.1e-5, where gradients live): many times slower there. Rounds to the nearest, ties to even, as IEEE
-754.
+Elsewhere by integer arithmetic, and back by a table, a block in the cache at a time: NumPy converts element by element
+and takes the slow path of the processor for every value that float16 holds as a subnormal (below 6.1e-5, where
+gradients live), many times slower there. Rounds to the nearest, ties to even, as IEEE 754.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dtypes import float16, float32
+from . import f16c
 from .formats import flattened, reordered_like
+from .rooms import empty
 
 _BLOCK = 1 << 14  # 64 KiB of float32: a block and its scratch stay in the second-level cache
 _SMALLEST_NORMAL = np.uint32(0x38800000)  # the bits of 2^-14
@@ -25,28 +28,38 @@ _BIAS = np.uint32(126 << 10)  # (127 - 15 + 13 + 1) in the exponent field of flo
 def from_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """`array` float32 -> float16, the same shape and the nearest values; NaN stays NaN. Axes in memory as they lie."""
     source, flat = _dense(array)
-    out = np.empty(flat.size, np.float16)
-    bits, halves = flat.view(np.uint32), out.view(np.uint16)
-    size = min(_BLOCK, bits.size)
-    absolute, magic = np.empty(size, np.uint32), np.empty(size, np.uint32)
-    for start in range(0, bits.size, _BLOCK):
-        block = bits[start : start + _BLOCK]
-        _round(block, halves[start : start + _BLOCK], absolute[: block.size], magic[: block.size])
+    out = empty((flat.size,), float16)
+    if not f16c.convert(flat, out):
+        _narrow(flat, out)
     return reordered_like(source, out)
 
 
 def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """`array` float16 -> float32, the same shape and values. Axes in memory as they lie."""
     source, flat = _dense(array)
-    wide, table = np.empty(flat.size, np.float32), _values()
-    bits = flat.view(np.uint16)
+    wide = empty((flat.size,), float32)
+    if not f16c.convert(flat, wide):
+        _widen(flat, wide)
+    return reordered_like(source, wide)
+
+
+def _narrow(flat: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+    bits, halves = flat.view(np.uint32), out.view(np.uint16)
+    size = min(_BLOCK, bits.size)
+    absolute, magic = np.empty(size, np.uint32), np.empty(size, np.uint32)
+    for start in range(0, bits.size, _BLOCK):
+        block = bits[start : start + _BLOCK]
+        _round(block, halves[start : start + _BLOCK], absolute[: block.size], magic[: block.size])
+
+
+def _widen(flat: np.ndarray[Any, Any], wide: np.ndarray[Any, Any]) -> None:
+    table, bits = _values(), flat.view(np.uint16)
     place = np.empty(min(_BLOCK, bits.size), np.intp)
     for start in range(0, bits.size, _BLOCK):
         block = bits[start : start + _BLOCK]
         at = place[: block.size]
         np.copyto(at, block)
         np.take(table, at, out=wide[start : start + _BLOCK], mode="clip")  # "raise" would copy `out`
-    return reordered_like(source, wide)
 
 
 def _dense(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

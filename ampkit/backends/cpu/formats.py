@@ -1,4 +1,4 @@
-"""Conversions between floating-point formats by oneDNN, a few times as fast as NumPy's."""
+"""Conversions between floating-point formats by oneDNN and the CPU, a few times as fast as NumPy's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core import dtypes
 from ...core.dtypes import DType
-from . import onednn
+from . import f16c, onednn
 from .dnnl import library
 from .onednn import DST, SRC, Call, HostArray, Layout, attributes, empty, prepared, signed
 
@@ -18,7 +18,22 @@ _DIMENSIONS = 12  # the most that oneDNN takes
 
 
 def reorder(source: HostArray, target: HostArray) -> bool:
-    """Copy `source` into `target` [same shape], whatever their formats and strides; False where oneDNN cannot."""
+    """Copy `source` into `target` [same shape], whatever their formats and strides; False where nothing is fast."""
+    if dtypes.float16 not in (source.dtype, target.dtype):
+        return _reordered(source, target)
+    if source.dtype == target.dtype:  # bits are bits, and what bfloat16 takes for a NaN is one in float16
+        return _reordered(source.view(dtypes.bfloat16), target.view(dtypes.bfloat16))
+    if dtypes.float32 not in (source.dtype, target.dtype):
+        return False
+    one, other = flattened(source), flattened(target)
+    if one is not None and other is not None and alike(source, target):
+        return f16c.convert(one, other)
+    return _reordered(source, target) or (f16c.there() and _in_two(source, target))
+
+
+def _reordered(source: HostArray, target: HostArray) -> bool:
+    if library() is None:
+        return False
 
     def build() -> Call:
         of, to = Layout.of(source), Layout.of(target)
@@ -32,8 +47,24 @@ def reorder(source: HostArray, target: HostArray) -> bool:
     return True
 
 
+def _in_two(source: HostArray, target: HostArray) -> bool:
+    # Moved and converted, one after the other.
+    between = convert(source, target.dtype) if flattened(source) is not None else np.empty_like(target, source.dtype)
+    if between is None:
+        return False
+    if between.dtype == target.dtype:
+        return _copied(between, target)
+    return _copied(source, between) and reorder(between, target)
+
+
+def _copied(source: HostArray, target: HostArray) -> bool:
+    if min(source.strides) <= 0 or not reorder(source, target):
+        target[...] = source
+    return True
+
+
 def convert(array: HostArray, dtype: DType) -> HostArray | None:
-    """`array` in `dtype`, rounded to nearest even, its axes in memory as they lie; None where oneDNN cannot.
+    """`array` in `dtype`, rounded to nearest even, its axes in memory as they lie; None where nothing is fast.
 
     float32, float16 and bfloat16 alone.
     """
@@ -51,13 +82,24 @@ def convert(array: HostArray, dtype: DType) -> HostArray | None:
 
 @cache
 def _converts(of: DType, to: DType) -> bool:
-    return {of, to} <= FORMATS and library() is not None and reorder(np.zeros(16, of), np.zeros(16, to))
+    return {of, to} <= FORMATS and reorder(np.zeros(16, of), np.zeros(16, to))
+
+
+def alike(a: HostArray, b: HostArray) -> bool:
+    """Whether elements of `a` and `b` have the same places, counted in elements."""
+    return a.shape == b.shape and [s // a.itemsize for s in a.strides] == [s // b.itemsize for s in b.strides]
+
+
+def fill(target: HostArray, source: HostArray) -> None:
+    """Write `source` to `target`, which lies like it, rounded to nearest even."""
+    if not reorder(source, target):
+        target[...] = source
 
 
 def flattened(array: HostArray) -> HostArray | None:
     """The elements of `array` in the order of memory, as a view; None if they do not lie side by side."""
     if array.flags.c_contiguous:
-        return array.reshape(-1)
+        return array if array.ndim == 1 else array.reshape(-1)
     if not array.size or min(array.strides) < 0:
         return None
     ordered = array.transpose(memory_order(array))

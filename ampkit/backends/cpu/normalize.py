@@ -14,7 +14,7 @@ from ...ops.normalize import group_norm, layer_norm, rms_norm
 from ...ops.sums import channels, sum_channels
 from .binary import calling
 from .device import in_format
-from .eltwise import computes
+from .eltwise import computed, computes, computing
 from .formats import FORMATS
 from .gemm import folded
 from .onednn import (
@@ -76,7 +76,7 @@ def _backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, fl
 
 def _fits(input: HostArray, normalized_shape: Any) -> bool:
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
-    known = input.dtype in FORMATS and computes(input.dtype) and input.size >= WORTH
+    known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
     return known and axes == 1 and bool(input.flags.c_contiguous) and input.shape[-1] > 1
 
 
@@ -86,33 +86,37 @@ def layer_norm_cpu(
     *, dtype: DType,
 ) -> Any:  # fmt: skip
     shape, flags = (input.size // input.shape[-1], input.shape[-1]), _flags(weight, bias)
-    key = ("layer_norm", shape, input.dtype, dtype, flags, eps)
-    call = prepared(key, lambda: _forward(shape, input.dtype, dtype, flags, eps))
+    given, to = computed(input), computing(dtype)
+    key = ("layer_norm", shape, given.dtype, to, flags, eps)
+    call = prepared(key, lambda: _forward(shape, given.dtype, to, flags, eps))
     if call is None:
         return NotImplemented
-    out, mean, variance = empty(input.shape, dtype), empty(shape[:1], float32), empty(shape[:1], float32)
+    out, mean, variance = empty(input.shape, to), empty(shape[:1], float32), empty(shape[:1], float32)
     scales = [in_format(np.ascontiguousarray(x), float32) for x in (weight, bias) if x is not None]
-    call(input, out, mean, variance, *scales)
+    call(given, out, mean, variance, *scales)
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
-    return out, Saved(input=input, weight=weight, mean=mean.reshape(-1, 1), rstd=rstd, variance=variance)
+    return in_format(out, dtype), Saved(
+        input=input, weight=weight, mean=mean.reshape(-1, 1), rstd=rstd, variance=variance
+    )
 
 
 @layer_norm_cpu.backward
 def layer_norm_cpu_backward(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: float) -> Any:
     if "variance" not in vars(saved) or not needs[0] or not _fits(dy, normalized_shape):
         return NotImplemented
-    x, weight = saved.input, saved.weight
+    x, dy, to, weight = computed(saved.input), computed(dy), computing(needs[0]), saved.weight
     shape, flags = (x.size // x.shape[-1], x.shape[-1]), _flags(weight, needs[2])
-    key = ("layer_norm_backward", shape, x.dtype, dy.dtype, needs[0], flags, eps)
-    call = prepared(key, lambda: _backward(shape, x.dtype, dy.dtype, needs[0], flags, eps))
+    key = ("layer_norm_backward", shape, x.dtype, dy.dtype, to, flags, eps)
+    call = prepared(key, lambda: _backward(shape, x.dtype, dy.dtype, to, flags, eps))
     if call is None:
         return NotImplemented
-    dx, dw, db = empty(x.shape, needs[0]), empty(shape[1:], float32), empty(shape[1:], float32)
+    dx, dw, db = empty(x.shape, to), empty(shape[1:], float32), empty(shape[1:], float32)
     parts = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32), dw]
     parts += [db] if needs[2] else []
     parts += [db] if len(parts) + 5 < len(call.layouts) else []
     call(dy, x, saved.mean, saved.variance, dx, *parts)
-    return dx, in_format(dw, needs[1]) if needs[1] else None, in_format(db, needs[2]) if needs[2] else None
+    grads = [in_format(d, need) if need else None for d, need in zip((dx, dw, db), needs, strict=True)]
+    return tuple(grads)
 
 
 # rms_norm: layer_norm with a mean of 0, given
@@ -127,20 +131,22 @@ def _row_blocks(rows: HostArray) -> Iterator[slice]:
 def rms_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
 ) -> Any:
-    rows, flags = folded(input), _GIVEN | _flags(weight, None)
+    rows, to, flags = folded(computed(input)), computing(dtype), _GIVEN | _flags(weight, None)
     eps = float(np.finfo(np.float32).eps) if eps is None else eps
-    key = ("rms_norm", rows.shape, input.dtype, dtype, flags, eps)
-    call = prepared(key, lambda: _forward(rows.shape, input.dtype, dtype, flags, eps))
+    key = ("rms_norm", rows.shape, rows.dtype, to, flags, eps)
+    call = prepared(key, lambda: _forward(rows.shape, rows.dtype, to, flags, eps))
     if call is None:
         return NotImplemented
-    out, squares = empty(input.shape, dtype), empty((len(rows),), float32)
+    out, squares = empty(input.shape, to), empty((len(rows),), float32)
     for at in _row_blocks(rows):
         wide = in_format(rows[at], float32)
         np.einsum("rc,rc->r", wide, wide, out=squares[at])
     squares /= rows.shape[1]
     scales = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32)]
-    call(input, out, np.zeros_like(squares), squares, *scales)
-    return out, Saved(input=input, weight=weight, rstd=(1 / np.sqrt(squares + np.float32(eps))).reshape(-1, 1))
+    call(rows, out, np.zeros_like(squares), squares, *scales)
+    return in_format(out, dtype), Saved(
+        input=input, weight=weight, rstd=(1 / np.sqrt(squares + np.float32(eps))).reshape(-1, 1)
+    )
 
 
 def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> bool:
@@ -152,7 +158,7 @@ def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: An
 @rms_norm.backward_primitive.on("cpu", when=_rms_back_fits)  # type: ignore[union-attr,untyped-decorator]
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
     # The slope of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
-    x, rstd, flags = folded(saved.input), saved.rstd, _GIVEN | _flags(saved.weight, None)
+    x, dy, rstd, flags = folded(computed(saved.input)), computed(dy), saved.rstd, _GIVEN | _flags(saved.weight, None)
     width = x.shape[1]
     key = ("rms_norm_backward", x.shape, x.dtype, dy.dtype, flags)
     call = prepared(key, lambda: _backward(x.shape, x.dtype, dy.dtype, float32, flags, 0.0))

@@ -21,6 +21,7 @@ HostArray = np.ndarray[Any, Any]
 LEAST = 1 << 16  # bytes; smaller arrays cost the C library nothing
 _GRAIN = 1 << 12  # sizes are rounded up to whole pages
 _Word = ctypes.c_void_p
+_HEAD = 2 * ctypes.sizeof(_Word)
 
 
 def _documented(array: HostArray) -> int:
@@ -29,7 +30,7 @@ def _documented(array: HostArray) -> int:
 
 def _direct(array: HostArray) -> int:
     # NumPy's C struct begins with Python's head, two words, and the address of the data: an eighth of the other's time.
-    return _Word.from_address(id(array) + 2 * ctypes.sizeof(_Word)).value or 0
+    return _Word.from_address(id(array) + _HEAD).value or 0
 
 
 _sample = np.zeros(8)

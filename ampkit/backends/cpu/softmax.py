@@ -12,7 +12,7 @@ import numpy as np
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.softmax import log_softmax, softmax
-from .eltwise import computes
+from .eltwise import computed, computes
 from .formats import FORMATS
 from .gemm import folded
 from .onednn import WORTH, HostArray
@@ -21,13 +21,13 @@ from .rowwise import row_gradients, rows_of
 
 def _fits(input: HostArray, dim: int) -> bool:
     last = dim in (-1, input.ndim - 1) and input.ndim > 0
-    known = input.dtype in FORMATS and computes(input.dtype)
+    known = input.dtype in FORMATS and computes(float32)
     return last and known and input.size >= WORTH and bool(input.flags.c_contiguous)
 
 
 def _register(op: Any, function: str) -> None:
     def forward(input: HostArray, dim: int, dtype: DType) -> Any:
-        out = rows_of(folded(input), function, float32)
+        out = rows_of(folded(computed(input)), function, float32)
         if out is None or dtype != float32:
             return NotImplemented
         spoiled = ~np.isfinite(out.max(1, initial=-np.inf))
