@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -69,8 +70,18 @@ def _blas() -> Iterator[Finding]:
     cure = None if kernels else "its threads cannot be set while Python runs; those of OpenBLAS can"
     yield Finding("BLAS", "ok" if kernels else "note", name, cure)
     used, usable = threads.get_num_threads(), threads.usable_cpus()
-    cure = None if used == usable else "ampkit.set_num_threads(n), or train.threads=n in a recipe"
-    yield Finding("threads", "ok" if used == usable else "note", f"{used} for products, on {usable} usable CPUs", cure)
+    said, cure = f"{used} for products, on {usable} usable CPUs", None
+    if used > 1 and (load := _load()) > (os.cpu_count() or 1):
+        said += f", at a load of {load:.1f}"
+        cure = "beside other work they wait for each other: train.threads=1, or OMP_WAIT_POLICY=passive before Python"
+    elif used != usable:
+        cure = "ampkit.set_num_threads(n), or train.threads=n in a recipe"
+    yield Finding("threads", "note" if cure else "ok", said, cure)
+
+
+def _load() -> float:
+    """How many processes wanted a CPU in the last minute, on average; 0 where the system does not tell."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _onednn() -> Iterator[Finding]:

@@ -20,6 +20,25 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch):
     assert wanted in doctor.examine()
 
 
+@pytest.mark.parametrize(
+    ("used", "load", "state", "cure"),
+    [
+        (2, 0.5, "ok", None),
+        (2, 7.5, "note", "beside other work they wait for each other: train.threads=1"),
+        (1, 7.5, "note", "ampkit.set_num_threads"),
+    ],
+)
+def test_threads_beside_other_work_are_a_note(used, load, state, cure, monkeypatch):
+    monkeypatch.setattr(doctor.threads, "get_num_threads", lambda: used)
+    monkeypatch.setattr(doctor.threads, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(doctor, "_load", lambda: load)
+    finding = {finding.topic: finding for finding in doctor.examine()}["threads"]
+    assert finding.state == state
+    assert (finding.cure or "").startswith(cure or "")
+    assert ("load of 7.5" in finding.found) == (used > 1 and load > 2)
+
+
 def test_a_look_that_fails_becomes_a_note_and_the_others_go_on(monkeypatch):
     def _broken():
         raise OSError("no such file")

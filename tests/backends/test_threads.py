@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 
-from ampkit.backends.cpu import threads
+from ampkit.backends.cpu import onednn, threads
 from ampkit.backends.cpu.dnnl import library, trouble
+from ampkit.backends.cpu.formats import convert
+from ampkit.core.dtypes import bfloat16
 from ampkit.core.errors import ArgumentError, StateError
 
 openblas = pytest.mark.skipif(threads.blas_kernels() is None, reason="NumPy here is not built on OpenBLAS")
@@ -39,6 +44,45 @@ def test_another_blas_is_named_and_the_cure_with_it(monkeypatch):
     assert threads.get_num_threads() == threads.usable_cpus()
     assert threads.blas_kernels() is None
     assert not threads.settable()
+
+
+@pytest.mark.skipif(library() is None, reason=trouble())
+def test_what_was_prepared_for_another_number_of_threads_is_prepared_anew(restored):
+    def teams():
+        """The threads that there were when something was prepared just now; [] if it was there."""
+        made = []
+        onednn.prepared("of the test", lambda: made.append(threads.get_num_threads()))
+        return made
+
+    threads.set_num_threads(2)
+    assert [teams(), teams()] == [[2], []]
+    threads.set_num_threads(2)
+    assert teams() == []
+    threads.set_num_threads(1)
+    assert [teams(), teams()] == [[1], []]
+
+
+def until_nobody_else_spins():
+    late = time.monotonic() + 10
+    while time.monotonic() < late:
+        before = time.process_time()
+        time.sleep(0.02)
+        if time.process_time() - before < 0.002:
+            return
+
+
+@pytest.mark.skipif(library() is None, reason=trouble())
+def test_one_thread_is_one_also_for_a_conversion_that_two_threads_have_made(restored):
+    values = np.ones(1 << 22, np.float32)
+    for count in (2, 1):
+        threads.set_num_threads(count)
+        convert(values, bfloat16)
+    until_nobody_else_spins()
+    process, thread = time.process_time(), time.thread_time()
+    for _ in range(4):
+        convert(values, bfloat16)
+    elsewhere = (time.process_time() - process) - (time.thread_time() - thread)
+    assert elsewhere < 0.2 * (time.thread_time() - thread)
 
 
 @pytest.mark.skipif(library() is None, reason=trouble())

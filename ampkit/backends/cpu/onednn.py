@@ -243,6 +243,11 @@ def prepared(key: Any, build: Callable[[], Any]) -> Any:
     return made
 
 
+def forget() -> None:
+    """Have all that was prepared in this thread prepared anew: it goes on using the threads that it was made for."""
+    _own.calls.clear()
+
+
 def signed(array: HostArray | None) -> Any:
     """What of an array a call depends on."""
     return None if array is None else (array.shape, array.strides, array.dtype)

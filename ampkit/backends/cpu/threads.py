@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ArgumentError, StateError
+from . import onednn
 from .dnnl import library
 
 # numpy.libs/ on Linux and Windows, numpy/.dylibs/ on macOS: where wheels keep what they bring.
@@ -36,6 +37,8 @@ def set_num_threads(threads: int) -> None:
         cure = "set this BLAS's own environment variable before Python starts (VECLIB_MAXIMUM_THREADS, MKL_NUM_THREADS)"
         raise StateError("set_num_threads", "a NumPy built on OpenBLAS", blas_name(), cure)
     if team is not None:
+        if threads != get_num_threads():
+            onednn.forget()
         team(ctypes.c_int(threads))
     if blas is not None:
         blas(ctypes.c_int(threads if team is None else 1))
