@@ -19,7 +19,8 @@ from ..flat import look
 class Group(MutableMapping[str, Any]):
     """A parameter group: PyTorch's dict. `group["lr"]` reads a float, and assigning to it writes to the device.
 
-    blocks: where its parameters live. device: the hyperparameters that live on the device, as float64 arrays.
+    blocks: where its parameters live. device: the hyperparameters that live on the device, as float64 arrays. owner:
+    a weak reference to the optimizer, which looks over new options; its memory goes when the last one drops it.
     """
 
     def __init__(
@@ -27,9 +28,9 @@ class Group(MutableMapping[str, Any]):
         options: dict[str, Any],
         blocks: list[Block],
         device_keys: tuple[str, ...],
-        check: Callable[..., None],
+        owner: Callable[[], Any],
     ):
-        self.blocks, self._options, self._check = blocks, dict(options), check
+        self.blocks, self._options, self._owner = blocks, dict(options), owner
         backend = blocks[0].backend if blocks else backends.get(None)
         self.device = {key: _scalar(backend, options[key]) for key in device_keys}
         self.scheduled: set[str] = set()  # those whose value only the device knows
@@ -48,7 +49,8 @@ class Group(MutableMapping[str, Any]):
                 "another rounding", "give stochastic_rounding when the optimizer is made: it says what memory holds"
             )
         value = plain(value)
-        self._check({key: value})
+        if (owner := self._owner()) is not None:
+            owner.check_options({key: value})
         if key in self.device:
             home = self.device[key]
             home[...] = backends.of(home).asarray(value, dtypes.float64)
