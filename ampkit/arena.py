@@ -240,7 +240,7 @@ def refuse_bound(where: str, parameters: Sequence[Parameter]) -> None:
     """Raise StateError if an optimizer holds one of `parameters`: what moves or retypes them must come first."""
     for parameter in parameters:
         if bound(parameter):
-            cure = "move the model first, then make the optimizer"
+            cure = "move the model first, then make the optimizer; a trained model moves when its optimizer is gone"
             raise StateError(
                 where,
                 "parameters that no optimizer holds",

@@ -15,7 +15,7 @@ from .backends import Array
 from .core.dtypes import float64
 from .core.errors import ArgumentError, DTypeError, StateError
 from .core.quiet import quietly
-from .core.scaletag import ZEROED, ScaleTag, mixed_scales, rescale
+from .core.scaletag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
 from .core.tensor import Tensor
 from .flat import look
 from .lossscale import LossScale, State
@@ -124,6 +124,7 @@ class GradScaler:
     def _bring_up(self, present: list[Slot]) -> None:
         # To the scale at present, whichever this scaler had when their loss was scaled.
         held = [(g, g.tag) for slot in present if (g := slot.parameter._grad) is not None]
+        count_scaled("scaler.step or unscale_", [gradient for gradient, _ in held])
         strange = sum(1 for _, tag in held if tag is None or (tag.owner is not self and tag is not ZEROED))
         if strange:
             got = f"{strange} of {len(held)} that are not"

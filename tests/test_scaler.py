@@ -13,6 +13,7 @@ from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, NonFinite
 from ampkit.core.recording import no_grad
 from ampkit.core.tape import grad
 from ampkit.nn import Parameter
+from ampkit.nn.utils import clip_grad_norm_, get_total_norm
 from ampkit.optim import lr_scheduler
 from ampkit.scaler import GradScaler
 
@@ -396,16 +397,47 @@ def test_a_parameter_in_two_optimizers_is_refused():
         scaler.unscale_(older)
 
 
-def test_a_backward_after_unscale_is_refused():
+def test_a_step_after_a_backward_that_came_after_unscale_is_refused():
     p, q = parameter(3), parameter(3)
     optimizer, scaler = optim.SGD([p, q]), GradScaler()
     scaler.scale(loss_of((p, 1.0))).backward()
     scaler.unscale_(optimizer)
-    with pytest.raises(StateError, match="a mixture"):
-        scaler.scale(loss_of((p, 1.0))).backward()
     scaler.scale(loss_of((q, 1.0))).backward()
     with pytest.raises(StateError, match=r"scaler.step after unscale_.*\nhelp: .*before scaler.unscale_"):
         scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("others", ["unscaled", "of the same scaler", "of another scaler"])
+def test_a_sum_of_scaled_and_unscaled_gradients_is_refused_wherever_it_is_used(others):
+    p = parameter(3)
+    optimizer, scaler = optim.SGD([p]), GradScaler()
+    scaler.scale(loss_of((p, 1.0))).backward()
+    if others == "of the same scaler":
+        scaler.unscale_(optimizer)
+    second = {"unscaled": GradScaler(enabled=False), "of the same scaler": scaler, "of another scaler": GradScaler()}
+    second[others].scale(loss_of((p, 1.0))).backward()
+    uses = [lambda: clip_grad_norm_([p], 1.0), lambda: get_total_norm([p.grad]), optimizer.step]
+    for use in (*uses, lambda: scaler.step(optimizer)):
+        with pytest.raises(StateError, match=r"a mixture\nhelp: scale every loss of a step with the same scaler"):
+            use()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_discriminator_may_keep_what_its_generators_loss_leaves_in_it_until_zero_grad(own):
+    generator, discriminator = parameter(3), parameter(3)
+    of_g, of_d = optim.SGD([generator], lr=1.0), optim.SGD([discriminator], lr=1.0)
+    scaler = GradScaler(init_scale=4.0)
+    scaler_g = GradScaler(init_scale=8.0) if own else scaler
+    for _ in range(2):
+        of_d.zero_grad()
+        scaler.scale(loss_of((discriminator, 1.0))).backward()
+        scaler.step(of_d)
+        of_g.zero_grad()
+        scaler_g.scale(loss_of((generator, 1.0), (discriminator, 1.0))).backward()
+        scaler_g.step(of_g)
+        for each in {scaler, scaler_g}:
+            each.update()
+    assert discriminator.tolist() == [-1.0] * 3
 
 
 def test_gradients_that_were_not_scaled_by_this_scaler_are_refused():

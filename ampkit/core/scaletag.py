@@ -1,11 +1,12 @@
 """ScaleTag: which loss scale a gradient carries.
 
 A gradient that a GradScaler's loss scale multiplied is tagged with it, so that nobody takes it for the gradient itself,
-and so that gradients of different scales are never added as they are.
+and so that a sum of different scales is refused where it is used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..backends import Array
@@ -27,18 +28,21 @@ class ScaleTag:
 
 # The tag of a gradient that was set to zero: zero is right at any scale, so the next gradient's tag takes its place.
 ZEROED = ScaleTag(None, None)
+# The tag of a sum of different scales. It need not be a mistake: what a generator's loss leaves in the discriminator is
+# forgotten before anybody reads it.
+MIXED = ScaleTag(None, None)
 
 
 def joined(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> ScaleTag | None:
     """The tag of `gradient`, which carries `held`, once something that carries `new` is to be added to it.
 
-    A scale that the same GradScaler had before is exchanged for the new one, in place. Raises StateError for a mixture
-    of scaled and unscaled, or of two GradScalers.
+    A scale that the same GradScaler had before is exchanged for the new one, in place. MIXED for scaled and unscaled,
+    and for two GradScalers.
     """
     if held is ZEROED or new is held:
         return new
     if held is None or new is None or held.owner is not new.owner:
-        raise mixed_scales("backward")
+        return MIXED
     rescale(gradient, held, new)
     return new
 
@@ -46,6 +50,14 @@ def joined(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> Scal
 def rescale(gradient: Array, old: ScaleTag, new: ScaleTag) -> None:
     """Exchange the scale that `gradient` carries, in place; exact where both are powers of two."""
     gradient *= (new.factor.astype(float64) / old.factor).astype(gradient.dtype)
+
+
+def count_scaled(where: str, gradients: Iterable[Any]) -> int:
+    """How many of `gradients`, Tensors, are scaled by a GradScaler. Raises StateError for one that is MIXED."""
+    tags = [gradient.tag for gradient in gradients]
+    if MIXED in tags:
+        raise mixed_scales(where)
+    return sum(tag is not None and tag is not ZEROED for tag in tags)
 
 
 def mixed_scales(where: str) -> StateError:

@@ -17,7 +17,7 @@ from . import hooks, policy, quiet
 from .adding import added, fit
 from .dtypes import is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
-from .node import Node
+from .node import Node, alias
 from .recording import set_grad_enabled
 from .scaletag import ScaleTag, mixed_scales
 from .tensor import Edge, Tensor
@@ -212,10 +212,12 @@ def grad(
 
 
 def _given(gradient: Any, taped: bool) -> Tensor:
-    if taped:
-        return gradient.tensor  # type: ignore[no-any-return]
-    # Broadcasting makes read-only gradients of many equal values.
-    return Tensor(gradient if getattr(gradient.flags, "writeable", True) else gradient.copy())
+    # In memory of its own and in order, so that `view` works: broadcasting and transposing leave views behind.
+    array = gradient.tensor.array if taped else gradient
+    if array.flags.c_contiguous and getattr(array.flags, "writeable", True):
+        return gradient.tensor if taped else Tensor(gradient)
+    edge = gradient.tensor.edge if taped else None
+    return Tensor(array.copy()) if edge is None else alias(array.copy(), edge)
 
 
 def _zeros(item: Tensor) -> Tensor:

@@ -117,8 +117,8 @@ class Tensor(Readable):
     def accumulate(self, gradient: Array, tag: ScaleTag | None = None) -> None:
         """Add `gradient` [like self] to `grad`: the first write is a copy, later ones add.
 
-        If the loss scale moved in between, what is there is brought to the new one. Raises StateError if one of them is
-        scaled by a GradScaler and the other is not.
+        If the loss scale moved in between, what is there is brought to the new one. A sum of scaled and unscaled is
+        tagged as such, and refused where it is used.
         """
         if self._grad is None:
             home = self._gradient_home()

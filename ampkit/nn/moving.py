@@ -47,7 +47,7 @@ def move(module: Module, device: Device | None, dtype: DType | None) -> None:
     going = [(tensor, name) for name, tensor in found if _changes(tensor, device, dtype)]
     for tensor, name in going:
         if isinstance(tensor, Parameter) and bound(tensor):
-            cure = "move the model first, then make the optimizer"
+            cure = "move the model first, then make the optimizer; a trained model moves when its optimizer is gone"
             raise StateError("to", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
     for part in module.modules():
         if part.waits:

@@ -203,7 +203,7 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         "narrow_copy": lambda self, dim, start, length: f.clone(f.narrow(self, dim, start, length)),
         "split_with_sizes": lambda self, split_sizes, dim=0: f.split(self, list(split_sizes), dim),
         "sum_to_size": lambda self, *size: _summed(f, self, sizes("sum_to_size", size)),
-        "type_as": lambda self, other: f.to(self, dtype=other.dtype),
+        "type_as": lambda self, other: f.to(self, other.device, other.dtype),
     }
 
 

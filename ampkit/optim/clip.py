@@ -15,7 +15,7 @@ from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
 from ..core.primitive import Primitive
 from ..core.quiet import quietly
-from ..core.scaletag import ZEROED
+from ..core.scaletag import count_scaled
 from ..core.tensor import Tensor
 from ..flat import CHUNK, chunks, keep, look, mask
 from ..slot import Slot
@@ -94,7 +94,7 @@ def get_total_norm(
     Raises StateError for gradients that are still scaled, ArgumentError for norm_type <= 0.
     """
     order, found = _order("get_total_norm", norm_type), _tensors("get_total_norm", tensors)
-    if any(t.tag is not None and t.tag is not ZEROED for t in found):
+    if count_scaled("get_total_norm", found):
         raise StateError("get_total_norm", "unscaled gradients", "some still scaled by a GradScaler", _CURE)
     if not found:
         return Tensor(backends.get(None).zeros((), dtypes.float32))

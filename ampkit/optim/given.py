@@ -7,16 +7,15 @@ from typing import Any
 
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
-from ..core.scaletag import ZEROED
+from ..core.scaletag import count_scaled
 from ..core.tensor import Tensor
 from .group import Group
 
 
 def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
-    """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler."""
+    """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler, or a sum of different scales."""
     gradients = [p._grad for p in parameters if p._grad is not None]
-    scaled = sum(1 for g in gradients if g.tag is not None and g.tag is not ZEROED)
-    if scaled:
+    if scaled := count_scaled(where, gradients):
         raise StateError(
             where, "unscaled gradients", f"{scaled} of {len(gradients)} still scaled by a GradScaler", cure
         )

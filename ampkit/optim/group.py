@@ -19,7 +19,8 @@ from .options import plain
 class Group(MutableMapping[str, Any]):
     """A parameter group: PyTorch's dict. `group["lr"]` reads a float, and assigning to it writes to the device.
 
-    blocks: where its parameters live. device: the hyperparameters that live on the device, as float64 arrays.
+    blocks: where its parameters live. device: the hyperparameters that live on the device, as float64 arrays. owner:
+    a weak reference to the optimizer, which looks over new options; its memory goes when the last one drops it.
     """
 
     def __init__(
@@ -27,9 +28,9 @@ class Group(MutableMapping[str, Any]):
         options: dict[str, Any],
         blocks: list[Block],
         device_keys: tuple[str, ...],
-        check: Callable[..., None],
+        owner: Callable[[], Any],
     ):
-        self.blocks, self._options, self._check = blocks, dict(options), check
+        self.blocks, self._options, self._owner = blocks, dict(options), owner
         backend = blocks[0].backend if blocks else backends.get(None)
         self.device = {key: _scalar(backend, options[key]) for key in device_keys}
         self.scheduled: set[str] = set()  # those whose value only the device knows
@@ -53,7 +54,8 @@ class Group(MutableMapping[str, Any]):
 
     def check(self, options: dict[str, Any]) -> None:
         """Raise ArgumentError if `options` are out of range, or do not go with the others."""
-        self._check({**self._options, **options})
+        if (owner := self._owner()) is not None:
+            owner.check_options({**self._options, **options})
 
     def take(self, options: dict[str, Any]) -> None:
         """Take over `options` that were checked together."""

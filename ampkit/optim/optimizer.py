@@ -6,6 +6,7 @@ from the host.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -56,7 +57,7 @@ class Optimizer:
         self.defaults = {key: plain(value) for key, value in defaults.items()}
         self.check_options(self.defaults)
         self.param_groups: list[Group] = []
-        self.schedule: Any = None  # the scheduler that drives it
+        self._schedule: Any = None
         self.kept: dict[Parameter, dict[str, Any]] = defaultdict(dict)  # the state of a `step` of one's own
         groups: list[tuple[list[Parameter], dict[str, Any]]] = []
         for options in group_options(params, type(self).__name__):
@@ -84,6 +85,15 @@ class Optimizer:
         given = {key: options[key] for key in (*WORDS, "differentiable") if key in options}
         need_words(type(self).__name__, **given)
 
+    @property
+    def schedule(self) -> Any:
+        """The scheduler that drives it, as long as somebody holds that; None without one."""
+        return None if self._schedule is None else self._schedule()
+
+    @schedule.setter
+    def schedule(self, scheduler: Any) -> None:
+        self._schedule = None if scheduler is None else weakref.ref(scheduler)
+
     # groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -105,7 +115,7 @@ class Optimizer:
     def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
         first = sum(len(group["params"]) for group in self.param_groups)
         blocks = adopt(self, parameters, first, options.get("stochastic_rounding", False))
-        self.param_groups.append(Group({"params": parameters, **options}, blocks, self.device_keys, self.check_options))
+        self.param_groups.append(Group({"params": parameters, **options}, blocks, self.device_keys, weakref.ref(self)))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. set_to_none=False fills them with zeros: such a parameter still takes part in steps."""
@@ -260,12 +270,13 @@ class Optimizer:
     # copies: blocks are not copied, a copy makes its own around its own parameters
 
     def __getstate__(self) -> dict[str, Any]:
-        rest = {key: value for key, value in vars(self).items() if key not in ("param_groups", "steps", "kept")}
+        left_out = ("param_groups", "steps", "kept", "_schedule")
+        rest = {key: value for key, value in vars(self).items() if key not in left_out}
         groups, steps = [dict(group) for group in self.param_groups], int(look(self.steps))
-        return {**rest, "copied": (groups, self.state_dict()["state"], steps)}
+        return {**rest, "copied": (groups, self.state_dict()["state"], steps, self.schedule)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        groups, entries, steps = state.pop("copied")
+        groups, entries, steps, self.schedule = state.pop("copied")
         vars(self).update(state)
         self.param_groups = []
         for options in groups:

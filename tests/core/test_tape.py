@@ -208,12 +208,22 @@ def test_a_gradient_penalty_through_a_network_matches_finite_differences():
 # scale tags
 
 
-def test_mixing_gradients_of_different_scales_raises():
+def test_gradients_of_different_scales_that_meet_on_their_way_raise():
     x = leaf(1.0, dtype=ampkit.float32)
-    scaler = ampkit.GradScaler()
-    scaler.scale((x * x).sum()).backward()
+    y = (x * x).sum()
     with pytest.raises(StateError, match="mixture"):
-        (x * x).sum().backward()
+        (ampkit.GradScaler().scale(y) + y).backward()
+
+
+def test_gradients_of_different_scales_that_meet_in_a_leaf_are_tagged_and_refused_where_they_are_used():
+    x = leaf(1.0, dtype=ampkit.float32)
+    ampkit.GradScaler().scale((x * x).sum()).backward()
+    (x * x).sum().backward()
+    with pytest.raises(StateError, match="mixture"):
+        nn.utils.clip_grad_norm_([x], 1.0)
+    x.grad.zero_()
+    (x * x).sum().backward()
+    assert nn.utils.clip_grad_norm_([x], 9.0).item() == 2
 
 
 def test_the_tag_of_a_scaled_loss_survives_arithmetic():
@@ -254,6 +264,17 @@ def test_a_gradient_that_someone_keeps_is_not_overwritten_by_the_next():
     p.grad = kept[0] + kept[1]
     optimizer.step()
     assert p.tolist() == [-10.0, -9.0]
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_gradients_that_grad_returns_lie_in_order_so_that_view_works(create_graph):
+    x = ampkit.tensor(np.sin(np.arange(24.0)).reshape(2, 3, 4), requires_grad=True)
+    (found,) = ampkit.grad((x.permute(2, 0, 1) ** 3).sum(), x, create_graph=create_graph)
+    flat = found.view(2, -1)
+    np.testing.assert_allclose(np.asarray(flat.detach()), 3 * np.sin(np.arange(24.0)).reshape(2, 12) ** 2)
+    if create_graph:
+        flat.sum().backward()
+        np.testing.assert_allclose(np.asarray(x.grad), 6 * np.sin(np.arange(24.0)).reshape(2, 3, 4))
 
 
 def test_gradients_that_grad_returns_can_be_changed():

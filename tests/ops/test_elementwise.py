@@ -307,6 +307,9 @@ def test_a_tensor_has_every_method_of_the_table():
     assert ones(2, 3).T.shape == (3, 2)
     assert ones(4, 2, 3).mT.shape == (4, 3, 2)
     assert ones(2, dtype=float16).new_zeros(3).dtype == float16
+    there = ones(2, dtype=float16)
+    like = tensor([1], device="cpu").type_as(there)
+    assert (like.dtype, like.device) == (float16, there.device)
     assert ones(2, 3).view(-1).shape == (6,)
     assert dtypes.int64 == tensor([3]).dtype
     assert (2 - ones(2)).tolist() == [1, 1]

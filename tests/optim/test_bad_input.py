@@ -61,7 +61,8 @@ def test_a_state_that_does_not_fit_changes_nothing(state, message):
     ("key", "value"), [("lr", -1), ("lr", "x"), ("weight_decay", -1), ("eps", None), ("betas", (0.9, 1.0))], ids=str
 )
 def test_options_out_of_range_are_refused_when_they_are_assigned(key, value):
-    group = adam().param_groups[0]
+    optimizer = adam()
+    group = optimizer.param_groups[0]
     before = group[key]
     with pytest.raises(ArgumentError, match=r"Adam: needs .*, got "):
         group[key] = value
@@ -114,10 +115,15 @@ def loaded(kind, key, value):
     optimizer.load_state_dict(state)
 
 
+def assigned(kind, key, value):
+    optimizer = kind(one())
+    optimizer.param_groups[0][key] = value
+
+
 WAYS = {
     "made": lambda kind, key, value: kind(one(), **{key: value}),
     "added": lambda kind, key, value: kind(one()).add_param_group({"params": one(), key: value}),
-    "assigned": lambda kind, key, value: kind(one()).param_groups[0].__setitem__(key, value),
+    "assigned": assigned,
     "loaded": loaded,
 }
 

@@ -1,7 +1,9 @@
 """Copies of optimizers: deepcopy, pickle and state_dict go on as the original would, bit for bit."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -105,3 +107,35 @@ def test_weights_swapped_out_and_in_again_keep_their_master():
             p.copy_(before + 1)
             p.copy_(held)
     assert p.item() == 1 - 2.0**-11
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_optimizer_goes_with_the_last_name_for_it_and_its_parameters_are_free_again(scaled):
+    model = model_in("float32")
+    gc.collect()
+    gc.disable()
+    try:
+        optimizer = optim.Adam(model.parameters())
+        schedule = optim.lr_scheduler.StepLR(optimizer, 1)
+        scaler = ampkit.GradScaler(enabled=scaled)
+        scaler.scale(ops.sum(model(ampkit.ones(4, 5)))).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        gone = weakref.ref(optimizer)
+        del optimizer, schedule
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert model.to(ampkit.float16)[0].weight.dtype == ampkit.float16
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_a_schedule_drives_the_copy_of_its_optimizer(way):
+    model = model_in("float32")
+    optimizer = optim.SGD(model.parameters(), lr=1.0)
+    schedule = optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    twin, twins_optimizer, twins_schedule = WAYS[way]((model, optimizer, schedule))
+    assert twins_optimizer.schedule is twins_schedule
+    train(twin, twins_optimizer, 1, twins_schedule)
+    assert (optimizer.param_groups[0]["lr"], twins_optimizer.param_groups[0]["lr"]) == (1.0, 0.5)

@@ -156,7 +156,8 @@ def test_options_out_of_range_are_refused(options):
 
 
 def test_a_bad_learning_rate_is_refused_later_too():
-    group = optim.SGD([Parameter(np.zeros(2, np.float32))], lr=0.1).param_groups[0]
+    optimizer = optim.SGD([Parameter(np.zeros(2, np.float32))], lr=0.1)
+    group = optimizer.param_groups[0]
     with pytest.raises(ArgumentError):
         group["lr"] = float("nan")
     assert group["lr"] == 0.1
