@@ -364,6 +364,7 @@ def test_a_recipe_of_sequences_trains_compiled_as_it_does_eagerly_and_reads_the_
     eager, compiled = (speech("amp.dtype=bfloat16", f"train.compile={word}") for word in ("false", "true"))
     rows = [[(r.loss, r.grad_norm) for r in run if type(r) is StepRow] for run in (eager, compiled)]
     assert rows[0] == rows[1]
+    assert [kind.graph.recording is not None for kind in compiled._update._kinds.values()] == [True]
     quiet = speech("train.log_every=100")
     next(iter(quiet))
     before = cupy_like.waits[0]

@@ -11,6 +11,7 @@ from .workers import check_context
 
 
 def samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, drop_last: bool) -> None:
+    """Words that decide the same thing."""
     if sampler is not None and shuffle:
         raise ArgumentError("DataLoader", "a sampler or shuffle", "both", "RandomSampler shuffles")
     if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
@@ -19,13 +20,15 @@ def samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, dr
 
 
 def stream(**given: Any) -> None:
+    """Anything that chooses items of a dataset that has no numbers."""
     for name, value in given.items():
-        if value not in (None, False):
+        if value is not None and value is not False:
             cure = "it decides itself which items come, and in which order"
             raise ArgumentError("DataLoader", f"no {name} for an IterableDataset", f"{value}", cure)
 
 
 def workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: Any) -> None:
+    """Numbers and kinds of workers, and words for them where there are none."""
     if not isinstance(count, int | np.integer) or count < 0:
         raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
     if factor is not None and (not isinstance(factor, int) or factor < 1):
@@ -40,6 +43,7 @@ def workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: An
 
 
 def size(batch_size: Any, drop_last: bool) -> None:
+    """A batch_size that is none."""
     if batch_size is None and drop_last:
         raise ArgumentError("DataLoader", "a batch_size for drop_last", "None, which gives single items")
     if batch_size is not None and (not isinstance(batch_size, int | np.integer) or batch_size < 1):
@@ -47,6 +51,7 @@ def size(batch_size: Any, drop_last: bool) -> None:
 
 
 def length(dataset: Any, batch_size: Any, drop_last: bool) -> None:
+    """A dataset without a length, or of one that gives no batch."""
     try:
         found = len(dataset)
     except (TypeError, NotImplementedError):

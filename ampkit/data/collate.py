@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import dtypes
 from ..core.errors import DTypeError, ShapeError
 from ..core.tensor import Tensor
 
@@ -21,12 +22,12 @@ def default_collate(batch: Sequence[Any]) -> Any:
     first = batch[0]
     if isinstance(first, Tensor):
         return _stack([item.array for item in batch])
+    if isinstance(first, str | bytes):  # NumPy's too
+        return list(batch)
     if isinstance(first, np.ndarray | np.generic):
         return _stack([np.asarray(item) for item in batch])
     if isinstance(first, bool | int | float):
         return Tensor(np.array(batch, np.float32 if any(isinstance(item, float) for item in batch) else None))
-    if isinstance(first, str | bytes):
-        return list(batch)
     if isinstance(first, Mapping):
         return _kind(first, {key: default_collate([item[key] for item in batch]) for key in _keys(batch)})
     if isinstance(first, Sequence):
@@ -36,8 +37,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 def default_convert(data: Any) -> Any:
     """Arrays and NumPy numbers as tensors, also in sequences and mappings; all else as it is."""
-    if isinstance(data, np.ndarray | np.generic) and data.dtype.kind in "biuf":
-        return Tensor(np.asarray(data))
+    if isinstance(data, np.ndarray | np.generic) and data.dtype.name in dtypes.NAMES:
+        return Tensor(np.array(data, dtypes.parse(data.dtype)))
     if isinstance(data, Mapping):
         return _kind(data, {key: default_convert(value) for key, value in data.items()})
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
@@ -67,10 +68,12 @@ def _stack(arrays: list[Any]) -> Tensor:
     shapes = sorted({tuple(array.shape) for array in arrays})
     if len(shapes) != 1:
         raise ShapeError("DataLoader", "items of one shape in a batch", f"{shapes}", "give a collate_fn")
-    dtypes = sorted({array.dtype.name for array in arrays})
-    if len(dtypes) != 1:
+    kinds = sorted({array.dtype.name for array in arrays})
+    if len(kinds) != 1:
         cure = "cast them in __getitem__"
-        raise DTypeError("DataLoader", "items of one dtype in a batch", ", ".join(dtypes), cure)
+        raise DTypeError("DataLoader", "items of one dtype in a batch", ", ".join(kinds), cure)
+    if kinds[0] not in dtypes.NAMES:
+        raise DTypeError("DataLoader", "tensors, arrays or numbers", f"arrays of {kinds[0]}", "give a collate_fn")
     return Tensor(np.stack(arrays))
 
 

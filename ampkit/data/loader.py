@@ -264,11 +264,14 @@ def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) ->
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
     """Each with whether it is the last."""
-    batch = next(batches, None)
-    while batch is not None:
-        after = next(batches, None)
-        yield batch, after is None
+    batch = next(batches, _END)
+    while batch is not _END:
+        after = next(batches, _END)
+        yield batch, after is _END
         batch = after
+
+
+_END = object()  # None may be a batch
 
 
 def _plain(key: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ampkit.core import random
+from ampkit.core.dtypes import bfloat16
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.tensor import Tensor
 from ampkit.utils.data import DataLoader, Dataset, TensorDataset, default_collate, default_convert
@@ -200,6 +201,7 @@ def test_nests_keep_their_kinds():
     assert (batch.more["a"][0].tolist(), batch.more["a"][1]) == ([1, 3], ["u", "v"])
     assert [type(default_collate([kind([1, 2])] * 2)) for kind in (list, tuple, deque)] == [list, list, deque]
     assert [t.tolist() for t in default_collate([range(2), range(2, 4)])] == [[0, 2], [1, 3]]
+    assert default_collate([np.str_("a"), np.str_("b")]) == ["a", "b"]
     counts = default_collate([defaultdict(int, a=1), defaultdict(int, a=2)])
     assert counts["a"].tolist() == [1, 2]
 
@@ -207,6 +209,8 @@ def test_nests_keep_their_kinds():
 def test_single_items_are_converted_where_they_are_arrays():
     item = Point(np.float64(2), {"a": np.arange(3), "b": ("u", 4), "c": np.array(["w"])})
     found = default_convert(item)
+    assert default_convert(np.ones(2, bfloat16)).dtype == bfloat16
+    assert default_convert(np.arange(2, dtype=">i4")).dtype == np.dtype(np.int32)
     assert type(found) is Point
     assert (found.x.dtype, found.x.shape) == (np.float64, ())
     assert found.more["a"].tolist() == [0, 1, 2]
@@ -226,6 +230,7 @@ def test_a_float_among_integers_makes_the_batch_float32():
         ([(1, 2), (1,)], ShapeError, r"items of one length in a batch, got \[1, 2\]"),
         ([{"x": 1}, {"x": 1, "y": 2}], ShapeError, r"items of the same keys in a batch, got \['x'\] and \['x', 'y'\]"),
         ([object()], DTypeError, "got object"),
+        ([np.array(["a"])], DTypeError, "needs tensors, arrays or numbers, got arrays of str32"),
     ],
 )
 def test_items_that_do_not_stack_are_refused(items, error, message):

@@ -71,6 +71,13 @@ def test_a_stream_without_an_end_is_drawn_a_batch_ahead():
     assert given == list(range(6))
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_batch_may_be_none(count):
+    loader = DataLoader(Counted(4), 1, num_workers=count, collate_fn=lambda items: None if items[0][0] == 1 else 3)
+    assert list(loader) == [3, None, 3, 3]
+    assert list(DataLoader([None, 5], batch_size=None, num_workers=count)) == [None, 5]
+
+
 def test_without_a_batch_size_items_come_alone_and_unstacked():
     class Named(IterableDataset):
         def __iter__(self):
@@ -152,6 +159,7 @@ def test_one_stream_follows_the_other():
     ("words", "message"),
     [
         ({"shuffle": True}, "no shuffle for an IterableDataset, got True\nhelp: it decides itself"),
+        ({"sampler": np.arange(3)}, r"no sampler for an IterableDataset, got \[0 1 2\]"),
         ({"sampler": [1]}, r"no sampler for an IterableDataset, got \[1\]"),
         ({"batch_sampler": [[1]]}, r"no batch_sampler for an IterableDataset, got \[\[1\]\]"),
         ({"batch_size": None, "drop_last": True}, "a batch_size for drop_last, got None"),
