@@ -8,6 +8,7 @@ import numpy as np
 
 from ..backends import Array, Backend
 from ..core import dtypes
+from ..core.dtypes import DType
 from ..core.errors import ArgumentError
 from ..core.tensor import Tensor
 from ..flat import chunks, look
@@ -35,9 +36,9 @@ class Curvature:
         self.loss: float | None = None
 
     @classmethod
-    def of(cls, state: dict[str, Any], most: int, home: Backend) -> Curvature:
-        """From a state, `state()` or PyTorch's."""
-        made, flat = cls(most), lambda tensor: home.asarray(getattr(tensor, "array", tensor))
+    def of(cls, state: dict[str, Any], most: int, home: Backend, dtype: DType) -> Curvature:
+        """From a state, `state()` or PyTorch's; vectors in dtype."""
+        made, flat = cls(most), lambda tensor: home.asarray(getattr(tensor, "array", tensor), dtype)
         if not state.get("n_iter"):
             made.evaluations = state.get("func_evals", 0)
             return made
