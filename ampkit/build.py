@@ -98,7 +98,7 @@ _OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(optim.SGD, optim.Adam, optim.AdamW, optim.Adamax, optim.RAdam, optim.NAdam, optim.Adadelta),
-        *(optim.Adagrad, optim.RMSprop, optim.Rprop, optim.Lion, optim.LAMB, optim.Adafactor),
+        *(optim.Adagrad, optim.RMSprop, optim.Rprop, optim.ASGD, optim.Lion, optim.LAMB, optim.Adafactor),
     )
 }
 

@@ -245,7 +245,7 @@ def test_skipped_steps_are_counted_and_back_the_scale_off():
 # optimizers
 
 OPTIMIZERS = ["sgd", "adam", "adamw", "adamax", "radam", "adagrad", "rmsprop", "lion", "lamb", "adafactor"]
-OPTIMIZERS += ["nadam", "adadelta", "rprop"]
+OPTIMIZERS += ["nadam", "adadelta", "rprop", "asgd"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

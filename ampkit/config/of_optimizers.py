@@ -115,6 +115,18 @@ class Rprop(Section):
     stochastic_rounding: bool = False
 
 
+class ASGD(Section):
+    """`optim.ASGD`: ever smaller steps; from step `t0` on its state holds the average of the weights."""
+
+    name: Literal["asgd"]
+    lr: Positive = 1e-2
+    lambd: NotNegative = 1e-4
+    alpha: NotNegative = 0.75
+    t0: float = 1e6
+    weight_decay: NotNegative = 0.0
+    stochastic_rounding: bool = False
+
+
 class Lion(Section):
     """`optim.Lion`: the sign of a momentum; lr 3 to 10 times smaller than AdamW's."""
 

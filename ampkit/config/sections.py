@@ -36,6 +36,7 @@ from .of_models import (
     Wav2Letter,
 )
 from .of_optimizers import (
+    ASGD,
     LAMB,
     SGD,
     Adadelta,
@@ -57,6 +58,7 @@ from .of_optimizers import (
 from .words import Count, Device, Part, Positive, Section, Seed
 
 __all__ = [
+    "ASGD",
     "BERT",
     "CIFAR10",
     "CNN",
@@ -163,6 +165,6 @@ Model = Annotated[_Pictures | Segmentation | Wav2Letter | BERT | GPT, _named]
 _Synthetic = SyntheticImages | SyntheticMaps | SyntheticSpeech | SyntheticMasked | SyntheticTokens
 Data = Annotated[Digits | MNIST | CIFAR10 | Images | Table | Text | _Synthetic, _named]
 Optimizer = Annotated[
-    SGD | Adam | AdamW | Adamax | NAdam | Adadelta | Adagrad | RMSprop | Rprop | Lion | LAMB | Adafactor, _named
+    SGD | Adam | AdamW | Adamax | NAdam | Adadelta | Adagrad | RMSprop | Rprop | ASGD | Lion | LAMB | Adafactor, _named
 ]
 Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]

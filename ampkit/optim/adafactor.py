@@ -44,7 +44,7 @@ def _adafactor_update(
     new = np.power(count, beta2_decay).astype(kind)
     scale = np.maximum(least_scale, _rms(flat, wide)) * np.minimum(lr, 1 / np.sqrt(count))
     g = -gradient if maximize else gradient
-    update = _rescaled(_estimate(g, rows, columns, new, least, go), least) * g
+    update = rescaled(_estimate(g, rows, columns, new, least, go), least) * g
     rate = (scale / np.maximum(1.0, _rms(update.reshape(-1), wide) / limit)).astype(kind)
     settle(master, master * (1 - lr * weight_decay).astype(kind) - update * rate, go)
     for copy in copies:
@@ -65,7 +65,8 @@ def _estimate(g: Array, rows: Array, columns: Array | None, new: Array, least: f
     return rows / np.maximum(rows.mean(axis=-2, keepdims=True), least) * columns
 
 
-def _rescaled(estimate: Array, least: float) -> Array:
+def rescaled(estimate: Array, least: float) -> Array:
+    """What gradients are multiplied with, by an estimate of their mean squares."""
     return 1 / np.sqrt(np.maximum(estimate, floor_of(least, estimate.dtype)))
 
 

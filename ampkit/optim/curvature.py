@@ -8,10 +8,12 @@ import numpy as np
 
 from ..backends import Array, Backend
 from ..core import dtypes
+from ..core.dtypes import DType
 from ..core.errors import ArgumentError
 from ..core.tensor import Tensor
 from ..flat import chunks, look
 from .options import is_number, need_whole, plain
+from .state import need_array
 from .wolfe import Point
 
 LEAST = 1e-10  # the product of a move and its change of gradient below which it says nothing, PyTorch's
@@ -34,9 +36,9 @@ class Curvature:
         self.loss: float | None = None
 
     @classmethod
-    def of(cls, state: dict[str, Any], most: int, home: Backend) -> Curvature:
-        """From a state, `state()` or PyTorch's."""
-        made, flat = cls(most), lambda tensor: home.asarray(getattr(tensor, "array", tensor))
+    def of(cls, state: dict[str, Any], most: int, home: Backend, dtype: DType) -> Curvature:
+        """From a state, `state()` or PyTorch's; vectors in dtype."""
+        made, flat = cls(most), lambda tensor: home.asarray(getattr(tensor, "array", tensor), dtype)
         if not state.get("n_iter"):
             made.evaluations = state.get("func_evals", 0)
             return made
@@ -100,22 +102,35 @@ def dot(one: Array, other: Array) -> float:
     return total
 
 
-def need_history(where: str, state: Any, size: int) -> None:
+_COUNTS, _NUMBERS = ("func_evals", "n_iter"), ("t", "H_diag", "prev_loss")
+_VECTORS, _LISTS = ("d", "prev_flat_grad"), ("old_dirs", "old_stps", "ro")
+_MORE = ("al", "master")  # what PyTorch keeps to work in; float32 values of a 16-bit parameter
+
+
+def need_history(where: str, state: dict[str, Any], size: int) -> None:
     """Raise ArgumentError unless `state` is that of no step, or a whole one whose vectors have `size` elements."""
-    counts = {key: plain(value) for key, value in (state or {}).items() if key in ("n_iter", "func_evals")}
+    strange = [key for key in state if key not in (*_COUNTS, *_NUMBERS, *_VECTORS, *_LISTS, *_MORE)]
+    if strange:
+        raise ArgumentError(where, "a state of LBFGS", f"one with {', '.join(map(str, strange))}")
+    counts = {key: plain(state[key]) for key in _COUNTS if key in state}
     for key in counts:
         need_whole(where, counts, key, 0)
-    if not counts.get("n_iter"):
-        return
-    lists, vectors, numbers = ("old_dirs", "old_stps", "ro"), ("d", "prev_flat_grad"), ("t", "H_diag", "prev_loss")
-    missing = [key for key in ("func_evals", *lists, *vectors, *numbers) if state.get(key) is None]
+    if counts.get("n_iter"):
+        _need_whole_history(where, state, size)
+
+
+def _need_whole_history(where: str, state: dict[str, Any], size: int) -> None:
+    missing = [key for key in (*_COUNTS, *_LISTS, *_VECTORS, *_NUMBERS) if state.get(key) is None]
     if missing:
         raise ArgumentError(where, "the whole state", f"one without {', '.join(missing)}")
-    if len({len(state[key]) for key in lists}) > 1:
-        raise ArgumentError(where, "as many old_dirs as old_stps and ro", str([len(state[key]) for key in lists]))
-    for key, found in [*((key, state[key]) for key in vectors), *(("each", v) for k in lists[:2] for v in state[k])]:
-        if tuple(np.shape(found)) != (size,):
-            raise ArgumentError(where, f"vectors of {size} elements", f"{key} {list(np.shape(found))}")
-    for key, value in [*((key, state[key]) for key in numbers), *(("ro", each) for each in state["ro"])]:
+    lengths = [len(state[key]) if isinstance(state[key], (list, tuple)) else None for key in _LISTS]
+    if None in lengths or len(set(lengths)) > 1:
+        raise ArgumentError(where, "as many old_dirs as old_stps and ro, in lists", str(lengths))
+    vectors = [*((key, state[key]) for key in _VECTORS), *(("each", v) for key in _LISTS[:2] for v in state[key])]
+    for key, found in vectors:
+        shape = need_array(where, key, found).shape
+        if shape != (size,):
+            raise ArgumentError(where, f"vectors of {size} elements", f"{key} {list(shape)}")
+    for key, value in [*((key, state[key]) for key in _NUMBERS), *(("ro", each) for each in state["ro"])]:
         if not is_number(plain(value)):
             raise ArgumentError(where, f"{key} as a number", repr(value))

@@ -99,13 +99,13 @@ class LBFGS(Optimizer):
 
     def _minimize(self, objective: _Objective) -> Any:
         group, before = self.param_groups[0], self.kept.get(objective.slots[0].parameter, {})
-        memory = Curvature.of(before, group["history_size"], objective.home)
+        memory = Curvature.of(before, group["history_size"], objective.home, objective.dtype)
         now = objective.first()
         if not objective.still(now):
             for turn in range(1, group["max_iter"] + 1):
                 past, t = now, memory.turn(now, group["lr"])
                 slope = dot(now.gradient, memory.direction)
-                if slope > -group["tolerance_change"]:
+                if slope > -group["tolerance_change"] or not slope < 0:
                     break
                 now = self._move(objective, memory, now._replace(t=0.0, slope=slope), t, turn == group["max_iter"])
                 memory.t = now.t

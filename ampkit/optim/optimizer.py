@@ -248,7 +248,8 @@ class Optimizer:
     def _need_entries(self, where: str, entries: dict[int, dict[str, Any]]) -> dict[Slot, Entry]:
         if self._alone():  # of a step of one's own all else is its own affair
             entries = {number: {"master": entry.get("master")} for number, entry in entries.items()}
-        return {s: need_entry(where, s, entries.get(s.number, {}), self.state_shapes(s)) for s in self._slots()}
+        found = ((s, entries.get(s.number, {}), self.state_shapes(s)) for s in self._slots())
+        return {slot: need_entry(where, slot, entry, shapes, self.moments) for slot, entry, shapes in found}
 
     def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
         """What the state of a parameter holds besides its step, and in which shape; `slot.factor` what is no moment."""

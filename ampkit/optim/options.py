@@ -27,23 +27,19 @@ def is_number(value: Any) -> bool:
     return type(value) is not bool and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
-def need(
-    where: str, options: dict[str, Any], key: str, low: float = 0.0, high: float = math.inf, below: float = math.inf
-) -> None:
-    """Raise ArgumentError unless `options[key]`, if it is there, is a finite number in [low, high], less than below."""
+def need(where: str, options: dict[str, Any], key: str, low: float = 0.0, high: float = math.inf) -> None:
+    """Raise ArgumentError unless `options[key]`, if it is there, is a finite number in [low, high]."""
     if key not in options:
         return
     value = options[key]
-    if not is_number(value) or not low <= value <= high or not value < below:
+    if not is_number(value) or not low <= value <= high:
         finite = "a finite " if isinstance(value, float) and math.isinf(value) else ""
-        raise ArgumentError(where, finite + _range(key, low, high, below), repr(value))
+        raise ArgumentError(where, finite + _range(key, low, high), repr(value))
 
 
-def _range(key: str, low: float, high: float, below: float) -> str:
+def _range(key: str, low: float, high: float) -> str:
     if low == -math.inf:
         return f"{key} as a number" if high == math.inf else f"{key} <= {high:g}"
-    if below < math.inf:
-        return f"{key} in [{low:g}, {below:g})"
     return f"{key} >= {low:g}" if high == math.inf else f"{key} in [{low:g}, {high:g}]"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -30,12 +30,17 @@ def entry_of(slot: Slot, taken: int, counts_steps: bool) -> dict[str, Tensor]:
     return {"step": Tensor(slot.block.backend.asarray(taken, dtypes.float32)), **moments}
 
 
-def need_entry(where: str, slot: Slot, entry: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Entry:
-    """A saved state of a parameter. Raises ArgumentError unless it holds moments of these shapes and a step from 0."""
+def need_entry(
+    where: str, slot: Slot, entry: dict[str, Any], shapes: dict[str, tuple[int, ...]], spare: Sequence[str] = ()
+) -> Entry:
+    """A saved state of a parameter. Raises ArgumentError unless it holds moments of these shapes and a step from 0.
+
+    One that has begun may lack `spare`, which are zeros then, and none of the others.
+    """
     moments = {}
     for name, value in entry.items():
         if name != "step" and value is not None:
-            array = np.asarray(value)
+            array = need_array(where, name, value)
             if array.shape != (slot.parameter.array.shape if name == "master" else shapes.get(name)):
                 needs = f"state {', '.join(shapes)} in the shape of {slot.title()}"
                 raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
@@ -43,7 +48,21 @@ def need_entry(where: str, slot: Slot, entry: dict[str, Any], shapes: dict[str, 
     step = plain(entry.get("step", 1 if moments else 0))
     if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
         raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
+    missing = [name for name in shapes if step and name not in (*spare, *moments)]
+    if missing:
+        raise ArgumentError(where, f"the whole state of {slot.title()}", f"one without {', '.join(missing)}")
     return int(step), moments
+
+
+def need_array(where: str, name: str, value: Any) -> Any:
+    """`value` as an array on the host. Raises ArgumentError unless it holds numbers."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # rows of different lengths
+        raise ArgumentError(where, f"{name} as numbers", repr(value)[:80]) from None
+    if array.dtype.kind in "OSUMmc":
+        raise ArgumentError(where, f"{name} as numbers", repr(value)[:80])
+    return array
 
 
 def load_entries(block: Block, loads: dict[Slot, Entry], home: Callable[[Slot, str], Array]) -> None:

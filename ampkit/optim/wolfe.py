@@ -25,7 +25,7 @@ class Search:
 
     narrowest: a bracket of less than this length is not looked into.
     Nocedal, Wright 2006, Numerical Optimization, algorithms 3.5 and 3.6, with cubic interpolation, eq. 3.59. A place
-    where the loss is inf or nan is one that is too far.
+    where loss or slope are not finite is one that is too far.
     """
 
     def __init__(self, at: Callable[[float], Point], start: Point, most: int, narrowest: float):
@@ -40,7 +40,8 @@ class Search:
     def at(self, t: float) -> Point:
         self.count += 1
         found = self._at(t)
-        return found._replace(loss=math.inf) if math.isnan(found.loss) else found
+        there = math.isfinite(found.loss) and math.isfinite(found.slope)
+        return found if there else found._replace(loss=math.inf)
 
     def high(self, point: Point) -> bool:
         """Whether the loss is not enough lower (Armijo's condition)."""

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
 def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
     rng = np.random.default_rng(0)
     p = nn.Parameter(ampkit.tensor(rng.standard_normal(size).astype(np.float32)).to(dtype))
-    p.copy_in(ampkit.bfloat16, True)
     optimizer, scaler = kind([p], lr=0.01, **options), ampkit.GradScaler(enabled=scaled)
+    p.copy_in(ampkit.bfloat16, True)
     for k in range(4):
         p.grad = None
         gradient = ampkit.tensor(rng.standard_normal(size).astype(np.float32))
         if scaled and k == 2:
-            gradient[size // 2] = float("nan")
+            gradient.reshape(-1)[gradient.numel() // 2] = float("nan")
         scaler.scale((p.float() * gradient).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -110,6 +110,19 @@ def test_the_threads_of_lamb_leave_the_same_bits_however_many_they_are():
     finally:
         ampkit.set_num_threads(before)
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "maximize"),
+    [((1000, 70), True), ((2, 1, CHUNK + 1), False), ((8000, 3, 3), False), ((2, 257, 256), True), ((1, CHUNK), False)],
+    ids=str,
+)
+def test_the_blocks_of_adafactor_leave_what_the_reference_leaves(shape, maximize):
+    found = trained(optim.Adafactor, shape, scaled=True, weight_decay=0.1, maximize=maximize)
+    with reference_only():
+        truth = trained(optim.Adafactor, shape, scaled=True, weight_decay=0.1, maximize=maximize)
+    for name, tolerance in (("p", 2e-6), ("low", 8e-3), ("row_var", 2e-6), ("col_var", 2e-5)):
+        np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=tolerance, atol=1e-6)
 
 
 @pytest.mark.parametrize("inverse", [None, 2.0**-10])

@@ -40,6 +40,8 @@ ONE = [{"params": [0]}]
         ({"state": {0: {"step": "x"}}, "param_groups": ONE}, "as a count from 0, got 'x'"),
         ({"state": {0: {"step": -1}}, "param_groups": ONE}, "as a count from 0, got -1"),
         ({"state": {0: {"exp_avg": np.ones(2)}}, "param_groups": ONE}, r"in the shape of parameter 0 \[3\]"),
+        ({"state": {0: {"exp_avg": list("abc")}}, "param_groups": ONE}, "needs exp_avg as numbers, got"),
+        ({"state": {0: {"exp_avg": [[1], [1, 2]]}}, "param_groups": ONE}, "needs exp_avg as numbers, got"),
         ({"state": {0: {"speed": np.ones(3)}}, "param_groups": ONE}, "needs state exp_avg"),
         ({"state": {}, "param_groups": [{"params": [0], "lr": -1}]}, "needs lr >= 0, got -1"),
     ],
@@ -55,6 +57,19 @@ def test_a_state_that_does_not_fit_changes_nothing(state, message):
     assert {k: v.tolist() for k, v in after["state"][0].items()} == {
         k: v.tolist() for k, v in before["state"][0].items()
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(optim.ASGD, "eta"), (optim.NAdam, "mu_product"), (optim.Adafactor, "variance")], ids=str
+)
+def test_a_state_that_lacks_what_is_no_moment_is_refused(kind, name):
+    optimizer = kind(parameters := one())
+    parameters[0].grad = ampkit.ones(3)
+    optimizer.step()
+    state = optimizer.state_dict()
+    del state["state"][0][name]
+    with pytest.raises(ArgumentError, match=rf"needs the whole state of parameter 0 \[3\], got one without {name}"):
+        kind(one()).load_state_dict(state)
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,10 @@ def test_there_is_one_group():
     [
         ("d", None, "needs the whole state, got one without d"),
         ("d", np.ones(3), r"needs vectors of 4 elements, got d \[3\]"),
-        ("old_stps", [], r"needs as many old_dirs as old_stps and ro, got \[\d, 0, \d\]"),
+        ("old_stps", [], r"needs as many old_dirs as old_stps and ro, in lists, got \[\d, 0, \d\]"),
+        ("old_dirs", 7, "needs as many old_dirs"),
+        ("d", ["x"] * 4, "needs d as numbers, got"),
+        ("exp_avg", 1, "needs a state of LBFGS, got one with exp_avg"),
         ("t", "x", "needs t as a number, got 'x'"),
         ("ro", ["x", "x", "x"], "needs ro as a number, got 'x'"),
         ("n_iter", -1, "needs n_iter as an integer from 0 to 2147483647, got -1"),
