@@ -1,7 +1,7 @@
 """Eigenvalues, singular values and QR of matrices. In float32 (float64 for float64), rounded once; first derivatives.
 
-Eigenvectors and singular vectors are known but for their signs, and their gradients have no bounds where two values
-meet: there the part that mixes the two is left out, which is right for what does not depend on the choice.
+Eigenvectors and singular vectors are known but for their signs, and their gradients are infinite where two values meet;
+those of the values never are.
 """
 
 from __future__ import annotations
@@ -60,11 +60,10 @@ def _need_matrix(where: str, x: Any) -> None:
         raise ShapeError(where, "matrices [.., M, N]", f"shape {tuple(x.shape)}")
 
 
-def _between(values: Any) -> Any:
-    # 1 / (value j - value i), 0 where they are equal: [.., n] -> [.., n, n].
-    apart = values[..., None, :] - values[..., :, None]
-    same = apart == 0
-    return np.where(same, 0, 1 / np.where(same, 1, apart))
+def _parted(slope: Any, values: Any) -> Any:
+    # slope / (value j - value i) for i and j that differ, 0 where slope is: [.., n, n], [.., n] -> [.., n, n].
+    none = (slope == 0) | (_one(values) > 0)
+    return np.where(none, 0, slope / np.where(none, 1, values[..., None, :] - values[..., :, None]))
 
 
 def _one(values: Any) -> Any:
@@ -97,7 +96,7 @@ def eigh_(input: Array):
 @eigh_.backward
 def eigh_backward(dy, saved, needs):
     values, v = saved.values, saved.vectors
-    inner = (turned(v) @ dy[1]) * _between(values) + dy[0][..., None] * _one(values)
+    inner = _parted(turned(v) @ dy[1], values) + dy[0][..., None] * _one(values)
     return even(v @ inner @ turned(v))
 
 
@@ -134,10 +133,9 @@ def svd_(input: Array):
 def svd_backward(dy, saved, needs):
     # Townsend 2016, "Differentiating the singular value decomposition", eq. 31.
     u, s, vh, (ds, du, dvh) = saved.u, saved.s, saved.vh, dy
-    mixed, one = _between(s * s), _one(s)
     left, right = turned(u) @ du, vh @ turned(dvh)
-    inner = (left - turned(left)) * mixed * s[..., None, :] + s[..., :, None] * ((right - turned(right)) * mixed)
-    slope = u @ (inner + ds[..., None] * one) @ vh
+    mixed = [_parted(x - turned(x), s * s) for x in (left, right)]
+    slope = u @ (mixed[0] * s[..., None, :] + s[..., :, None] * mixed[1] + ds[..., None] * _one(s)) @ vh
     nothing = s == 0
     over = np.where(nothing, 0, 1 / np.where(nothing, 1, s))
     slope = slope + ((du - u @ left) * over[..., None, :]) @ vh

@@ -78,14 +78,26 @@ def test_the_gradient_of_what_the_singular_vectors_make_again_is_that_of_the_mat
     assert_close(a.grad, seed, (1e-8, 1e-8))
 
 
-def test_eigenvectors_make_the_matrix_again_and_equal_eigenvalues_spoil_nothing():
-    a = tensor(np.diag([2.0, 2.0, 5.0]), requires_grad=True)
+def test_eigenvectors_make_the_matrix_again():
+    a, seed = tensor(definite(4), requires_grad=True), drawn(4, 4)
     values, vectors = linalg.eigh(a)
-    assert_close(values, np.array([2.0, 2.0, 5.0]))
-    seed = drawn(3, 3)
-    ((vectors * values) @ vectors.mT * tensor(seed + seed.T)).sum().backward()
-    assert np.isfinite(a.grad.numpy()).all()
-    assert_close(linalg.eigvalsh(tensor(definite(4))), np.linalg.eigvalsh(definite(4)), (1e-9, 1e-9))
+    assert_close(values, np.linalg.eigvalsh(a.detach().numpy()), (1e-9, 1e-9))
+    again = (vectors * values) @ vectors.mT
+    assert_close(again, a, (1e-9, 1e-9))
+    (again * tensor(seed)).sum().backward()
+    assert_close(a.grad, (seed + seed.T) / 2, (1e-8, 1e-8))
+
+
+def test_where_values_meet_they_have_gradients_and_their_vectors_infinite_ones():
+    a = tensor(np.diag([2.0, 2.0, 5.0]), requires_grad=True)
+    linalg.eigh(a).eigenvalues.square().sum().backward()
+    assert_close(a.grad, 2 * np.diag([2.0, 2.0, 5.0]))
+    a.grad = None
+    linalg.svd(a).S.square().sum().backward()
+    assert_close(a.grad, 2 * np.diag([2.0, 2.0, 5.0]))
+    a.grad = None
+    (linalg.eigh(a).eigenvectors * tensor(drawn(3, 3))).sum().backward()
+    assert not np.isfinite(a.grad.numpy()).all()
 
 
 def test_qr_gives_orthonormal_columns_and_an_upper_triangle():
