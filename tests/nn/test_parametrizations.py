@@ -270,6 +270,16 @@ def test_recurrent_layers_take_computed_weights():
 # parametrizations of one's own
 
 
+class Halved(nn.Module):
+    """Of half the rows, with a right inverse that changes the values."""
+
+    def forward(self, x):
+        return x[:1]
+
+    def right_inverse(self, x):
+        return x * 0
+
+
 class Symmetric(nn.Module):
     def forward(self, x):
         return ops.triu(x) + ops.triu(x, 1).T
@@ -346,6 +356,7 @@ def test_within_cached_a_weight_is_computed_once():
     (lambda m: parametrizations.spectral_norm(m, "wait"), ArgumentError, "needs the name of a Parameter of Linear"),
     (lambda m: UTILS.weight_norm(m).__setattr__("weight", ops.ones(2, 3)), StateError, "a Parameter to assign to"),
     (lambda m: parametrize.register_parametrization(m, "weight", nn.Flatten(0)), ShapeError, r"the shape \(2, 3\)"),
+    (lambda m: parametrize.register_parametrization(m, "weight", Halved()), ShapeError, r"the shape \(2, 3\)"),
     (lambda m: parametrize.register_parametrization(m, "weight", len), DTypeError, "a Module as its parametrization"),
     (lambda m: setattr(parametrizations.weight_norm(m), "weight", ops.ones(3)), ShapeError, "needs originals"),
 ])  # fmt: skip
