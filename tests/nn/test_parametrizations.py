@@ -351,6 +351,8 @@ def test_within_cached_a_weight_is_computed_once():
     (lambda m: UTILS.weight_norm(m, "wait"), ArgumentError, r"weight_norm: needs the name of a Parameter of Linear"),
     (lambda m: UTILS.weight_norm(m, dim=2), RangeError, "weight_norm: needs dim below 2, got 2"),
     (lambda m: UTILS.weight_norm(UTILS.weight_norm(m)), StateError, "needs a plain 'weight', got one that is computed"),
+    (lambda m: UTILS.weight_norm(m, dim="0"), RangeError, "weight_norm: needs dim below 2, got '0'"),
+    (lambda m: UTILS.weight_norm(5), DTypeError, "weight_norm: needs a Module, got a int"),
     (lambda m: UTILS.spectral_norm(m, dim=5), RangeError, "spectral_norm: needs dim below 2, got 5"),
     (lambda m: UTILS.spectral_norm(m, n_power_iterations=0), ArgumentError, "needs n_power_iterations from 1, got 0"),
     (lambda m: parametrizations.spectral_norm(m, "wait"), ArgumentError, "needs the name of a Parameter of Linear"),

@@ -95,6 +95,12 @@ def test_positions_become_places():
     ]
 
 
+def test_the_place_of_the_largest_element():
+    x = tensor([[1.0, 7.0, 3.0], [4.0, 5.0, 6.0]])
+    row, column = ops.unravel_index(x.argmax(), x.shape)
+    assert x[row, column].item() == 7.0
+
+
 def test_slices_are_reduced_where_an_index_names_them():
     x, source = ops.ones(3, 2), tensor([[2.0, 5.0], [4.0, -1.0]])
     assert ops.index_reduce(x, 0, tensor([0, 0]), source, "amax").tolist() == [[4.0, 5.0], [1.0, 1.0], [1.0, 1.0]]
