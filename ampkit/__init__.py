@@ -64,6 +64,7 @@ from .profiler import profile
 from .scaler import GradScaler
 from .serialize import load, save
 
+newaxis = None
 _PARTS = {"amp", "autograd", "cuda", "data", "linalg", "models", "nn", "observe", "ops", "optim", "special", "utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name

@@ -1,10 +1,76 @@
-"""PyTorch's address of norms and some products: `ampkit.linalg.norm`."""
+"""PyTorch's address of linear algebra: `ampkit.linalg.norm`."""
 
+from __future__ import annotations
+
+from types import FunctionType as _FunctionType
+
+from . import ops as _ops
+from .core.tensor import Tensor as _Tensor
+from .core.words import spelled as _spelled
 from .ops import chain_matmul, matmul, vecdot
+from .ops import linalg_cholesky as cholesky
+from .ops import linalg_eigh as eigh
+from .ops import linalg_eigvalsh as eigvalsh
 from .ops import linalg_matrix_norm as matrix_norm
+from .ops import linalg_matrix_rank as matrix_rank
 from .ops import linalg_norm as norm
+from .ops import linalg_pinv as pinv
+from .ops import linalg_qr as qr
+from .ops import linalg_solve as solve
+from .ops import linalg_solve_triangular as solve_triangular
+from .ops import linalg_svd as svd
+from .ops import linalg_svdvals as svdvals
 from .ops import linalg_vector_norm as vector_norm
+from .ops.given import checked as _checked
+from .ops.solving import SignedLog as _SignedLog
 
 multi_dot = chain_matmul
 
-__all__ = ["matmul", "matrix_norm", "multi_dot", "norm", "vecdot", "vector_norm"]
+__all__ = [
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
+    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
+    "vander", "vecdot", "vector_norm",
+]  # fmt: skip
+
+
+# What torch.linalg gives other arguments than torch does. Its names of them are PyTorch's: A, N.
+
+
+def inv(A: _Tensor) -> _Tensor:  # noqa: N803
+    """`ops.inverse`."""
+    return _ops.inverse(A)  # type: ignore[no-any-return]
+
+
+def det(A: _Tensor) -> _Tensor:  # noqa: N803
+    """`ops.det`."""
+    return _ops.det(A)  # type: ignore[no-any-return]
+
+
+def slogdet(A: _Tensor) -> _SignedLog:  # noqa: N803
+    """`ops.slogdet`."""
+    return _ops.slogdet(A)
+
+
+def matrix_power(A: _Tensor, n: int) -> _Tensor:  # noqa: N803
+    """`ops.matrix_power`."""
+    return _ops.matrix_power(A, n)
+
+
+def cross(input: _Tensor, other: _Tensor, *, dim: int = -1) -> _Tensor:
+    """`ops.cross`, along the last axis."""
+    return _ops.cross(input, other, dim)  # type: ignore[no-any-return]
+
+
+def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> _Tensor:  # noqa: N803
+    """`ops.diagonal`, of the last two axes."""
+    return _ops.diagonal(A, offset, dim1, dim2)
+
+
+def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
+    """`ops.vander` with rising powers: [n] -> [n, N]."""
+    return _ops.vander(x, N, increasing=True)
+
+
+for _name in __all__:
+    if isinstance(globals()[_name], _FunctionType) and globals()[_name].__module__ == __name__:
+        globals()[_name] = _spelled(_checked(globals()[_name]))

@@ -249,3 +249,20 @@ def test_an_evaluation_waits_for_no_batch_before_its_end(task, of):
             judge.add(*task.shown(model(batch[0]), *batch[1:]))
     assert cupy_like.waits[0] == before
     assert np.isfinite(judge.scores().val_loss)
+
+
+def computed():
+    """Layers whose weights are computed of others, in all four ways."""
+    old, new = nn.utils, nn.utils.parametrizations
+    layers = [norm(nn.Linear(8, 8)) for norm in (old.weight_norm, old.spectral_norm, new.weight_norm)]
+    return nn.Sequential(*layers, nn.GELU(), new.spectral_norm(nn.Linear(8, 5)))
+
+
+def test_nor_does_one_whose_weights_are_computed(monkeypatch):
+    monkeypatch.setitem(MODELS, "computed", (computed, MODELS["mlp"][1]))
+    training = Training("computed", "adamw", ampkit.float16)
+    training.step()
+    before = cupy_like.waits[0]
+    losses = [training.step()[0] for _ in range(2)]
+    assert cupy_like.waits[0] == before
+    assert all(np.isfinite(loss.item()) for loss in losses)

@@ -71,7 +71,10 @@ PLACES = {
         vgg16 vgg16_bn vgg19 alexnet efficientnet_b0 efficientnet_b4 fcn_resnet50 deeplabv3_resnet50 wav2letter
     """,
     "ampkit.special": "expit gammaln entr xlog1py ndtr psi logit erf",
-    "ampkit.linalg": "norm vector_norm matrix_norm multi_dot vecdot",
+    "ampkit.linalg": """
+        norm vector_norm matrix_norm multi_dot vecdot inv det slogdet solve solve_triangular cholesky eigh eigvalsh svd
+        svdvals qr pinv matrix_rank matrix_power cross diagonal vander
+    """,
     "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
     "ampkit.autograd": """
         Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import ArgumentError, StateError
+from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from .moving import bound
@@ -29,8 +29,10 @@ class Computed:
 def taken(where: str, module: Module, name: str) -> Any:
     """The Parameter or buffer `name`, which something computed is to replace.
 
-    Raises ArgumentError where there is none, StateError for one that is computed already.
+    Raises ArgumentError where there is none, StateError for one that is computed already, DTypeError for no module.
     """
+    if not hasattr(module, "_computed"):
+        raise DTypeError(where, "a Module", f"a {type(module).__name__}")
     if name in module._computed:
         raise StateError(where, f"a plain {name!r}", "one that is computed already", "remove that first")
     found = module._parameters.get(name, module._buffers.get(name))

@@ -70,10 +70,10 @@ class _Lazy(Module):
         """Nothing: the first values are drawn with the first batch."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_options", ()):
-            return self._options[name]
         if name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", self._found):
             raise AttributeError(f"{type(self).__name__}.{name}: needs a first batch, got none yet\nhelp: {RUN_FIRST}")
+        if name in self.__dict__.get("_options", ()):
+            return self._options[name]
         return super().__getattr__(name)
 
     def extra_repr(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from .. import ops
 from ..core import dtypes
 from ..core.errors import ArgumentError, ShapeError
+from ..core.rerun import is_second_run
 from ..core.tensor import Tensor
 from ..ops.given import checked
 from . import init
@@ -172,7 +173,7 @@ class _BatchNorm(_Running):
     def normalized(self, function: Callable[..., Tensor], input: Tensor) -> Tensor:
         """What `function`, `ops.batch_norm` or what is called like it, makes of `input` with the layer's state."""
         self._check(input)
-        learns = self.training and self.track_running_stats
+        learns = self.training and self.track_running_stats and not is_second_run()
         if learns:
             self.num_batches_tracked.data = self.num_batches_tracked.array + 1
         momentum = self.momentum

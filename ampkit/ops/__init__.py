@@ -31,6 +31,7 @@ from .distances import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .factors import *
 from .facts import *
 from .fused import *
 from .gates import *
@@ -66,6 +67,7 @@ from .sets import *
 from .shape import *
 from .signs import *
 from .softmax import *
+from .solving import *
 from .special import *
 from .stacks import *
 from .statistics import *

@@ -11,6 +11,7 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.primitive import Primitive
+from ..core.rerun import is_second_run
 from ..core.tensor import Tensor
 from .masks import kept
 from .sums import channels, dot_channels, sum_channels
@@ -70,7 +71,7 @@ def _batch_norm(
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
         return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)  # type: ignore[no-any-return]
     y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
-    if running_mean is not None and running_var is not None:
+    if running_mean is not None and running_var is not None and not is_second_run():
         count = input.array.size // mean.array.size
         update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, count, momentum)
         running_mean.changed()

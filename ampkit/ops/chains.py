@@ -18,6 +18,7 @@ from ..core.tensor import Tensor
 from .axes import axis
 from .products import _need_addend, _need_axes, _need_factor, addmm, matmul
 from .shape import movedim, permute, reshape, squeeze, unsqueeze
+from .solving import inverse
 from .subscripts import einsum
 
 __all__ = ["addbmm", "addmv", "addr", "chain_matmul", "matrix_power", "vecdot"]
@@ -97,12 +98,14 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     """The product of n matrices that are all the same: [.., M, M] -> [.., M, M]; of none, the identity.
 
     By squares, log2(n) products and more, each rounded on its own, as by `matmul`. Raises ShapeError for matrices that
-    are not square, ArgumentError for n below 0: there is no inverse.
+    are not square. Below 0, of the inverses.
     """
     if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
         raise ShapeError("matrix_power", "square matrices [.., M, M]", f"shape {tuple(input.shape)}")
-    if not isinstance(n, int) or n < 0:
-        raise ArgumentError("matrix_power", "n as a whole number from 0", repr(n))
+    if not isinstance(n, int):
+        raise ArgumentError("matrix_power", "n as a whole number", repr(n))
+    if n < 0:
+        return matrix_power(inverse(input), -n)
     if n == 0:
         one = backends.of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype)
         return Tensor(np.broadcast_to(one, input.shape).copy())

@@ -10,6 +10,7 @@ import numpy as np
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
+from ..core.rerun import is_second_run
 from ..core.tensor import Tensor
 from .batchnorm import batch_norm, batch_norm_, check_scales, update_running_statistics
 from .layout import tile
@@ -52,7 +53,7 @@ def instance_norm(
     scale, shift = (None if x is None else tile(x, (batch,)) for x in (weight, bias))
     rows = reshape(input, (1, batch * channels, *shape[2:]))
     y, mean, var = batch_norm_(rows, scale, shift, None, None, eps)
-    if batch and running_mean is not None and running_var is not None:
+    if batch and running_mean is not None and running_var is not None and not is_second_run():
         each = (x.array.reshape(batch, channels).mean(0) for x in (mean, var))
         update_running_statistics(running_mean.array, running_var.array, *each, spots, momentum)
         running_mean.changed()

@@ -152,4 +152,5 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
 
     backends.of(at).inspect(at, (at < 0) | (at >= count), fail)
     steps = [math.prod(axes[i + 1 :]) for i in range(len(axes))]
-    return tuple(Tensor((at // max(step, 1) % max(n, 1)).astype(np.int64)) for step, n in zip(steps, axes, strict=True))
+    found = [at // max(step, 1) % max(n, 1) for step, n in zip(steps, axes, strict=True)]
+    return tuple(Tensor(places.astype(np.int64).reshape(at.shape)) for places in found)

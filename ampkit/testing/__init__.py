@@ -5,7 +5,7 @@ from ampkit.testing import Case, check, normal
 check(Case("softplus", normal(3, 4), beta=2.0))
 """
 
-from .cases import Case, Draw, booleans, integers, normal, uniform
+from .cases import Case, Draw, booleans, definite, integers, normal, uniform
 from .checks import check, check_dtypes, check_gradients, check_precision, check_strides
 from .closeness import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 from .differences import STEP, gradcheck, gradgradcheck
@@ -23,6 +23,7 @@ __all__ = [
     "check_gradients",
     "check_precision",
     "check_strides",
+    "definite",
     "gradcheck",
     "gradgradcheck",
     "integers",

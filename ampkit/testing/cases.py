@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Draw:
-    """An input to be drawn: `normal`, `uniform`, `integers` and `booleans` make one."""
+    """An input to be drawn: `normal`, `uniform`, `integers`, `definite` and `booleans` make one."""
 
     kind: str
     shape: tuple[int, ...]
@@ -34,6 +34,9 @@ class Draw:
             return np.asarray(generator.integers(int(self.low), int(self.high), self.shape), np.int64)
         if self.kind == "booleans":
             return np.asarray(generator.integers(0, 2, self.shape), np.bool_)
+        if self.kind == "definite":
+            factor = generator.normal(size=self.shape)
+            return np.asarray(factor @ np.swapaxes(factor, -1, -2) / self.shape[-1] + np.eye(self.shape[-1]))
         drawn = (
             generator.normal(size=self.shape)
             if self.kind == "normal"
@@ -58,6 +61,11 @@ def uniform(low: float, high: float, *shape: int) -> Draw:
 def integers(low: int, high: int, *shape: int) -> Draw:
     """int64 values from [low, high)."""
     return Draw("integers", shape, low, high)
+
+
+def definite(*shape: int) -> Draw:
+    """Symmetric positive definite matrices [.., M, M], whose eigenvalues are 1 and more."""
+    return Draw("definite", shape)
 
 
 def booleans(*shape: int) -> Draw:

@@ -1,4 +1,4 @@
-from ampkit.testing import Case, normal
+from ampkit.testing import Case, definite, normal
 
 CASES = [
     Case("inner", normal(3, 4), normal(2, 4)),
@@ -40,6 +40,26 @@ CASES = [
     Case("addbmm", normal(2, 4), normal(5, 2, 3), normal(5, 3, 4)),
     Case("addbmm", normal(4), normal(5, 2, 3), normal(5, 3, 4), beta=0, alpha=3.0),
     Case("matrix_power", normal(2, 3, 3), 3),
+    Case("matrix_power", definite(3, 3), -2),
+    # inverses, determinants, factors
+    Case("inverse", definite(2, 3, 3)),
+    Case("det", definite(2, 3, 3)),
+    Case("slogdet", normal(3, 3)),
+    Case("logdet", definite(2, 3, 3)),
+    Case("linalg_solve", definite(2, 3, 3), normal(3, 2)),
+    Case("linalg_solve", definite(3, 3), normal(3)),
+    Case("linalg_solve_triangular", definite(2, 3, 3), normal(2, 2, 3), upper=True, left=False),
+    Case("linalg_solve_triangular", normal(3, 3), normal(3, 2), upper=False, unitriangular=True),
+    Case("linalg_cholesky", definite(2, 3, 3)),
+    Case("cholesky_solve", normal(3, 2), definite(3, 3)),
+    Case("linalg_eigh", definite(3, 3), smooth=False),
+    Case("linalg_eigvalsh", definite(2, 4, 4), smooth=False),
+    Case("linalg_svd", normal(2, 4, 3), full_matrices=False, smooth=False),
+    Case("linalg_svdvals", normal(3, 4), smooth=False),
+    Case("linalg_qr", normal(2, 4, 3), smooth=False),
+    Case("linalg_pinv", normal(4, 3), smooth=False),
+    Case("pinverse", normal(2, 3, 4), smooth=False),
+    Case("linalg_matrix_rank", normal(4, 3)),
     Case("chain_matmul", normal(2, 3), normal(3, 4), normal(4, 1)),
     Case("vecdot", normal(2, 3), normal(4, 1, 3)),
     Case("vecdot", normal(3, 2), normal(3, 1), dim=0),

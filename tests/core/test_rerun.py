@@ -88,6 +88,15 @@ def test_buffers_that_the_function_itself_writes_are_no_change():
     assert norm.weight.grad is not None
 
 
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, lambda n: nn.BatchNorm1d(n, momentum=None), nn.LazyInstanceNorm1d])
+def test_running_statistics_move_once(kind):
+    x = ampkit.tensor(np.arange(12.0).reshape(3, 2, 2), dtype=ampkit.float32, requires_grad=True)
+    norms = [kind(2) if kind is not nn.LazyInstanceNorm1d else kind() for _ in range(2)]
+    norms[0](x).sum().backward()
+    ampkit.recompute(norms[1], x).sum().backward()
+    assert [b.tolist() for b in norms[0].buffers()] == [b.tolist() for b in norms[1].buffers()]
+
+
 def test_recompute_takes_keywords_and_returns_any_nest():
     x, y = leaf(1.0, 2.0), leaf(3.0, 4.0)
 

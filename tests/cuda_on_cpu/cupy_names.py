@@ -17,7 +17,8 @@ def names(cupy: Any) -> dict[str, Any]:
     """{"version", "functions": {name: parameters or None}, "methods": ..., "ufuncs": {name: loops}}."""
     everything = {n: getattr(cupy, n) for n in dir(cupy) if not n.startswith("_")}
     ufuncs = {n: f.types for n, f in everything.items() if isinstance(f, cupy.ufunc)}
-    everything["svd"] = cupy.linalg.svd
+    factors = ("cholesky", "det", "eigh", "inv", "qr", "slogdet", "solve", "svd")
+    everything |= {n: getattr(cupy.linalg, n) for n in factors}
     plain = {n: f for n, f in everything.items() if inspect.isroutine(f) or type(f).__name__ == "_GUFunc"}
     methods = {n: getattr(cupy.ndarray, n) for n in dir(cupy.ndarray) if not n.startswith("_")}
     return {

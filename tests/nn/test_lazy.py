@@ -70,7 +70,7 @@ def test_what_a_lazy_layer_does_not_have_yet_is_named():
     layer = nn.LazyLinear(3)
     with pytest.raises(AttributeError, match=r"LazyLinear.weight: needs a first batch, got none yet\nhelp: run"):
         nn.init.zeros_(layer.weight)
-    assert not hasattr(layer, "in_features")
+    assert not hasattr(layer, "in_features") and not hasattr(layer, "bias")
     assert layer.out_features == 3
     assert layer.has_uninitialized_params()
 

@@ -103,8 +103,7 @@ def norms(weight: Tensor, dim: int | None) -> Tensor:
 def _norms(weight: Tensor, dim: int | None) -> Tensor:
     if dim is None or dim == -1:  # as PyTorch has it
         return ops.norm(weight)
-    if not -weight.ndim <= dim < weight.ndim:
-        raise RangeError("weight_norm", f"dim below {weight.ndim}", str(dim))
+    _need_dim("weight_norm", weight, dim)
     over = [i for i in range(weight.ndim) if i != dim % weight.ndim]
     return ops.norm(weight, dim=over, keepdim=True) if over else ops.abs(weight)
 
@@ -149,12 +148,16 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, dim: int, eps: float, steps: i
 
 def drawn(weight: Tensor, dim: int, eps: float) -> tuple[Tensor, Tensor]:
     """Unit vectors u [n] and v [rest] to begin with."""
-    if not -weight.ndim <= dim < weight.ndim:
-        raise RangeError("spectral_norm", f"dim below {weight.ndim}", str(dim))
+    _need_dim("spectral_norm", weight, dim)
     with no_grad(), autocast(enabled=False):
         shape = matrix(weight.detach(), dim).shape
         vectors = [ops.empty(n, dtype=weight.dtype, device=weight.device) for n in shape]
         return _unit(init.normal_(vectors[0]), eps), _unit(init.normal_(vectors[1]), eps)
+
+
+def _need_dim(where: str, weight: Tensor, dim: Any) -> None:
+    if not isinstance(dim, int) or not -weight.ndim <= dim < weight.ndim:
+        raise RangeError(where, f"dim below {weight.ndim}", repr(dim))
 
 
 def _unit(vector: Tensor, eps: float) -> Tensor:

@@ -32,6 +32,9 @@ class ParametrizationList(ModuleList):
         self.unsafe = unsafe
         found = self._back(original, strict=False)
         self.is_tensor, self.ntensors = isinstance(found, Tensor), len(_several(found))
+        if not unsafe:
+            with no_grad(), autocast(enabled=False):
+                _need_alike(original, self._through(_several(found)))
         if self.is_tensor and found.array.shape == original.array.shape and found.dtype == original.dtype:
             if found is not original:
                 original.data = found
@@ -41,9 +44,6 @@ class ParametrizationList(ModuleList):
             made = [_like(tensor, original) for tensor in _several(found)]
         for name, tensor in zip(self._names(), made, strict=True):
             (self.register_parameter if isinstance(tensor, Parameter) else self.register_buffer)(name, tensor)  # type: ignore[operator]
-        if not unsafe:
-            with no_grad(), autocast(enabled=False):
-                _need_alike(original, self())
 
     def _names(self) -> list[str]:
         return ["original"] if self.is_tensor else [f"original{i}" for i in range(self.ntensors)]
@@ -66,8 +66,11 @@ class ParametrizationList(ModuleList):
 
     def forward(self) -> Tensor:
         """What the parametrizations make of the originals."""
+        return self._through([getattr(self, name) for name in self._names()])
+
+    def _through(self, originals: Sequence[Tensor]) -> Tensor:
         first, *others = self
-        value = first(*[getattr(self, name) for name in self._names()])
+        value = first(*originals)
         for module in others:
             value = module(value)
         return value  # type: ignore[no-any-return]

@@ -1,0 +1,213 @@
+"""Eigenvalues, singular values and QR of matrices. In float32 (float64 for float64), rounded once; first derivatives.
+
+Eigenvectors and singular vectors are known but for their signs, and their gradients are infinite where two values meet;
+those of the values never are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.dtypes import accumulator, finfo
+from ..core.errors import ArgumentError, ShapeError, StateError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast, autocast
+from ..core.replay import Taped
+from ..core.tensor import Tensor
+from ..core.words import Word
+from .arithmetic import div, mul
+from .convert import to
+from .products import matmul
+from .reduce import amax, sum
+from .select import where
+from .shape import transpose, unsqueeze
+from .solving import by_lapack, even, need_square, turned
+
+__all__ = [
+    "linalg_eigh", "linalg_eigvalsh", "linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_svd",
+    "linalg_svdvals", "pinverse",
+]  # fmt: skip
+
+
+class Eigen(NamedTuple):
+    """Eigenvalues in rising order, and eigenvectors as columns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class Singular(NamedTuple):
+    """U diag(S) Vh."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class Orthogonal(NamedTuple):
+    """Q R."""
+
+    Q: Tensor
+    R: Tensor
+
+
+def _need_matrix(where: str, x: Any) -> None:
+    if isinstance(x, Taped):
+        raise StateError(where, "a first derivative", "a second one")
+    if x.ndim < 2:
+        raise ShapeError(where, "matrices [.., M, N]", f"shape {tuple(x.shape)}")
+
+
+def _parted(slope: Any, values: Any) -> Any:
+    # slope / (value j - value i) for i and j that differ, 0 where slope is: [.., n, n], [.., n] -> [.., n, n].
+    none = (slope == 0) | (_one(values) > 0)
+    return np.where(none, 0, slope / np.where(none, 1, values[..., None, :] - values[..., :, None]))
+
+
+def _one(values: Any) -> Any:
+    # The identity [n, n] beside values [.., n].
+    line = np.arange(values.shape[-1], like=values)
+    return (line[:, None] == line).astype(values.dtype)
+
+
+def linalg_eigh(A: Tensor, UPLO: str = "L") -> Eigen:  # noqa: N803 - PyTorch's names
+    """(eigenvalues [.., M], eigenvectors [.., M, M]) of symmetric matrices, of (A + A^T) / 2 whatever UPLO."""
+    if UPLO not in ("L", "U"):
+        raise ArgumentError("eigh", "UPLO 'L' or 'U'", repr(UPLO))
+    values, vectors = eigh_(A)
+    return Eigen(values, to(vectors, values.dtype))
+
+
+def linalg_eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
+    """The eigenvalues of symmetric matrices in rising order: [.., M, M] -> [.., M]; see `linalg_eigh`."""
+    return linalg_eigh(A, UPLO).eigenvalues
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def eigh_(input: Array):
+    """`linalg_eigh`."""
+    _need_matrix("eigh", input)
+    values, vectors = by_lapack("eigh", "finite matrices", np.linalg.eigh, even(input))
+    return (values, vectors), Saved(values=values, vectors=vectors)
+
+
+@eigh_.backward
+def eigh_backward(dy, saved, needs):
+    values, v = saved.values, saved.vectors
+    inner = _parted(turned(v) @ dy[1], values) + dy[0][..., None] * _one(values)
+    return even(v @ inner @ turned(v))
+
+
+def linalg_svd(A: Tensor, full_matrices: bool = True, driver: Word = None) -> Singular:  # noqa: N803
+    """U [.., M, k], S [.., k] falling, Vh [.., k, N] of matrices [.., M, N], k the smaller side.
+
+    full_matrices: U and Vh square. Then, unless A is square, there is no gradient: with a tensor that requires one
+    that is a StateError.
+    """
+    if full_matrices and A.ndim >= 2 and A.shape[-1] != A.shape[-2]:
+        if A.requires_grad:
+            cure = "full_matrices=False"
+            raise StateError("svd", "square matrices or reduced factors for a gradient", f"{list(A.shape)}", cure)
+        u, s, vh = by_lapack("svd", "finite matrices", np.linalg.svd, to(A, accumulator(A.dtype)).array)
+        return Singular(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
+    s, u, vh = svd_(A)
+    return Singular(to(u, s.dtype), s, to(vh, s.dtype))
+
+
+def linalg_svdvals(A: Tensor, driver: Word = None) -> Tensor:  # noqa: N803
+    """The singular values of matrices in falling order: [.., M, N] -> [.., min(M, N)]."""
+    return svd_(A)[0]  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def svd_(input: Array):
+    """`linalg_svd` of reduced factors, the singular values first."""
+    _need_matrix("svd", input)
+    u, s, vh = by_lapack("svd", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
+    return (s, u, vh), Saved(u=u, s=s, vh=vh)
+
+
+@svd_.backward
+def svd_backward(dy, saved, needs):
+    # Townsend 2016, "Differentiating the singular value decomposition", eq. 31.
+    u, s, vh, (ds, du, dvh) = saved.u, saved.s, saved.vh, dy
+    left, right = turned(u) @ du, vh @ turned(dvh)
+    mixed = [_parted(x - turned(x), s * s) for x in (left, right)]
+    slope = u @ (mixed[0] * s[..., None, :] + s[..., :, None] * mixed[1] + ds[..., None] * _one(s)) @ vh
+    nothing = s == 0
+    over = np.where(nothing, 0, 1 / np.where(nothing, 1, s))
+    slope = slope + ((du - u @ left) * over[..., None, :]) @ vh
+    return slope + u @ (over[..., :, None] * (dvh - turned(right) @ vh))
+
+
+def linalg_qr(A: Tensor, mode: str = "reduced") -> Orthogonal:  # noqa: N803
+    """Q [.., M, k] of orthonormal columns and R [.., k, N] upper triangular, of [.., M, N]; k the shorter side.
+
+    Other modes than "reduced", and a gradient of a matrix that is wider than high, are not here.
+    """
+    if mode != "reduced":
+        raise ArgumentError("qr", "mode 'reduced'", repr(mode))
+    r, q = qr_(A)
+    return Orthogonal(to(q, r.dtype), r)
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def qr_(input: Array):
+    """`linalg_qr`, R first."""
+    _need_matrix("qr", input)
+    q, r = by_lapack("qr", "finite matrices", np.linalg.qr, input)
+    return (r, q), Saved(q=q, r=r)
+
+
+@qr_.backward
+def qr_backward(dy, saved, needs):
+    # Walter and Lehmann 2010, arXiv:1009.6112, section 4.
+    (dr, dq), q, r = dy, saved.q, saved.r
+    if r.shape[-1] > r.shape[-2]:
+        raise StateError("the gradient of qr", "matrices at least as high as wide", f"R {list(r.shape)}")
+    inner = np.triu(dr @ turned(r) - turned(q) @ dq)
+    inner = inner + turned(np.triu(inner, 1))
+    there = by_lapack("the gradient of qr", "columns that differ", np.linalg.solve, r, turned(dq + q @ inner))
+    return turned(there)
+
+
+# what follows from singular values
+
+
+def linalg_pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:  # noqa: N803
+    """The pseudo-inverse of matrices [.., M, N] -> [.., N, M], by singular values, whose small ones count as 0.
+
+    Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
+    times the longer side. hermitian changes nothing.
+    """
+    with autocast(enabled=False):
+        wide = to(A, accumulator(A.dtype)) if A.is_floating_point() else A
+        u, s, vh = linalg_svd(wide, full_matrices=False)
+        good = s > _small(A, s, atol, rtol)  # type: ignore[operator]
+        over = where(good, div(1.0, where(good, s, 1.0)), 0.0)
+        found = matmul(mul(transpose(vh, -1, -2), unsqueeze(over, -2)), transpose(u, -1, -2))
+        return to(found, A.dtype)
+
+
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    """`linalg_pinv`, by its older name; rcond is rtol."""
+    return linalg_pinv(input, rtol=rcond)
+
+
+def linalg_matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:  # noqa: N803
+    """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
+    s = linalg_svdvals(A.detach())
+    return sum(s > _small(A, s, atol, rtol), -1)  # type: ignore[operator, no-any-return]
+
+
+def _small(A: Tensor, s: Tensor, atol: Any, rtol: Any) -> Tensor:  # noqa: N803
+    share = rtol
+    if share is None:
+        share = 0.0 if atol is not None else max(A.shape[-2:]) * finfo(accumulator(A.dtype)).eps
+    largest = amax(s.detach(), -1, True) * share  # type: ignore[operator]
+    return largest if atol is None else where(largest > atol, largest, atol)  # type: ignore[no-any-return]
+
+
+eigh_.check(lambda input: need_square("eigh", input))
