@@ -41,7 +41,6 @@ OPTIMIZERS = {
     "sgd": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=1e-3),
     "adagrad": lambda p: optim.Adagrad(p, lr=1e-2, initial_accumulator_value=0.1),
     "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
-    "asgd": lambda p: optim.ASGD(p, lr=1e-2, t0=1),
     "lion": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1),
     "adamax": lambda p: optim.Adamax(p, lr=1e-2),
     "nadam": lambda p: optim.NAdam(p, lr=1e-2),

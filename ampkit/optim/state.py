@@ -35,7 +35,7 @@ def need_entry(
 ) -> Entry:
     """A saved state of a parameter. Raises ArgumentError unless it holds moments of these shapes and a step from 0.
 
-    One that has begun may lack `spare`, which are zeros then, and none of the others.
+    One that has begun may lack `spare`, which are zeros then, and of the others none, if there are elements at all.
     """
     moments = {}
     for name, value in entry.items():
@@ -49,7 +49,7 @@ def need_entry(
     if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
         raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
     missing = [name for name in shapes if step and name not in (*spare, *moments)]
-    if missing:
+    if missing and slot.stop > slot.start:
         raise ArgumentError(where, f"the whole state of {slot.title()}", f"one without {', '.join(missing)}")
     return int(step), moments
 

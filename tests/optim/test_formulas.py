@@ -1,5 +1,7 @@
 """Optimizers beyond SGD and Adam: their formulas in float64, states, skipped steps, 16-bit parameters."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -416,6 +418,22 @@ def test_the_least_mean_square_of_adafactors_paper_takes_gradients_of_zero(shape
         give([p], [np.full(shape, value)])
         optimizer.step()
         assert np.isfinite(values(p)).all() and (values(p) == 1).all() == (value == 0)
+
+
+@pytest.mark.parametrize("kind", [optim.Adafactor, optim.ASGD, optim.NAdam, optim.LAMB])
+def test_a_parameter_without_elements_steps_and_its_state_loads(kind):
+    parameters = [nn.Parameter(ampkit.ones(0, 3)), nn.Parameter(ampkit.ones(2, 3))]
+    optimizer = kind(parameters)
+    give(parameters, [np.ones((0, 3)), np.ones((2, 3))])
+    optimizer.step()
+    twins = [nn.Parameter(p.detach().clone()) for p in parameters]
+    other = kind(twins)
+    other.load_state_dict(optimizer.state_dict())
+    for each, ps in ((optimizer, parameters), (other, twins), (copy.deepcopy(optimizer), None)):
+        ps = ps or each.param_groups[0]["params"]
+        give(ps, [np.ones((0, 3)), np.ones((2, 3))])
+        each.step()
+    assert np.array_equal(values(parameters[1]), values(twins[1]))
 
 
 def test_a_factor_of_another_shape_is_refused_and_nothing_changes():
