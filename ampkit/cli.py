@@ -75,7 +75,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"unknown argument {unknown[0]!r}")
     if rest:
-        options.overrides += rest
+        options.overrides = [*options.overrides, *rest]
     return options
 
 
@@ -107,7 +107,8 @@ def _command(commands: Any, name: str, run: Callable[..., int], what: str) -> ar
 
 def _recipe(command: argparse.ArgumentParser) -> None:
     command.add_argument("recipe", metavar="RECIPE.toml", help="the recipe")
-    command.add_argument("overrides", nargs="*", metavar="key=value", help="write over the recipe: amp.dtype=float16")
+    what = "write over the recipe: amp.dtype=float16"
+    command.add_argument("overrides", nargs="*", default=(), metavar="key=value", help=what)
 
 
 def _train(options: argparse.Namespace, console: Console) -> int:

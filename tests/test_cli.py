@@ -362,3 +362,10 @@ def test_version_and_help_end_with_status_0(ampkit):
         with pytest.raises(SystemExit) as end:
             ampkit(*arguments)
         assert end.value.code == 0
+
+
+@pytest.mark.parametrize("command", ["train", "bench"])
+def test_a_command_without_its_recipe_names_the_recipe_alone(ampkit, command):
+    status, _, err = ampkit(command)
+    assert status == 2
+    assert err.startswith("ampkit: the following arguments are required: RECIPE.toml\nhelp: ")

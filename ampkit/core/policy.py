@@ -195,7 +195,7 @@ class autocast:
         policy: Policy | None = None,
     ):
         if device_type is not None and not isinstance(device_type, str):
-            cure = "write autocast(dtype=...)"
+            cure = "write autocast(dtype=..., enabled=...)"
             raise DTypeError("autocast", "device_type as 'cpu', 'cuda' or None", repr(device_type), cure)
         if policy is not None and (dtype is not None or not isinstance(policy, Policy)):
             raise ArgumentError("autocast", "a Policy, and no dtype beside it", f"policy={policy!r}, dtype={dtype!r}")

@@ -64,6 +64,6 @@ def mixed_scales(where: str) -> StateError:
     """The error for a gradient that is scaled meeting one that is not, or that is scaled by another GradScaler."""
     cure = (
         "scale every loss of a step with the same scaler, call backward before scaler.unscale_, and "
-        "optimizer.zero_grad() after every step"
+        "scaler.update() and optimizer.zero_grad() after every step"
     )
     return StateError(where, "gradients that are all scaled by one GradScaler, or none", "a mixture", cure)

@@ -25,6 +25,8 @@ __all__ = [
     "not_equal", "numel", "promote_types", "result_type", "rsub", "sgn",
 ]  # fmt: skip
 
+_LN_2 = 0.6931471805599453
+
 absolute, negative, fix, sgn = elementwise.abs, elementwise.neg, elementwise.trunc, elementwise.sign
 arccos, arcsin, arctan, arctan2 = angles.acos, angles.asin, angles.atan, arithmetic.atan2
 arccosh, arcsinh, arctanh = angles.acosh, angles.asinh, angles.atanh
@@ -34,39 +36,46 @@ concatenate, ger = join.cat, products.outer
 
 @op(cast=Cast.WIDEST, integers="float")
 def logaddexp(input: Array, other: Array):
-    """log(exp(input) + exp(other)) without overflow, broadcast."""
-    top = np.maximum(plain(input), plain(other))
-    top = np.where(np.isinf(top), 0, top)
-    out = np.log(np.exp(input - top) + np.exp(other - top)) + top
-    return out, Saved(input=input, other=other, out=out)
+    """log(exp(input) + exp(other)), broadcast: the larger one, and log1p of what the other one adds."""
+    added = np.log1p(np.exp(-np.abs(_lead(input, other))))
+    return np.maximum(input, other) + added, Saved(input=input, other=other)
 
 
-@logaddexp.backward(other="other", input="input")
+@logaddexp.backward
 def logaddexp_backward(dy, saved, needs):
-    lowest = plain(saved.out) == -np.inf  # both were: each takes half
-    shift = np.where(lowest, 0, saved.out)
-    share = np.where(lowest, 0.5, 1.0)
+    lead = _lead(saved.input, saved.other)
     return (
-        dy * np.where(lowest, share, np.exp(saved.input - shift)) if needs[0] is not None else None,
-        dy * np.where(lowest, share, np.exp(saved.other - shift)) if needs[1] is not None else None,
+        dy * _logistic(lead) if needs[0] is not None else None,
+        dy * _logistic(-lead) if needs[1] is not None else None,
     )
 
 
 @op(cast=Cast.WIDEST, integers="float")
 def logaddexp2(input: Array, other: Array):
-    """log2(2^input + 2^other) without overflow, broadcast."""
-    top = np.maximum(plain(input), plain(other))
-    top = np.where(np.isinf(top), 0, top)
-    out = np.log2(np.exp2(input - top) + np.exp2(other - top)) + top
-    return out, Saved(input=input, other=other, out=out)
+    """log2(2^input + 2^other), broadcast; see logaddexp."""
+    added = np.log1p(np.exp2(-np.abs(_lead(input, other)))) / _LN_2
+    return np.maximum(input, other) + added, Saved(input=input, other=other)
 
 
-@logaddexp2.backward(other="other", input="input")
+@logaddexp2.backward
 def logaddexp2_backward(dy, saved, needs):
-    lowest = plain(saved.out) == -np.inf  # both were: each takes half
-    shift = np.where(lowest, 0, saved.out)
-    shares = [np.where(lowest, 0.5, np.exp2(x - shift)) for x in (saved.input, saved.other)]
-    return tuple([dy * share if need is not None else None for share, need in zip(shares, needs, strict=True)])
+    lead = _lead(saved.input, saved.other) * _LN_2
+    return (
+        dy * _logistic(lead) if needs[0] is not None else None,
+        dy * _logistic(-lead) if needs[1] is not None else None,
+    )
+
+
+def _lead(input: Array, other: Array) -> Array:
+    # input - other; of two equal infinities none leads
+    a, b = plain(input), plain(other)
+    return np.where((a == b) & np.isinf(a), 0, input - other)
+
+
+def _logistic(x: Array) -> Array:
+    positive = plain(x) > 0
+    near = np.exp(np.where(positive, -x, x))
+    return np.where(positive, 1, near) / (1 + near)
 
 
 @op(cast=Cast.WIDEST)

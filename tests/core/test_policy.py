@@ -324,7 +324,8 @@ def test_a_region_on_one_device_type_leaves_an_outer_region_on_another_alone():
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: autocast(ampkit.float16), DTypeError, r"autocast\(dtype=...\)"),
+        (lambda: autocast(ampkit.float16), DTypeError, r"autocast\(dtype=..., "),
+        (lambda: autocast(True), DTypeError, r", enabled=...\)"),
         (lambda: autocast(policy="float16"), ArgumentError, "a Policy"),
         (lambda: autocast(dtype="float16", policy=Policy("float16")), ArgumentError, "no dtype beside it"),
         (lambda: autocast("cpu")(ones(2)), DTypeError, "a callable"),

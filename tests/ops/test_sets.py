@@ -113,6 +113,26 @@ def test_extremes_of_sums_of_exponentials_and_of_angles():
     assert np.isfinite(zero.grad.array).all()
 
 
+def test_the_smaller_summand_of_logaddexp_keeps_its_digits():
+    ahead, behind = ampkit.tensor([0.0, 0.0], requires_grad=True), ampkit.tensor([-12.3, -20.1], requires_grad=True)
+    out = ops.logaddexp(ahead, behind)
+    np.testing.assert_allclose(out.tolist(), np.log1p(np.exp([-12.3, -20.1])), rtol=1e-6)
+    out.sum().backward()
+    np.testing.assert_allclose(behind.grad.tolist(), 1 / (1 + np.exp([12.3, 20.1])), rtol=1e-5)
+    high = ampkit.tensor([math.inf, math.inf], requires_grad=True)
+    ops.logaddexp(high, ampkit.tensor([math.inf, 1.0])).sum().backward()
+    assert high.grad.tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["logsumexp", "logaddexp"])
+def test_gradients_of_logarithms_of_sums_add_up_to_one_in_16_bits(name, dtype):
+    x = ampkit.tensor([[100.0], [100.5]], dtype=dtype, requires_grad=True)
+    out = ops.logsumexp(x, 0) if name == "logsumexp" else ops.logaddexp(x[0], x[1])
+    out.backward()
+    np.testing.assert_allclose(x.grad.float().reshape(-1).tolist(), 1 / (1 + np.exp([0.5, -0.5])), rtol=4e-3)
+
+
 def test_numbers_take_the_place_of_nan_and_infinity():
     odd = ampkit.tensor([NAN, math.inf, -math.inf, 2.0], dtype="float16")
     assert odd.nan_to_num().tolist() == [0.0, 65504.0, -65504.0, 2.0]
