@@ -21,7 +21,10 @@ Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
 
 
 class Device(str):
-    """A device's name, `cpu` or `cuda:1`, with PyTorch's `.type` and `.index`."""
+    """A device's name, `cpu` or `cuda:1`, with PyTorch's `.type` and `.index`; `Device("cuda", 1)` is `cuda:1`."""
+
+    def __new__(cls, type: str, index: int | None = None) -> Device:
+        return super().__new__(cls, type if index is None else f"{type}:{index}")
 
     @property
     def type(self) -> str:

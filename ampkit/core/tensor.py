@@ -46,6 +46,11 @@ class Tensor(Readable):
     __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "tag", "version")
 
     def __init__(self, array: Array, requires_grad: bool = False):
+        try:
+            array.dtype  # noqa: B018  (a list here would fail much later, far from its cause)
+        except AttributeError:
+            cure = "ampkit.tensor(values) makes a Tensor of numbers, ampkit.empty(2, 3) one of a shape"
+            raise DTypeError("Tensor", "an array", f"an object of type {type(array).__name__}", cure) from None
         self.array = array
         self.edge: Edge | None = None
         self.version: list[int] = Version((0,))

@@ -120,7 +120,7 @@ class LRScheduler:
         ArgumentError for an `epoch`: the schedule counts the real steps itself.
         """
         if epoch is not None:
-            cure = "leave it out: a schedule counts the real steps of its optimizer"
+            cure = "leave it out, and give periods in steps: a schedule counts the real steps of its optimizer"
             raise ArgumentError(f"{type(self).__name__}.step", "no epoch", repr(epoch), cure)
         if self.optimizer.schedule is not self:
             cure = "join them: SequentialLR(optimizer, [first, second], milestones=[n]), or multiply them in a LambdaLR"

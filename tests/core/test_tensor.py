@@ -31,6 +31,19 @@ def test_values_become_tensors_of_pytorch_s_dtypes(values, dtype):
     assert made.dtype.name == dtype and made.dtype.isnative
 
 
+@pytest.mark.parametrize("arguments", [([1, 2],), (2, 3), (2.0,)], ids=str)
+def test_the_class_itself_takes_arrays_alone_and_says_what_takes_numbers(arguments):
+    with pytest.raises(DTypeError, match=r"^Tensor: needs an array, got .*\nhelp: ampkit.tensor\(values\) makes"):
+        ampkit.Tensor(*arguments)
+
+
+def test_a_device_is_named_with_its_index_beside_it_too():
+    device = ampkit.device("cuda", 1)
+    assert (device, device.type, device.index) == ("cuda:1", "cuda", 1)
+    assert pickle.loads(pickle.dumps(device)) == ampkit.device(type="cuda", index=1) == device
+    assert ampkit.device("cpu").index is None
+
+
 def test_a_tensor_does_not_share_the_memory_of_its_values():
     values = np.ones(3, np.float32)
     made = ampkit.tensor(values)

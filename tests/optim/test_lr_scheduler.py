@@ -284,3 +284,18 @@ def test_a_loaded_schedule_knows_its_learning_rate_before_the_next_step():
     second.load_state_dict(scheduler.state_dict())
     assert second.get_last_lr() == [0.0625]
     assert second.state_dict() == scheduler.state_dict()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_second_schedule_begins_at_the_initial_rate_which_may_be_set_to_the_present_one(goes_on):
+    p = Parameter(np.ones(2, np.float32))
+    optimizer = optim.SGD([p], lr=1.0)
+    first = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    (p * p).sum().backward()
+    optimizer.step()
+    first.step()
+    (group,) = optimizer.param_groups
+    if goes_on:
+        group["initial_lr"] = group["lr"]
+    second = lr_scheduler.ExponentialLR(optimizer, 0.1)
+    assert second.get_last_lr() == [0.5 if goes_on else 1.0]
