@@ -8,6 +8,7 @@ kernels go to the emulator.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import operator
@@ -43,6 +44,8 @@ _OF_SCALARS = {
 }
 _OF_SCALARS |= {"nanmax", "nanmin", "count_nonzero", "repeat"}  # NumPy takes axis=0 of a scalar, CuPy does not
 _ADDED = {"int32", "int64", "uint32", "uint64", "float16", "float32", "float64"}  # what add.at adds
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 waits = [0]  # how often the host has read the device
 
 
@@ -191,8 +194,8 @@ class ndarray:
     def __reduce__(self):
         return ndarray, (self._held,)
 
-    def __dlpack__(self, **options):
-        return self._held.__dlpack__(**options)
+    def __dlpack__(self, stream=None):
+        return _lying_on(2, self._held.__dlpack__())
 
     def __dlpack_device__(self):
         return 2, 0
@@ -204,6 +207,19 @@ def _reading(name):
         return getattr(self._held, name)()
 
     return read
+
+
+def _lying_on(device, capsule):
+    """A DLPack capsule that names a type of device: 1 the host, 2 a GPU."""
+    address = _pointer(capsule, b"dltensor")
+    ctypes.c_int32.from_address(address + 8).value = device  # after the address of the data
+    return capsule
+
+
+def from_dlpack(array):
+    capsule = _lying_on(1, array.__dlpack__(stream=0))
+    host = types.SimpleNamespace(__dlpack__=lambda **options: capsule, __dlpack_device__=lambda: (1, 0))
+    return ndarray(np.from_dlpack(host))
 
 
 def _binary(ufunc, swapped):
