@@ -1,7 +1,7 @@
 """DLPack in and out: the same memory in another library, without a copy (dmlc/dlpack, dlpack.h, version 0.8).
 
-NumPy speaks DLPack for its own formats, CuPy for what lies on a GPU. NumPy knows no bfloat16, so a bfloat16 array travels as 16-bit integers whose
-type code is rewritten in the capsule.
+NumPy speaks DLPack for its own formats, CuPy for what lies on a GPU. NumPy knows no bfloat16, so a bfloat16 array
+travels as 16-bit integers whose type code is rewritten in the capsule.
 """
 
 from __future__ import annotations

@@ -401,13 +401,19 @@ def _wrapped(found, out=None):
 # the module's functions
 
 
+def _brought(values, order):
+    """The order in memory of what comes from the host: CuPy keeps no other than C's and Fortran's."""
+    fortran = isinstance(values, np.ndarray) and values.flags.fnc
+    return ("F" if fortran else "C") if order in "AK" and not isinstance(values, ndarray) else order
+
+
 def asarray(values, dtype=None, order=None, *, copy=None, blocking=False):
     if not isinstance(values, ndarray):
         _refuse_recording("a copy from the host")
     elif copy or (dtype is not None and dtype != values.dtype):
         return values.astype(dtype or values.dtype, order or "K")
     return (
-        ndarray(np.array(_opened(values), dtype, order=order or "K"))
+        ndarray(np.array(_opened(values), dtype, order=_brought(values, order or "K")))
         if copy or not isinstance(values, ndarray) or (dtype is not None and dtype != values.dtype)
         else values
     )
