@@ -43,6 +43,8 @@ _OF_SCALARS = {
     "nansum",
 }
 _OF_SCALARS |= {"nanmax", "nanmin", "count_nonzero", "repeat"}  # NumPy takes axis=0 of a scalar, CuPy does not
+_SORTING = {"argmax", "argmin", "sort", "argsort", "cumsum", "cumprod", "unique", "isin", "median"}
+_WIDENING = {"where", "tril", "triu", "round"}  # have no bfloat16, and answer in float32
 _ADDED = {"int32", "int64", "uint32", "uint64", "float16", "float32", "float64"}  # what add.at adds
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -101,12 +103,14 @@ class ndarray:
             kwargs["constant_values"].__array__()
         if name in ("nonzero", "unique", "flatnonzero", "argwhere", "array_equal"):
             _wait()
-        if name in ("argmax", "argmin", "sort", "argsort", "cumsum", "cumprod") and _is_bfloat16(args[0]):
+        if name in _SORTING and any(map(_is_bfloat16, args)):
             raise TypeError(f"{name}: CuPy has no bfloat16")
         if name in _PLAIN_RESULTS:
             return function(*_opened(args), **_opened(kwargs))
         out = kwargs.get("out")
         found = _done(function, args, kwargs, out is not None or name in _CHANGING)
+        if name in _WIDENING and _is_bfloat16(found):
+            found = found.astype(np.float32)
         return found if out is None else out
 
     # attributes
