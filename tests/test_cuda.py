@@ -194,3 +194,11 @@ def test_to_cuda_without_a_gpu_raises_once_and_moves_nothing():
     with pytest.raises(ampkit.DeviceError, match="help: "):
         layer.to("cuda")
     assert layer.weight.device == "cpu"
+
+
+@pytest.mark.parametrize("axes", [(0, 2, 3, 1), (3, 1, 0, 2), (3, 2, 1, 0)])
+def test_what_is_brought_to_the_device_lies_as_on_the_host(axes, device):
+    host = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5).transpose(axes)
+    there = ampkit.Tensor(host).to("cuda").array
+    assert there.strides == host.strides and np.array_equal(there.get(), host)
+    assert device.asarray(host[::2]).shape == host[::2].shape

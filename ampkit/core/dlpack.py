@@ -1,7 +1,7 @@
 """DLPack in and out: the same memory in another library, without a copy (dmlc/dlpack, dlpack.h, version 0.8).
 
-NumPy speaks DLPack for its own formats. It knows no bfloat16, so a bfloat16 array travels as 16-bit integers whose
-type code is rewritten in the capsule.
+NumPy speaks DLPack for its own formats, CuPy for what lies on a GPU. NumPy knows no bfloat16, so a bfloat16 array
+travels as 16-bit integers whose type code is rewritten in the capsule.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from . import dtypes
 from .errors import DTypeError, StateError
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat
+_GPU = (2, 13)  # DLDeviceType: kDLCUDA, kDLCUDAManaged
 
 
 class _Type(ctypes.Structure):
@@ -78,7 +80,8 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     low = _type_of(capsule).code == _BFLOAT
     if low:
         _type_of(capsule).code = _UINT
-    array = np.from_dlpack(_Capsule(capsule, home))
+    library: Any = backends.get(f"cuda:{home[1]}").xp if home[0] in _GPU else np  # type: ignore[attr-defined]
+    array = library.from_dlpack(_Capsule(capsule, home))
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
     tensor = Tensor(made.copy() if copy else made)

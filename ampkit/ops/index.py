@@ -155,10 +155,11 @@ def _added_at(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
 
 def grouped(meet: Any, values: Any, at: Any, shape: tuple[int, ...], nothing: Any) -> Any:
     """What `meet` makes of the values of each place, `nothing` where there is none. In log n steps, without atomics."""
-    cells, values = np.arange(int(np.prod(shape, dtype=np.int64)), like=values), values.reshape(-1)
-    if not values.size:
+    cells = np.arange(int(np.prod(shape, dtype=np.int64)), like=values)
+    keys = cells.reshape(shape)[at]
+    values, keys = np.broadcast_to(values, keys.shape).reshape(-1), keys.reshape(-1)
+    if not keys.size:
         return np.full_like(cells, nothing, values.dtype).reshape(shape)
-    keys = cells.reshape(shape)[at].reshape(-1)
     order = np.argsort(keys, kind="stable")
     keys, values, step = keys[order], values[order], 1
     while step < keys.size:  # each value takes in those before it of the same key, twice as many each time

@@ -51,7 +51,7 @@ def compared(arrays, mask, p, device, place=None):
     dtype = arrays[0].dtype
     wide = mask.astype(float64) if mask is not None and mask.dtype != np.bool_ else mask
     want, slopes, _ = computed([a.astype(float64) for a in arrays], wide, p, seed=dtype)
-    out, found, body = computed(arrays, mask, p, place or device.xp.asarray)
+    out, found, body = computed(arrays, mask, p, place or device.asarray)
     assert out.dtype == dtype
     testing.assert_close(out.numpy(force=True), want.array)
     for got, slope in zip(found, slopes, strict=True):
@@ -79,7 +79,7 @@ def test_dropout_keeps_what_the_reference_keeps(situation, dtype, gpu):
         return computed(of, None, p | {"dropout_p": 0.3}, place, seed)
 
     want, slopes, _ = after_seed(lambda a: a, [a.astype(float64) for a in arrays], dtype)
-    out, found, body = after_seed(gpu.xp.asarray)
+    out, found, body = after_seed(gpu.asarray)
     assert body == BODY
     testing.assert_close(out.numpy(force=True), want.array)
     for got, slope in zip(found, slopes, strict=True):
@@ -115,7 +115,7 @@ def test_a_query_that_may_look_nowhere_gets_zeros_and_gives_none(kind, dtype, gp
     mask = allowed if kind == "boolean" else np.where(allowed, 0, -np.inf).astype(dtype)
     arrays = drawn([(2, 4, 7, 8), (2, 2, 9, 8), (2, 2, 9, 8)], dtype)
     assert compared(arrays, mask, {"enable_gqa": True}, gpu) == BODY
-    out, (dq, *_), _ = computed(arrays, mask, {"enable_gqa": True}, gpu.xp.asarray)
+    out, (dq, *_), _ = computed(arrays, mask, {"enable_gqa": True}, gpu.asarray)
     assert not out.numpy(force=True)[0, :, 2:5].any()
     assert not dq.numpy(force=True)[0, :, 2:5].any()
 
@@ -138,7 +138,7 @@ def test_the_gradient_of_a_mask_comes_from_the_reference(gpu):
         out = ops.scaled_dot_product_attention(*tensors[:3], attn_mask=tensors[3])
         return out, grad([out], tensors, [Tensor(place(np.ones(out.shape, float16)))])
 
-    (out, found), (_, want) = gradients(gpu.xp.asarray), gradients(lambda a: a)
+    (out, found), (_, want) = gradients(gpu.asarray), gradients(lambda a: a)
     assert out.edge[0].body.name == BODY
     for got, slope in zip(found, want, strict=True):
         testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[float16])
@@ -154,8 +154,8 @@ def test_the_saved_sums_are_those_of_the_reference(dtype, gpu):
     arrays = drawn([(2, 6, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8)], dtype)
 
     def sums():
-        tensors = [Tensor(gpu.xp.asarray(a), True) for a in arrays]
-        out = ops.scaled_dot_product_attention(*tensors, attn_mask=Tensor(gpu.xp.asarray(mask)), enable_gqa=True)
+        tensors = [Tensor(gpu.asarray(a), True) for a in arrays]
+        out = ops.scaled_dot_product_attention(*tensors, attn_mask=Tensor(gpu.asarray(mask)), enable_gqa=True)
         return out.edge[0].saved.lse.get()
 
     found = sums()
@@ -166,9 +166,9 @@ def test_the_saved_sums_are_those_of_the_reference(dtype, gpu):
 
 
 def test_a_result_that_was_changed_in_place_has_no_backward_any_more(gpu):
-    tensors = [Tensor(gpu.xp.asarray(a), True) for a in drawn([(2, 3, 7, 8)] * 3, float16)]
+    tensors = [Tensor(gpu.asarray(a), True) for a in drawn([(2, 3, 7, 8)] * 3, float16)]
     out = ops.scaled_dot_product_attention(*tensors)
-    seed = Tensor(gpu.xp.asarray(np.ones(out.shape, float16)))
+    seed = Tensor(gpu.asarray(np.ones(out.shape, float16)))
     out.detach().mul_(2)
     with pytest.raises(StateError, match="changed"):
         grad([out], tensors, [seed])
@@ -178,19 +178,19 @@ def test_a_result_that_was_changed_in_place_has_no_backward_any_more(gpu):
 @pytest.mark.parametrize("kind", ["heads split off rows", "one projection", "backwards", "unaligned"])
 def test_operands_that_lie_as_they_like(kind, dtype, gpu):
     arrays = drawn([(2, 4, 10, 8)] * 3, dtype)
-    packed = gpu.xp.asarray(np.stack(arrays).transpose(1, 3, 0, 2, 4).copy())  # [N, L, 3, H, E]
+    packed = gpu.asarray(np.stack(arrays).transpose(1, 3, 0, 2, 4).copy())  # [N, L, 3, H, E]
     views = [packed[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
 
     def place(array):
         if kind == "one projection" and any(array is a for a in arrays):
             return views[[array is a for a in arrays].index(True)]
         if kind == "backwards":
-            return gpu.xp.asarray(np.ascontiguousarray(array[:, :, ::-1]))[:, :, ::-1]
+            return gpu.asarray(np.ascontiguousarray(array[:, :, ::-1]))[:, :, ::-1]
         if kind == "unaligned":
             flat = gpu.xp.empty((array.size + 1,), array.dtype)
-            flat[1:] = gpu.xp.asarray(array.ravel())
+            flat[1:] = gpu.asarray(array.ravel())
             return flat[1:].reshape(array.shape)
-        return gpu.xp.asarray(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
+        return gpu.asarray(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
 
     assert compared(arrays, None, {"is_causal": True}, gpu, place) == BODY
     if kind == "one projection":
@@ -198,11 +198,11 @@ def test_operands_that_lie_as_they_like(kind, dtype, gpu):
 
 
 def test_heads_go_back_into_their_row_without_a_copy(gpu):
-    rows = [gpu.xp.asarray(a) for a in drawn([(2, 10, 32)] * 3, float16)]
+    rows = [gpu.asarray(a) for a in drawn([(2, 10, 32)] * 3, float16)]
     tensors = [Tensor(a.reshape(2, 10, 4, 8).transpose(0, 2, 1, 3), True) for a in rows]
     out = ops.scaled_dot_product_attention(*tensors)
     assert out.array.transpose(0, 2, 1, 3).flags.c_contiguous
-    for gradient in grad([out], tensors, [Tensor(gpu.xp.asarray(np.ones(out.shape, float16)))]):
+    for gradient in grad([out], tensors, [Tensor(gpu.asarray(np.ones(out.shape, float16)))]):
         assert gradient.array.transpose(0, 2, 1, 3).flags.c_contiguous
 
 
@@ -221,7 +221,7 @@ def test_heads_go_back_into_their_row_without_a_copy(gpu):
 )
 def test_what_cudnn_is_not_asked_for_runs_the_reference(dtype, shapes, p, gpu):
     arrays = drawn(shapes, dtype)
-    out, found, body = computed(arrays, None, p, gpu.xp.asarray)
+    out, found, body = computed(arrays, None, p, gpu.asarray)
     assert body == "scaled_dot_product_attention_"
     assert not gpu.dnn.calls
     want, slopes, _ = computed(arrays, None, p)
@@ -245,9 +245,9 @@ def test_without_cudnn_the_reference_runs(gpu):
 
 
 def test_the_host_waits_for_nothing(gpu):
-    mask = gpu.xp.asarray(np.random.default_rng(3).random((7, 9)) < 0.6)
-    arrays = [gpu.xp.asarray(a) for a in drawn([(2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8)], float16)]
-    tensors, slope = [Tensor(a, True) for a in arrays], Tensor(gpu.xp.asarray(np.ones((2, 3, 7, 8), float16)))
+    mask = gpu.asarray(np.random.default_rng(3).random((7, 9)) < 0.6)
+    arrays = [gpu.asarray(a) for a in drawn([(2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8)], float16)]
+    tensors, slope = [Tensor(a, True) for a in arrays], Tensor(gpu.asarray(np.ones((2, 3, 7, 8), float16)))
     gpu.xp.waits[0] = 0
     out = ops.scaled_dot_product_attention(*tensors, attn_mask=Tensor(mask))
     grad([out], tensors, [slope])

@@ -59,7 +59,7 @@ def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5, r
 def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), room=4, relu=False):
     """The bodies against the reference in float64, of the same, rounded, values."""
     dy = [draw(x.shape, x.dtype, 5), *more]
-    found, out = norm(device.xp.asarray, x, scales, statistics, dy, asked, relu=relu)
+    found, out = norm(device.asarray, x, scales, statistics, dy, asked, relu=relu)
     double = [[None if a is None else a.astype(float64) for a in arrays] for arrays in (scales, statistics)]
     with reference_only():
         truth, _ = norm(np.asarray, x.astype(float64), *double, [d.astype(float64) for d in dy], asked, relu=relu)
@@ -109,10 +109,10 @@ def test_relu_behind_it_is_the_same_as_an_op_of_its_own(shape, lie, given, dtype
     x, scales = lie(draw(shape, dtype)), (draw(channels, float32, 1), draw(channels, float32, 2))
     compare(device, x, scales, statistics, relu=True)
     assert len(launches) == (5 if given else 6) and launches[-1] == "batch_norm_backward"
-    found, _ = norm(device.xp.asarray, x, scales, statistics, [draw(shape, dtype, 5)], relu=True)
-    y, _ = norm(device.xp.asarray, x, scales, statistics, [draw(shape, dtype, 5)])
+    found, _ = norm(device.asarray, x, scales, statistics, [draw(shape, dtype, 5)], relu=True)
+    y, _ = norm(device.asarray, x, scales, statistics, [draw(shape, dtype, 5)])
     slope = np.where(y[0] > 0, draw(shape, dtype, 5), 0)
-    apart, _ = norm(device.xp.asarray, x, scales, statistics, [slope])
+    apart, _ = norm(device.asarray, x, scales, statistics, [slope])
     for got, want in zip(found, [np.maximum(y[0], 0), *apart[1:]], strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -121,7 +121,7 @@ def test_relu_behind_it_is_the_same_as_an_op_of_its_own(shape, lie, given, dtype
 def test_nan_stays_nan_behind_relu(relu, device):
     x = draw((3, 8, 4), float32)
     x[1, 2, 3] = np.nan
-    (y, *_), _ = norm(device.xp.asarray, x, (None, None), (None, None), [x], relu=relu)
+    (y, *_), _ = norm(device.asarray, x, (None, None), (None, None), [x], relu=relu)
     assert np.isnan(y).any((0, 2)).tolist() == [c == 2 for c in range(8)]
 
 
@@ -149,7 +149,7 @@ def test_channels_that_are_not_finite_or_constant_come_out_as_in_the_reference(l
     dy = draw(x.shape, dtype, 5)
     dy[0, 5, 0, 0], dy[1, 6, 0, 0] = np.nan, np.inf
     scales = np.linspace(1, 2, 8).astype(np.float32), None
-    found, _ = norm(device.xp.asarray, lie(x), scales, (None, None), [dy])
+    found, _ = norm(device.asarray, lie(x), scales, (None, None), [dy])
     with reference_only():
         truth, _ = norm(np.asarray, x, scales, (None, None), [dy])
     for got, want in zip(found[3:], truth[3:], strict=True):  # infinity minus infinity, or not, as the sums run
@@ -164,14 +164,14 @@ def test_channels_that_are_not_finite_or_constant_come_out_as_in_the_reference(l
 
 @DTYPES
 def test_images_that_lie_anyhow_give_the_same(dtype, device):
-    held = device.xp.asarray(draw((6, 9, 10, 8), dtype))
+    held = device.asarray(draw((6, 9, 10, 8), dtype))
     views = (
         held.transpose(0, 3, 1, 2),
         held.transpose(3, 2, 1, 0),
         held[:, 1:],
         held.reshape(-1)[1:4001].reshape(5, 10, 8, 10),
     )
-    dy = device.xp.asarray(draw((5, 8, 10, 10), dtype, 3))
+    dy = device.asarray(draw((5, 8, 10, 10), dtype, 3))
     for x in views:
         both = []
         for a in (x, x.copy()):
@@ -184,7 +184,7 @@ def test_images_that_lie_anyhow_give_the_same(dtype, device):
 
 
 def test_nothing_and_float64_are_left_to_the_reference(device, launches):
-    place = device.xp.asarray
+    place = device.asarray
     given = Tensor(place(np.zeros(3, np.float32))), Tensor(place(np.ones(3, np.float32)))
     ops.batch_norm(Tensor(place(draw((0, 3, 2), float32))), *given)
     ops.batch_norm(Tensor(place(draw((4, 3, 2), float64))), None, None, training=True)
@@ -199,7 +199,7 @@ def test_running_statistics_move_on_the_device_unless_the_batch_is_not_finite(de
         x = draw((3, 5, 2, 3), float32, seed)
         if bad:
             x[0, 2, 0, 0] = np.inf
-        module(Tensor(device.xp.asarray(x)))
+        module(Tensor(device.asarray(x)))
         twin(Tensor(x))
     assert launches.count("batch_norm_update") == 3 and cupy_like.waits[0] == before
     for name in ("running_mean", "running_var"):
@@ -207,15 +207,15 @@ def test_running_statistics_move_on_the_device_unless_the_batch_is_not_finite(de
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     module.eval(), twin.eval()
     np.testing.assert_allclose(
-        module(Tensor(device.xp.asarray(x))).numpy(force=True), twin(Tensor(x)).numpy(force=True), rtol=1e-5, atol=1e-6
+        module(Tensor(device.asarray(x))).numpy(force=True), twin(Tensor(x)).numpy(force=True), rtol=1e-5, atol=1e-6
     )
 
 
 def test_gradients_of_parameters_are_left_where_the_optimizer_wants_them(device, monkeypatch):
-    weight, bias = (Parameter(Tensor(device.xp.asarray(draw((8,), float32, i)))) for i in range(2))
+    weight, bias = (Parameter(Tensor(device.asarray(draw((8,), float32, i)))) for i in range(2))
     optimizer = optim.SGD([weight, bias], lr=0.1)
     rooms = [id(weight.room), id(bias.room)]
-    out = ops.batch_norm(Tensor(device.xp.asarray(draw((4, 8), float16))), None, None, weight, bias, training=True)
+    out = ops.batch_norm(Tensor(device.asarray(draw((4, 8), float16))), None, None, weight, bias, training=True)
     taken = []
     monkeypatch.setattr(Parameter, "accumulate", lambda self, gradient, tag=None: taken.append(id(gradient)))
     out.sum().backward()
@@ -229,9 +229,7 @@ def test_the_order_of_threads_changes_no_bit(lie, device):
         for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
             with emulator.threads(order):
                 runs.append(
-                    norm(device.xp.asarray, lie(draw(shape, float32)), scales, (None, None), [draw(shape, float32, 5)])[
-                        0
-                    ]
+                    norm(device.asarray, lie(draw(shape, float32)), scales, (None, None), [draw(shape, float32, 5)])[0]
                 )
         for first, *others in zip(*runs, strict=True):
             for other in others:

@@ -72,7 +72,7 @@ def computed(name, arrays, p, place=lambda array: array, needs=(True, True, True
 def compared(name, arrays, p, device, dtype, place=None):
     truth = [a.astype(float64) for a in arrays]
     want, slopes, _ = computed(name, truth, p)
-    out, found, body = computed(name, arrays, p, place or device.xp.asarray)
+    out, found, body = computed(name, arrays, p, place or device.asarray)
     testing.assert_close(out.numpy(force=True), want.array)
     for got, slope in zip(found, slopes, strict=True):
         assert got.dtype == dtype
@@ -134,7 +134,7 @@ def test_float32_is_rounded_to_tf32_only_where_that_is_asked_for(word, exact, gp
     arrays = drawn(name, x, w, p, float32)
     set_float32_matmul_precision(word)
     try:
-        out, found, _ = computed(name, arrays, p, gpu.xp.asarray)
+        out, found, _ = computed(name, arrays, p, gpu.asarray)
     finally:
         set_float32_matmul_precision("highest")
     want, slopes, _ = computed(name, [a.astype(float64) for a in arrays], p)
@@ -150,7 +150,7 @@ def test_a_chain_turns_nothing_but_its_first_images(gpu, monkeypatch):
     monkeypatch.setattr(conv, "channels_last", watching(conv.channels_last, turns))
     generator = np.random.default_rng(0)
     x, *weights = (
-        Tensor(gpu.xp.asarray(generator.normal(size=s).astype(float16)), True)
+        Tensor(gpu.asarray(generator.normal(size=s).astype(float16)), True)
         for s in ((2, 8, 6, 6), (16, 8, 3, 3), (16, 16, 3, 3), (8, 16, 1, 1))
     )
     first = ops.conv2d(x, weights[0], padding=1)
@@ -163,7 +163,7 @@ def test_a_chain_turns_nothing_but_its_first_images(gpu, monkeypatch):
     assert turns == [(2, 8, 6, 6), (16, 8, 3, 3), (2, 16, 6, 6), (16, 16, 3, 3), (2, 16, 6, 6), (2, 8, 6, 6)]
 
     turns.clear()
-    seed = Tensor(gpu.xp.asarray(channels_last(generator.normal(size=third.shape).astype(float16))))
+    seed = Tensor(gpu.asarray(channels_last(generator.normal(size=third.shape).astype(float16))))
     grad([third], [x, *weights], [seed])
     data = [addresses for name, addresses in gpu.dnn.calls if name == "conv_data"]
     assert data[0][0] == seed.array.data.ptr
@@ -185,16 +185,16 @@ def test_images_that_lie_otherwise(kind, dtype, gpu):
 
     def place(array):
         if array.ndim < 4:
-            return gpu.xp.asarray(array)
+            return gpu.asarray(array)
         if kind == "channels last":
-            return gpu.xp.asarray(channels_last(array))
+            return gpu.asarray(channels_last(array))
         if kind == "every other":
-            return gpu.xp.asarray(np.repeat(array, 2, axis=3))[:, :, :, ::2]
+            return gpu.asarray(np.repeat(array, 2, axis=3))[:, :, :, ::2]
         if kind == "backwards":
-            return gpu.xp.asarray(np.ascontiguousarray(array[:, :, ::-1]))[:, :, ::-1]
+            return gpu.asarray(np.ascontiguousarray(array[:, :, ::-1]))[:, :, ::-1]
         flat, last = gpu.xp.empty((array.size + 1,), array.dtype), kind.startswith("channels last")
         array = array.transpose(0, 2, 3, 1) if last else array
-        flat[1:] = gpu.xp.asarray(array.ravel())
+        flat[1:] = gpu.asarray(array.ravel())
         shifted = flat[1:].reshape(array.shape)
         return shifted.transpose(0, 3, 1, 2) if last else shifted
 
@@ -205,7 +205,7 @@ def test_images_that_lie_otherwise(kind, dtype, gpu):
 def test_gradients_of_some_inputs_alone(needs, gpu):
     name, x, w, p = SITUATIONS[0]
     arrays = drawn(name, x, w, p, float32)
-    _, found, _ = computed(name, arrays, p, gpu.xp.asarray, needs)
+    _, found, _ = computed(name, arrays, p, gpu.asarray, needs)
     _, want, _ = computed(name, arrays, p, needs=needs)
     for got, slope in zip(found, want, strict=True):
         testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[float32])
@@ -218,7 +218,7 @@ def test_a_bias_is_added_before_the_one_rounding(name, gpu):
     weight = np.zeros((8, 8, 1, 1), float16)
     weight[0, :3, 0, 0], weight[0, 0, 0, 0] = 0.5, 2048
     weight = weight.swapaxes(0, 1) if name == "conv_transpose2d" else weight
-    tensors = [Tensor(gpu.xp.asarray(a)) for a in (ones, np.ascontiguousarray(weight), np.full(8, 0.25, float16))]
+    tensors = [Tensor(gpu.asarray(a)) for a in (ones, np.ascontiguousarray(weight), np.full(8, 0.25, float16))]
     assert getattr(ops, name)(*tensors).numpy(force=True)[0, 0, 0, 0] == 2050
 
 
@@ -227,14 +227,14 @@ def test_nothing_to_convolve_gives_what_the_reference_gives(shape, gpu):
     x, w = np.zeros(shape, float32), np.ones((4, shape[1], 3, 3), float32)
     with reference_only():
         want = ops.conv2d(Tensor(x), Tensor(w)).array
-    got = ops.conv2d(Tensor(gpu.xp.asarray(x)), Tensor(gpu.xp.asarray(w))).numpy(force=True)
+    got = ops.conv2d(Tensor(gpu.asarray(x)), Tensor(gpu.asarray(w))).numpy(force=True)
     np.testing.assert_array_equal(got, want)
     assert not gpu.dnn.calls
 
 
 def test_float64_runs_the_reference(gpu):
     name, x, w, p = SITUATIONS[0]
-    assert computed(name, drawn(name, x, w, p, float64), p, gpu.xp.asarray)[2] == "conv2d"
+    assert computed(name, drawn(name, x, w, p, float64), p, gpu.asarray)[2] == "conv2d"
 
 
 @DTYPES
@@ -249,11 +249,11 @@ def test_infinities_and_nan_go_where_the_reference_lets_them(dtype, gpu):
 def test_the_gradient_of_a_parameter_is_float32_and_does_not_overflow(gpu):
     from ampkit import autocast, nn
 
-    weight = nn.Parameter(gpu.xp.asarray(np.ones((8, 8, 1, 1), float32)))
-    x = Tensor(gpu.xp.asarray(np.full((4, 8, 8, 8), 300, float16)))
+    weight = nn.Parameter(gpu.asarray(np.ones((8, 8, 1, 1), float32)))
+    x = Tensor(gpu.asarray(np.full((4, 8, 8, 8), 300, float16)))
     with autocast("cuda", float16):
         out = ops.conv2d(x, weight)
-    out.backward(Tensor(gpu.xp.asarray(np.full(out.shape, 100, float16))))
+    out.backward(Tensor(gpu.asarray(np.full(out.shape, 100, float16))))
     assert weight.grad.dtype == float32
     np.testing.assert_array_equal(weight.grad.numpy(force=True), 300 * 100 * 4 * 64)
 
@@ -265,11 +265,11 @@ def test_the_float32_gradient_of_a_parameter_for_any_number_of_channels(o, c, gr
     generator = np.random.default_rng(0)
     x, w = generator.normal(size=(2, c, 6, 5)), generator.normal(size=(o, c // groups, 3, 2))
     x, w = x.astype(float16), w.astype(float16)
-    weight, truth = nn.Parameter(gpu.xp.asarray(w.astype(float32))), Tensor(w.astype(float64), True)
+    weight, truth = nn.Parameter(gpu.asarray(w.astype(float32))), Tensor(w.astype(float64), True)
     with autocast("cuda", float16):
-        out = ops.conv2d(Tensor(gpu.xp.asarray(x)), weight, groups=groups)
+        out = ops.conv2d(Tensor(gpu.asarray(x)), weight, groups=groups)
     slope = generator.normal(size=out.shape).astype(float16)
-    out.backward(Tensor(gpu.xp.asarray(slope)))
+    out.backward(Tensor(gpu.asarray(slope)))
     (want,) = grad(
         [ops.conv2d(Tensor(x.astype(float64)), truth, groups=groups)], [truth], [Tensor(slope.astype(float64))]
     )
@@ -279,7 +279,7 @@ def test_the_float32_gradient_of_a_parameter_for_any_number_of_channels(o, c, gr
 
 def test_the_host_waits_for_nothing(gpu):
     name, x, w, p = SITUATIONS[1]
-    arrays = [gpu.xp.asarray(a) for a in drawn(name, x, w, p, float16)]
+    arrays = [gpu.asarray(a) for a in drawn(name, x, w, p, float16)]
     gpu.xp.waits[0] = 0
     computed(name, arrays, p)
     assert gpu.xp.waits[0] == 0
@@ -290,7 +290,7 @@ def test_without_cudnn_the_products_are_cublaslts(device, monkeypatch):
     x, k = (rng.normal(size=shape).astype("f") for shape in ((2, 4, 6, 6), (6, 2, 3, 3)))
     monkeypatch.setattr(type(device.dnn), "trouble", lambda self: "none here")
     answers = []
-    for place in (np.asarray, device.xp.asarray):
+    for place in (np.asarray, device.asarray):
         images, kernels = Tensor(place(x), True), Tensor(place(k), True)
         out = ops.conv2d(images, kernels, padding=1, groups=2)
         out.sum().backward()

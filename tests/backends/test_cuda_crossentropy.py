@@ -48,7 +48,7 @@ def loss(name, place, x, target, weight=None, dy=None, **options):
 
 def compare(name, device, x, target, weight=None, **options):
     """The bodies against the reference in float64, of the same, rounded, values."""
-    found = loss(name, device.xp.asarray, x, target, weight, **options)
+    found = loss(name, device.asarray, x, target, weight, **options)
     dy = np.random.default_rng(9).normal(1, 1, found[0].shape).astype(found[0].dtype)
     double = None if weight is None else weight.astype(float64)
     with reference_only():
@@ -90,9 +90,9 @@ def test_labels_of_any_integer_dtype_and_one_alone(kind, device, launches):
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 def test_16_bit_scores_give_a_float32_loss_inside_autocast_and_a_16_bit_gradient(dtype, device, launches):
     values, target = draw((5, 37), dtype), labels((5,), 37)
-    x = Tensor(device.xp.asarray(values), True)
+    x = Tensor(device.asarray(values), True)
     with autocast("cuda", dtype=dtype):
-        out = ops.cross_entropy(x, Tensor(device.xp.asarray(target)))
+        out = ops.cross_entropy(x, Tensor(device.asarray(target)))
     assert out.dtype == float32 and out.node.body.name == "cross_entropy_cuda"
     slope = grad(out, x)[0]
     assert slope.dtype == dtype and launches[-1] == "cross_entropy_backward"
@@ -108,7 +108,7 @@ def test_scores_that_are_not_finite_or_huge_come_out_as_in_the_reference(dtype, 
     x[5, 7], x[6], x[7, 0] = 6e4, 0, -6e4
     target = np.array([3, 39, 5, 35, 2, 7, 1, 0, -100])
     for options in ({"reduction": "none"}, {"reduction": "none", "label_smoothing": 0.1}, {"reduction": "sum"}):
-        found = loss("cross_entropy", device.xp.asarray, x, target, **options)
+        found = loss("cross_entropy", device.asarray, x, target, **options)
         with reference_only():
             truth = loss("cross_entropy", np.asarray, x, target, **options)
         for got, want in zip(found, truth, strict=True):
@@ -130,16 +130,16 @@ def test_scores_of_images_have_their_classes_on_axis_1(reduction, shape, name, d
 
 def test_a_batch_of_ignored_labels_has_a_nan_mean_and_no_gradient(device):
     x, target = draw((3, 6), float32), np.full((3,), -100)
-    out, slope = loss("cross_entropy", device.xp.asarray, x, target)
+    out, slope = loss("cross_entropy", device.asarray, x, target)
     assert np.isnan(out) and not slope.any()
-    assert loss("cross_entropy", device.xp.asarray, x, target, reduction="sum")[0] == 0
+    assert loss("cross_entropy", device.asarray, x, target, reduction="sum")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
 def test_a_label_out_of_range_spoils_its_loss_and_is_named_later(name, device):
     for wrong in (6, -1, 10**12):
         target = np.array([0, wrong, 5])
-        out, slope = loss(name, device.xp.asarray, draw((3, 6), float32), target, reduction="none")
+        out, slope = loss(name, device.asarray, draw((3, 6), float32), target, reduction="none")
         assert np.isnan(out).tolist() == [False, True, False]
         assert np.isnan(slope).any(1).tolist() == [False, True, False]
         with pytest.raises(RangeError, match=rf"{name}: needs labels from 0 to 5 .*got {wrong} at position 1"):
@@ -147,8 +147,8 @@ def test_a_label_out_of_range_spoils_its_loss_and_is_named_later(name, device):
 
 
 def test_the_host_does_not_wait_for_the_device(device):
-    x, target = Tensor(device.xp.asarray(draw((3, 6), float32)), True), Tensor(device.xp.asarray(labels((3,), 6)))
-    seed = Tensor(device.xp.asarray(np.float32(1)))
+    x, target = Tensor(device.asarray(draw((3, 6), float32)), True), Tensor(device.asarray(labels((3,), 6)))
+    seed = Tensor(device.asarray(np.float32(1)))
     before = cupy_like.waits[0]
     grad(ops.cross_entropy(x, target), x, seed)
     assert cupy_like.waits[0] == before
@@ -156,8 +156,8 @@ def test_the_host_does_not_wait_for_the_device(device):
 
 @DTYPES
 def test_scores_that_lie_anyhow_give_the_same(dtype, device):
-    held = device.xp.asarray(draw((41, 12), dtype))
-    target = Tensor(device.xp.asarray(labels((12,), 41)))
+    held = device.asarray(draw((41, 12), dtype))
+    target = Tensor(device.asarray(labels((12,), 41)))
     for view in (held.T, held.reshape(-1)[3:447].reshape(12, 37), held.T[:, ::-1]):
         both = []
         for x in (view, view.copy()):
@@ -169,7 +169,7 @@ def test_scores_that_lie_anyhow_give_the_same(dtype, device):
 
 
 def test_what_it_is_not_for_is_left_to_the_reference(device, launches):
-    place = device.xp.asarray
+    place = device.asarray
     loss("cross_entropy", place, draw((2, 4), float64), labels((2,), 4))
     loss("cross_entropy", place, draw((0, 4), float32), labels((0,), 4), reduction="sum")
     assert not launches
@@ -188,9 +188,9 @@ def test_the_order_of_threads_changes_no_bit(device):
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
         with emulator.threads(order):
             found = loss(
-                "cross_entropy", device.xp.asarray, draw((300, 77), float32), labels((300,), 77), label_smoothing=0.1
+                "cross_entropy", device.asarray, draw((300, 77), float32), labels((300,), 77), label_smoothing=0.1
             )
-            logs = loss("nll_loss", device.xp.asarray, draw((300, 7), float32), labels((300,), 7))
+            logs = loss("nll_loss", device.asarray, draw((300, 7), float32), labels((300,), 7))
             runs.append([*found, *logs])
     for first, *others in zip(*runs, strict=True):
         for other in others:

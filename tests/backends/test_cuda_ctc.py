@@ -37,7 +37,7 @@ def loss(place, x, targets, lengths, counts, dy=None, **options):
 
 def compare(device, x, targets, lengths, counts, **options):
     """The bodies against the reference in float64, of the same, rounded, values."""
-    found = loss(device.xp.asarray, x, targets, lengths, counts, **options)
+    found = loss(device.asarray, x, targets, lengths, counts, **options)
     dy = np.random.default_rng(9).normal(1, 1, found[0].shape).astype(found[0].dtype)
     with reference_only():
         truth = loss(np.asarray, x.astype(float64), targets, lengths, counts, dy.astype(float64), **options)
@@ -64,7 +64,7 @@ def test_a_target_that_does_not_fit_its_frames_costs_infinity_or_nothing(zero, d
     x[:, 0, 2] = -np.inf  # a class that the first sequence needs, and never says
     counts, lengths = [4, 3, 2], [9, 4, 7]  # of the second, three equal labels need five frames
     compare(device, x, LABELS, lengths, counts, reduction="none", zero_infinity=zero)
-    out, slope = loss(device.xp.asarray, x, LABELS, lengths, counts, reduction="none", zero_infinity=zero)
+    out, slope = loss(device.asarray, x, LABELS, lengths, counts, reduction="none", zero_infinity=zero)
     assert np.array_equal(np.isinf(out), [not zero] * 2 + [False])
     assert np.isfinite(slope[:, 2]).all() and np.isfinite(slope).all() == zero
     assert len(launches) == 4
@@ -78,9 +78,9 @@ def test_more_states_than_threads_and_classes_than_labels(device, launches, monk
 
 
 def test_what_it_is_not_for_is_left_to_the_reference(device, launches, monkeypatch):
-    loss(device.xp.asarray, log_probs(dtype=float64), LABELS, [9, 8, 7], [4, 3, 2])
+    loss(device.asarray, log_probs(dtype=float64), LABELS, [9, 8, 7], [4, 3, 2])
     monkeypatch.setattr(ctc, "SHARED", 100)
-    loss(device.xp.asarray, log_probs(), LABELS, [9, 8, 7], [4, 3, 2])
+    loss(device.asarray, log_probs(), LABELS, [9, 8, 7], [4, 3, 2])
     assert not launches
 
 
@@ -88,7 +88,7 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
     for wrong in (5, -3, 0):
         labels = LABELS.copy()
         labels[2, 0] = wrong
-        out, slope = loss(device.xp.asarray, log_probs(), labels, [9, 8, 7], [4, 3, 2], reduction="none")
+        out, slope = loss(device.asarray, log_probs(), labels, [9, 8, 7], [4, 3, 2], reduction="none")
         assert np.isnan(out).tolist() == [False, False, True]
         assert np.isnan(slope).any((0, 2)).tolist() == [False, False, True]
         with pytest.raises(RangeError, match=rf"ctc_loss: needs labels from 0 to 4 .*got {wrong} at \(2, 0\)"):
@@ -98,14 +98,14 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
 def test_a_length_out_of_range_reads_nothing_beyond_the_end(device, launches, monkeypatch):
     monkeypatch.setattr(device, "later", lambda arrays, then: None)  # before it is looked at
     for lengths, counts in (([9, 10**6, 7], [4, 3, 2]), ([9, 8, 7], [4, 3, 10**6]), ([-5, 8, 7], [4, 3, 2])):
-        out, slope = loss(device.xp.asarray, log_probs(), LABELS.clip(1), lengths, counts, reduction="none")
+        out, slope = loss(device.asarray, log_probs(), LABELS.clip(1), lengths, counts, reduction="none")
         assert out.shape == (3,) and slope.shape == (9, 3, 5)
     assert len(launches) == 6
 
 
 def test_the_host_does_not_wait_for_the_device(device):
-    x, given = Tensor(device.xp.asarray(log_probs()), True), (LABELS.clip(1), [9, 8, 7], [4, 3, 2])
-    given, seed = [Tensor(device.xp.asarray(np.asarray(a))) for a in given], Tensor(device.xp.asarray(np.float32(1)))
+    x, given = Tensor(device.asarray(log_probs()), True), (LABELS.clip(1), [9, 8, 7], [4, 3, 2])
+    given, seed = [Tensor(device.asarray(np.asarray(a))) for a in given], Tensor(device.asarray(np.float32(1)))
     before = cupy_like.waits[0]
     grad(ops.ctc_loss(x, *given), x, seed)
     grad(ops.ctc_loss(x, given[0].reshape(-1)[:9], *given[1:]), x, seed)
@@ -118,7 +118,7 @@ def test_the_order_of_threads_changes_no_bit(device):
     x, runs = log_probs(40, 3, 5), []
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
         with emulator.threads(order):
-            runs.append(loss(device.xp.asarray, x, np.tile(LABELS[:, :3], 5), [40, 38, 30], [15, 11, 14]))
+            runs.append(loss(device.asarray, x, np.tile(LABELS[:, :3], 5), [40, 38, 30], [15, 11, 14]))
     for first, *others in zip(*runs, strict=True):
         for other in others:
             np.testing.assert_array_equal(first, other)

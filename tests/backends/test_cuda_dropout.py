@@ -37,7 +37,7 @@ def drop(place, x, dy, p, seed, call, shape=None):
 
 def compare(device, x, dy, *draw):
     """Bit for bit what the reference gives."""
-    found = drop(device.xp.asarray, x, dy, *draw)
+    found = drop(device.asarray, x, dy, *draw)
     with reference_only():
         truth = drop(np.asarray, x, dy, *draw)
     for got, want in zip(found, truth, strict=True):
@@ -59,7 +59,7 @@ def test_masks_answers_and_gradients_have_the_bits_of_the_reference(draws, shape
 def test_whole_channels_are_dropped_as_on_a_cpu(name, dtype, device, launches):
     x = draw((3, 5, 2, 3, 4)[: 2 + int(name[-2])], dtype)
     outs = []
-    for place in (device.xp.asarray, np.asarray):
+    for place in (device.asarray, np.asarray):
         manual_seed(3)
         point = Tensor(place(x), True)
         out = getattr(ops, name)(point, 0.4)
@@ -79,8 +79,8 @@ def test_nan_and_infinity_stay(dtype, device):
 
 @DTYPES
 def test_arrays_that_lie_anyhow_give_the_same(dtype, device):
-    held = device.xp.asarray(draw((34, 33), dtype))
-    dy = device.xp.asarray(draw((33, 34), dtype, 1))
+    held = device.asarray(draw((34, 33), dtype))
+    dy = device.asarray(draw((33, 34), dtype, 1))
     for x, slope in ((held.T, dy), (held.reshape(-1)[1:1089].reshape(32, 34), dy[1:]), (held[::2, 1:], dy.T[:17, 1:])):
         twins = x.copy().get(), slope.copy().get()
         found = drop(lambda a: a, x, slope, 0.3, 5, 6)
@@ -97,16 +97,16 @@ def test_nothing_and_float64_are_left_to_the_reference(device, launches):
 
 def test_a_recorded_step_draws_from_where_the_launch_says(device):
     x = draw((5, 33), float32)
-    draws = device.xp.asarray(np.array([11, 40], np.uint64))
+    draws = device.asarray(np.array([11, 40], np.uint64))
     device.recording = SimpleNamespace(seed=11, first=7, draws=draws)
-    point = Tensor(device.xp.asarray(x))
+    point = Tensor(device.asarray(x))
     found = [dropout_(point, 0.5, seed, call).numpy(force=True) for seed, call in ((11, 7), (11, 9), (12, 9))]
     wants = [dropout_(Tensor(x), 0.5, seed, call).numpy() for seed, call in ((11, 40), (11, 42), (12, 9))]
     np.testing.assert_array_equal(found, wants)
 
 
 def test_the_host_does_not_wait_for_the_device(device):
-    x = Tensor(device.xp.asarray(draw((5, 33), float32)), True)
+    x = Tensor(device.asarray(draw((5, 33), float32)), True)
     before = cupy_like.waits[0]
     grad(ops.dropout(x, 0.5), x, x.detach())
     assert cupy_like.waits[0] == before
@@ -116,8 +116,8 @@ def test_the_order_of_threads_changes_no_bit(device):
     runs = []
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
         with emulator.threads(order):
-            runs.append(drop(device.xp.asarray, draw((70, 70), float16), draw((70, 70), float16, 1), 0.5, 1, 2))
-            runs[-1] += drop(device.xp.asarray, draw((70, 70), float16), draw((70, 70), float16, 1), 0.5, 1, 2, (70, 1))
+            runs.append(drop(device.asarray, draw((70, 70), float16), draw((70, 70), float16, 1), 0.5, 1, 2))
+            runs[-1] += drop(device.asarray, draw((70, 70), float16), draw((70, 70), float16, 1), 0.5, 1, 2, (70, 1))
     for first, *others in zip(*runs, strict=True):
         for other in others:
             np.testing.assert_array_equal(first, other)

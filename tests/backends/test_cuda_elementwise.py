@@ -46,7 +46,7 @@ def _values(dtype, *shape, seed=0, ends=False):
 
 def _run(function, arrays, device, place=None):
     """The result and the gradients with respect to float arrays, on the device."""
-    place = place or device.xp.asarray
+    place = place or device.asarray
     tensors = [Tensor(place(a), a.dtype.kind != "b") for a in arrays]
     with quietly():
         out = function(*tensors)
@@ -54,7 +54,7 @@ def _run(function, arrays, device, place=None):
         if not out.requires_grad:
             return [out.array]
         seed = np.random.default_rng(9).normal(size=out.shape).astype(out.dtype)
-        slopes = grad(out, points, Tensor(device.xp.asarray(seed)), allow_unused=True)
+        slopes = grad(out, points, Tensor(device.asarray(seed)), allow_unused=True)
     return [out.array, *(None if s is None else s.array for s in slopes)]
 
 
@@ -240,7 +240,7 @@ def test_a_cast_rounds_to_the_nearest_and_keeps_the_order_of_memory(source, targ
         x = np.concatenate([special, np.random.default_rng(0).normal(size=500 - len(special))]).astype(source)
         x = x.reshape(2, 5, 25, 2).transpose(0, 3, 1, 2)
         want = x.astype(target)
-        got = device.cast(device.xp.asarray(x), target)
+        got = device.cast(device.asarray(x), target)
     np.testing.assert_array_equal(_wide(got.get("K")), _wide(want))
     assert got.strides == want.strides and got.dtype == target
     assert launched == ([] if float64 in (source, target) else ["map_forward<Copy>"])
@@ -249,12 +249,12 @@ def test_a_cast_rounds_to_the_nearest_and_keeps_the_order_of_memory(source, targ
 def test_a_cast_of_every_16_bit_number_is_exact(device):
     for dtype in (float16, bfloat16):
         every = np.arange(65536, dtype=np.uint16).view(dtype)
-        np.testing.assert_array_equal(device.cast(device.xp.asarray(every), float32).get(), every.astype(float32))
+        np.testing.assert_array_equal(device.cast(device.asarray(every), float32).get(), every.astype(float32))
 
 
 @pytest.mark.parametrize(("held", "other"), [*itertools.product(DTYPES, DTYPES)], ids=lambda d: d.name)
 def test_the_sum_of_two_gradients_is_like_the_first(held, other, device, launched):
-    a, b = (device.xp.asarray(_values(d, 3, 50, seed=i)) for i, d in enumerate((held, other)))
+    a, b = (device.asarray(_values(d, 3, 50, seed=i)) for i, d in enumerate((held, other)))
     got, want = adding.sum_of_two(a, b), adding.sum_of_two.reference.run(a, b)
     assert got.dtype == held and launched[0] == "map_forward<Add>"
     np.testing.assert_array_equal(got.get(), want.get())
@@ -262,7 +262,7 @@ def test_the_sum_of_two_gradients_is_like_the_first(held, other, device, launche
 
 def test_float64_and_integers_run_the_references(device, launched):
     _agree(lambda x: ops.exp(x) * 2 + ops.maximum(x, 0), [_values(float64, 20)], device)
-    whole = Tensor(device.xp.asarray(np.arange(5)))
+    whole = Tensor(device.asarray(np.arange(5)))
     assert (whole + whole * 2 - 1).numpy(force=True).tolist() == [-1, 2, 5, 8, 11]
     assert not launched
 
@@ -346,14 +346,14 @@ def test_a_broadcast_gradient_is_read_without_a_copy_and_rounded_once(device, la
     want = (seed.astype(float64) * x.astype(float64)).sum(0)
     np.testing.assert_array_equal(slope.get(), want.astype(float32).astype(bfloat16))
     launched.clear()
-    t = Tensor(device.xp.asarray(x), True)
+    t = Tensor(device.asarray(x), True)
     (found,) = grad(ops.exp(t).sum(), t)
     assert found.shape == x.shape and "map_backward<Exp>" in launched
 
 
 def test_the_result_lies_as_the_operand_does(device):
     images = np.asarray(_values(float16, 2, 6, 7, 8)).transpose(0, 3, 1, 2)
-    bias = Tensor(device.xp.asarray(np.ones((8, 1, 1), float16)))
+    bias = Tensor(device.asarray(np.ones((8, 1, 1), float16)))
     for x, other in ((images, bias), (images[:, :, ::2], bias), (images.transpose(1, 0, 3, 2), 2)):
         there = Tensor(device.xp.ndarray(x), True)
         seed = Tensor(device.xp.ndarray(x))
@@ -406,7 +406,7 @@ def test_the_order_of_threads_changes_no_bit(dtypes, device):
 
 
 def test_shapes_that_do_not_broadcast_are_told(device):
-    x, y = (Tensor(device.xp.asarray(_values(float32, n))) for n in (3, 4))
+    x, y = (Tensor(device.asarray(_values(float32, n))) for n in (3, 4))
     with pytest.raises(Exception, match="shapes that broadcast"):
         x + y
 

@@ -45,8 +45,8 @@ def launches(monkeypatch):
 
 def _gradient(device, index, rows, slopes, padding=None):
     table = Tensor(device.xp.zeros((rows, slopes.shape[-1]), slopes.dtype), requires_grad=True)
-    out = ops.embedding(Tensor(device.xp.asarray(index)), table, padding)
-    return grad(out, [table], Tensor(device.xp.asarray(slopes)))[0]
+    out = ops.embedding(Tensor(device.asarray(index)), table, padding)
+    return grad(out, [table], Tensor(device.asarray(slopes)))[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -55,7 +55,7 @@ def _gradient(device, index, rows, slopes, padding=None):
 def test_rows_are_copied(name, width, dtype, device, launches):
     rows, index = INDICES[name]
     table = np.random.default_rng(1).standard_normal((rows, width)).astype(dtype)
-    got = ops.embedding(Tensor(device.xp.asarray(index)), Tensor(device.xp.asarray(table)))
+    got = ops.embedding(Tensor(device.asarray(index)), Tensor(device.asarray(table)))
     assert len(launches) == 1
     np.testing.assert_array_equal(got.numpy(), table[index])
 
@@ -80,9 +80,9 @@ def test_a_parameter_receives_its_gradient_in_float32_from_16_bits(device, launc
     layer = nn.Embedding(11, 16).to("cuda").to(dtype=bfloat16)
     index = np.random.default_rng(0).integers(0, 11, 40)
     with autocast(dtype=float16):
-        out = layer(Tensor(device.xp.asarray(index)))
+        out = layer(Tensor(device.asarray(index)))
     slopes = np.random.default_rng(1).standard_normal((40, 16)).astype(bfloat16)
-    out.backward(Tensor(device.xp.asarray(slopes)))
+    out.backward(Tensor(device.asarray(slopes)))
     want = np.zeros((11, 16), np.float32)
     np.add.at(want, index, slopes.astype(np.float32))
     assert "segment_sums<__nv_bfloat16, float>" in launches
@@ -101,7 +101,7 @@ def test_the_order_of_threads_changes_no_bit(device):
 
 def test_keys_are_sorted_and_equal_ones_stay_in_order(device):
     keys = np.random.default_rng(0).integers(-3, 1000, 5000)
-    order = segments.ordered(device.xp.asarray(keys), 900, 17)
+    order = segments.ordered(device.asarray(keys), 900, 17)
     known = np.where((keys < 0) | (keys >= 900) | (keys == 17), 900, keys)
     np.testing.assert_array_equal(order.places.get(), np.argsort(known, kind="stable"))
     np.testing.assert_array_equal(order.keys.get(), np.sort(known))
@@ -134,8 +134,8 @@ def test_the_host_reads_nothing(device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_index_outside_the_table_gives_nan_and_an_error_later(dtype, device):
-    table = Tensor(device.xp.asarray(np.ones((3, 8), dtype)))
-    out = ops.embedding(Tensor(device.xp.asarray(np.array([0, 3, -1, 2]))), table)
+    table = Tensor(device.asarray(np.ones((3, 8), dtype)))
+    out = ops.embedding(Tensor(device.asarray(np.array([0, 3, -1, 2]))), table)
     assert np.isnan(out.array.get().astype(float)).any(1).tolist() == [False, True, True, False]
     with pytest.raises(RangeError, match="3 at position 1"):
         device.settle()

@@ -40,17 +40,17 @@ def launches(monkeypatch):
 
 
 def _placed(device, part):
-    return Tensor(device.xp.asarray(part)) if isinstance(part, np.ndarray) else part
+    return Tensor(device.asarray(part)) if isinstance(part, np.ndarray) else part
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", PICKS)
 def test_what_was_picked_more_than_once_adds_up(name, dtype, device, launches):
     shape, index = PICKS[name]
-    x = Tensor(device.xp.asarray(np.zeros(shape, dtype)), requires_grad=True)
+    x = Tensor(device.asarray(np.zeros(shape, dtype)), requires_grad=True)
     out = x[tuple(_placed(device, part) for part in index)]
     seed = np.random.default_rng(1).normal(size=out.shape).astype(dtype)
-    (found,) = grad(out, [x], Tensor(device.xp.asarray(seed)))
+    (found,) = grad(out, [x], Tensor(device.asarray(seed)))
     want = np.zeros(shape)
     np.add.at(want, index, seed.astype(float))
     assert "segment_sums<float, float>" in launches
@@ -62,13 +62,13 @@ def test_what_was_picked_more_than_once_adds_up(name, dtype, device, launches):
 def test_slices_are_copied_and_their_gradients_added(dim, dtype, device, launches):
     values = np.random.default_rng(0).integers(0, 50, (5, 6, 8)).astype(dtype)
     index = np.random.default_rng(1).integers(0, 5, 12)
-    x = Tensor(device.xp.asarray(values), requires_grad=dtype in DTYPES)
-    out = ops.index_select(x, dim, Tensor(device.xp.asarray(index)))
+    x = Tensor(device.asarray(values), requires_grad=dtype in DTYPES)
+    out = ops.index_select(x, dim, Tensor(device.asarray(index)))
     assert len(launches) == 1
     np.testing.assert_array_equal(out.numpy(force=True), np.take(values, index, dim))
     if dtype in DTYPES:
         seed = np.random.default_rng(1).normal(size=out.shape).astype(dtype)
-        (found,) = grad(out, [x], Tensor(device.xp.asarray(seed)))
+        (found,) = grad(out, [x], Tensor(device.asarray(seed)))
         want = np.zeros(values.shape)
         np.add.at(np.moveaxis(want, dim, 0), index, np.moveaxis(seed.astype(float), dim, 0))
         assert_close(found, want, GRADIENT_TOLERANCE[dtype])
@@ -77,15 +77,15 @@ def test_slices_are_copied_and_their_gradients_added(dim, dtype, device, launche
 def test_gather_and_scatter_add_undo_each_other_in_a_fixed_order(device, launches):
     rng = np.random.default_rng(0)
     values, index = rng.normal(size=(6, 7)).astype(np.float32), rng.integers(0, 6, (6, 7))
-    at = Tensor(device.xp.asarray(index))
+    at = Tensor(device.asarray(index))
     want = np.zeros((6, 7))
     np.add.at(want, (index, np.arange(7)), values.astype(float))
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
         with emulator.threads(how):
-            x = Tensor(device.xp.asarray(np.zeros((6, 7), np.float32)), requires_grad=True)
-            slope = grad(ops.gather(x, 0, at), [x], Tensor(device.xp.asarray(values)))[0].numpy()
-            added = ops.scatter_add(x.detach(), 0, at, Tensor(device.xp.asarray(values))).numpy()
+            x = Tensor(device.asarray(np.zeros((6, 7), np.float32)), requires_grad=True)
+            slope = grad(ops.gather(x, 0, at), [x], Tensor(device.asarray(values)))[0].numpy()
+            added = ops.scatter_add(x.detach(), 0, at, Tensor(device.asarray(values))).numpy()
             found.append(slope.tobytes() + added.tobytes())
     assert found[0] == found[1] == found[2]
     assert_close(slope, want, GRADIENT_TOLERANCE[float32])
@@ -94,9 +94,9 @@ def test_gather_and_scatter_add_undo_each_other_in_a_fixed_order(device, launche
 
 
 def test_masks_and_parts_of_axes_run_the_reference(device, launches):
-    x = Tensor(device.xp.asarray(np.ones((4, 6), np.float32)), requires_grad=True)
-    rows, mask = Tensor(device.xp.asarray(np.array([0, 0, 3]))), np.arange(24).reshape(4, 6) % 2 == 0
-    for index in ((rows, slice(1, 3)), (Tensor(device.xp.asarray(mask)),)):
+    x = Tensor(device.asarray(np.ones((4, 6), np.float32)), requires_grad=True)
+    rows, mask = Tensor(device.asarray(np.array([0, 0, 3]))), np.arange(24).reshape(4, 6) % 2 == 0
+    for index in ((rows, slice(1, 3)), (Tensor(device.asarray(mask)),)):
         out = x[index]
         (found,) = grad(out, [x], Tensor(device.xp.zeros(out.shape, np.float32) + 1))
         want = np.zeros((4, 6), np.float32)

@@ -38,7 +38,7 @@ def norm(kind, place, arrays, dy, asked=(True, True, True)):
 
 def compare(kind, device, arrays, dy, asked=(True, True, True), room=4):
     """The bodies against the reference in float64, of the same, rounded, values."""
-    found = norm(kind, device.xp.asarray, arrays, dy, asked)
+    found = norm(kind, device.asarray, arrays, dy, asked)
     doubles = [a.astype(float64) if isinstance(a, np.ndarray) else a for a in arrays]
     with reference_only():
         truth = norm(kind, np.asarray, doubles, dy.astype(found[0].dtype).astype(float64), asked)
@@ -60,8 +60,8 @@ def test_rows_and_their_gradients_are_those_of_float64(kind, cols, dtype, device
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
 def test_16_bit_rows_with_float32_parameters_answer_in_float32_inside_autocast(kind, dtype, cols, device, launches):
-    x = Tensor(device.xp.asarray(draw((5, cols), dtype)), True)
-    weight = Parameter(Tensor(device.xp.asarray(draw((cols,), float32, 1))))
+    x = Tensor(device.asarray(draw((5, cols), dtype)), True)
+    weight = Parameter(Tensor(device.asarray(draw((cols,), float32, 1))))
     with autocast("cuda", dtype=dtype):
         out = getattr(ops, kind)(x, cols, weight)
     assert out.dtype == float32
@@ -110,7 +110,7 @@ def test_rows_that_are_not_finite_zero_or_constant_come_out_as_in_the_reference(
     values[1, 3], values[2, 0], values[3, 31], values[4], values[5], values[6] = np.nan, np.inf, -np.inf, 0, 3, 1e4
     dy[7, 5], dy[8, 1] = np.nan, np.inf
     arrays = [values, np.linspace(1, 2, 32).astype(dtype), None, 1 if kind == "group_norm" else 32]
-    found = norm(kind, device.xp.asarray, arrays, dy)
+    found = norm(kind, device.asarray, arrays, dy)
     with reference_only():
         truth = norm(kind, np.asarray, arrays, dy)
     for got, want in zip(found, truth, strict=True):
@@ -121,7 +121,7 @@ def test_rows_that_are_not_finite_zero_or_constant_come_out_as_in_the_reference(
 def test_a_row_far_from_zero_keeps_its_digits(device):
     for cols in (64, 1000, 3000, 9000, 300 + 1):
         arrays = [draw((3, cols), float32) + np.float32(1000), None, None, cols]
-        found = norm("layer_norm", device.xp.asarray, arrays, draw((3, cols), float32, 1))
+        found = norm("layer_norm", device.asarray, arrays, draw((3, cols), float32, 1))
         truth = norm("layer_norm", np.asarray, [arrays[0].astype(float), *arrays[1:]], draw((3, cols), float32, 1))
         for got, want in zip(found, truth, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
@@ -129,8 +129,8 @@ def test_a_row_far_from_zero_keeps_its_digits(device):
 
 @DTYPES
 def test_rows_that_lie_anyhow_are_the_same_rows(dtype, device):
-    held = device.xp.asarray(draw((24, 33), dtype))
-    weight, dy = device.xp.asarray(draw((25,), float32, 1)), device.xp.asarray(draw((33, 24), dtype, 2))
+    held = device.asarray(draw((24, 33), dtype))
+    weight, dy = device.asarray(draw((25,), float32, 1)), device.asarray(draw((33, 24), dtype, 2))
     turned, shifted, slope = held.T, held.reshape(-1)[1:769].reshape(32, 24), dy.T.copy().T
     for x, g in ((turned, slope), (shifted, slope[1:]), (held[:, ::-1][:, 9:], dy[:24])):
         for w in (weight[1:], weight[::-1][:24]):
@@ -153,7 +153,7 @@ def test_no_rows_are_left_to_the_reference(device, launches):
 
 def test_float64_is_left_to_the_reference(device, launches):
     x = draw((3, 6), float64)
-    assert ops.layer_norm(Tensor(device.xp.asarray(x)), 6).dtype == float64
+    assert ops.layer_norm(Tensor(device.asarray(x)), 6).dtype == float64
     assert not launches
 
 
@@ -181,7 +181,7 @@ def test_the_order_of_threads_changes_no_bit(device):
         runs = []
         for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
             with emulator.threads(order):
-                runs.append(norm(kind, device.xp.asarray, arrays, draw(shape, float32, 3)))
+                runs.append(norm(kind, device.asarray, arrays, draw(shape, float32, 3)))
         for first, *others in zip(*runs, strict=True):
             for other in others:
                 np.testing.assert_array_equal(first, other)
@@ -189,11 +189,11 @@ def test_the_order_of_threads_changes_no_bit(device):
 
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm", "group_norm"])
 def test_gradients_of_parameters_are_left_where_the_optimizer_wants_them(kind, device, monkeypatch):
-    weight = Parameter(Tensor(device.xp.asarray(draw((16,), float32))))
+    weight = Parameter(Tensor(device.asarray(draw((16,), float32))))
     optimizer = optim.SGD([weight], lr=0.1)
     room = weight.room
     assert room is not None and room.dtype == float32
-    x = Tensor(device.xp.asarray(draw((4, 16), float32, 1)))
+    x = Tensor(device.asarray(draw((4, 16), float32, 1)))
     out = getattr(ops, kind)(x, 4 if kind == "group_norm" else 16, weight)
     taken = []
     monkeypatch.setattr(Parameter, "accumulate", lambda self, gradient, tag=None: taken.append(gradient is room))

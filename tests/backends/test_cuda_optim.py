@@ -52,13 +52,13 @@ def flats(device, count, size, off=0):
         values = np.abs(rng.standard_normal(size + off)).astype(np.float32)
         if number < 2:
             values[7:8], values[8:9] = np.inf, np.nan
-        room[...] = device.xp.asarray(values)
+        room[...] = device.asarray(values)
         made.append(room[off:])
     return made
 
 
 def scalar(device, value, dtype=float64):
-    return device.xp.asarray(np.asarray(value, dtype))
+    return device.asarray(np.asarray(value, dtype))
 
 
 @quietly()
@@ -175,7 +175,7 @@ def test_masters_are_rounded_once_into_a_copy(device, size, off, dtype):
 def gradient(device, size, dtype, off=0, scale=1.0):
     values = (np.random.default_rng(size).standard_normal(size + off) * scale).astype(dtype)
     room = device.xp.empty((size + off,), dtype)
-    room[...] = device.xp.asarray(values)
+    room[...] = device.asarray(values)
     return room[off:]
 
 
@@ -195,7 +195,7 @@ def test_a_norm_is_that_of_float64(device, size, off, order, dtype):
 
 @pytest.mark.parametrize("order", [1.0, 2.0, math.inf])
 def test_a_norm_of_large_values_does_not_overflow_and_nan_shows(device, order):
-    values = device.xp.asarray(np.full(10_000, 3e38, np.float32))
+    values = device.asarray(np.full(10_000, 3e38, np.float32))
     assert np.isfinite(power_sum(values, order, None).get())
     for bad in (np.nan, np.inf):
         values[777] = bad
@@ -229,7 +229,7 @@ def test_a_schedule_moves_on_as_the_reference_does(device, at, real):
 
     def make():
         numbers = [scalar(device, n, np.int64) for n in (at, 5, 6 if real else 5)]
-        return (*numbers, device.xp.asarray(table), device.xp.zeros((40,), float64)), {}
+        return (*numbers, device.asarray(table), device.xp.zeros((40,), float64)), {}
 
     same(follow, make, (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED))
 

@@ -54,10 +54,10 @@ def _images(channels, size, dtype, last, batch=2):
 def _both(case, x, device):
     """The values, and the gradient for slopes that are the same each time."""
     name, _, given = CASES[case]
-    point = Tensor(device.xp.asarray(x), requires_grad=True)
+    point = Tensor(device.asarray(x), requires_grad=True)
     out = getattr(ops, name)(point, *given)
     seed = np.random.default_rng(1).normal(size=out.shape).astype(x.dtype)
-    return out, grad(out, [point], Tensor(device.xp.asarray(seed)))[0]
+    return out, grad(out, [point], Tensor(device.asarray(seed)))[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -96,11 +96,11 @@ def test_the_largest_is_nan_if_one_is_and_its_place_is_known(last, device):
     x = np.array(_images(8, (7, 7), float32, last))
     x[0, 1, 3, 3], x[1, 0, :, :], x[1, 2, 0, 0] = np.nan, -np.inf, np.inf
     x[0, 2] = np.nan
-    point = Tensor(device.xp.asarray(x), requires_grad=True)
+    point = Tensor(device.asarray(x), requires_grad=True)
 
     def run():
         best, places = ops.max_pool2d(point, 3, 2, 1, return_indices=True)
-        seed = Tensor(device.xp.asarray(np.random.default_rng(1).normal(size=best.shape).astype(np.float32)))
+        seed = Tensor(device.asarray(np.random.default_rng(1).normal(size=best.shape).astype(np.float32)))
         return best.numpy(force=True), places.numpy(), grad(best, [point], seed)[0].numpy()
 
     got = run()
@@ -120,7 +120,7 @@ def test_the_order_of_threads_changes_no_bit(case, device):
 
 
 def test_pooling_of_sequences_is_that_of_images(device, launches):
-    x = Tensor(device.xp.asarray(_images(3, (1, 9), float16, False)[:, :, 0]))
+    x = Tensor(device.asarray(_images(3, (1, 9), float16, False)[:, :, 0]))
     for layer in (nn.MaxPool1d(3, 2, 1), nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(4)):
         got = layer(x)
         with reference_only():

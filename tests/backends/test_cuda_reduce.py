@@ -74,7 +74,7 @@ def _close(got, want, dtype):
 def test_the_kernel_agrees_with_float64(name, layout, dtype, device, monkeypatch):
     values, dim = _laid_out(layout, dtype)
     axes = tuple(dim) if isinstance(dim, tuple) else dim
-    x = Tensor(device.xp.asarray(values))
+    x = Tensor(device.asarray(values))
     got, ran = _runs_body(monkeypatch, lambda: getattr(ops, name)(x, dim=dim, keepdim=True))
     assert ran
     assert got.dtype == dtype
@@ -90,7 +90,7 @@ def test_the_kernel_agrees_with_float64(name, layout, dtype, device, monkeypatch
 def test_16_bit_arrays_are_answered_in_float32_where_asked(layout, dtype, device):
     values, dim = _laid_out(layout, dtype)
     for kind, want in (("Add", np.sum), ("Largest", np.max)):
-        got = reductions.reduced(kind, device.xp.asarray(values), dim, False, float32)
+        got = reductions.reduced(kind, device.asarray(values), dim, False, float32)
         assert got.dtype == float32
         _close(got.get(), want(values.astype(float), dim), float32)
 
@@ -101,7 +101,7 @@ def test_what_is_not_finite_shows_where_numpy_shows_it(name, layout, device):
     values, dim = _laid_out(layout, float32)
     for at, bad in ((1, np.nan), (values.size // 2, np.inf), (values.size - 1, -np.inf)):
         values[np.unravel_index(at, values.shape)] = bad
-    x = Tensor(device.xp.asarray(values))
+    x = Tensor(device.asarray(values))
     with reference_only():
         want = getattr(ops, name)(x, dim=dim).numpy()
     got = getattr(ops, name)(x, dim=dim).numpy()
@@ -112,7 +112,7 @@ def test_what_is_not_finite_shows_where_numpy_shows_it(name, layout, device):
 @pytest.mark.parametrize("p", ["fro", 2, 1, float("inf"), 3])
 def test_norms(p, device):
     values, _ = _laid_out("a row of a block", float32)
-    got = ops.norm(Tensor(device.xp.asarray(values)), p, -1).numpy()
+    got = ops.norm(Tensor(device.asarray(values)), p, -1).numpy()
     _close(got, np.linalg.norm(values.astype(float), 2 if p == "fro" else p, -1), float32)
 
 
@@ -120,7 +120,7 @@ def test_norms(p, device):
 @pytest.mark.parametrize("layout", ["a row in parts", "columns in parts", "channels", "the middle", "odd columns"])
 def test_the_order_of_threads_changes_no_bit(layout, dtype, device):
     values, dim = _laid_out(layout, dtype)
-    x, found = Tensor(device.xp.asarray(values)), []
+    x, found = Tensor(device.asarray(values)), []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
         with emulator.threads(how):
             found.append(ops.sum(x, dim).numpy().tobytes() + ops.amax(x, dim).numpy().tobytes())
@@ -131,12 +131,12 @@ def test_a_long_sum_is_as_precise_as_numpys_in_pairs(device):
     values = np.random.default_rng(0).uniform(0, 1, 300_000).astype(np.float32)
     for shape, dim in (((-1,), 0), ((-1, 3), 0), ((3, -1), 1)):
         x = values.reshape(shape)
-        got, want = ops.sum(Tensor(device.xp.asarray(x)), dim).numpy(), x.sum(dim, dtype=float)
+        got, want = ops.sum(Tensor(device.asarray(x)), dim).numpy(), x.sum(dim, dtype=float)
         assert np.abs(got - want).max() / want.max() < 3e-7
 
 
 def test_arrays_with_gaps_and_without_elements_run_the_reference(device):
-    with_gaps = device.xp.asarray(np.ones((4, 6), np.float32))[:, ::2]
+    with_gaps = device.asarray(np.ones((4, 6), np.float32))[:, ::2]
     others = [device.xp.zeros(shape, dtype) for shape, dtype in (((4, 0), float32), ((2, 3), float64))]
     for x in (with_gaps, np.broadcast_to(with_gaps[:1], (4, 3)), *others):
         assert reductions.reduced("Add", x, 1, False, x.dtype) is NotImplemented
@@ -151,14 +151,14 @@ def test_a_scalar_may_be_reduced_along_its_axis(name, device):
 
 
 def test_an_unaligned_array_is_reduced_element_by_element(device):
-    room = device.xp.asarray(np.arange(8 * 17 + 1, dtype=np.float16))
+    room = device.asarray(np.arange(8 * 17 + 1, dtype=np.float16))
     for dim in (0, 1):
         got = ops.sum(Tensor(room[1:].reshape(17, 8)), dim, dtype="float32").numpy()
         np.testing.assert_array_equal(got, np.arange(1, 8 * 17 + 1, dtype=np.float32).reshape(17, 8).sum(dim))
 
 
 def test_the_host_reads_nothing(device):
-    x, before = Tensor(device.xp.asarray(np.ones((40, 600), np.float32))), device.xp.waits[0]
+    x, before = Tensor(device.asarray(np.ones((40, 600), np.float32))), device.xp.waits[0]
     for name in (*OPS, "argmax"):
         getattr(ops, name)(x, dim=-1)
     assert device.xp.waits[0] == before
@@ -166,10 +166,10 @@ def test_the_host_reads_nothing(device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_tape_sums_broadcast_axes_with_the_kernel(dtype, device, monkeypatch):
-    bias = Tensor(device.xp.asarray(np.zeros(24, dtype)), requires_grad=True)
-    x = Tensor(device.xp.asarray(np.ones((5, 7, 24), dtype)), requires_grad=True)
+    bias = Tensor(device.asarray(np.zeros(24, dtype)), requires_grad=True)
+    x = Tensor(device.asarray(np.ones((5, 7, 24), dtype)), requires_grad=True)
     slope = np.random.default_rng(0).normal(size=(5, 7, 24)).astype(dtype)
-    (found,), ran = _runs_body(monkeypatch, lambda: grad(x + bias, [bias], Tensor(device.xp.asarray(slope))))
+    (found,), ran = _runs_body(monkeypatch, lambda: grad(x + bias, [bias], Tensor(device.asarray(slope))))
     assert any("reduce_columns<Add" in name for name in ran)
     assert found.dtype == dtype
     _close(found.numpy(), slope.astype(float).sum((0, 1)), dtype)
@@ -181,7 +181,7 @@ def test_the_tape_sums_broadcast_axes_with_the_kernel(dtype, device, monkeypatch
 def test_the_first_of_the_best_is_found(shape, dim, dtype, device, monkeypatch):
     values = np.random.default_rng(0).integers(-9, 9, shape).astype(dtype)
     values.reshape(-1)[[1, 2]] = np.nan
-    x = Tensor(device.xp.asarray(values))
+    x = Tensor(device.asarray(values))
     for name in ("argmax", "argmin"):
         got, ran = _runs_body(monkeypatch, lambda name=name: getattr(ops, name)(x, dim))
         assert ran

@@ -24,7 +24,7 @@ def gradient(device, size, off=0, bad=()):
     for place, value in bad:
         values[off + place] = value
     room = device.xp.empty((size + off,), float32)
-    room[...] = device.xp.asarray(values)
+    room[...] = device.asarray(values)
     return room[off:]
 
 
@@ -45,7 +45,7 @@ def gradient(device, size, off=0, bad=()):
     ids=str,
 )
 def test_unscaling_finds_the_first_that_is_not_finite_then(device, size, bad, off, inverse):
-    by = None if inverse is None else device.xp.asarray(np.asarray(inverse, float32))
+    by = None if inverse is None else device.asarray(np.asarray(inverse, float32))
     want, truth = gradient(device, size, off, bad), device.xp.empty((CHUNK,), bool_)
     with quietly():
         first = unscale.reference.run(want, by, truth)
@@ -63,7 +63,7 @@ def test_unscaling_finds_the_first_that_is_not_finite_then(device, size, bad, of
 def test_many_blocks_share_what_is_longer_than_one_round_of_them(device, monkeypatch):
     monkeypatch.setattr(bodies, "BLOCKS", 2)
     given = gradient(device, 5 * WIDE + 3, bad=[(5 * WIDE + 1, np.nan)])
-    half = device.xp.asarray(np.asarray(0.5, float32))
+    half = device.asarray(np.asarray(0.5, float32))
     want = given.get() * np.float32(0.5)
     assert unscale(given, half, None).get() == 5 * WIDE + 1
     np.testing.assert_array_equal(given.get(), want)
@@ -81,8 +81,8 @@ def test_the_scale_moves_as_the_reference_says(device, hysteresis, overflow):
         states = []
         for run in (move_scale.reference.run, move_scale.pick("cuda").run):
             held = [np.asarray(start, float32), np.asarray(tracker, int32), np.asarray(patience, int32)]
-            state = [device.xp.asarray(h) for h in held]
-            flag = device.xp.asarray(np.asarray(overflow))
+            state = [device.asarray(h) for h in held]
+            flag = device.asarray(np.asarray(overflow))
             with quietly():
                 run(*state, flag, 2.0, 0.5, 5, hysteresis, low, high)
             states.append([s.get().item() for s in state])

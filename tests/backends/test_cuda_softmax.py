@@ -39,12 +39,12 @@ def values(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
 
 def run(op, device, x, dtype, dy=None):
     """The answer and the gradient, by whichever body takes them."""
-    point = Tensor(device.xp.asarray(x), requires_grad=True)
+    point = Tensor(device.asarray(x), requires_grad=True)
     out = OPS[op](point, -1, dtype)
     assert out.dtype == dtype
     if dy is None:
         return out.numpy(force=True)
-    seed = Tensor(device.xp.asarray(dy.astype(dtype)))
+    seed = Tensor(device.asarray(dy.astype(dtype)))
     return out.numpy(force=True), grad(out, point, seed)[0].numpy(force=True), out
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_finite_spoils_the_same_places_as_in_the_reference(op, spoil
 
 
 def test_rows_that_begin_off_a_boundary_are_read_one_by_one(device, launches):
-    held = device.xp.asarray(values((1 + 3 * 64,), float32, 0))
+    held = device.asarray(values((1 + 3 * 64,), float32, 0))
     x = held[1:].reshape(3, 64)
     out = ops.softmax(Tensor(x), -1)
     close(out.numpy(), truth("softmax", x.get()), float32, 1)
@@ -112,7 +112,7 @@ def test_rows_that_begin_off_a_boundary_are_read_one_by_one(device, launches):
 
 @pytest.mark.parametrize("what", ["float64", "another axis", "strides", "empty"])
 def test_what_the_kernels_do_not_take_runs_the_reference(what, device, launches):
-    x = device.xp.asarray(values((6, 40), float32, 0))
+    x = device.asarray(values((6, 40), float32, 0))
     array = {"float64": x.astype(float64), "strides": x.T, "empty": x[:0]}.get(what, x)
     point = Tensor(array, requires_grad=True)
     out = ops.softmax(point, 0 if what == "another axis" else -1)

@@ -8,6 +8,7 @@ kernels go to the emulator.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import operator
@@ -42,7 +43,11 @@ _OF_SCALARS = {
     "nansum",
 }
 _OF_SCALARS |= {"nanmax", "nanmin", "count_nonzero", "repeat"}  # NumPy takes axis=0 of a scalar, CuPy does not
+_SORTING = {"argmax", "argmin", "sort", "argsort", "cumsum", "cumprod", "unique", "isin", "median"}
+_WIDENING = {"where", "tril", "triu", "round"}  # have no bfloat16, and answer in float32
 _ADDED = {"int32", "int64", "uint32", "uint64", "float16", "float32", "float64"}  # what add.at adds
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 waits = [0]  # how often the host has read the device
 
 
@@ -98,12 +103,14 @@ class ndarray:
             kwargs["constant_values"].__array__()
         if name in ("nonzero", "unique", "flatnonzero", "argwhere", "array_equal"):
             _wait()
-        if name in ("argmax", "argmin", "sort", "argsort", "cumsum", "cumprod") and _is_bfloat16(args[0]):
+        if name in _SORTING and any(map(_is_bfloat16, args)):
             raise TypeError(f"{name}: CuPy has no bfloat16")
         if name in _PLAIN_RESULTS:
             return function(*_opened(args), **_opened(kwargs))
         out = kwargs.get("out")
         found = _done(function, args, kwargs, out is not None or name in _CHANGING)
+        if name in _WIDENING and _is_bfloat16(found):
+            found = found.astype(np.float32)
         return found if out is None else out
 
     # attributes
@@ -191,8 +198,8 @@ class ndarray:
     def __reduce__(self):
         return ndarray, (self._held,)
 
-    def __dlpack__(self, **options):
-        return self._held.__dlpack__(**options)
+    def __dlpack__(self, stream=None):
+        return _lying_on(2, self._held.__dlpack__())
 
     def __dlpack_device__(self):
         return 2, 0
@@ -204,6 +211,19 @@ def _reading(name):
         return getattr(self._held, name)()
 
     return read
+
+
+def _lying_on(device, capsule):
+    """A DLPack capsule that names a type of device: 1 the host, 2 a GPU."""
+    address = _pointer(capsule, b"dltensor")
+    ctypes.c_int32.from_address(address + 8).value = device  # after the address of the data
+    return capsule
+
+
+def from_dlpack(array):
+    capsule = _lying_on(1, array.__dlpack__(stream=0))
+    host = types.SimpleNamespace(__dlpack__=lambda **options: capsule, __dlpack_device__=lambda: (1, 0))
+    return ndarray(np.from_dlpack(host))
 
 
 def _binary(ufunc, swapped):
@@ -385,13 +405,19 @@ def _wrapped(found, out=None):
 # the module's functions
 
 
+def _brought(values, order):
+    """The order in memory of what comes from the host: CuPy keeps no other than C's and Fortran's."""
+    fortran = isinstance(values, np.ndarray) and values.flags.fnc
+    return ("F" if fortran else "C") if order in "AK" and not isinstance(values, ndarray) else order
+
+
 def asarray(values, dtype=None, order=None, *, copy=None, blocking=False):
     if not isinstance(values, ndarray):
         _refuse_recording("a copy from the host")
     elif copy or (dtype is not None and dtype != values.dtype):
         return values.astype(dtype or values.dtype, order or "K")
     return (
-        ndarray(np.array(_opened(values), dtype, order=order or "K"))
+        ndarray(np.array(_opened(values), dtype, order=_brought(values, order or "K")))
         if copy or not isinstance(values, ndarray) or (dtype is not None and dtype != values.dtype)
         else values
     )

@@ -61,11 +61,18 @@ class CUDA:
         return f"cuda:{array.device.id}"
 
     def asarray(self, values: Any, dtype: DType | None = None) -> Array:
+        """`values` on the device, the axes in memory as they lie on the host."""
         try:
             with self._here:
-                return self.xp.asarray(values, dtype)
+                return self._brought(values, dtype)
         except MemoryError as error:
             raise self.exhausted(error) from None
+
+    def _brought(self, values: Any, dtype: DType | None) -> Array:
+        if not isinstance(values, np.ndarray) or values.flags.c_contiguous:
+            return self.xp.asarray(values, dtype)
+        order = np.argsort([-abs(step) for step in values.strides], kind="stable")  # CuPy would keep C's order alone
+        return self.xp.asarray(values.transpose(order), dtype).transpose(np.argsort(order).tolist())
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """`values` that only the arguments of a call decide: in a recording they are copied beside it, once."""
