@@ -204,20 +204,25 @@ def grad(
     sweep = _sweep(outs, seeds, ins, create_graph, retain)
     found = [sweep.found.get((sweep.wanted or {})[_key(item.edge)]) for item in ins]
     if materialize_grads:
-        return tuple([_zeros(i) if f is None else _given(f, create_graph) for i, f in zip(ins, found, strict=True)])
+        return tuple([_zeros(i) if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
     if not allow_unused and any(f is None for f in found):
         cure = "pass allow_unused=True for None there"
         raise StateError("grad", "outputs that depend on every input", "an input that none depends on", cure)
-    return tuple([None if f is None else _given(f, create_graph) for f in found])
+    return tuple([None if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
 
 
-def _given(gradient: Any, taped: bool) -> Tensor:
-    # In memory of its own and in order, so that `view` works: broadcasting and transposing leave views behind.
+def _given(gradient: Any, item: Tensor, taped: bool) -> Tensor:
+    # In memory of its own, and in order or as `item` lies, so that `view` works on it where it does on that:
+    # broadcasting and transposing leave views behind.
     array = gradient.tensor.array if taped else gradient
-    if array.flags.c_contiguous and getattr(array.flags, "writeable", True):
+    if (array.flags.c_contiguous or _order(array) == _order(item.array)) and getattr(array.flags, "writeable", True):
         return gradient.tensor if taped else Tensor(gradient)
     edge = gradient.tensor.edge if taped else None
     return Tensor(array.copy()) if edge is None else alias(array.copy(), edge)
+
+
+def _order(array: Any) -> list[int]:
+    return sorted(range(array.ndim), key=array.strides.__getitem__)
 
 
 def _zeros(item: Tensor) -> Tensor:

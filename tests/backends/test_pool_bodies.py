@@ -105,7 +105,10 @@ def test_images_may_lie_as_they_like_and_go_on_channels_last(name, sizes, turn, 
     def run():
         y = pool(x, *sizes)
         slopes = LAYOUTS[turn](np.random.default_rng(1).integers(-3, 4, y.shape).astype(dtype))
-        return y, *grad(y, [x], Tensor(slopes))
+        seen = []  # by a hook: what `grad` returns lies as its input does
+        with x.register_hook(seen.append):
+            y.backward(Tensor(slopes))
+        return y, *seen
 
     found = run()
     with reference_only():
