@@ -99,9 +99,10 @@ class Run:
             if row is not None:
                 yield row
                 self._check(row)
-            if self.stopping or self._due():
+            stopping = self.stopping  # looked at once: Ctrl-C may come at any moment, also in these lines
+            if stopping or self._due():
                 self.save()
-            if self.stopping:
+            if stopping:
                 return
 
     def stop(self) -> None:

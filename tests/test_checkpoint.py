@@ -149,6 +149,18 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint_of_that_moment(stop_at, 
     assert [*map(without_seconds, [*rows, *onward])] == [*map(without_seconds, fit(wanted))]
 
 
+def test_a_run_that_is_stopped_while_it_looks_whether_to_save_leaves_a_checkpoint(tmp_path, monkeypatch):
+    run = fit(recipe("mlp"), tmp_path)
+
+    def stopped_meanwhile():
+        run.stop()
+        return False
+
+    monkeypatch.setattr(run, "_due", stopped_meanwhile)
+    list(run)
+    assert Checkpoints(tmp_path).last().step == run.done
+
+
 def test_the_state_of_parts_goes_on_in_a_loop_of_ones_own(tmp_path):
     def parts():
         random.manual_seed(3)
