@@ -160,7 +160,7 @@ class ndarray:
         return self._held.copy(order)
 
     def set(self, array, stream=None):
-        _refuse_recording("a copy from the host")
+        _refuse_from_host()
         self._held[...] = array
 
     def item(self):
@@ -382,6 +382,11 @@ def _refuse_recording(what):
         raise RuntimeError(f"cudaErrorStreamCaptureUnsupported: {what}")
 
 
+def _refuse_from_host():
+    if _streams[-1].recorded is not None:
+        raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")  # CuPy's own words
+
+
 class RawModule(emulator.RawModule):
     """The emulator's, whose launches can be recorded."""
 
@@ -413,7 +418,7 @@ def _brought(values, order):
 
 def asarray(values, dtype=None, order=None, *, copy=None, blocking=False):
     if not isinstance(values, ndarray):
-        _refuse_recording("a copy from the host")
+        _refuse_from_host()
     elif copy or (dtype is not None and dtype != values.dtype):
         return values.astype(dtype or values.dtype, order or "K")
     return (
