@@ -159,7 +159,7 @@ def test_dlpack_hands_over_the_same_memory(dtype):
 def test_dlpack_speaks_with_numpy_and_refuses_the_rest():
     values = np.arange(6.0).reshape(2, 3)
     assert np.shares_memory(ampkit.from_dlpack(values).array, values)
-    assert np.from_dlpack(ampkit.tensor([1.0])).tolist() == [1.0]
+    assert np.from_dlpack(ampkit.tensor([1.0], device="cpu")).tolist() == [1.0]
     with pytest.raises(DTypeError, match="__dlpack__"):
         ampkit.from_dlpack([1.0])
     with pytest.raises(StateError, match="detach"):
