@@ -12,6 +12,7 @@ from ..core.dtypes import accumulator, is_float
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
 from .axes import axis, sizes
+from .index import added_at
 
 __all__ = [
     "argwhere", "bincount", "bucketize", "isin", "nonzero", "searchsorted", "unique", "unique_consecutive",
@@ -89,7 +90,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise RangeError("bincount", "whole numbers from 0", f"{input.array.min()}")
     if weights is None:
         return Tensor(np.bincount(input.array, minlength=minlength).astype(np.int64))
-    total = np.bincount(input.array, weights.array.astype(np.float64), minlength)
+    count = max(minlength, int(input.array.max()) + 1) if input.array.size else minlength
+    total = added_at(weights.array.astype(np.float64), (input.array,), (count,))  # CuPy's bincount adds in any order
     return Tensor(total.astype(np.float32) if weights.dtype == np.float32 else total)
 
 

@@ -16,6 +16,7 @@ from .axes import axis
 from .convert import to
 from .diagonals import diagonal
 from .elementwise import sqrt
+from .index import added_at
 from .join import stack
 from .order import sort
 from .products import matmul
@@ -110,8 +111,11 @@ def histogram(
     at = np.searchsorted(edges, x, "right") - 1
     at = np.where(x == edges[-1], edges.size - 2, at)
     at = np.where((x >= edges[0]) & (x <= edges[-1]), at, edges.size - 1)  # what lies outside, into a part of its own
-    heavy = None if weight is None else weight.detach().array.reshape(-1).astype(np.float64)
-    counts = np.bincount(at, heavy, minlength=edges.size)[:-1].astype(edges.dtype)
+    if weight is None:
+        counts = np.bincount(at, minlength=edges.size)
+    else:  # CuPy's bincount adds weights in any order
+        counts = added_at(weight.detach().array.reshape(-1).astype(np.float64), (at,), (edges.size,))
+    counts = counts[:-1].astype(edges.dtype)
     if density:
         counts = counts / counts.sum() / (edges[1:] - edges[:-1])
     return Histogram(to(Tensor(counts), input.dtype), to(Tensor(edges), input.dtype))

@@ -101,6 +101,8 @@ class ndarray:
         _need_axis(name, args, kwargs, known)
         if name == "pad" and isinstance(kwargs.get("constant_values"), ndarray):
             kwargs["constant_values"].__array__()
+        if name == "bincount" and any(isinstance(given, ndarray) for given in (*args[1:2], kwargs.get("weights"))):
+            raise TypeError("bincount: CuPy adds weights in no fixed order")
         if name in ("nonzero", "unique", "flatnonzero", "argwhere", "array_equal"):
             _wait()
         if name in _SORTING and any(map(_is_bfloat16, args)):
