@@ -6,6 +6,7 @@ the model was moved to meanwhile stay.
 
 from __future__ import annotations
 
+from inspect import Signature, signature
 from typing import Any, ClassVar
 
 from ..backends import Device
@@ -27,12 +28,27 @@ class _Lazy(Module):
     waits = True
     cls_to_become: ClassVar[type[Module]]
     _found: ClassVar[str]  # the argument that is found
+    _like: ClassVar[type[Module] | None] = None  # whose arguments and defaults it has; None: those of the layer
     _ranks: ClassVar[tuple[int, ...]] = ()  # of inputs; () for any
     _options: dict[str, Any]
+    __signature__: ClassVar[Signature]
 
-    def _wait(self, **options: Any) -> None:
+    def __init_subclass__(cls) -> None:
+        # Its arguments are the layer's, in their order, but the one that is found.
+        super().__init_subclass__()
+        if "cls_to_become" in vars(cls):
+            whole = signature(cls._like or cls.cls_to_become)
+            given = [argument for name, argument in whole.parameters.items() if name != cls._found]
+            cls.__signature__ = whole.replace(parameters=given)
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        try:
+            bound = self.__signature__.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
+        bound.apply_defaults()
         Module.__init__(self)
-        self.__dict__["_options"] = options
+        self.__dict__["_options"] = bound.arguments
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.initialize_parameters(*args, **kwargs)
@@ -88,41 +104,12 @@ class LazyLinear(_Lazy, Linear):
 
     cls_to_become, _found = Linear, "in_features"
 
-    def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
-        self._wait(out_features=out_features, bias=bias, device=device, dtype=dtype)
-
     def _size_of(self, input: Tensor) -> int:
         return input.shape[-1]
 
 
 class _LazyConv(_Lazy):
     _found = "in_channels"
-
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ):
-        self._wait(
-            out_channels=out_channels,
-            kernel_size=kernel_size,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            groups=groups,
-            bias=bias,
-            padding_mode=padding_mode,
-            device=device,
-            dtype=dtype,
-        )
 
 
 class LazyConv1d(_LazyConv, Conv1d):
@@ -143,79 +130,26 @@ class LazyConv3d(_LazyConv, Conv3d):
     cls_to_become, _ranks = Conv3d, (4, 5)
 
 
-class _LazyConvTranspose(_Lazy):
-    _found = "in_channels"
-
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Any = 1,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ):
-        self._wait(
-            out_channels=out_channels,
-            kernel_size=kernel_size,
-            stride=stride,
-            padding=padding,
-            output_padding=output_padding,
-            groups=groups,
-            bias=bias,
-            dilation=dilation,
-            padding_mode=padding_mode,
-            device=device,
-            dtype=dtype,
-        )
-
-
-class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
+class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
     """A ConvTranspose1d whose in_channels are those of the first batch, [N, C, L] or [C, L]; see LazyLinear."""
 
     cls_to_become, _ranks = ConvTranspose1d, (2, 3)
 
 
-class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
+class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
     """A ConvTranspose2d whose in_channels are those of the first batch, [N, C, H, W] or [C, H, W]; see LazyLinear."""
 
     cls_to_become, _ranks = ConvTranspose2d, (3, 4)
 
 
-class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
+class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
     """A ConvTranspose3d whose in_channels are those of the first batch, [N, C, D, H, W] or one without N."""
 
     cls_to_become, _ranks = ConvTranspose3d, (4, 5)
 
 
 class _LazyNorm(_Lazy):
-    _found = "num_features"
-
-    def __init__(
-        self,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ):
-        self._wait(
-            eps=eps,
-            momentum=momentum,
-            affine=affine,
-            track_running_stats=track_running_stats,
-            device=device,
-            dtype=dtype,
-            bias=bias,
-        )
+    _found, _like = "num_features", BatchNorm1d  # of instance norms too, as PyTorch has it
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):

@@ -123,3 +123,13 @@ def test_a_first_batch_that_does_not_fit_leaves_the_layer_as_it_was():
     with pytest.raises(ValueError, match="Conv2d: needs channels that groups divides"):
         layer(ops.ones(1, 3, 4, 4))
     assert layer(ops.ones(1, 2, 4, 4)).shape == (1, 4, 3, 3)
+
+
+def test_arguments_are_those_of_the_layer_but_the_one_that_is_found():
+    with pytest.raises(TypeError, match="^LazyLinear: missing a required argument: 'out_features'"):
+        nn.LazyLinear()
+    with pytest.raises(TypeError, match="^LazyConv1d: got an unexpected keyword argument 'in_channels'"):
+        nn.LazyConv1d(4, 3, in_channels=2)
+    made = nn.LazyConv1d(4, 3, 2, bias=False)
+    made(ampkit.ones(1, 2, 9))
+    assert (made.in_channels, made.out_channels, made.stride, made.bias) == (2, 4, (2,), None)
