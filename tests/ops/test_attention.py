@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, ops, tensor
+from ampkit.backends.cpu.dnnl import multiplies
 from ampkit.core import random
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.core.tape import grad
 from ampkit.ops import attention
-from ampkit.testing import assert_close, gradcheck, gradgradcheck
+from ampkit.testing import TOLERANCE, assert_close, gradcheck, gradgradcheck
 
 RANDOM = np.random.default_rng(0)
 attend = ops.scaled_dot_product_attention
@@ -36,7 +37,10 @@ def plain(q, k, v, mask=None, scale=None):
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda d: d.name)
 def test_long_rows_agree_with_float64(dtype):
     q, k, v = (tensor(RANDOM.normal(size=(n, 8)), dtype=dtype) for n in (100, 3000, 3000))
-    assert_close(attend(q, k, v), plain(*(t.array.astype(np.float64) for t in (q, k, v))))
+    relative, absolute = TOLERANCE[dtype]
+    if dtype != float32 and multiplies(dtype):  # weights are rounded to it
+        absolute = relative / 2
+    assert_close(attend(q, k, v), plain(*(t.array.astype(np.float64) for t in (q, k, v))), (relative, absolute))
 
 
 def test_scores_beyond_the_range_of_float16_do_no_harm():
@@ -151,7 +155,7 @@ def test_dropout_draws_anew_each_call_and_the_same_after_a_seed():
 def test_no_weights_are_kept_for_the_backward():
     q, k, v = (tensor(RANDOM.normal(size=(2, 50, 4)), dtype=float16, requires_grad=True) for _ in range(3))
     saved = vars(attend(q, k, v).node.saved)
-    assert sum(a.nbytes for a in saved.values() if a is not None) <= 3 * q.nbytes + 2 * 50 * 4  # and a float32 per row
+    assert sum(getattr(a, "nbytes", 0) for a in saved.values()) <= 3 * q.nbytes + 2 * 50 * 4  # and a float32 per row
 
 
 def test_the_result_lies_in_memory_as_the_query_does():

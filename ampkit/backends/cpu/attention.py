@@ -21,7 +21,7 @@ from ...ops.attention import scaled_dot_product_attention_ as attention
 from ...ops.masks import kept
 from .device import in_format
 from .dnnl import library, multiplies
-from .formats import FORMATS, memory_order, reorder
+from .formats import FORMATS, fill, memory_order, reorder
 from .gemm import folded, multiply
 from .onednn import HostArray, empty
 from .rowwise import row_gradients, rows_of
@@ -68,13 +68,13 @@ class _Heads:
         """Softmax of a tile's scores, [heads, rows, columns]."""
         query, key = self.query[tile.heads, tile.rows], self.key[tile.heads, tile.columns]
         scores = empty((*query.shape[:2], key.shape[1]), float32)
-        _must(multiply(query, key.swapaxes(1, 2), scores, scale=self.scale))
+        _times(query, key.swapaxes(1, 2), scores, self.scale)
         if self.causal:
             hide_future(scores)
         self.mask.apply(scores, tile)
         found = rows_of(folded(scores), "softmax", self.kind)
-        _must(found is not None)
-        return found.reshape(scores.shape)  # type: ignore[union-attr]
+        assert found is not None, "`_complete` has seen it"
+        return found.reshape(scores.shape)
 
 
 def _flat(array: HostArray) -> HostArray:
@@ -87,11 +87,8 @@ def _flat(array: HostArray) -> HostArray:
     return array.reshape(-1, *array.shape[-2:])
 
 
-def _laid_like(array: HostArray, found: HostArray, dtype: DType) -> HostArray:
-    # `found` in the shape of `array`, in `dtype`, its axes in memory in the same order: heads that were split off a row
-    # go back into it without a copy.
-    order = memory_order(array)
-    found = found.reshape(*array.shape[:-1], -1)
+def _laid(found: HostArray, order: list[int], dtype: DType) -> HostArray:
+    # `found` in `dtype`, its axes in memory in `order`, an operand's: heads split off a row go back without a copy.
     if order == sorted(order):
         return in_format(found, dtype)
     home = empty([found.shape[i] for i in order], dtype).transpose(np.argsort(order))
@@ -113,8 +110,18 @@ def _complete(dtype: DType) -> bool:
     return all(steps) and back
 
 
-def _must(done: bool) -> None:
-    assert done, "oneDNN runs float32 everywhere, and 16-bit formats where `_complete` has seen it"
+def _times(first: HostArray, second: HostArray, out: HostArray, scale: float = 1.0, more: bool = False) -> None:
+    """Write scale * first @ second to `out`, or add first @ second to it."""
+    if multiply(first, second, out, scale=scale, more=more):
+        return
+    # Of 16-bit operands oneDNN does not multiply every shape.
+    wide = empty(out.shape, float32)
+    done = multiply(in_format(first, float32), in_format(second, float32), wide, scale=scale)
+    assert done, "oneDNN multiplies float32 everywhere"
+    if more:
+        out += wide
+    else:
+        fill(out, wide)
 
 
 def _heads(query: Any, key: Any, value: Any, added: Any, allowed: Any, causal: bool, scale: float | None) -> _Heads:
@@ -154,10 +161,16 @@ def attention_cpu(
         if keep is not None:
             weights = kept(weights, keep[tile])
         part = out[tile.heads, tile.rows]
-        _must(multiply(weights, a.value[tile.heads, tile.columns], part, scale=1 / (1 - dropout_p)))
+        _times(weights, a.value[tile.heads, tile.columns], part, 1 / (1 - dropout_p))
     nothing = np.empty(0, np.float32)  # the sums of rows, a statistic that this body does not keep
-    saved = Saved(query=query, key=key, value=value, added=added, allowed=allowed, lse=nothing)
-    return _laid_like(query, out, dtype), saved
+    given = query, key, value
+    # Heads that were brought together once are kept so, in place of what was given: that may go.
+    flat = zip((a.query, a.key, a.value), given, strict=True)
+    held = [x.reshape(y.shape) if (x.size, x.dtype) == (y.size, y.dtype) else y for x, y in flat]
+    parts = dict(zip(("query", "key", "value"), held, strict=True))
+    orders = [memory_order(x) for x in given]
+    saved = Saved(**parts, added=added, allowed=allowed, lse=nothing, orders=orders)
+    return _laid(out.reshape(*query.shape[:-1], -1), orders[0], dtype), saved
 
 
 @attention_cpu.backward
@@ -169,8 +182,9 @@ def attention_cpu_backward(
     keys, values = (_for_each(saved.query, array) for array in given[1:])
     a = _heads(saved.query, keys, values, saved.added, saved.allowed, is_causal, scale)
     keep, slope = _keep(saved.query, saved.key, dropout_p, draw), _flat(in_format(dy, a.kind))
-    dq, dk, dv = (empty(x.shape, float32) for x in (a.query, a.key, a.value))
     several = a.step < a.query.shape[1]  # tiles that add to the gradients of one key
+    summed = several or keep is not None or a.key.size != saved.key.size  # in float32, before they are rounded
+    dq, dk, dv = (empty(x.shape, float32 if summed else a.kind) for x in (a.query, a.key, a.value))
     if several:
         dk[...] = 0
         dv[...] = 0
@@ -179,20 +193,20 @@ def attention_cpu_backward(
         heads, rows, columns = tile
         weights, dy = a.weights(tile), slope[heads, rows]
         ds = empty(weights.shape, a.kind)
-        _must(multiply(dy, a.value[heads, columns].swapaxes(1, 2), ds, scale=a.scale / (1 - dropout_p)))
+        _times(dy, a.value[heads, columns].swapaxes(1, 2), ds, a.scale / (1 - dropout_p))
         used = weights
         if keep is not None:
             used, ds = kept(weights, keep[tile]), kept(ds, keep[tile])
-        _add(used.swapaxes(1, 2), dy, dv[heads, columns], several)
+        _times(used.swapaxes(1, 2), dy, dv[heads, columns], more=several)
         ds = _through_softmax(ds, weights)
-        _must(multiply(ds, a.key[heads, columns], dq[heads, rows]))
-        _add(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], several)
+        _times(ds, a.key[heads, columns], dq[heads, rows])
+        _times(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], more=several)
         if dmask is not None:
             np.divide(in_format(ds, float32), np.float32(a.scale), out=dmask[tile])
     if keep is not None:
         dv /= np.float32(1 - dropout_p)
-    pairs = zip((dq, dk, dv), given, needs[:3], strict=True)
-    gradients = [_laid_like(x, _of_all(g, x), need) if need else None for g, x, need in pairs]
+    pairs = zip((dq, dk, dv), given, saved.orders, needs[:3], strict=True)
+    gradients = [_laid(_of_all(g, x).reshape(x.shape), order, need) if need else None for g, x, order, need in pairs]
     if dmask is not None:
         dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], -1)
     return *gradients, dmask, None
@@ -205,11 +219,3 @@ def _through_softmax(ds: HostArray, weights: HostArray) -> HostArray:
     ds -= np.einsum("hrc,hrc->hr", ds, weights)[..., None]  # in float32, without AVX-512
     ds *= weights
     return ds
-
-
-def _add(first: HostArray, second: HostArray, total: HostArray, more: bool) -> None:
-    """Write first @ second to `total`, or add it to what is there."""
-    if not multiply(first, second, total, more=more):
-        part = empty(total.shape, float32)
-        _must(multiply(first, second, part))
-        total += part
