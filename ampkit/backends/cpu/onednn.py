@@ -45,7 +45,8 @@ _KINDS: dict[Any, int] = {dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.float32:
 ALGORITHM = {
     "relu": 0x20, "tanh": 0x21, "elu": 0x22, "square": 0x23, "abs": 0x24, "sqrt": 0x25, "linear": 0x26,
     "softplus": 0x27, "hardsigmoid": 0x28, "logistic": 0x29, "exp": 0x2A, "gelu_tanh": 0x2B, "swish": 0x2C,
-    "gelu_erf": 0x31, "mish": 0x33, "hardswish": 0x34, "tanh_by_output": 0x101, "logistic_by_output": 0x104,
+    "pow": 0x30, "gelu_erf": 0x31, "mish": 0x33, "hardswish": 0x34,
+    "tanh_by_output": 0x101, "logistic_by_output": 0x104,
     "max_pool": 0x1FF, "avg_pool": 0x2FF, "avg_pool_inside": 0x3FF,
     "add": 0x1FFF0, "mul": 0x1FFF1, "max": 0x1FFF2, "min": 0x1FFF3, "div": 0x1FFF4, "sub": 0x1FFF5, "ne": 0x1FFFB,
     "softmax": 0x30000, "log_softmax": 0x30001, "direct": 1,

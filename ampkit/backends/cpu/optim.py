@@ -33,20 +33,17 @@ class _Steps(NamedTuple):
 
     mean: Call  # gradient, 1 - b1 -> mean
     square: Call  # gradient, gradient -> square
-    root: Call  # square, 1 / (1 - b2^t) -> root + eps
-    decay: Call  # master, 1 - lr weight_decay -> master
-    move: Call  # mean, root, -lr / (1 - b1^t) -> master
+    move: Call  # square, 1 / (1 - b2^t), mean, -lr / (1 - b1^t) / stay, master, stay = 1 - lr weight_decay -> master
 
 
 def _steps(size: int, first: float, second: float, eps: float) -> _Steps:
     row, number = (Layout.dense((n,), float32) for n in (size, 1))
+    inverse = ("sqrt", 0.0, 0.0), ("linear", 1.0, eps), ("pow", 1.0, -1.0)
 
     return _Steps(
         calling("mul", row, number, ("sum", first)),
         calling("mul", row, row, ("linear", 1 - second, 0.0), ("sum", second)),
-        calling("mul", row, number, ("sqrt", 0.0, 0.0), ("linear", 1.0, eps)),
-        calling("mul", row, number),
-        calling("div", row, row, ("mul", number), ("sum", 1.0)),
+        calling("mul", row, number, *inverse, ("mul", row), ("mul", number), ("add", row), ("mul", number)),
     )
 
 
@@ -74,19 +71,18 @@ def adam_update_cpu(
     mean, square = (moment for moment in moments if moment is not None)
     first, second = step.values["betas"].tolist()
     count, rate = int(look(step.steps)) + 1, float(look(step.values["lr"]))
-    numbers = [1 - first, 1 / (1 - second**count), 1 - rate * weight_decay, -rate / (1 - first**count)]
-    share, correction, shrink, factor = (np.array([number], np.float32) for number in numbers)
-    room = empty((min(PIECE, home.size),), float32)
+    stay = 1 - rate * weight_decay
+    if not stay:  # nothing of the master stays, and nothing can be divided by it
+        home[...], stay = 0, 1.0
+    numbers = [1 - first, 1 / (1 - second**count), stay, -rate / (1 - first**count) / stay]
+    share, correction, stays, factor = (np.array([number], np.float32) for number in numbers)
     for start in range(0, home.size, PIECE):
         p, g, m, v = (array[start : start + PIECE] for array in (home, gradient, mean, square))
-        root, size = room[: p.size], p.size
+        size = p.size
         do = prepared(("adam", size, first, second, eps), partial(_steps, size, first, second, eps))
         do.mean(g, share, m)
         do.square(g, g, v)
-        do.root(v, correction, root)
-        if weight_decay:
-            do.decay(p, shrink, p)
-        do.move(m, root, p, factor)
+        do.move(v, correction, p, m, factor, p, stays)
         for copy in copies:
             narrow(p, copy[start : start + PIECE])
 
