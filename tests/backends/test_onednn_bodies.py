@@ -63,6 +63,8 @@ FEW_WINDOWS = [  # whose kernels' gradients are one product
     Case("conv2d", normal(3, 256, 5, 4), normal(256, 256, 3, 3), stride=2, padding="valid"),
     Case("conv2d", normal(2, 128, 5, 6), normal(256, 128, 4, 4), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
     Case("conv2d", normal(2, 256, 4, 4), normal(256, 256, 3, 3), padding=1),
+    Case("conv2d", normal(2, 256, 4, 4), normal(256, 256, 3, 3), normal(256), padding=2, dilation=2),
+    Case("conv2d", normal(2, 256, 4, 3), normal(256, 256, 2, 4), padding="same"),
     Case("conv2d", normal(4, 512, 4, 4), normal(1024, 512, 1, 1)),
     Case("conv1d", normal(2, 512, 9), normal(512, 512, 3), padding=1),
     Case("conv_transpose2d", normal(2, 256, 2, 2), normal(256, 128, 4, 4), normal(128), stride=2, padding=1),
@@ -162,6 +164,18 @@ def test_gradients_of_large_kernels_over_few_windows_are_one_product(case, units
     out.float().sum().backward()
     ((images, dy, *_),) = seen
     assert images.dtype == dy.dtype == (bfloat16 if units else float32)
+
+
+@pytest.mark.parametrize(
+    ("case", "times"), [(FEW_WINDOWS[0], 2), (FEW_WINDOWS[1], 1), (FEW_WINDOWS[4], 2), (FEW_WINDOWS[5], 2)], ids=repr
+)
+def test_matrix_units_make_few_windows_as_rows_of_one_product(case, times, monkeypatch, bfloat16_units):
+    seen, product = [], patches._times
+    monkeypatch.setattr(patches, "_times", lambda *given: (seen.append(given), product(*given))[1])
+    (out,) = case(*case.tensors(bfloat16))
+    assert len(seen) == 1
+    out.float().sum().backward()
+    assert len(seen) == times
 
 
 TURNS = {

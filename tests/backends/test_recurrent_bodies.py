@@ -28,8 +28,8 @@ def units(monkeypatch):
 @pytest.fixture
 def packings(monkeypatch):
     """The shapes of the weights that were packed."""
-    found, move = [], gemm._moved
-    monkeypatch.setattr(gemm, "_moved", lambda packed, b: (found.append(b.shape), move(packed, b))[1])
+    found, move = [], gemm.moved
+    monkeypatch.setattr(gemm, "moved", lambda packed, b: (found.append(b.shape), move(packed, b))[1])
     return found
 
 

@@ -47,7 +47,7 @@ from .onednn import (
 
 _GIVEN, _SCALED, _SHIFTED, _RELU = 1, 2, 4, 8  # flags: statistics are given, there is a scale, a shift; ReLU follows
 _COLUMNS = 1024
-_PIECE = 1 << 18  # elements of which oneDNN makes statistics at once: what it writes meanwhile stays in the caches
+_PIECE = 1 << 19  # elements of which oneDNN makes statistics at once: what it writes meanwhile stays in the caches
 
 
 def _last(array: HostArray) -> HostArray:

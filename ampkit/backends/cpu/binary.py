@@ -14,7 +14,7 @@ from .formats import FORMATS, alike, reordered_like
 from .gemm import column_sums
 from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
 
-_LARGE = 1 << 17  # elements of float32: fewer stay in the caches, where NumPy is as fast
+_LARGE = 1 << 16  # elements of float32: for fewer, NumPy is as fast
 _COLUMNS = 512
 PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, shared by the threads' caches
 

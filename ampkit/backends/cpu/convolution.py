@@ -139,6 +139,11 @@ def _widened(c: Conv) -> Conv:
 
 def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray | None:
     """Maps [N, O, rows, columns] in c.out or float32; None where oneDNN has no fast code for either."""
+    if patches.pays_for_maps(c):
+        row = None if bias is None else in_format(bias, c.dtype)
+        found = patches.maps(turned(images, c.dtype), in_format(kernels, c.dtype), row, c, version)
+        if found is not None:
+            return found
     ready = _ready("forward", c, bias is not None)
     if ready is None:
         return None if c.dtype == float32 else convolve(images, kernels, bias, _widened(c), version)
@@ -149,6 +154,10 @@ def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: C
 
 def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> HostArray | None:
     """The gradient of the images, in c.out or float32; None where oneDNN has no fast code for either."""
+    if patches.pays_for_images(c):
+        found = patches.image_gradient(turned(dy, c.dtype), in_format(kernels, c.dtype), c, version)
+        if found is not None:
+            return found
     ready = _ready("images", c)
     if ready is None:
         return None if c.dtype == float32 else image_gradient(dy, kernels, _widened(c), version)
@@ -160,7 +169,7 @@ def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
 def kernel_gradient(images: HostArray, dy: HostArray, c: Conv, home: HostArray | None = None) -> HostArray | None:
     """The gradient of the kernels, float32, left in `home` if there is one; None where oneDNN has no fast code."""
     images, dy = turned(images, c.dtype), turned(dy, c.dtype)
-    if patches.pays(c.kernels, c.windows, c.groups):
+    if patches.pays(c):
         found = patches.kernel_product(images, dy, c.windows, home)
         if found is not None:
             return found

@@ -14,10 +14,11 @@ import numpy as np
 
 from ...core.dtypes import DType, float32, uint8
 from ...core.version import form
+from . import onednn
 from .device import in_format
 from .dnnl import library, multiplies
 from .formats import FORMATS
-from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, packing, prepared, signed
+from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, prepared, signed
 
 WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
 
@@ -92,7 +93,7 @@ def _call(a: HostArray, right: Layout, out: HostArray, bias: HostArray | None, a
     return Call("matmul", described, [(SRC, left), place, (DST, to), *([(BIAS, row)] if row else [])])
 
 
-class _Packed(NamedTuple):
+class Packed(NamedTuple):
     """A product, and the move of its second operand into the layout that it wants, of so many bytes."""
 
     run: Call
@@ -101,22 +102,22 @@ class _Packed(NamedTuple):
     nbytes: int
 
 
-def _packing(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, after: Any = ()) -> _Packed | None:
+def packing(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, after: Any = ()) -> Packed | None:
     """The product a @ b + bias with b as oneDNN likes it best; None where it likes it as it lies."""
 
-    def build() -> _Packed | None:
+    def build() -> Packed | None:
         run = _call(a, Layout(b.shape, b.dtype, None), out, bias, after)
         ours, theirs = Layout.of(b), run.layouts[1]
         if ours.number == theirs.number:
             return None
-        move = packing(ours, theirs)
-        return _Packed(run, move, (ours.number, theirs.number), theirs.nbytes)
+        move = onednn.packing(ours, theirs)
+        return Packed(run, move, (ours.number, theirs.number), theirs.nbytes)
 
-    packed: _Packed | None = prepared(("packed", *map(signed, (a, b, out, bias)), after), build)
+    packed: Packed | None = prepared(("packed", *map(signed, (a, b, out, bias)), after), build)
     return packed
 
 
-def _moved(packed: _Packed, b: HostArray) -> HostArray:
+def moved(packed: Packed, b: HostArray) -> HostArray:
     room = empty((packed.nbytes,), uint8)
     packed.move(b, room)
     return room
@@ -125,12 +126,12 @@ def _moved(packed: _Packed, b: HostArray) -> HostArray:
 def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, kept: Kept) -> bool:
     """Write a @ b + bias to `out` with b as oneDNN likes it best, if that is kept; whether it was."""
     a = _plain(a)
-    packed = _packing(a, b, out, bias)
+    packed = packing(a, b, out, bias)
     if packed is None:
         return False
     # Matrix units gain more than the packing costs; for float32 it pays from the second use on.
     at_once = b.dtype != float32
-    room = form(kept.version, kept.array, packed.layouts, lambda: _moved(packed, b), at_once)
+    room = form(kept.version, kept.array, packed.layouts, lambda: moved(packed, b), at_once)
     if room is None:
         return False
     packed.run(*((a, room, out) if bias is None else (a, room, out, bias)))
@@ -159,11 +160,11 @@ class Weight:
         return True
 
     def _made(self, a: HostArray, out: HostArray, bias: HostArray | None, more: bool) -> Any:
-        packed = _packing(a, self.b, out, bias, (("sum", 1.0),) if more else ())
+        packed = packing(a, self.b, out, bias, (("sum", 1.0),) if more else ())
         if packed is None:
             return None, None
         if packed.layouts not in self._rooms:
-            self._rooms[packed.layouts] = _moved(packed, self.b)
+            self._rooms[packed.layouts] = moved(packed, self.b)
         return packed.run, self._rooms[packed.layouts]
 
 

@@ -1,32 +1,88 @@
-"""patches: the gradient of a convolution's kernels as one product, of maps with the windows they came from.
+"""patches: the products of a convolution with few windows as one matrix product each, over the windows as rows.
 
-oneDNN's own code takes the time of going over the whole gradient once per image. Where that does not fit the
-second-level cache and images have few windows, it is more than the arithmetic takes; one product sums over the batch.
+oneDNN's own code goes over the whole gradient of the kernels once per image, and gives its matrix units one row of maps
+at a time. Where kernels do not fit the second-level cache, or rows are short, that is more than the arithmetic takes.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from numpy.lib.stride_tricks import as_strided
 
-from ...core.dtypes import float32, uint8
+from ...core.dtypes import bfloat16, float32, uint8
+from ...core.version import form
 from .formats import reorder
-from .gemm import multiply
-from .images import last
+from .gemm import moved, multiply, packing
+from .images import channels_last, last
 from .onednn import HostArray, empty
 
 if TYPE_CHECKING:
     from ...ops.windows import Windows
+    from .convolution import Conv
 
-_LARGE = 1 << 19  # elements of a gradient: 2 MiB of float32
-_FEW = 16  # windows per image
+_LARGE, _LARGE_FOR_UNITS = 1 << 19, 1 << 18  # elements of kernels
+_FEW, _SOME = 16, 64  # windows per image
 
 
-def pays(kernels: tuple[int, ...], w: Windows, groups: int) -> bool:
-    """Whether the product is faster than oneDNN's code for kernels of this shape, in float32 or by matrix units."""
-    return prod(w.count) <= _FEW and prod(kernels) >= _LARGE and groups == 1
+def pays(c: Conv) -> bool:
+    """Whether the gradient of the kernels is faster as one product, in float32 or by matrix units."""
+    few, large = (_SOME, _LARGE_FOR_UNITS) if c.dtype == bfloat16 else (_FEW, _LARGE)
+    return prod(c.windows.count) <= few and prod(c.kernels) >= large and c.groups == 1
+
+
+def pays_for_maps(c: Conv) -> bool:
+    """Whether the maps are: by matrix units alone, for float32 has nothing to gain."""
+    return c.dtype == bfloat16 and prod(c.windows.count) <= _FEW and _large(c)
+
+
+def pays_for_images(c: Conv) -> bool:
+    """Whether the gradient of the images is, which takes windows that lie side by side."""
+    return c.dtype == bfloat16 and prod(c.windows.size) <= _FEW and prod(c.windows.stride) == 1 and _large(c)
+
+
+def _large(c: Conv) -> bool:
+    return prod(c.kernels) >= _LARGE and c.groups == 1 and not c.windows.pointwise
+
+
+def maps(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray | None:
+    """Maps [N, O, H, W] in c.out from images that lie channels-last; None where oneDNN has no fast code."""
+    out = channels_last(c.maps, c.out)
+    order = (*range(2, kernels.ndim), 1, 0)
+    return out if _times(_patches(last(images), c.windows), kernels, order, last(out), bias, version) else None
+
+
+def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> HostArray | None:
+    """The gradient of the images [N, C, H, W] in c.out, from maps that lie channels-last; None where ... as above."""
+    w, out = c.windows, channels_last(c.images, c.out)
+    reach = [d * (k - 1) for k, d in zip(w.kernel, w.dilation, strict=True)]
+    pads = tuple([(r - before, r - after) for r, (before, after) in zip(reach, w.pads, strict=True)])
+    if min(min(pad) for pad in pads) < 0:
+        return None
+    rows = _patches(last(dy), w._replace(pads=pads, size=w.count), backwards=True)
+    order = (*range(2, kernels.ndim), 0, 1)
+    return out if _times(rows, kernels, order, last(out), None, version) else None
+
+
+def _times(
+    rows: HostArray, kernels: HostArray, order: tuple[int, ...], out: HostArray, bias: HostArray | None, version: Any
+) -> bool:
+    # rows times kernels, whose axes in `order` are those of a row, then that of `out`; False where no code is fast.
+    home = empty([kernels.shape[i] for i in order], kernels.dtype)
+    matrix, flat = home.reshape(-1, home.shape[-1]), out.reshape(-1, home.shape[-1])
+    packed = packing(rows, matrix, flat, bias)
+    if packed is None:
+        return False
+
+    def make() -> HostArray:
+        if not reorder(kernels.transpose(order), home):
+            home[...] = kernels.transpose(order)
+        return moved(packed, matrix)
+
+    room: HostArray | None = form(version, kernels, ("patches", order, packed.layouts), make, at_once=False)
+    packed.run(rows, make() if room is None else room, flat, *([] if bias is None else [bias]))
+    return True
 
 
 def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray | None) -> HostArray | None:
@@ -44,8 +100,8 @@ def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray
     return out
 
 
-def _patches(images: HostArray, w: Windows) -> HostArray:
-    # The windows of images [N, H, W, C] as rows [N * windows, KH * KW * C].
+def _patches(images: HostArray, w: Windows, backwards: bool = False) -> HostArray:
+    # The windows of images [N, H, W, C] as rows [N * windows, KH * KW * C]; backwards: their last pixel first.
     n, c = images.shape[0], images.shape[-1]
     if w.pointwise:
         return images.reshape(-1, c)
@@ -54,7 +110,10 @@ def _patches(images: HostArray, w: Windows) -> HostArray:
     inside = [slice(before, before + size) for (before, _), size in zip(w.pads, w.size, strict=True)]
     home[(slice(None), *inside)] = images
     image, *pixels, one = home.strides
-    steps = [s * x for each in (w.stride, w.dilation) for s, x in zip(pixels, each, strict=True)]
+    strides, steps = ([s * x for s, x in zip(pixels, each, strict=True)] for each in (w.stride, w.dilation))
+    if backwards:
+        ends = [slice(d * (k - 1), None) for d, k in zip(w.dilation, w.kernel, strict=True)]
+        home, steps = home[(slice(None), *ends)], [-step for step in steps]
     rows = empty((n, *w.count, *w.kernel, c), images.dtype)
-    rows[...] = as_strided(home, rows.shape, (image, *steps, one))
+    rows[...] = as_strided(home, rows.shape, (image, *strides, *steps, one))
     return rows.reshape(-1, prod(w.kernel) * c)
