@@ -9,8 +9,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from numpy.lib.stride_tricks import as_strided
-
 from ...core.dtypes import bfloat16, float32, uint8
 from ...core.version import form
 from .formats import reorder
@@ -76,8 +74,7 @@ def _times(
         return False
 
     def make() -> HostArray:
-        if not reorder(kernels.transpose(order), home):
-            home[...] = kernels.transpose(order)
+        _copy(kernels.transpose(order), home)
         return moved(packed, matrix)
 
     room: HostArray | None = form(version, kernels, ("patches", order, packed.layouts), make, at_once=False)
@@ -95,8 +92,7 @@ def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray
     if not multiply(last(dy).reshape(-1, o).T, rows, found):
         return None
     ordered = found.reshape(o, *w.kernel, c).transpose(0, len(w.kernel) + 1, *range(1, len(w.kernel) + 1))
-    if not reorder(ordered, out):
-        out[...] = ordered
+    _copy(ordered, out)
     return out
 
 
@@ -108,12 +104,14 @@ def _patches(images: HostArray, w: Windows, backwards: bool = False) -> HostArra
     home = empty((n, *w.padded, c), images.dtype)
     home.view(uint8).fill(0)
     inside = [slice(before, before + size) for (before, _), size in zip(w.pads, w.size, strict=True)]
-    home[(slice(None), *inside)] = images
-    image, *pixels, one = home.strides
-    strides, steps = ([s * x for s, x in zip(pixels, each, strict=True)] for each in (w.stride, w.dilation))
-    if backwards:
-        ends = [slice(d * (k - 1), None) for d, k in zip(w.dilation, w.kernel, strict=True)]
-        home, steps = home[(slice(None), *ends)], [-step for step in steps]
+    _copy(images, home[(slice(None), *inside)])
     rows = empty((n, *w.count, *w.kernel, c), images.dtype)
-    rows[...] = as_strided(home, rows.shape, (image, *strides, *steps, one))
+    pixels = w.taps()
+    for (place, _), (_, met) in zip(pixels, pixels[::-1] if backwards else pixels, strict=True):
+        _copy(home[(slice(None), *met[1:])], rows[(slice(None),) * (1 + len(w.size)) + place[1:]])
     return rows.reshape(-1, prod(w.kernel) * c)
+
+
+def _copy(source: HostArray, target: HostArray) -> None:
+    if not reorder(source, target):
+        target[...] = source
