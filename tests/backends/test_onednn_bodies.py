@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu import attention, conv, gemm, patches
+from ampkit.backends.cpu import attention, conv, convolution, gemm, patches
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
@@ -41,6 +41,9 @@ CONVOLUTIONS = [
     Case("conv2d", normal(2, 16, 8, 8), normal(24, 16, 1, 1), normal(24)),
     Case("conv2d", normal(2, 16, 9, 9), normal(16, 4, 3, 3), groups=4, padding="same"),
     Case("conv2d", normal(2, 16, 13, 13), normal(16, 1, 3, 3), normal(16), groups=16, dilation=2, stride=(2, 1)),
+    Case("conv2d", normal(2, 16, 12, 13), normal(16, 1, 5, 5), normal(16), groups=16, padding=2),
+    Case("conv2d", normal(2, 16, 13, 14), normal(16, 1, 3, 7), groups=16, stride=(1, 2), padding=(0, 3)),
+    Case("conv2d", normal(2, 16, 11, 12), normal(16, 1, 4, 4), groups=16, padding="same"),
     Case("conv2d", normal(8, 14, 14), normal(9, 8, 4, 4), padding="same"),
     Case("conv2d", normal(2, 1, 28, 28), normal(6, 1, 5, 5), normal(6)),
     Case("conv1d", normal(2, 8, 120), normal(12, 8, 5), normal(12), padding=2),
@@ -176,6 +179,19 @@ def test_matrix_units_make_few_windows_as_rows_of_one_product(case, times, monke
     assert len(seen) == 1
     out.float().sum().backward()
     assert len(seen) == times
+
+
+@pytest.mark.parametrize(("width", "strips"), [(3, 0), (4, 2), (5, 2), (7, 3)])
+def test_the_gradient_of_wide_depthwise_kernels_is_made_in_narrow_strips(width, strips, monkeypatch):
+    seen, made = [], convolution._backward_kernels
+    monkeypatch.setattr(convolution, "_backward_kernels", lambda c: (seen.append(c.kernels[-1]), made(c))[1])
+    monkeypatch.setattr(convolution, "prepared", lambda key, build: build())
+    Case("conv2d", normal(2, 32, 12, 13), normal(32, 1, 5, width), groups=32, padding=1)(
+        x := Tensor(np.ones((2, 32, 12, 13), np.float32)),
+        w := Tensor(np.ones((32, 1, 5, width), np.float32), requires_grad=True),
+    )[0].sum().backward()
+    assert x.grad is None and w.grad is not None
+    assert len(seen) == max(strips, 1) and sum(seen) == width and max(seen) <= 3
 
 
 TURNS = {

@@ -5,6 +5,7 @@ What oneDNN has no fast code for in a 16-bit format is widened.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...core.dtypes import DType, float32, uint8
 from ...core.version import form
 from . import patches
 from .device import in_format
+from .formats import fill
 from .images import channels_last, geometry, layout, turned
 from .onednn import (
     ALGORITHM,
@@ -173,10 +175,41 @@ def kernel_gradient(images: HostArray, dy: HostArray, c: Conv, home: HostArray |
         found = patches.kernel_product(images, dy, c.windows, home)
         if found is not None:
             return found
+    if _is_wide(c):
+        return _in_strips(images, dy, c, home)
     ready = _ready("kernels", c)
     if ready is None:
         return None if c.dtype == float32 else kernel_gradient(images, dy, _widened(c), home)
     found, out = empty((ready.room,), uint8), empty(c.kernels, float32) if home is None else home
     ready.run(images, dy, found)
     ready.move(found, out)
+    return out
+
+
+_WIDE = 3  # columns of depthwise kernels for which oneDNN has code of its own; more take it ten times as long
+
+
+def _is_wide(c: Conv) -> bool:
+    depthwise = 1 < c.groups == c.images[1] == c.kernels[0]
+    return depthwise and len(c.windows.size) == 2 and c.kernels[-1] > _WIDE and c.windows.dilation == (1, 1)
+
+
+def _in_strips(images: HostArray, dy: HostArray, c: Conv, home: HostArray | None) -> HostArray | None:
+    # `kernel_gradient` of depthwise kernels, a few of their columns at a time, over the pixels that these meet.
+    w, out = c.windows, empty(c.kernels, float32) if home is None else home
+    (before, after), width = w.pads[1], w.size[1]
+    padded = channels_last((*c.images[:-1], before + width + after), images.dtype)
+    padded[..., :before], padded[..., before + width :] = 0, 0
+    fill(padded[..., before : before + width], images)
+    ends = np.linspace(0, w.kernel[1], -(-w.kernel[1] // _WIDE) + 1).astype(int).tolist()
+    for first, end in pairwise(ends):
+        reach = (w.count[1] - 1) * w.stride[1] + end - first
+        part = channels_last((*c.images[:-1], reach), images.dtype)
+        fill(part, padded[..., first : first + reach])
+        strip = w._replace(kernel=(w.kernel[0], end - first), pads=(w.pads[0], (0, 0)), size=(w.size[0], reach))
+        shapes = {"images": part.shape, "kernels": (*c.kernels[:-1], end - first)}
+        found = kernel_gradient(part, dy, c._replace(windows=strip, **shapes))
+        if found is None:
+            return None
+        out[..., first:end] = found
     return out
