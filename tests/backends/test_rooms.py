@@ -63,7 +63,7 @@ def test_not_much_more_is_kept_than_was_in_use_at_a_time():
         del_me = rooms.empty((size * rooms.LEAST,), float32)
         del del_me
     assert held.used == 0
-    assert held.most == -(-(19 * rooms.LEAST * 4 + 64) // 4096) * 4096
+    assert held.most == 19 * rooms.LEAST * 4
     assert held.free <= 1.25 * held.most
     held.clear()
     assert held.free == held.most == 0

@@ -20,6 +20,7 @@ HostArray = np.ndarray[Any, Any]
 
 LEAST = 1 << 16  # bytes; smaller arrays cost the C library nothing
 _GRAIN = 1 << 12  # sizes are rounded up to whole pages
+LINE = 64  # bytes of a cache line, on whose boundary arrays begin
 _Word = ctypes.c_void_p
 _HEAD = 2 * ctypes.sizeof(_Word)
 
@@ -62,14 +63,16 @@ class Rooms:
         self.used = self.free = self.most = 0
 
     def take(self, nbytes: int) -> _Room:
-        """Memory for `nbytes`, one byte an element, until nothing refers to it."""
+        """Memory for `nbytes`, one byte an element, on a boundary of LINE bytes, until nothing refers to it."""
         size = -(-nbytes // _GRAIN) * _GRAIN
         kept = self.kept.get(size)
         if kept:
-            home = kept.pop()
+            home: HostArray = kept.pop()
             self.free -= size
         else:
-            home = _House((size,), np.uint8)
+            raw = _House((size + LINE,), np.uint8)
+            start = -address(raw) % LINE
+            home = raw[start : start + size]
         self.used += size
         self.most = max(self.most, self.used)
         return home.view(_Room)
@@ -91,11 +94,13 @@ class Rooms:
 _rooms = Rooms()
 
 
-def empty(shape: Sequence[int], dtype: DType, align: int = 64) -> HostArray:
-    """An array whose elements are still to be written, on a boundary of `align` bytes.
+def empty(shape: Sequence[int], dtype: DType) -> HostArray:
+    """An array whose elements are still to be written, on a boundary of LINE bytes.
 
     Vectors and tiles that straddle cache lines take longer to load.
     """
-    nbytes = prod(shape) * dtype.itemsize + align
-    raw = np.empty(nbytes, np.uint8) if nbytes < LEAST else _rooms.take(nbytes)
-    return np.ndarray(tuple(shape), dtype, raw, -address(raw) & (align - 1))
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes >= LEAST:
+        return np.ndarray(tuple(shape), dtype, _rooms.take(nbytes))
+    raw = np.empty(nbytes + LINE, np.uint8)
+    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % LINE)
