@@ -17,11 +17,11 @@ class Version(list[int]):
     forms: dict[Any, tuple[int, Any, Any]]
 
 
-def form(version: Any, array: Any, key: Any, make: Callable[[], Any], at_once: bool) -> Any:
+def form(version: Any, array: Any, key: Any, make: Callable[[], Any]) -> Any:
     """What `make` gives for `array`, values of `version`: made once under `key`, and kept until they change.
 
-    None for what is not worth keeping: results of ops, whose versions are plain lists, and without `at_once` what is
-    asked for the first time, since most training steps ask once.
+    None for what is not worth keeping: results of ops, whose versions are plain lists, and what is asked for the first
+    time, since most training steps ask once.
     """
     if type(version) is not Version or len(version) != 1:
         return None
@@ -32,6 +32,6 @@ def form(version: Any, array: Any, key: Any, make: Callable[[], Any], at_once: b
     at, held, made = forms.get(key, (-1, None, None))
     again = at == version[0] and held is array
     if made is None or not again:
-        made = make() if at_once or again else None
+        made = make() if again else None
         forms[key] = version[0], array, made
     return made

@@ -77,13 +77,14 @@ def test_square_weights_are_packed_for_each_way_they_lie():
     np.testing.assert_allclose(along, x.array @ w.array, rtol=1e-4, atol=1e-3)
 
 
-def test_matrix_units_get_their_weights_packed_at_once_forward_and_backward(monkeypatch, packings):
+def test_matrix_units_get_weights_packed_that_they_meet_again_forward_and_backward(monkeypatch, packings):
     monkeypatch.setattr(gemm, "multiplies", lambda dtype: dtype in (float32, bfloat16))
     x, w = (Tensor(values(512, 384).astype(bfloat16), True), nn.Parameter(values(1152, 384).astype(bfloat16)))
     for _ in range(2):
         ops.linear(x, w).float().sum().backward()
     assert len(packings) == 4
     assert all(array is w.array for _, array in packings)
+    assert not any(done for done, _ in packings[:2])
     want = w.array.astype(float).sum(0)
     np.testing.assert_allclose(x.grad.numpy().astype(float)[0], 2 * want, rtol=2e-2, atol=0.5)
 
@@ -95,16 +96,19 @@ def test_a_form_lives_as_long_as_its_values():
         made.append(len(made))
         return made[-1]
 
-    assert form([0], array, "key", make, True) is None  # the result of an op
-    assert form(version, array, "key", make, False) is None
-    assert form(version, array, "key", make, False) == 0
-    assert form(version, array, "key", make, False) == 0
-    assert form(version, object(), "key", make, False) is None  # other memory of the same tensor: a copy, a view
+    for _ in range(3):
+        assert form([0], array, "key", make) is None  # the result of an op
+    assert form(version, array, "key", make) is None
+    assert form(version, array, "key", make) == 0
+    assert form(version, array, "key", make) == 0
+    assert form(version, object(), "key", make) is None  # other memory of the same tensor: a copy, a view
     version[0] = 4
-    assert form(version, array, "key", make, True) == 1
-    assert form(version, array, "other", make, True) == 2
+    assert form(version, array, "key", make) is None
+    assert form(version, array, "key", make) == 1
+    assert form(version, array, "other", make) is None
+    assert form(version, array, "other", make) == 2
     version.append(5)  # exposed
-    assert form(version, array, "key", make, True) is None
+    assert form(version, array, "key", make) is None
 
 
 @pytest.mark.parametrize("groups", [1, 2])

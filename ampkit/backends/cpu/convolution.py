@@ -116,7 +116,7 @@ class _Ready(NamedTuple):
             self.move(np.ascontiguousarray(in_format(kernels, dtype)), home)
             return home
 
-        found: HostArray | None = form(version, kernels, ("kernels", self.number), make, at_once=False)
+        found: HostArray | None = form(version, kernels, ("kernels", self.number), make)
         return make() if found is None else found
 
 

@@ -130,9 +130,7 @@ def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | Non
     packed = packing(a, b, out, bias)
     if packed is None:
         return False
-    # Matrix units gain more than the packing costs; for float32 it pays from the second use on.
-    at_once = b.dtype != float32
-    room = form(kept.version, kept.array, packed.layouts, lambda: moved(packed, b), at_once)
+    room = form(kept.version, kept.array, packed.layouts, lambda: moved(packed, b))
     if room is None:
         return False
     packed.run(*((a, room, out) if bias is None else (a, room, out, bias)))

@@ -77,7 +77,7 @@ def _times(
         _copy(kernels.transpose(order), home)
         return moved(packed, matrix)
 
-    room: HostArray | None = form(version, kernels, ("patches", order, packed.layouts), make, at_once=False)
+    room: HostArray | None = form(version, kernels, ("patches", order, packed.layouts), make)
     packed.run(rows, make() if room is None else room, flat, *([] if bias is None else [bias]))
     return True
 
