@@ -13,7 +13,8 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from . import dtypes, observe
-from .dtypes import DType
+from .adding import added
+from .dtypes import LOW, DType
 from .errors import DTypeError, ShapeError, StateError
 from .quiet import quietly
 from .readable import Readable
@@ -135,7 +136,10 @@ class Tensor(Readable):
         held = self._grad.array
         if self._grad.tag is not tag:
             self._grad.tag = joined(held, self._grad.tag, tag)
-        held += gradient.astype(held.dtype, copy=False)
+        if held.dtype in LOW:
+            held[...] = added(held, gradient.astype(held.dtype, copy=False))  # in float32, rounded once
+        else:
+            held += gradient.astype(held.dtype, copy=False)
 
     def _gradient_home(self) -> Array:
         return backends.of(self.array).empty(self.array.shape, self._gradient_dtype())

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from ampkit.backends import cpu
 from ampkit.backends.cpu.dnnl import isa, library, trouble
 from ampkit.backends.cpu.formats import convert, reorder
 
@@ -91,3 +92,13 @@ def test_arrays_of_every_layout_are_converted_or_left_to_numpy(layout):
         assert found.ndim == array.ndim
     if layout in ("rows", "channels last"):
         assert np.argsort(found.strides).tolist() == np.argsort(array.strides).tolist()
+
+
+@pytest.mark.parametrize("to", FORMATS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 300), (200, 1), (1, 1), (200, 300)])
+def test_a_value_that_stands_for_many_is_rounded_for_all_of_them(shape, to):
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    found = cpu.cast(np.broadcast_to(values, (3, 200, 300)), to)
+    np.testing.assert_array_equal(found, np.broadcast_to(values.astype(to), (3, 200, 300)))
+    found[0] = 1
+    assert (found[0] == 1).all() and (found[1] == values.astype(to)).all()

@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu import attention, conv, convolution, gemm, patches
+from ampkit.backends.cpu import attention, conv, convolution, gemm, patches, rowwise
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
@@ -403,6 +403,20 @@ def test_a_slice_that_holds_what_is_not_finite_becomes_nan(name):
     found = getattr(ops, name)(Tensor(values), -1).numpy()
     np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-7)
     assert np.isnan(found).all(1).nonzero()[0].tolist() == [3, 7, 8, 11]
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_forward_and_backward_are_onednn_s_in_every_format(name, dtype, monkeypatch):
+    ran, run = [], Call.__call__
+    monkeypatch.setattr(Call, "__call__", lambda self, *arrays: (ran.append(self.implementation), run(self, *arrays)))
+    x = Tensor(np.random.default_rng(0).standard_normal((100, 100)).astype(dtype), requires_grad=True)
+    y = getattr(ops, name)(x, -1)
+    assert y.dtype == dtype
+    y.backward(y.detach())
+    assert x.grad.dtype == dtype
+    backward = rowwise.row_gradients(values := np.ones((16, 16), np.float32), values, name, float32) is not None
+    assert len([name for name in ran if "jit:avx" in name]) >= 1 + backward
 
 
 def _channels_last(values):

@@ -41,6 +41,10 @@ class CPU:
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""
         if array.size > _SMALL:
+            if 0 in array.strides and (once := _once(array)).size < array.size:
+                out = self.empty(array.shape, dtype)
+                out[...] = self.cast(once, dtype)
+                return out
             if (made := convert(array, dtype)) is not None:
                 return made
             if dtype == dtypes.float16 and array.dtype == dtypes.float32:
@@ -81,6 +85,12 @@ class CPU:
     def exhausted(self, error: MemoryError) -> MemoryError:
         """The error to raise where memory ran out: Python's, as it is."""
         return error
+
+
+def _once(array: HostArray) -> HostArray:
+    # Of axes along which a value stands for all, the first place.
+    sides = zip(array.shape, array.strides, strict=True)
+    return array[tuple([slice(1 if step == 0 and length > 1 else None) for length, step in sides])]
 
 
 def in_format(array: HostArray, dtype: DType) -> HostArray:

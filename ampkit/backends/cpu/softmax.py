@@ -12,6 +12,7 @@ import numpy as np
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.softmax import log_softmax, softmax
+from .device import in_format
 from .eltwise import computed, computes
 from .formats import FORMATS
 from .gemm import folded
@@ -28,20 +29,21 @@ def _fits(input: HostArray, dim: int) -> bool:
 def _register(op: Any, function: str) -> None:
     def forward(input: HostArray, dim: int, dtype: DType) -> Any:
         out = rows_of(folded(computed(input)), function, float32)
-        if out is None or dtype != float32:
+        if out is None or dtype not in FORMATS:
             return NotImplemented
         spoiled = ~np.isfinite(out.max(1, initial=-np.inf))
         if spoiled.any():
             out[spoiled] = np.nan
-        out = out.reshape(input.shape)
+        out = in_format(out.reshape(input.shape), dtype)
         return out, Saved(out=out)
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
-        return needs[0] == float32 == dy.dtype == saved.out.dtype and _fits(saved.out, dim) and _fits(dy, dim)
+        return needs[0] in FORMATS and _fits(saved.out, dim) and _fits(dy, dim)
 
     def backward(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
-        dx = row_gradients(folded(dy), folded(saved.out), function, float32)
-        return NotImplemented if dx is None else dx.reshape(dy.shape)
+        slope, out = (in_format(folded(array), float32) for array in (dy, saved.out))
+        dx = row_gradients(slope, out, function, float32)
+        return NotImplemented if dx is None else in_format(dx, needs[0]).reshape(dy.shape)
 
     op.on("cpu", when=lambda input, dim, dtype: _fits(input, dim))(forward)
     op.backward_primitive.on("cpu", when=back_fits)(backward)
