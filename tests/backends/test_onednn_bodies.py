@@ -181,6 +181,19 @@ def test_matrix_units_make_few_windows_as_rows_of_one_product(case, times, monke
     assert len(seen) == times
 
 
+@pytest.mark.parametrize(("groups", "stride", "kind"), [(32, 2, float32), (32, 1, bfloat16), (1, 2, bfloat16)])
+def test_only_strided_depthwise_convolutions_leave_their_gradient_to_float32(
+    groups, stride, kind, monkeypatch, bfloat16_units
+):
+    seen, made = [], convolution._backward_images
+    monkeypatch.setattr(convolution, "_backward_images", lambda c: (seen.append(c.dtype), made(c))[1])
+    monkeypatch.setattr(convolution, "prepared", lambda key, build: build())
+    x = Tensor(np.ones((2, 32, 12, 13), bfloat16), requires_grad=True)
+    w = Tensor(np.ones((32, 32 // groups, 3, 3), bfloat16))
+    ops.conv2d(x, w, stride=stride, groups=groups).float().sum().backward()
+    assert seen == [kind] and x.grad.dtype == bfloat16
+
+
 @pytest.mark.parametrize(("width", "strips"), [(3, 0), (4, 2), (5, 2), (7, 3)])
 def test_the_gradient_of_wide_depthwise_kernels_is_made_in_narrow_strips(width, strips, monkeypatch):
     seen, made = [], convolution._backward_kernels

@@ -160,7 +160,9 @@ def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
         found = patches.image_gradient(turned(dy, c.dtype), in_format(kernels, c.dtype), c, version)
         if found is not None:
             return found
-    ready = _ready("images", c)
+    # Matrix units have nothing to multiply in a depthwise convolution, and take ten times as long where it strides.
+    slow = c.dtype != float32 and _is_depthwise(c) and max(c.windows.stride) > 1
+    ready = None if slow else _ready("images", c)
     if ready is None:
         return None if c.dtype == float32 else image_gradient(dy, kernels, _widened(c), version)
     home, out = ready.moved(kernels, c.dtype, version), channels_last(c.images, c.out)
@@ -189,9 +191,12 @@ def kernel_gradient(images: HostArray, dy: HostArray, c: Conv, home: HostArray |
 _WIDE = 3  # columns of depthwise kernels for which oneDNN has code of its own; more take it ten times as long
 
 
+def _is_depthwise(c: Conv) -> bool:
+    return 1 < c.groups == c.images[1] == c.kernels[0]
+
+
 def _is_wide(c: Conv) -> bool:
-    depthwise = 1 < c.groups == c.images[1] == c.kernels[0]
-    return depthwise and len(c.windows.size) == 2 and c.kernels[-1] > _WIDE and c.windows.dilation == (1, 1)
+    return _is_depthwise(c) and len(c.windows.size) == 2 and c.kernels[-1] > _WIDE and c.windows.dilation == (1, 1)
 
 
 def _in_strips(images: HostArray, dy: HostArray, c: Conv, home: HostArray | None) -> HostArray | None:
