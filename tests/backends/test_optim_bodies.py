@@ -48,6 +48,7 @@ def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
     [
         (optim.Adam, {}),
         (optim.AdamW, {"weight_decay": 0.1}),
+        (optim.AdamW, {"weight_decay": 100.0}),  # of which nothing stays, at this rate
         (optim.AdamW, {"eps": 1e-3, "betas": (0.5, 0.9)}),
         (optim.LAMB, {"weight_decay": 0.1}),
         (optim.SGD, {}),

@@ -110,7 +110,7 @@ def alike(a: HostArray, b: HostArray) -> bool:
 
 
 def fill(target: HostArray, source: HostArray) -> None:
-    """Write `source` to `target`, which lies like it, rounded to nearest even."""
+    """Write `source` to `target` [same shape], whatever their formats and strides, rounded to nearest even."""
     if not reorder(source, target):
         target[...] = source
 

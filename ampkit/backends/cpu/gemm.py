@@ -14,11 +14,10 @@ import numpy as np
 
 from ...core.dtypes import DType, float32, uint8
 from ...core.version import form
-from . import onednn
 from .device import in_format
 from .dnnl import library, multiplies
 from .formats import FORMATS
-from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, prepared, signed
+from .onednn import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, packing, prepared, signed
 
 WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
 _TALL, _GROUPS = 1 << 13, 16  # from so many rows on, so many groups of them are summed apart: closer, and faster
@@ -103,7 +102,9 @@ class Packed(NamedTuple):
     nbytes: int
 
 
-def packing(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, after: Any = ()) -> Packed | None:
+def packed_product(
+    a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, after: Any = ()
+) -> Packed | None:
     """The product a @ b + bias with b as oneDNN likes it best; None where it likes it as it lies."""
 
     def build() -> Packed | None:
@@ -111,7 +112,7 @@ def packing(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, 
         ours, theirs = Layout.of(b), run.layouts[1]
         if ours.number == theirs.number:
             return None
-        move = onednn.packing(ours, theirs)
+        move = packing(ours, theirs)
         return Packed(run, move, (ours.number, theirs.number), theirs.nbytes)
 
     packed: Packed | None = prepared(("packed", *map(signed, (a, b, out, bias)), after), build)
@@ -127,7 +128,7 @@ def moved(packed: Packed, b: HostArray) -> HostArray:
 def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, kept: Kept) -> bool:
     """Write a @ b + bias to `out` with b as oneDNN likes it best, if that is kept; whether it was."""
     a = _plain(a)
-    packed = packing(a, b, out, bias)
+    packed = packed_product(a, b, out, bias)
     if packed is None:
         return False
     room = form(kept.version, kept.array, packed.layouts, lambda: moved(packed, b))
@@ -159,7 +160,7 @@ class Weight:
         return True
 
     def _made(self, a: HostArray, out: HostArray, bias: HostArray | None, more: bool) -> Any:
-        packed = packing(a, self.b, out, bias, (("sum", 1.0),) if more else ())
+        packed = packed_product(a, self.b, out, bias, (("sum", 1.0),) if more else ())
         if packed is None:
             return None, None
         if packed.layouts not in self._rooms:

@@ -72,8 +72,10 @@ def adam_update_cpu(
     first, second = step.values["betas"].tolist()
     count, rate = int(look(step.steps)) + 1, float(look(step.values["lr"]))
     stay = 1 - rate * weight_decay
-    if not stay:  # nothing of the master stays, and nothing can be divided by it
-        home[...], stay = 0, 1.0
+    if not stay:  # nothing can be divided by it; what is not finite becomes NaN
+        with quietly():
+            home *= np.float32(0)
+        stay = 1.0
     numbers = [1 - first, 1 / (1 - second**count), stay, -rate / (1 - first**count) / stay]
     share, correction, stays, factor = (np.array([number], np.float32) for number in numbers)
     for start in range(0, home.size, PIECE):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import bfloat16, float32, uint8
 from ...core.version import form
-from .formats import reorder
-from .gemm import moved, multiply, packing
+from .formats import fill
+from .gemm import moved, multiply, packed_product
 from .images import channels_last, last
 from .onednn import HostArray, empty
 
@@ -52,7 +52,7 @@ def maps(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv,
 
 
 def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> HostArray | None:
-    """The gradient of the images [N, C, H, W] in c.out, from maps that lie channels-last; None where ... as above."""
+    """The gradient of the images [N, C, H, W] in c.out, from maps that lie channels-last, or None likewise."""
     w, out = c.windows, channels_last(c.images, c.out)
     reach = [d * (k - 1) for k, d in zip(w.kernel, w.dilation, strict=True)]
     pads = tuple([(r - before, r - after) for r, (before, after) in zip(reach, w.pads, strict=True)])
@@ -69,12 +69,12 @@ def _times(
     # rows times kernels, whose axes in `order` are those of a row, then that of `out`; False where no code is fast.
     home = empty([kernels.shape[i] for i in order], kernels.dtype)
     matrix, flat = home.reshape(-1, home.shape[-1]), out.reshape(-1, home.shape[-1])
-    packed = packing(rows, matrix, flat, bias)
+    packed = packed_product(rows, matrix, flat, bias)
     if packed is None:
         return False
 
     def make() -> HostArray:
-        _copy(kernels.transpose(order), home)
+        fill(home, kernels.transpose(order))
         return moved(packed, matrix)
 
     room: HostArray | None = form(version, kernels, ("patches", order, packed.layouts), make)
@@ -92,7 +92,7 @@ def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray
     if not multiply(last(dy).reshape(-1, o).T, rows, found):
         return None
     ordered = found.reshape(o, *w.kernel, c).transpose(0, len(w.kernel) + 1, *range(1, len(w.kernel) + 1))
-    _copy(ordered, out)
+    fill(out, ordered)
     return out
 
 
@@ -104,14 +104,9 @@ def _patches(images: HostArray, w: Windows, backwards: bool = False) -> HostArra
     home = empty((n, *w.padded, c), images.dtype)
     home.view(uint8).fill(0)
     inside = [slice(before, before + size) for (before, _), size in zip(w.pads, w.size, strict=True)]
-    _copy(images, home[(slice(None), *inside)])
+    fill(home[(slice(None), *inside)], images)
     rows = empty((n, *w.count, *w.kernel, c), images.dtype)
     pixels = w.taps()
     for (place, _), (_, met) in zip(pixels, pixels[::-1] if backwards else pixels, strict=True):
-        _copy(home[(slice(None), *met[1:])], rows[(slice(None),) * (1 + len(w.size)) + place[1:]])
+        fill(rows[(slice(None),) * (1 + len(w.size)) + place[1:]], home[(slice(None), *met[1:])])
     return rows.reshape(-1, prod(w.kernel) * c)
-
-
-def _copy(source: HostArray, target: HostArray) -> None:
-    if not reorder(source, target):
-        target[...] = source
