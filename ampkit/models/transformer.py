@@ -13,7 +13,7 @@ from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.fused import chain
+from ..nn.fused import chain, self_attention
 from ..nn.making import sizes
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -36,11 +36,8 @@ class CausalSelfAttention(nn.Module):
         self.resid_dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        n, t, width = x.shape
-        q, k, v = (part.reshape(n, t, self.n_head, -1).transpose(1, 2) for part in self.c_attn(x).chunk(3, -1))
         p = self.dropout if self.training else 0.0
-        y = ops.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
-        return self.resid_dropout(self.c_proj(y.transpose(1, 2).reshape(n, t, width)))
+        return self.resid_dropout(self.c_proj(self_attention(self.c_attn(x), self.n_head, p, is_causal=True)))
 
 
 class MLP(nn.Module):

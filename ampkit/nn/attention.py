@@ -13,6 +13,7 @@ from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from ..ops.given import checked
 from . import init
+from .fused import self_attention
 from .linear import Linear
 from .making import new, probability, sizes
 from .module import Module
@@ -105,8 +106,14 @@ class MultiheadAttention(Module):
         elif not self.batch_first and query.ndim == key.ndim == value.ndim == 3:
             query, key, value = _each(_swap, query, key, value)
         self._check(query, key, value)
-        mixed, weights = self._attend(query, key, value, key_padding_mask, attn_mask, is_causal, need_weights)
-        out = self.out_proj(ops.reshape(_swap(mixed, 1, 2), query.shape))
+        plain = not (need_weights or key_padding_mask is not None or attn_mask is not None or self._extends())
+        if plain and query is key is value and self.in_proj_weight is not None:
+            thirds = ops.linear(query, self.in_proj_weight, self.in_proj_bias)
+            joined, weights = self_attention(thirds, self.num_heads, self._drops(), is_causal), None
+        else:
+            mixed, weights = self._attend(query, key, value, key_padding_mask, attn_mask, is_causal, need_weights)
+            joined = ops.reshape(_swap(mixed, 1, 2), query.shape)
+        out = self.out_proj(joined)
         if weights is not None and average_attn_weights:
             weights = ops.mean(weights, 1)
         if single:
@@ -124,7 +131,7 @@ class MultiheadAttention(Module):
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = (self._split(t) for t in self._extended(*self._project(query, key, value)))
-        size, p = key.shape[1], self.dropout if self.training else 0.0
+        size, p = key.shape[1], self._drops()
         causal = causal and mask is None
         fused = causal and not need_weights and padding is None and k.shape[2] == size
         if causal and not fused:
@@ -151,6 +158,12 @@ class MultiheadAttention(Module):
             weights = ops.chunk(self.in_proj_weight, 3)
         biases = [None] * 3 if self.in_proj_bias is None else ops.chunk(self.in_proj_bias, 3)
         return [ops.linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
+
+    def _drops(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _extends(self) -> bool:
+        return self.bias_k is not None or self.add_zero_attn
 
     def _extended(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         # With the key and value that were learned, and those of zeros, behind the others.

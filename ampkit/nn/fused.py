@@ -1,4 +1,4 @@
-"""Modules one after the other, of which neighbours may be one op."""
+"""Modules one after the other, of which neighbours may be one op, and attention to the thirds of one projection."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ def _linear_gelu_linear(input: Tensor, first: Linear, gelu: GELU, second: Linear
         return second(gelu(first(input)))  # type: ignore[no-any-return]
     given = first.weight, first.bias, second.weight, second.bias
     return ops.linear_gelu_linear(input, *given, gelu.approximate)  # type: ignore[no-any-return]
+
+
+def self_attention(input: Tensor, num_heads: int, dropout_p: float, is_causal: bool) -> Tensor:
+    """Attention of `num_heads` heads to the thirds of input, as one projection gives them: [N, T, 3 E] -> [N, T, E].
+
+    One op, unless the policy in force has changes of its own, which may be about scaled_dot_product_attention.
+    """
+    n, t, width = input.shape
+    parts = ops.reshape(input, (n, t, 3, num_heads, width // (3 * num_heads)))
+    if not _changed():
+        mixed = ops.self_attention(parts, dropout_p, is_causal)
+    else:
+        q, k, v = (ops.transpose(part, 1, 2) for part in ops.unbind(parts, 2))
+        mixed = ops.transpose(ops.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal), 1, 2)
+    return ops.reshape(mixed, (n, t, width // 3))
 
 
 _TOGETHER: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {

@@ -11,7 +11,7 @@ from ampkit import models, ops, optim, profile
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 # Views move nothing; attention's backward bears the name of its body's own.
-VIEWS = {"reshape", "reshape_backward", "permute", "permute_backward", "split"}
+VIEWS = {"reshape", "reshape_backward", "permute", "permute_backward", "split", "unbind"}
 
 
 def gpt():

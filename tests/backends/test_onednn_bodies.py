@@ -86,6 +86,11 @@ ATTENTION = [
     Case("scaled_dot_product_attention", *[normal(2, 600, 8)] * 3, is_causal=True, scale=0.3),
     Case("scaled_dot_product_attention", normal(3, 70, 16), normal(3, 90, 16), normal(3, 90, 24)),
 ]
+SELF = [
+    Case("self_attention", normal(2, 40, 3, 3, 16)),
+    Case("self_attention", normal(2, 40, 3, 3, 16), is_causal=True),
+    Case("self_attention", normal(1, 300, 3, 2, 8), is_causal=True),
+]
 MASKED = [
     Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, normal(70, 70)),
     Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, normal(2, 1, 1, 70), scale=0.5),
@@ -97,13 +102,13 @@ MASKED = [
 ]
 TWO = [Case(name, *[normal(400, 400)] * 2) for name in ("add", "sub", "mul")]
 RELU = Case("relu", normal(400, 400))
-CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *FEW_WINDOWS, *ROWS, *ATTENTION]
+CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *ELEMENTS, *CONVOLUTIONS, *FEW_WINDOWS, *ROWS, *ATTENTION, *SELF]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
-    if case in [*ATTENTION, *MASKED] and attention._complete(dtype) and dtype != float32:
+    if case in [*ATTENTION, *SELF, *MASKED] and attention._complete(dtype) and dtype != float32:
         check_rounded_weights(case, dtype)
     else:
         check_precision(case, dtype)
@@ -322,6 +327,56 @@ def test_what_dropout_keeps_of_attention_is_what_the_reference_keeps(causal):
     assert found[0].node.body is not truth[0].node.body
     for got, want in zip(found, truth, strict=True):
         assert_close(got, want)
+
+
+def parted(x, dropout_p, causal):
+    """`ops.self_attention` out of its links."""
+    q, k, v = (ops.transpose(part, 1, 2) for part in ops.unbind(x, 2))
+    return ops.transpose(ops.scaled_dot_product_attention(q, k, v, None, dropout_p, causal), 1, 2)
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize(("length", "dropout_p", "causal"), [(40, 0.0, True), (40, 0.3, False), (150, 0.3, True)])
+def test_self_attention_has_the_bits_of_its_links(length, dropout_p, causal, dtype):
+    values = np.random.default_rng(0).standard_normal((2, length, 3, 3, 16)).astype(dtype)
+
+    def run(attend):
+        ampkit.manual_seed(3)
+        x = Tensor(values, requires_grad=True)
+        out = attend(x, dropout_p, causal)
+        return [out, *grad(out, x, out.detach())]
+
+    for got, want in zip(run(ops.self_attention), run(parted), strict=True):
+        np.testing.assert_array_equal(got.array, want.array)
+
+
+def test_second_derivatives_of_self_attention_are_those_of_its_links():
+    values = np.random.default_rng(0).standard_normal((2, 40, 3, 3, 8)).astype(np.float32)
+
+    def run(attend):
+        x = Tensor(values, requires_grad=True)
+        (slope,) = grad(attend(x, 0.0, True).square().sum(), x, create_graph=True)
+        return grad(slope.square().sum(), x)[0]
+
+    assert_close(run(ops.self_attention), run(parted), (1e-5, 1e-5))
+
+
+@pytest.mark.parametrize("short", [0, 8])
+def test_weights_that_are_kept_are_those_that_would_be_made_again(short, monkeypatch, bfloat16_units):
+    q, k, v = (np.random.default_rng(i).standard_normal((2, 3, 60, 8)).astype(bfloat16) for i in range(3))
+
+    def run():
+        tensors = [Tensor(a, requires_grad=True) for a in (q, k, v)]
+        out = ops.scaled_dot_product_attention(*tensors, is_causal=True)
+        assert bool(out.node.saved.weights) == bool(attention.SHORT)
+        return grad(out, tensors, out.detach())
+
+    monkeypatch.setattr(attention, "ROOM", 2 * 60 * 60)  # two heads to a tile
+    monkeypatch.setattr(attention, "SHORT", short)
+    found = run()
+    monkeypatch.setattr(attention, "SHORT", 8 - short)
+    for got, want in zip(found, run(), strict=True):
+        np.testing.assert_array_equal(got.array, want.array)
 
 
 @pytest.mark.parametrize("mask", [np.eye(80, dtype=bool), np.where(np.eye(80), 0, -np.inf).astype(np.float32)])

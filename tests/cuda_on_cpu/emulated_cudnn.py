@@ -13,7 +13,7 @@ import numpy as np
 
 from ampkit.backends.cuda import cudnn
 from ampkit.core.dtypes import LOW, bfloat16, float16, float32
-from ampkit.ops import attention, conv
+from ampkit.ops import attending, conv
 
 from . import cupy_like
 
@@ -177,8 +177,8 @@ def _need_heads(query: Any, key: Any, value: Any, bias: Any, out: Any, lse: Any)
 def _grouped(query: Any, key: Any, value: Any, bias: Any) -> Any:
     # The operands with query's heads by the head of key that serves them, as the reference has it.
     wide = [_wide(a) for a in (query, key, value)]
-    given = attention._Operands(*wide, None if bias is None else _wide(bias), None)
-    return attention._broadcast(attention._split_heads(given))
+    given = attending.Operands(*wide, None if bias is None else _wide(bias), None)
+    return attending.broadcast(attending.split_heads(given))
 
 
 def _need_dropped(dropped: Any, query: Any, key: Any) -> Any:

@@ -92,6 +92,20 @@ def test_self_attention_is_the_case_where_all_three_are_one():
     assert x.grad.shape == x.shape
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"dropout": 0.5}, {"add_zero_attn": True}], ids=str)
+def test_without_weights_one_tensor_is_attended_to_as_three_equal_ones_are(options, is_causal):
+    layer, values, given = made(**options), RNG.standard_normal((N, L, E)), []
+    for several in (False, True):
+        random.manual_seed(3)
+        x = tensor(values, requires_grad=True)
+        others = [tensor(values) for _ in range(2)] if several else [x, x]
+        out, weights = layer(x, *others, need_weights=False, is_causal=is_causal)
+        assert weights is None
+        given.append(out.detach().numpy())
+    np.testing.assert_allclose(*given, rtol=1e-9, atol=1e-12)
+
+
 def test_the_batch_axis_may_be_second_or_missing():
     layer, arrays = made(), inputs()
     expected = layer(*map(tensor, arrays))[0].detach().numpy()

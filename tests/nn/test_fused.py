@@ -8,7 +8,7 @@ import pytest
 import ampkit
 from ampkit import Policy, autocast, nn, observe, ops
 from ampkit.core.dtypes import bfloat16, float32
-from ampkit.nn.fused import chain
+from ampkit.nn.fused import chain, self_attention
 
 
 def images(dtype=float32):
@@ -108,3 +108,14 @@ def test_gelu_between_two_linear_layers_is_one_op_on_a_gpu_with_their_gradients(
         np.testing.assert_allclose(
             got.numpy(force=True).astype(float), want.numpy(force=True).astype(float), near, near
         )
+
+
+def test_attention_to_one_projection_is_one_op_on_a_cpu_unless_a_policy_has_changes():
+    x = images().reshape(4, 5, 18)
+    links = ["reshape", "unbind", *["permute"] * 3, "scaled_dot_product_attention", "permute", "reshape"]
+    whole = ["reshape", "self_attention", "reshape"]
+    assert ran(lambda: self_attention(x, 2, 0.0, True)) == (links if x.is_cuda else whole)
+    with autocast(policy=Policy("bfloat16", scaled_dot_product_attention="float32")):
+        assert ran(lambda: self_attention(x, 2, 0.0, True)) == links
+        apart = self_attention(x, 2, 0.0, True)
+    np.testing.assert_array_equal(apart.numpy(), self_attention(x, 2, 0.0, True).numpy())

@@ -1,14 +1,14 @@
-"""Body of attention: oneDNN's products and softmax over tiles, so that no more than a tile of scores is ever in memory.
+"""Body of attention: oneDNN's products and softmax over tiles, so that no more than a tile of scores is in memory.
 
 A tile is some heads, some rows and all columns that these rows may look at; under a causal mask that is half of them
-on the whole. The backward makes each tile's weights again. Scores and their softmax are float32; where the machine
-multiplies a 16-bit format, the weights are rounded to it.
+on the whole. Scores and their softmax are float32; where the machine multiplies a 16-bit format, the weights are
+rounded to it. The gradients make each tile's weights again, but for short rows of 16 bits, whose weights are kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,8 @@ from ...core.dtypes import DType, float32
 from ...core.random import keep_mask
 from ...core.saved import Saved
 from ...ops.attention import scaled_dot_product_attention_ as attention
+from ...ops.attention import self_attention_ as self_attention
+from ...ops.attention import thirds
 from ...ops.masks import kept
 from .device import in_format
 from .dnnl import library, multiplies
@@ -30,21 +32,10 @@ from .scores import Mask, Tile, hide_future, looks_nowhere
 # Rows of a tile. Few rows compute little of the future in vain; many seldom pack the other operand for matrix units.
 ROWS, ROWS_OF_UNITS = 64, 256
 ROOM = 1 << 20  # scores in a tile: 4 MiB of float32, of which each thread works on a part
+# Rows of weights up to so many times as long as the operands' are kept for the gradients: at 4 times, 5 % of the time
+# of a GPT's step for 8 % of its memory. In float32 it would be 1 % for 7 %.
+SHORT = 4
 WORTH = 1 << 12  # scores; below, the reference is as fast
-
-
-def _fits(query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, *params: Any) -> bool:
-    is_causal, scale, enable_gqa = params[2:]
-    if scale == 0 or library() is None or query.dtype not in FORMATS or not _complete(float32):
-        return False
-    alone = query.shape[: -2 - enable_gqa]  # heads of key and value serve several of query with enable_gqa
-    alike = (
-        alone == key.shape[: -2 - enable_gqa] == value.shape[: -2 - enable_gqa] and key.shape[:-2] == value.shape[:-2]
-    )
-    square = query.shape[-2] == key.shape[-2] or not is_causal
-    worth = query.size > 0 and math.prod(query.shape[:-1]) * key.shape[-2] >= WORTH
-    fit = alike and square and worth and query.dtype == key.dtype == value.dtype
-    return fit and not looks_nowhere(added, allowed)
 
 
 class _Heads:
@@ -55,6 +46,7 @@ class _Heads:
         self.query, self.key, self.value = (_flat(in_format(array, kind)) for array in (query, key, value))
         self.mask, self.causal, self.scale = mask, causal, scale
         self.step = ROWS if kind == float32 else ROWS_OF_UNITS
+        self.short = kind != float32 and self.key.shape[1] <= SHORT * self.query.shape[2]
 
     def tiles(self) -> Iterator[Tile]:
         heads, rows, columns = len(self.query), self.query.shape[1], self.key.shape[1]
@@ -73,8 +65,59 @@ class _Heads:
             hide_future(scores)
         self.mask.apply(scores, tile)
         found = rows_of(folded(scores), "softmax", self.kind)
-        assert found is not None, "`_complete` has seen it"
+        assert found is not None, "`complete` has seen it"
         return found.reshape(scores.shape)
+
+    def attend(self, keep: HostArray | None, dropout_p: float, dtype: DType) -> tuple[HostArray, list[HostArray]]:
+        """The answer, [heads, rows, width] in `dtype`, and the weights of its tiles, if they are short.
+
+        keep: what dropout keeps of the weights, [heads, rows, columns]; None for all.
+        """
+        out, held = empty((*self.query.shape[:2], self.value.shape[-1]), dtype), []
+        for tile in self.tiles():
+            weights = self.weights(tile)
+            if self.short:
+                held.append(weights)
+            if keep is not None:
+                weights = kept(weights, keep[tile])
+            part = out[tile.heads, tile.rows]
+            _times(weights, self.value[tile.heads, tile.columns], part, 1 / (1 - dropout_p))
+        return out, held
+
+    @property
+    def adds(self) -> bool:
+        """Whether several tiles add to the gradients of one key."""
+        return bool(self.step < self.query.shape[1])
+
+    def slopes(
+        self, slope: HostArray, keep: HostArray | None, dropout_p: float, held: list[HostArray],
+        homes: Sequence[HostArray], dmask: HostArray | None = None,
+    ) -> None:  # fmt: skip
+        """Write the gradients of query, key and value to `homes`, and that of an added mask to `dmask`.
+
+        slope [heads, rows, width], in `kind`: that of the answer. held: the weights that `attend` gave. homes are like
+        the operands, in `kind`, or in float32 to round sums once. dmask: [heads, rows, columns] of float32.
+        """
+        dq, dk, dv = homes
+        if several := self.adds:
+            dk[...] = 0
+            dv[...] = 0
+        for number, tile in enumerate(self.tiles()):
+            heads, rows, columns = tile
+            weights, dy = held[number] if self.short else self.weights(tile), slope[heads, rows]
+            ds = empty(weights.shape, self.kind)
+            _times(dy, self.value[heads, columns].swapaxes(1, 2), ds, self.scale / (1 - dropout_p))
+            used = weights
+            if keep is not None:
+                used, ds = kept(weights, keep[tile]), kept(ds, keep[tile])
+            _times(used.swapaxes(1, 2), dy, dv[heads, columns], more=several)
+            ds = _through_softmax(ds, weights)
+            _times(ds, self.key[heads, columns], dq[heads, rows])
+            _times(ds.swapaxes(1, 2), self.query[heads, rows], dk[heads, columns], more=several)
+            if dmask is not None:
+                np.divide(in_format(ds, float32), np.float32(self.scale), out=dmask[tile])
+        if keep is not None:
+            dv /= np.float32(1 - dropout_p)
 
 
 def _flat(array: HostArray) -> HostArray:
@@ -124,6 +167,29 @@ def _times(first: HostArray, second: HostArray, out: HostArray, scale: float = 1
         fill(out, wide)
 
 
+def _through_softmax(ds: HostArray, weights: HostArray) -> HostArray:
+    found = row_gradients(folded(ds), folded(weights), "softmax", ds.dtype)
+    if found is not None:
+        return found.reshape(ds.shape)
+    ds -= np.einsum("hrc,hrc->hr", ds, weights)[..., None]  # in float32, without AVX-512
+    ds *= weights
+    return ds
+
+
+def _fits(query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, *params: Any) -> bool:
+    is_causal, scale, enable_gqa = params[2:]
+    if scale == 0 or library() is None or query.dtype not in FORMATS or not _complete(float32):
+        return False
+    alone = query.shape[: -2 - enable_gqa]  # heads of key and value serve several of query with enable_gqa
+    alike = (
+        alone == key.shape[: -2 - enable_gqa] == value.shape[: -2 - enable_gqa] and key.shape[:-2] == value.shape[:-2]
+    )
+    square = query.shape[-2] == key.shape[-2] or not is_causal
+    worth = query.size > 0 and math.prod(query.shape[:-1]) * key.shape[-2] >= WORTH
+    fit = alike and square and worth and query.dtype == key.dtype == value.dtype
+    return fit and not looks_nowhere(added, allowed)
+
+
 def _heads(query: Any, key: Any, value: Any, added: Any, allowed: Any, causal: bool, scale: float | None) -> _Heads:
     mask = Mask(added, allowed, query.shape[:-2], (query.shape[-2], key.shape[-2]))
     return _Heads(query, key, value, mask, causal, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -155,21 +221,15 @@ def attention_cpu(
 ) -> Any:  # fmt: skip
     keys, values = (_for_each(query, array) for array in (key, value))
     a, keep = _heads(query, keys, values, added, allowed, is_causal, scale), _keep(query, key, dropout_p, draw)
-    out = empty((*a.query.shape[:2], a.value.shape[-1]), dtype if a.kind == query.dtype else a.kind)
-    for tile in a.tiles():
-        weights = a.weights(tile)
-        if keep is not None:
-            weights = kept(weights, keep[tile])
-        part = out[tile.heads, tile.rows]
-        _times(weights, a.value[tile.heads, tile.columns], part, 1 / (1 - dropout_p))
+    out, weights = a.attend(keep, dropout_p, dtype if a.kind == query.dtype else a.kind)
     nothing = np.empty(0, np.float32)  # the sums of rows, a statistic that this body does not keep
     given = query, key, value
     # Heads that were brought together once are kept so, in place of what was given: that may go.
     flat = zip((a.query, a.key, a.value), given, strict=True)
-    held = [x.reshape(y.shape) if (x.size, x.dtype) == (y.size, y.dtype) else y for x, y in flat]
-    parts = dict(zip(("query", "key", "value"), held, strict=True))
+    parts = [x.reshape(y.shape) if (x.size, x.dtype) == (y.size, y.dtype) else y for x, y in flat]
+    named = dict(zip(("query", "key", "value"), parts, strict=True))
     orders = [memory_order(x) for x in given]
-    saved = Saved(**parts, added=added, allowed=allowed, lse=nothing, orders=orders)
+    saved = Saved(**named, added=added, allowed=allowed, lse=nothing, orders=orders, weights=weights)
     return _laid(out.reshape(*query.shape[:-1], -1), orders[0], dtype), saved
 
 
@@ -181,41 +241,47 @@ def attention_cpu_backward(
     given = saved.query, saved.key, saved.value
     keys, values = (_for_each(saved.query, array) for array in given[1:])
     a = _heads(saved.query, keys, values, saved.added, saved.allowed, is_causal, scale)
-    keep, slope = _keep(saved.query, saved.key, dropout_p, draw), _flat(in_format(dy, a.kind))
-    several = a.step < a.query.shape[1]  # tiles that add to the gradients of one key
-    summed = several or keep is not None or a.key.size != saved.key.size  # in float32, before they are rounded
-    dq, dk, dv = (empty(x.shape, float32 if summed else a.kind) for x in (a.query, a.key, a.value))
-    if several:
-        dk[...] = 0
-        dv[...] = 0
+    keep = _keep(saved.query, saved.key, dropout_p, draw)
+    # sums are float32 before they are rounded
+    kind = float32 if a.adds or keep is not None or a.key.size != saved.key.size else a.kind
+    homes = [empty(x.shape, kind) for x in (a.query, a.key, a.value)]
     dmask = empty((len(a.query), a.query.shape[1], a.key.shape[1]), float32) if needs[3] else None
-    for tile in a.tiles():
-        heads, rows, columns = tile
-        weights, dy = a.weights(tile), slope[heads, rows]
-        ds = empty(weights.shape, a.kind)
-        _times(dy, a.value[heads, columns].swapaxes(1, 2), ds, a.scale / (1 - dropout_p))
-        used = weights
-        if keep is not None:
-            used, ds = kept(weights, keep[tile]), kept(ds, keep[tile])
-        _times(used.swapaxes(1, 2), dy, dv[heads, columns], more=several)
-        ds = _through_softmax(ds, weights)
-        _times(ds, a.key[heads, columns], dq[heads, rows])
-        _times(ds.swapaxes(1, 2), a.query[heads, rows], dk[heads, columns], more=several)
-        if dmask is not None:
-            np.divide(in_format(ds, float32), np.float32(a.scale), out=dmask[tile])
-    if keep is not None:
-        dv /= np.float32(1 - dropout_p)
-    pairs = zip((dq, dk, dv), given, saved.orders, needs[:3], strict=True)
+    a.slopes(_flat(in_format(dy, a.kind)), keep, dropout_p, saved.weights, homes, dmask)
+    pairs = zip(homes, given, saved.orders, needs[:3], strict=True)
     gradients = [_laid(_of_all(g, x).reshape(x.shape), order, need) if need else None for g, x, order, need in pairs]
     if dmask is not None:
         dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], -1)
     return *gradients, dmask, None
 
 
-def _through_softmax(ds: HostArray, weights: HostArray) -> HostArray:
-    found = row_gradients(folded(ds), folded(weights), "softmax", ds.dtype)
-    if found is not None:
-        return found.reshape(ds.shape)
-    ds -= np.einsum("hrc,hrc->hr", ds, weights)[..., None]  # in float32, without AVX-512
-    ds *= weights
-    return ds
+# of one array that holds query, key and value
+
+_TURN = (2, 0, 3, 1, 4)  # of [N, T, 3, H, E]: query, key and value, then batch and heads
+_BACK = (1, 3, 0, 2, 4)
+
+
+def _fits_one(input: HostArray, dropout_p: float, draw: Any, is_causal: bool) -> bool:
+    return _fits(*thirds(input), None, None, dropout_p, draw, is_causal, None, False)
+
+
+@self_attention.on("cpu", when=_fits_one)
+def self_attention_cpu(input: HostArray, dropout_p: float, draw: Any, is_causal: bool, *, dtype: DType) -> Any:
+    turned = input.transpose(_TURN)
+    parts = _flat(turned).reshape(turned.shape)
+    a = _heads(parts[0], parts[1], parts[2], None, None, is_causal, None)
+    keep = _keep(parts[0], parts[0], dropout_p, draw)
+    out, weights = a.attend(keep, dropout_p, dtype if a.kind == input.dtype else a.kind)
+    home = _laid(out.reshape(parts.shape[1:]), [0, 2, 1, 3], dtype).swapaxes(1, 2)
+    return home, Saved(input=parts.transpose(_BACK), lse=np.empty(0, np.float32), weights=weights)
+
+
+@self_attention_cpu.backward
+def self_attention_cpu_backward(
+    dy: HostArray, saved: Saved, needs: Any, dropout_p: float, draw: Any, is_causal: bool
+) -> HostArray:
+    parts = saved.input.transpose(_TURN)
+    a = _heads(parts[0], parts[1], parts[2], None, None, is_causal, None)
+    keep = _keep(parts[0], parts[0], dropout_p, draw)
+    found = empty((3, *a.query.shape), float32 if a.adds or keep is not None else a.kind)
+    a.slopes(_flat(in_format(dy.swapaxes(1, 2), a.kind)), keep, dropout_p, saved.weights, list(found))
+    return _laid(found.reshape(parts.shape), list(_BACK), needs[0]).transpose(_BACK)
