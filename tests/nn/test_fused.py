@@ -91,7 +91,7 @@ def test_what_is_between_others_is_found_and_nothing_is_an_identity():
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
-def test_gelu_between_two_linear_layers_is_one_op_on_a_gpu_with_their_gradients(dtype):
+def test_gelu_between_two_linear_layers_is_one_op_with_their_gradients(dtype):
     layers = nn.Linear(6, 8), nn.GELU("tanh"), nn.Linear(8, 3, bias=False)
     x, found = images().reshape(-1, 6), []
     for run in (lambda: chain(x, *layers), lambda: layers[2](layers[1](layers[0](x)))):
@@ -101,7 +101,7 @@ def test_gelu_between_two_linear_layers_is_one_op_on_a_gpu_with_their_gradients(
         found.append([out.detach(), *(p.grad for layer in layers for p in layer.parameters())])
         for layer in layers:
             layer.zero_grad()
-    assert (ran(lambda: chain(x, *layers)) == ["linear_gelu_linear"]) == x.is_cuda
+    assert ran(lambda: chain(x, *layers)) == ["linear_gelu_linear"]
     for got, want in zip(*found, strict=True):
         assert got.dtype == want.dtype
         near = 2e-2 if dtype == bfloat16 else 1e-5
