@@ -13,7 +13,7 @@ import numpy as np
 from . import backends
 from .backends import Array
 from .core.dtypes import float64
-from .core.errors import ArgumentError, DTypeError, StateError
+from .core.errors import ArgumentError, DTypeError, StateError, switch
 from .core.quiet import quietly
 from .core.scaletag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
 from .core.tensor import Tensor
@@ -55,9 +55,9 @@ class GradScaler:
         max_scale: float | None = None,
         hysteresis: int = 1,
     ):
+        self._enabled = switch("GradScaler", "enabled", enabled)
         if device is not None and enabled:
             backends.get(device)
-        self._enabled = bool(enabled)
         rule = (growth_factor, backoff_factor, growth_interval)
         self._scale = LossScale(init_scale, *rule, min_scale, max_scale, hysteresis)
         self._verdicts: dict[Optimizer, Verdict] = {}

@@ -47,6 +47,33 @@ def test_clipping_takes_foreach():
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize(("where", "name", "call"), [
+    ("autocast", "enabled", lambda word: ampkit.autocast(enabled=word)),
+    ("autocast", "cache_enabled", lambda word: ampkit.autocast(cache_enabled=word)),
+    ("GradScaler", "enabled", lambda word: ampkit.GradScaler(enabled=word)),
+    ("set_grad_enabled", "mode", ampkit.set_grad_enabled),
+    ("inference_mode", "mode", ampkit.inference_mode),
+    ("clip_grad_norm_", "error_if_nonfinite", lambda word: optim.clip_grad_norm_([parameter()], 1.0, 2.0, word)),
+    ("get_total_norm", "error_if_nonfinite", lambda word: nn.utils.get_total_norm([parameter()], 2.0, word)),
+    ("OneCycleLR", "three_phase", lambda word: optim.lr_scheduler.OneCycleLR(sgd(), 1.0, 9, three_phase=word)),
+    ("OneCycleLR", "cycle_momentum", lambda word: optim.lr_scheduler.OneCycleLR(sgd(), 1.0, 9, cycle_momentum=word)),
+    ("CyclicLR", "cycle_momentum", lambda word: optim.lr_scheduler.CyclicLR(sgd(), 0.1, 1.0, cycle_momentum=word)),
+])  # fmt: skip
+def test_a_switch_is_not_given_by_text_which_would_always_be_true(where, name, call):
+    with pytest.raises(ArgumentError, match=f"^{where}: needs {name} True or False, got 'no'$"):
+        call("no")
+    with pytest.raises(ArgumentError, match=f"got 'false'\nhelp: write {name}=False, without quotes$"):
+        call("false")
+    before = ampkit.is_grad_enabled()
+    call(np.True_), call(1)
+    ampkit.set_grad_enabled(before)
+
+
+def sgd():
+    return optim.SGD([parameter()], lr=0.1, momentum=0.9)
+
+
+@pytest.mark.cpu
 def test_a_schedule_counts_for_itself():
     scheduler = optim.lr_scheduler.StepLR(optim.SGD([parameter()]), 1)
     scheduler.step(None)

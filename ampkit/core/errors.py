@@ -32,6 +32,19 @@ def unfit(where: str, params: dict[str, Any], error: Exception) -> DTypeError:
     return DTypeError(where, "other arguments", found or "these", f"Python says: {str(error).splitlines()[0]}")
 
 
+def switch(where: str, name: str, value: Any) -> bool:
+    """`value` as True or False. Raises ArgumentError for text: "no" and "False", say, would be true."""
+    if isinstance(value, (str, bytes)):
+        raise ArgumentError(where, f"{name} True or False", repr(value), unquoted(name, value))
+    return bool(value)
+
+
+def unquoted(name: str, value: Any) -> str | None:
+    """The cure for True, False or None in quotation marks; None for all else."""
+    said = value.capitalize() if isinstance(value, str) else ""
+    return f"write {name}={said}, without quotes" if said in ("True", "False", "None") else None
+
+
 class ShapeError(AmpkitError, ValueError):
     """Shapes that do not fit together."""
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
 from .dtypes import LOW, DType, bfloat16, float16, parse
-from .errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError
+from .errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
 from .within import within
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -194,6 +194,7 @@ class autocast:
         *,
         policy: Policy | None = None,
     ):
+        enabled = switch("autocast", "enabled", enabled)
         if device_type is not None and not isinstance(device_type, str):
             cure = "write autocast(dtype=..., enabled=...)"
             raise DTypeError("autocast", "device_type as 'cpu', 'cuda' or None", repr(device_type), cure)
@@ -202,7 +203,7 @@ class autocast:
         kinds = tuple(_DEFAULT) if device_type is None else (need_kind(device_type),)
         if device_type is not None and enabled:
             backends.get(device_type)
-        self._cache = cache_enabled is None or bool(cache_enabled)
+        self._cache = cache_enabled is None or switch("autocast", "cache_enabled", cache_enabled)
         self._policies = {kind: (policy or Policy(dtype or _DEFAULT[kind])) if enabled else None for kind in kinds}
 
     def __enter__(self) -> autocast:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from .errors import switch
 from .within import within
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -50,14 +51,14 @@ class enable_grad(_Recording):
 
 def inference_mode(mode: bool = True) -> _Recording:
     """`no_grad`; with mode=False nothing changes."""
-    return no_grad() if mode else set_grad_enabled(is_grad_enabled())
+    return no_grad() if switch("inference_mode", "mode", mode) else set_grad_enabled(is_grad_enabled())
 
 
 class set_grad_enabled(_Recording):
     """From now on record operations or don't; as a block or a decorator, only there."""
 
     def __init__(self, mode: bool):
-        self.mode = bool(mode)
+        self.mode = switch("set_grad_enabled", "mode", mode)
         self._before = [_recording.get()]
         _recording.set(self.mode)
 

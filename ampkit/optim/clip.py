@@ -12,7 +12,7 @@ from .. import backends
 from ..arena import spans
 from ..backends import Array
 from ..core import dtypes
-from ..core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
+from ..core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError, switch
 from ..core.primitive import Primitive
 from ..core.quiet import quietly
 from ..core.scaletag import count_scaled
@@ -68,6 +68,7 @@ def clip_grad_norm_(
     Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm or norm_type <= 0.
     Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
     """
+    strict = switch("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
     limit, order = _need("clip_grad_norm_", "max_norm", max_norm), _order("clip_grad_norm_", norm_type)
     owners = _with_gradients("clip_grad_norm_", parameters)
     if not owners:
@@ -75,7 +76,7 @@ def clip_grad_norm_(
     with quietly():
         pieces = _flat(owners)
         norm = _norm(pieces, order)
-        if error_if_nonfinite:
+        if strict:
             _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
         _scale_down(pieces, limit, norm)
     _changed(owners)
@@ -93,6 +94,7 @@ def get_total_norm(
     error_if_nonfinite=True raises NonFiniteError for inf and nan, and waits for the device. foreach changes nothing.
     Raises StateError for gradients that are still scaled, ArgumentError for norm_type <= 0.
     """
+    strict = switch("get_total_norm", "error_if_nonfinite", error_if_nonfinite)
     order, found = _order("get_total_norm", norm_type), _tensors("get_total_norm", tensors)
     if count_scaled("get_total_norm", found):
         raise StateError("get_total_norm", "unscaled gradients", "some still scaled by a GradScaler", _CURE)
@@ -101,7 +103,7 @@ def get_total_norm(
     with quietly():
         pieces = [t.array.reshape(-1) for t in found]
         norm = _norm(pieces, order)
-        if error_if_nonfinite:
+        if strict:
             _need_finite("get_total_norm", norm, "error_if_nonfinite=False returns it")
     return _rounded(norm, pieces)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.errors import ArgumentError, DTypeError
+from ..core.errors import ArgumentError, DTypeError, switch
 from .group import Group
 from .optimizer import Optimizer
 from .schedule import LRScheduler, per_group, refuse_without_momentum, whole
@@ -45,6 +45,7 @@ class CyclicLR(LRScheduler):
         max_momentum: float | Sequence[float] = 0.9,
         last_epoch: int = -1,
     ):
+        cycle_momentum = switch("CyclicLR", "cycle_momentum", cycle_momentum)
         groups = len(optimizer.param_groups)
         if scale_fn is None and mode not in _SCALES:
             raise ArgumentError("CyclicLR", "mode 'triangular', 'triangular2' or 'exp_range', or scale_fn", repr(mode))

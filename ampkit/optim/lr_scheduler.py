@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, switch
 from .chain import ChainedScheduler as ChainedScheduler
 from .cyclic import CyclicLR as CyclicLR
 from .decay import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
@@ -136,6 +136,8 @@ class OneCycleLR(LRScheduler):
         three_phase: bool = False,
         last_epoch: int = -1,
     ):
+        cycle_momentum = switch("OneCycleLR", "cycle_momentum", cycle_momentum)
+        three_phase = switch("OneCycleLR", "three_phase", three_phase)
         groups = len(optimizer.param_groups)
         self.total_steps = _total(total_steps, epochs, steps_per_epoch)
         if anneal_strategy not in ("cos", "linear"):

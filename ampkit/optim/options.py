@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, unquoted
 
 # PyTorch's words for which of its implementations runs: taken, and nothing changes
 WORDS = ("foreach", "fused", "capturable")
@@ -67,7 +67,7 @@ def need_flags(where: str, options: dict[str, Any], keys: Iterable[str]) -> None
     for key in keys:
         value = options.get(key, False)
         if type(value) is not bool:
-            raise ArgumentError(where, f"{key} True or False", repr(value), _unquoted(key, value))
+            raise ArgumentError(where, f"{key} True or False", repr(value), unquoted(key, value))
 
 
 def need_words(where: str, differentiable: Any = False, **words: Any) -> None:
@@ -77,12 +77,7 @@ def need_words(where: str, differentiable: Any = False, **words: Any) -> None:
     """
     for key, value in words.items():
         if value is not None and type(plain(value)) is not bool:
-            raise ArgumentError(where, f"{key} True, False or None", repr(value), _unquoted(key, value))
+            raise ArgumentError(where, f"{key} True, False or None", repr(value), unquoted(key, value))
     need_flags(where, {"differentiable": plain(differentiable)}, ["differentiable"])
     if differentiable:
         raise ArgumentError(where, "differentiable=False", repr(differentiable), "write the update with ops")
-
-
-def _unquoted(key: str, value: Any) -> str | None:
-    said = value.capitalize() if isinstance(value, str) else ""
-    return f"write {key}={said}, without quotes" if said in ("True", "False", "None") else None
