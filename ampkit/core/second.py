@@ -39,8 +39,9 @@ def _linked(op: Any, node: Node) -> dict[str, Any]:
         name = op.signature.name_of(i)
         if type(held := items.get(name)) is tuple:  # one of a list of tensors
             linked[name] = (*linked.get(name, ()), _link(widen(held[i], compute), edge))
-        elif hasattr(held, "dtype"):
-            linked[name] = _link(widen(held, compute), edge)
+        elif hasattr(held, "dtype"):  # a body may keep an input in another shape
+            same = held if edge is None or held.shape == edge[2] else held.reshape(edge[2])
+            linked[name] = _link(widen(same, compute), edge)
     if (out := items.get("out")) is not None:
         linked["out"] = Taped(alias(widen(out, compute), (node, 0, out.shape, out.dtype)))
     return linked

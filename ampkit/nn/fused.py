@@ -8,6 +8,7 @@ from typing import Any
 from .. import ops
 from ..core import policy
 from ..core.tensor import Tensor
+from ..ops.attention import self_attention_by_links
 from . import hooks
 from .activation import GELU, ReLU
 from .linear import Linear
@@ -29,14 +30,8 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float, is_causal: b
 
     One op, unless the policy in force has changes of its own, which may be about scaled_dot_product_attention.
     """
-    n, t, width = input.shape
-    parts = ops.reshape(input, (n, t, 3, num_heads, width // (3 * num_heads)))
-    if not _changed():
-        mixed = ops.self_attention(parts, dropout_p, is_causal)
-    else:
-        q, k, v = (ops.transpose(part, 1, 2) for part in ops.unbind(parts, 2))
-        mixed = ops.transpose(ops.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal), 1, 2)
-    return ops.reshape(mixed, (n, t, width // 3))
+    attend = self_attention_by_links if _changed() else ops.self_attention
+    return attend(input, num_heads, dropout_p, is_causal)  # type: ignore[no-any-return]
 
 
 _TOGETHER: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {

@@ -15,7 +15,7 @@ from ..core.replay import Taped
 from ..core.tensor import Tensor
 from .attending import Operands, backward, broadcast, forward, join_heads, on_tape, split_heads
 from .join import unbind
-from .shape import transpose
+from .shape import reshape, transpose
 
 __all__ = ["scaled_dot_product_attention", "self_attention"]
 
@@ -122,47 +122,63 @@ def _together(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
 # one op in place of nine that part the array, turn its parts and turn the answer back, and one copy in place of three.
 
 
-def self_attention(input: Tensor, dropout_p: float = 0.0, is_causal: bool = False) -> Tensor:
-    """`scaled_dot_product_attention` of the thirds of `input`.
+def self_attention(input: Tensor, num_heads: int, dropout_p: float = 0.0, is_causal: bool = False) -> Tensor:
+    """`scaled_dot_product_attention` of the thirds of `input`, head by head, and the heads joined again.
 
-    input [N, T, 3, H, E]: of each position query, key and value, of H heads each -> [N, T, H, E]. dropout_p, is_causal,
-    precision: as there.
-    Raises ShapeError for another number of axes or of parts, ArgumentError for dropout_p outside of [0, 1).
+    input [N, T, 3 E]: of each position query, key and value, each of `num_heads` heads -> [N, T, E]. dropout_p,
+    is_causal, precision: as there.
+    Raises ShapeError for another number of axes or a width that 3 num_heads does not divide, ArgumentError for
+    dropout_p outside of [0, 1).
     Vaswani et al. 2017, arXiv:1706.03762, section 3.2.
     """
     if not 0 <= dropout_p < 1:
         raise ArgumentError("self_attention", "dropout_p in [0, 1)", f"{dropout_p}")
-    if input.is_cuda and input.ndim == 5 and input.shape[2] == 3:  # cuDNN takes the parts as they lie
-        query, key, value = (transpose(part, 1, 2) for part in unbind(input, 2))
-        mixed = scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal)
-        return transpose(mixed, 1, 2)
+    if input.is_cuda:  # whose cuDNN takes the parts as they lie
+        return self_attention_by_links(input, num_heads, dropout_p, is_causal)
     draw = random.default.take() if dropout_p else None
-    return self_attention_(input, float(dropout_p), draw, bool(is_causal))  # type: ignore[no-any-return]
+    return self_attention_(input, num_heads, float(dropout_p), draw, bool(is_causal))  # type: ignore[no-any-return]
+
+
+def self_attention_by_links(input: Tensor, num_heads: int, dropout_p: float, is_causal: bool) -> Tensor:
+    """`self_attention` out of PyTorch's ops."""
+    _need_thirds(tuple(input.shape), num_heads)
+    n, t, width = input.shape
+    parts = unbind(reshape(input, (n, t, 3, num_heads, width // (3 * num_heads))), 2)
+    query, key, value = (transpose(part, 1, 2) for part in parts)
+    mixed = scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal)
+    return reshape(transpose(mixed, 1, 2), (n, t, width // 3))
 
 
 @op(cast=Cast.LOW, integers="refuse")
-def self_attention_(input: Array, dropout_p, draw, is_causal):
+def self_attention_(input: Array, num_heads, dropout_p, draw, is_causal):
     """`self_attention` with its draw named by (seed, call)."""
-    out, lse = _answer(Operands(*thirds(input), None, None), is_causal, None, dropout_p, draw)
-    return out.swapaxes(1, 2), Saved(input=input, lse=lse)
+    out, lse = _answer(Operands(*thirds(input, num_heads), None, None), is_causal, None, dropout_p, draw)
+    return out.swapaxes(1, 2).reshape(*input.shape[:2], input.shape[2] // 3), Saved(input=input, lse=lse)
 
 
 @self_attention_.check
-def self_attention_check(input, dropout_p, draw, is_causal):
-    shape = np.shape(input)
-    if len(shape) != 5 or shape[2] != 3 or not shape[1]:
-        raise ShapeError("self_attention", "input [N, T, 3, heads, width], T at least 1", f"{list(shape)}")
+def self_attention_check(input, num_heads, dropout_p, draw, is_causal):
+    _need_thirds(np.shape(input), num_heads)
+
+
+def _need_thirds(shape: tuple[int, ...], num_heads: Any) -> None:
+    if not isinstance(num_heads, int) or num_heads < 1:
+        raise ArgumentError("self_attention", "num_heads from 1", repr(num_heads))
+    if len(shape) != 3 or shape[2] % (3 * num_heads) or not all(shape[1:]):
+        needs = f"input [N, T, width], T at least 1, a width that 3 x {num_heads} heads divide"
+        raise ShapeError("self_attention", needs, f"{list(shape)}")
 
 
 @self_attention_.backward
-def self_attention_backward(dy, saved, needs, dropout_p, draw, is_causal):
-    given, asked = Operands(*thirds(saved.input), None, None), (*needs * 3, None)
+def self_attention_backward(dy, saved, needs, num_heads, dropout_p, draw, is_causal):
+    given, asked = Operands(*thirds(saved.input, num_heads), None, None), (*needs * 3, None)
     scale = 1 / math.sqrt(given.query.shape[-1])
-    found = backward(given, dy.swapaxes(1, 2), saved.lse, asked, is_causal, scale, dropout_p, draw)
-    return np.stack([each.swapaxes(1, 2) for each in found[:3]], 2)
+    slope = dy.reshape(*dy.shape[:2], num_heads, dy.shape[2] // num_heads).swapaxes(1, 2)
+    found = backward(given, slope, saved.lse, asked, is_causal, scale, dropout_p, draw)
+    return np.stack([each.swapaxes(1, 2) for each in found[:3]], 2).reshape(saved.input.shape)
 
 
-def thirds(input: Any) -> tuple[Any, Any, Any]:
-    """Query, key and value [N, H, T, E] of [N, T, 3, H, E], as views."""
-    parts = input.transpose(2, 0, 3, 1, 4)
-    return parts[0], parts[1], parts[2]
+def thirds(input: Any, num_heads: int) -> Any:
+    """Query, key and value of [N, T, 3 E] by heads: [3, N, num_heads, T, width of a head], a view."""
+    n, t, width = input.shape
+    return input.reshape(n, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)

@@ -14,6 +14,7 @@ from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
+from ampkit.ops.attention import self_attention_by_links
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, booleans, check_precision, normal
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
@@ -87,9 +88,9 @@ ATTENTION = [
     Case("scaled_dot_product_attention", normal(3, 70, 16), normal(3, 90, 16), normal(3, 90, 24)),
 ]
 SELF = [
-    Case("self_attention", normal(2, 40, 3, 3, 16)),
-    Case("self_attention", normal(2, 40, 3, 3, 16), is_causal=True),
-    Case("self_attention", normal(1, 300, 3, 2, 8), is_causal=True),
+    Case("self_attention", normal(2, 40, 144), 3),
+    Case("self_attention", normal(2, 40, 144), 3, is_causal=True),
+    Case("self_attention", normal(1, 300, 48), 2, is_causal=True),
 ]
 MASKED = [
     Case("scaled_dot_product_attention", *[normal(2, 3, 70, 8)] * 3, normal(70, 70)),
@@ -329,36 +330,30 @@ def test_what_dropout_keeps_of_attention_is_what_the_reference_keeps(causal):
         assert_close(got, want)
 
 
-def parted(x, dropout_p, causal):
-    """`ops.self_attention` out of its links."""
-    q, k, v = (ops.transpose(part, 1, 2) for part in ops.unbind(x, 2))
-    return ops.transpose(ops.scaled_dot_product_attention(q, k, v, None, dropout_p, causal), 1, 2)
-
-
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 @pytest.mark.parametrize(("length", "dropout_p", "causal"), [(40, 0.0, True), (40, 0.3, False), (150, 0.3, True)])
 def test_self_attention_has_the_bits_of_its_links(length, dropout_p, causal, dtype):
-    values = np.random.default_rng(0).standard_normal((2, length, 3, 3, 16)).astype(dtype)
+    values = np.random.default_rng(0).standard_normal((2, length, 144)).astype(dtype)
 
     def run(attend):
         ampkit.manual_seed(3)
         x = Tensor(values, requires_grad=True)
-        out = attend(x, dropout_p, causal)
+        out = attend(x, 3, dropout_p, causal)
         return [out, *grad(out, x, out.detach())]
 
-    for got, want in zip(run(ops.self_attention), run(parted), strict=True):
+    for got, want in zip(run(ops.self_attention), run(self_attention_by_links), strict=True):
         np.testing.assert_array_equal(got.array, want.array)
 
 
 def test_second_derivatives_of_self_attention_are_those_of_its_links():
-    values = np.random.default_rng(0).standard_normal((2, 40, 3, 3, 8)).astype(np.float32)
+    values = np.random.default_rng(0).standard_normal((2, 40, 72)).astype(np.float32)
 
     def run(attend):
         x = Tensor(values, requires_grad=True)
-        (slope,) = grad(attend(x, 0.0, True).square().sum(), x, create_graph=True)
+        (slope,) = grad(attend(x, 3, 0.0, True).square().sum(), x, create_graph=True)
         return grad(slope.square().sum(), x)[0]
 
-    assert_close(run(ops.self_attention), run(parted), (1e-5, 1e-5))
+    assert_close(run(ops.self_attention), run(self_attention_by_links), (1e-5, 1e-5))
 
 
 @pytest.mark.parametrize("short", [0, 8])

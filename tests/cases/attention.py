@@ -15,8 +15,8 @@ CASES = [
     Case(NAME, normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 5), enable_gqa=True),
     Case(NAME, normal(4, 3, 5), normal(1, 3, 5), normal(1, 3, 5), is_causal=True, enable_gqa=True),
     Case(NAME, normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 5), normal(2, 4, 3, 6), enable_gqa=True),
-    Case("self_attention", normal(2, 4, 3, 2, 5)),
-    Case("self_attention", normal(2, 4, 3, 2, 5), is_causal=True),
-    Case("self_attention", normal(1, 3, 3, 1, 2)),
-    Case("self_attention", normal(0, 3, 3, 2, 2)),
+    Case("self_attention", normal(2, 4, 30), 2),
+    Case("self_attention", normal(2, 4, 30), 2, is_causal=True),
+    Case("self_attention", normal(1, 3, 6), 1),
+    Case("self_attention", normal(0, 3, 12), 2),
 ]

@@ -256,32 +256,35 @@ def attention_cpu_backward(
 
 # of one array that holds query, key and value
 
-_TURN = (2, 0, 3, 1, 4)  # of [N, T, 3, H, E]: query, key and value, then batch and heads
-_BACK = (1, 3, 0, 2, 4)
+_BACK = (1, 3, 0, 2, 4)  # the axes of `thirds` in the order of the input's: positions, then parts, then heads
 
 
-def _fits_one(input: HostArray, dropout_p: float, draw: Any, is_causal: bool) -> bool:
-    return _fits(*thirds(input), None, None, dropout_p, draw, is_causal, None, False)
+def _fits_one(input: HostArray, num_heads: int, dropout_p: float, draw: Any, is_causal: bool) -> bool:
+    return _fits(*thirds(input, num_heads), None, None, dropout_p, draw, is_causal, None, False)
 
 
 @self_attention.on("cpu", when=_fits_one)
-def self_attention_cpu(input: HostArray, dropout_p: float, draw: Any, is_causal: bool, *, dtype: DType) -> Any:
-    turned = input.transpose(_TURN)
+def self_attention_cpu(
+    input: HostArray, num_heads: int, dropout_p: float, draw: Any, is_causal: bool, *, dtype: DType
+) -> Any:
+    turned = thirds(input, num_heads)
     parts = _flat(turned).reshape(turned.shape)
     a = _heads(parts[0], parts[1], parts[2], None, None, is_causal, None)
     keep = _keep(parts[0], parts[0], dropout_p, draw)
     out, weights = a.attend(keep, dropout_p, dtype if a.kind == input.dtype else a.kind)
-    home = _laid(out.reshape(parts.shape[1:]), [0, 2, 1, 3], dtype).swapaxes(1, 2)
+    home = _laid(out.reshape(parts.shape[1:]), [0, 2, 1, 3], dtype).swapaxes(1, 2).reshape(*input.shape[:2], -1)
+    # The parts are kept in place of the input: the same elements, in another shape.
     return home, Saved(input=parts.transpose(_BACK), lse=np.empty(0, np.float32), weights=weights)
 
 
 @self_attention_cpu.backward
 def self_attention_cpu_backward(
-    dy: HostArray, saved: Saved, needs: Any, dropout_p: float, draw: Any, is_causal: bool
+    dy: HostArray, saved: Saved, needs: Any, num_heads: int, dropout_p: float, draw: Any, is_causal: bool
 ) -> HostArray:
-    parts = saved.input.transpose(_TURN)
+    parts, lead = saved.input.transpose(2, 0, 3, 1, 4), dy.shape[:2]
     a = _heads(parts[0], parts[1], parts[2], None, None, is_causal, None)
     keep = _keep(parts[0], parts[0], dropout_p, draw)
     found = empty((3, *a.query.shape), float32 if a.adds or keep is not None else a.kind)
-    a.slopes(_flat(in_format(dy.swapaxes(1, 2), a.kind)), keep, dropout_p, saved.weights, list(found))
-    return _laid(found.reshape(parts.shape), list(_BACK), needs[0]).transpose(_BACK)
+    slope = in_format(dy, a.kind).reshape(*lead, num_heads, -1).swapaxes(1, 2)
+    a.slopes(_flat(slope), keep, dropout_p, saved.weights, list(found))
+    return _laid(found.reshape(parts.shape), list(_BACK), needs[0]).transpose(_BACK).reshape(*lead, -1)
