@@ -38,8 +38,7 @@ class Sweep:
         self.taped, self.retain = taped, retain
         self.wanted = None if wanted is None else {_key(t.edge): i for i, t in enumerate(wanted)}
         self.found: dict[int, Any] = {}
-        self._held: dict[Node, list[Any]] = {}
-        self._tags: dict[Node, ScaleTag | None] = {}
+        self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # what its outputs received, and its scale
         self._heap: list[tuple[int, Node]] = []
         self._late: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # the gradients of leaves that have hooks
         self._written: dict[Tensor, None] = {}  # the leaves that have hooks for afterwards
@@ -79,12 +78,15 @@ class Sweep:
             self._written[leaf] = None
 
     def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
-        held = self._held.get(node)
-        if held is None:
-            held = self._held[node] = [None] * len(node.outputs)
-            self._tags[node] = tag
+        met = self._held.get(node)
+        if met is None:
+            held: list[Any] = [None] * len(node.outputs)
+            held[index] = gradient
+            self._held[node] = held, tag
             heapq.heappush(self._heap, (-node.serial, node))
-        elif self._tags[node] is not tag:
+            return
+        held = met[0]
+        if met[1] is not tag:
             raise mixed_scales("backward")
         held[index] = gradient if held[index] is None else added(held[index], gradient)
 
@@ -92,7 +94,7 @@ class Sweep:
         """Walk until no gradient is on its way."""
         while self._heap:
             node = heapq.heappop(self._heap)[1]
-            dys, self.tag = self._held.pop(node), self._tags.pop(node)
+            dys, self.tag = self._held.pop(node)
             if node.hooks is not None:
                 hooks.run(node.hooks, dys, self.tag)
             if self.wanted is not None:
@@ -122,10 +124,14 @@ class Sweep:
         gradients = (node.op.replay if self.taped else node.op.vjp)(node, dys, needs, self)
         if not self.retain:
             node.saved = None
+        tag = node.tag or self.tag
         for edge, gradient, need in zip(node.edges, gradients, needs, strict=False):
-            if edge is not None and gradient is not None:
-                source, index, shape, dtype = edge
-                self.add(source, index, fit(node, gradient, shape, need, dtype), node.tag or self.tag)
+            if edge is None or gradient is None:
+                continue
+            source, index, shape, dtype = edge
+            if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
+                gradient = fit(node, gradient, shape, need, dtype)  # most fit: the call would cost as much as the rest
+            self.add(source, index, gradient, tag)
 
 
 def _key(edge: Edge | None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.core.tape import grad
-from ampkit.ops import attention
+from ampkit.ops import attending, attention
 from ampkit.testing import TOLERANCE, assert_close, gradcheck, gradgradcheck
 
 RANDOM = np.random.default_rng(0)
@@ -96,8 +96,8 @@ def test_small_blocks_change_nothing(kind, monkeypatch):
     mask = {"boolean": tensor(RANDOM.random((2, 1, 7, 6)) < 0.7), "added": normal(3, 1, 6)}.get(kind)
     whole = everything(q, k, v, mask, kind == "causal")
     for block, rows in product((1, 20, 50, 100), (1, 4)):
-        monkeypatch.setattr(attention, "BLOCK", block)
-        monkeypatch.setattr(attention, "CAUSAL_ROWS", rows)
+        monkeypatch.setattr(attending, "BLOCK", block)
+        monkeypatch.setattr(attending, "CAUSAL_ROWS", rows)
         for part, full in zip(everything(q, k, v, mask, kind == "causal"), whole, strict=True):
             np.testing.assert_allclose(part.array, full.array, rtol=1e-11, atol=1e-12)
 
