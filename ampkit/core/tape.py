@@ -80,14 +80,11 @@ class Sweep:
     def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
         met = self._held.get(node)
         if met is None:
-            held: list[Any] = [None] * len(node.outputs)
-            held[index] = gradient
-            self._held[node] = held, tag
+            met = self._held[node] = [None] * len(node.outputs), tag
             heapq.heappush(self._heap, (-node.serial, node))
-            return
-        held = met[0]
-        if met[1] is not tag:
+        elif met[1] is not tag:
             raise mixed_scales("backward")
+        held = met[0]
         held[index] = gradient if held[index] is None else added(held[index], gradient)
 
     def run(self) -> None:
@@ -130,7 +127,7 @@ class Sweep:
                 continue
             source, index, shape, dtype = edge
             if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
-                gradient = fit(node, gradient, shape, need, dtype)  # most fit: the call would cost as much as the rest
+                gradient = fit(node, gradient, shape, need, dtype)  # most fit as they are
             self.add(source, index, gradient, tag)
 
 

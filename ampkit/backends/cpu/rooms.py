@@ -65,29 +65,25 @@ class Rooms:
     def take(self, nbytes: int) -> _Room:
         """Memory for `nbytes`, one byte an element, on a boundary of LINE bytes, until nothing refers to it."""
         size = -(-nbytes // _GRAIN) * _GRAIN
-        if kept := self.kept.get(size):
+        kept = self.kept.get(size)
+        if kept:
             home: HostArray = kept.pop()
             self.free -= size
         else:
             raw = _House((size + LINE,), np.uint8)
             start = -address(raw) % LINE
             home = raw[start : start + size]
-        self.used = used = self.used + size
-        if used > self.most:
-            self.most = used
+        self.used += size
+        self.most = max(self.most, self.used)
         return home.view(_Room)
 
     def leave(self, home: _House) -> None:
         """Keep memory that nobody uses any more, or give it back."""
         size = home.nbytes
-        self.used = used = self.used - size
-        free = self.free + size
-        if 4 * (used + free) <= 5 * self.most:
-            self.free = free
-            if (kept := self.kept.get(size)) is None:
-                self.kept[size] = [home]
-            else:
-                kept.append(home)
+        self.used -= size
+        if 4 * (self.used + self.free + size) <= 5 * self.most:
+            self.kept.setdefault(size, []).append(home)
+            self.free += size
 
     def clear(self) -> None:
         """Give back all that is free."""
