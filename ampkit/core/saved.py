@@ -13,7 +13,8 @@ from .node import Node
 from .replay import Taped
 
 # What a backward needs, by name: an item with the name of an input is that input, `out` is the (first) output; a float
-# item with any other name is a statistic, which second derivatives compute anew.
+# item with any other name is a statistic, which second derivatives compute anew, from zeros for an input that is not
+# there: or from `as_<input>`, which may be a sum of several.
 Saved = SimpleNamespace
 
 

@@ -14,6 +14,7 @@ from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
+from ..nn.fused import norm_of_sum
 from ..nn.making import new, probability, sizes
 
 
@@ -109,7 +110,7 @@ class BertOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
+        return norm_of_sum(residual, self.dense(x), self.dropout, self.LayerNorm)
 
 
 class BertAttention(nn.Module):

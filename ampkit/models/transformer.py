@@ -13,7 +13,7 @@ from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.fused import chain, self_attention
+from ..nn.fused import add_norm, chain, self_attention
 from ..nn.making import sizes
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -33,11 +33,10 @@ class CausalSelfAttention(nn.Module):
         self.n_head, self.dropout = n_head, dropout
         self.c_attn = nn.Linear(n_embd, 3 * n_embd, bias)
         self.c_proj = nn.Linear(n_embd, n_embd, bias)
-        self.resid_dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         p = self.dropout if self.training else 0.0
-        return self.resid_dropout(self.c_proj(self_attention(self.c_attn(x), self.n_head, p, is_causal=True)))
+        return self.c_proj(self_attention(self.c_attn(x), self.n_head, p, is_causal=True))  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):
@@ -55,18 +54,20 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): [N, T, n_embd] -> [N, T, n_embd]."""
+    """x + dropout(attention(norm(x))), then x + mlp(norm(x)): [N, T, n_embd] -> [N, T, n_embd]."""
 
     def __init__(self, n_embd: int, n_head: int, dropout: float, bias: bool):
         super().__init__()
         self.ln_1 = nn.LayerNorm(n_embd, bias=bias)
         self.attn = CausalSelfAttention(n_embd, n_head, dropout, bias)
+        self.resid_dropout = nn.Dropout(dropout)
         self.ln_2 = nn.LayerNorm(n_embd, bias=bias)
         self.mlp = MLP(n_embd, dropout, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
+        mlp = self.mlp
+        x, normed = add_norm(x, self.attn(self.ln_1(x)), self.resid_dropout, self.ln_2, mlp, mlp.c_fc)
+        return x + mlp(normed)  # type: ignore[no-any-return]
 
 
 class GPT(nn.Module):

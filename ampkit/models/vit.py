@@ -13,6 +13,7 @@ from .. import nn, ops
 from ..core.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
+from ..nn.fused import add_norm
 from ..nn.making import new, sizes
 
 
@@ -31,8 +32,8 @@ class EncoderBlock(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         x = self.ln_1(input)
         x, _ = self.self_attention(x, x, x, need_weights=False)
-        x = self.dropout(x) + input
-        return x + self.mlp(self.ln_2(x))
+        x, normed = add_norm(input, x, self.dropout, self.ln_2, self.mlp, self.mlp[0])
+        return x + self.mlp(normed)  # type: ignore[no-any-return]
 
 
 class Encoder(nn.Module):

@@ -1,19 +1,22 @@
-"""Modules one after the other, of which neighbours may be one op, and attention to the thirds of one projection."""
+"""Several modules as one op: neighbours in a chain, a residual sum and its norm, attention to one projection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from .. import ops
+from .. import backends, ops
 from ..core import policy
+from ..core.dtypes import DType, float32
+from ..core.policy import Cast
 from ..core.tensor import Tensor
 from ..ops.attention import self_attention_by_links
 from . import hooks
 from .activation import GELU, ReLU
+from .dropout import Dropout
 from .linear import Linear
 from .module import Module
-from .norm import BatchNorm1d, BatchNorm2d
+from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 
 
 def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
@@ -32,6 +35,50 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float, is_causal: b
     """
     attend = self_attention_by_links if _changed() else ops.self_attention
     return attend(input, num_heads, dropout_p, is_causal)  # type: ignore[no-any-return]
+
+
+def add_norm(
+    residual: Tensor, branch: Tensor, dropout: Module, norm: Module, *readers: Module
+) -> tuple[Tensor, Tensor]:
+    """residual + dropout(branch), and `norm` of that.
+
+    readers: the modules that the norm is for, whose first op is a product. Where all of them are the library's own and
+    no hook looks on, the norm comes in the dtype that autocast has them read.
+    """
+    if not _is_normed_sum(residual, branch, dropout, norm):
+        total = residual + dropout(branch)
+        return total, norm(total)
+    given = norm.normalized_shape, norm.weight, norm.bias, norm.eps, dropout.p if dropout.training else 0.0
+    unseen = all(type(reader).__module__.startswith(_OURS) and not _watched(reader) for reader in readers)
+    read = _read_in(residual) if readers and unseen else None
+    return ops.add_layer_norm(residual, branch, *given, read)  # type: ignore[no-any-return]
+
+
+def norm_of_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> Tensor:
+    """`norm` of residual + dropout(branch)."""
+    if not _is_normed_sum(residual, branch, dropout, norm):
+        return norm(residual + dropout(branch))  # type: ignore[no-any-return]
+    given = norm.normalized_shape, norm.weight, norm.bias, norm.eps, dropout.p if dropout.training else 0.0
+    return ops.layer_norm_of_sum(residual, branch, *given)  # type: ignore[no-any-return]
+
+
+_OURS = __package__.partition(".")[0] + "."
+
+
+def _is_normed_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> bool:
+    # Whether one op gives what the three give, in their dtypes: layer_norm's answer is float32 inside of autocast.
+    if (type(dropout), type(norm)) != (Dropout, LayerNorm) or _watched(dropout) or _watched(norm) or _changed():
+        return False
+    dtype = residual.dtype
+    fits = residual.shape == branch.shape and (norm.weight is None or norm.weight.dtype == dtype)
+    return fits and (dtype == float32 or (dtype == branch.dtype and policy.region() is None))
+
+
+def _read_in(tensor: Tensor) -> DType | None:
+    # The dtype that products read `tensor` in under autocast; None for its own.
+    region = policy.region()
+    rule = region and region.policies[backends.of(tensor.array).name]
+    return None if rule is None or rule.category("linear") is not Cast.LOW else rule.dtype
 
 
 _TOGETHER: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {

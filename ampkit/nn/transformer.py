@@ -20,12 +20,14 @@ from . import init
 from .attention import MultiheadAttention
 from .container import ModuleList
 from .dropout import Dropout
+from .fused import add_norm, norm_of_sum
 from .linear import Linear
 from .making import sizes
 from .module import Module
 from .norm import LayerNorm
 
 _ACTIVATIONS = {"relu": ops.relu, "gelu": ops.gelu}
+_ATTENTIONS = "self_attn", "multihead_attn"
 _Mask = Tensor | None
 
 
@@ -52,7 +54,7 @@ class _Layer(Module):
         sizes(type(self).__name__, d_model=d_model, nhead=nhead, dim_feedforward=dim_feedforward)
         self.norm_first, self.activation = norm_first, _activation(type(self).__name__, activation)
         where = {"device": device, "dtype": dtype}
-        for name in ("self_attn", "multihead_attn")[: self._norms - 1]:
+        for name in _ATTENTIONS[: self._norms - 1]:
             setattr(self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **where))
         self.linear1 = Linear(d_model, dim_feedforward, bias, **where)
         self.dropout = Dropout(dropout)
@@ -67,10 +69,18 @@ class _Layer(Module):
 
     def _through(self, x: Tensor, *parts: Callable[[Tensor], Tensor]) -> Tensor:
         # x + part(x), part by part: normalized before each part, or after each sum.
-        for i, part in enumerate(parts, 1):
-            norm, dropout = getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")
-            x = x + dropout(part(norm(x))) if self.norm_first else norm(x + dropout(part(x)))
-        return x
+        around = [(getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")) for i in range(1, len(parts) + 1)]
+        if not self.norm_first:
+            for part, (norm, dropout) in zip(parts, around, strict=True):
+                x = norm_of_sum(x, part(x), dropout, norm)
+            return x
+        normed, readers = around[0][0](x), (self.linear1, *self._attentions())
+        for part, (_, dropout), (norm, _) in zip(parts, around, around[1:], strict=False):
+            x, normed = add_norm(x, part(normed), dropout, norm, *readers)
+        return x + around[-1][1](parts[-1](normed))  # type: ignore[no-any-return]
+
+    def _attentions(self) -> list[Module]:
+        return [getattr(self, name) for name in _ATTENTIONS[: self._norms - 1]]
 
 
 class TransformerEncoderLayer(_Layer):

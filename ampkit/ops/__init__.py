@@ -58,6 +58,7 @@ from .ranking import *
 from .ranks import *
 from .recurrent import *
 from .reduce import *
+from .residual import *
 from .resize import *
 from .running import *
 from .sampling import *

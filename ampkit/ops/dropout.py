@@ -60,15 +60,15 @@ dropout3d = _whole("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
 def dropout_(input: Array, p, seed, call, shape=None):
     """`dropout` with the draw named by (seed, call): the same elements every time; shape: of the mask, input's own."""
     keep = backends.of(input).asarray(random.keep_mask(seed, call, p, shape or input.shape))
-    return _masked(input, keep, p), Saved(keep=keep)
+    return masked(input, keep, p), Saved(keep=keep)
 
 
 @dropout_.backward
 def dropout_backward(dy, saved, needs, p, seed, call, shape):
-    return _masked(dy, saved.keep, p)
+    return masked(dy, saved.keep, p)
 
 
-def _masked(values: Any, keep: Any, p: float) -> Any:
+def masked(values: Any, keep: Any, p: float) -> Any:
     # A product, so that NaN stays NaN.
     out = values * keep
     out *= 0.0 if p == 1 else 1 / (1 - p)

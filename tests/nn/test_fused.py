@@ -7,8 +7,8 @@ import pytest
 
 import ampkit
 from ampkit import Policy, autocast, nn, observe, ops
-from ampkit.core.dtypes import bfloat16, float32
-from ampkit.nn.fused import chain, self_attention
+from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.nn.fused import add_norm, chain, norm_of_sum, self_attention
 
 
 def images(dtype=float32):
@@ -119,3 +119,60 @@ def test_attention_to_one_projection_is_one_op_on_a_cpu_unless_a_policy_has_chan
         assert ran(lambda: self_attention(x, 2, 0.0, True)) == links
         apart = self_attention(x, 2, 0.0, True)
     np.testing.assert_array_equal(apart.numpy(), self_attention(x, 2, 0.0, True).numpy())
+
+
+def stream():
+    ampkit.manual_seed(3)
+    x = ampkit.tensor(np.random.default_rng(1).standard_normal((8, 40, 64)).astype(np.float32))
+    return x, nn.Linear(64, 64), nn.Dropout(0.25), nn.LayerNorm(64), nn.Linear(64, 8)
+
+
+def apart_norm(residual, branch, dropout, norm, *readers):
+    total = residual + dropout(branch)
+    return total, norm(total)
+
+
+@pytest.mark.parametrize("low", [None, bfloat16], ids=str)
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_sum_and_its_norm_are_one_op_with_the_gradients_of_the_links(drops, low):
+    found = []
+    for run in (add_norm, apart_norm):
+        x, linear, dropout, norm, head = stream()
+        dropout.train(drops)
+        with autocast(dtype=low or bfloat16, enabled=low is not None):
+            total, normed = run(x, linear(x), dropout, norm, head)
+            out = head(normed)
+        assert total.dtype == float32 and normed.dtype == (low if run is add_norm and low else float32)
+        (out.float().sum() + (total * total).sum()).backward()
+        found.append([total, out, *(p.grad for module in (linear, norm, head) for p in module.parameters())])
+    for got, want in zip(*found, strict=True):
+        assert got.dtype == want.dtype
+        near = 2e-2 if low else 2e-6
+        got, want = (each.numpy(force=True).astype(float) for each in (got, want))
+        np.testing.assert_allclose(got, want, near, near * abs(want).max())
+    x, linear, dropout, norm, head = stream()
+    assert ran(lambda: add_norm(x, x, dropout, norm, head)) == ["add_layer_norm"]
+    assert ran(lambda: norm_of_sum(x, x, dropout, norm)) == ["add_layer_norm"]
+
+
+def test_what_would_show_that_a_sum_and_its_norm_are_one_op_runs_them_apart():
+    x, _, dropout, norm, head = stream()
+    links = ["dropout", "add", "layer_norm"]
+    with autocast(policy=Policy("bfloat16", layer_norm="low")):
+        assert ran(lambda: add_norm(x, x, dropout, norm)) == links
+    with autocast(dtype=bfloat16):  # layer_norm's answer is float32 there, whatever it is given
+        low, other = x.bfloat16(), nn.LayerNorm(64, dtype=bfloat16)
+        assert ran(lambda: norm_of_sum(low, low, dropout, other)) == links
+        handle = head.register_forward_pre_hook(lambda module, args: None)
+        assert add_norm(x, x, dropout, norm, head)[1].dtype == float32  # which the hook may look at
+        handle.remove()
+        assert add_norm(x, x, dropout, norm, head)[1].dtype == bfloat16
+        assert add_norm(x, x, dropout, norm)[1].dtype == float32
+    handle = norm.register_forward_hook(lambda module, args, out: None)
+    assert ran(lambda: norm_of_sum(x, x, dropout, norm)) == links
+    handle.remove()
+    row = x[:1]
+    assert ran(lambda: norm_of_sum(x, row, dropout, norm)) == links
+    half, other = x.half(), nn.LayerNorm(64, dtype=float16)
+    assert ran(lambda: add_norm(half, half, dropout, other)) == ["add_layer_norm"]
+    assert [each.dtype for each in add_norm(half, half, dropout, other)] == [float16, float16]

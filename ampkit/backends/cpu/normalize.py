@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,106 +16,31 @@ from .device import in_format
 from .eltwise import computed, computes, computing
 from .formats import FORMATS
 from .gemm import folded
-from .onednn import (
-    BACKWARD,
-    DIFF_DST,
-    DIFF_SCALE,
-    DIFF_SHIFT,
-    DIFF_SRC,
-    DST,
-    MEAN,
-    SCALE,
-    SHIFT,
-    SRC,
-    TRAINING,
-    VARIANCE,
-    WORTH,
-    Call,
-    HostArray,
-    Layout,
-    attributes,
-    described,
-    empty,
-    prepared,
-)
+from .layernorm import GIVEN, backward, flags_of, forward, normalized, rows_fit, slopes
+from .onednn import Call, HostArray, Layout, empty, prepared
 
-_GIVEN, _SCALED, _SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
 _LARGE = 1 << 17  # elements, for rms_norm; NumPy is as fast for fewer
 _BLOCK = 1 << 18  # elements that are read several times in a row
 
 
-def _flags(weight: Any, bias: Any) -> int:
-    return _SCALED * (weight is not None) + _SHIFTED * (bias is not None)
-
-
-def _forward(shape: tuple[int, int], dtype: DType, out: DType, flags: int, eps: float) -> Call:
-    of, to = Layout.dense(shape, dtype), Layout.dense(shape, out)
-    each, scale = (Layout.dense((n,), float32) for n in shape)
-    given = [TRAINING, of.handle, to.handle, each.handle, ctypes.c_float(eps), flags, attributes()]
-    uses = [(SRC, of), (DST, to), (MEAN, each), (VARIANCE, each)]
-    uses += [(SCALE, scale)] * bool(flags & _SCALED) + [(SHIFT, scale)] * bool(flags & _SHIFTED)
-    return Call("layer_normalization_forward", given, uses)
-
-
-def _backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, flags: int, eps: float) -> Call:
-    of, dy, to = (Layout.dense(shape, d) for d in (dtype, slope, out))
-    each, scale = (Layout.dense((n,), float32) for n in shape)
-    small = ctypes.c_float(eps)
-    given = [TRAINING, of.handle, dy.handle, each.handle, small, flags, attributes()]
-    hint = described("layer_normalization_forward", *given)
-    given = [BACKWARD, to.handle, dy.handle, of.handle, each.handle, small, flags, hint, attributes()]
-    uses = [(DIFF_DST, dy), (SRC, of), (MEAN, each), (VARIANCE, each), (DIFF_SRC, to)]
-    uses += [(SCALE, scale), (DIFF_SCALE, scale)] * bool(flags & _SCALED)
-    uses += [(DIFF_SHIFT, scale)] * bool(flags & _SHIFTED)
-    call = Call("layer_normalization_backward", given, uses)
-    if call.inputs > 4 + bool(flags & _SCALED):  # version 3.2 counts the shift among what it reads
-        call = Call("layer_normalization_backward", given, [*uses, (SHIFT, scale)])
-    return call
-
-
-def _fits(input: HostArray, normalized_shape: Any) -> bool:
-    axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
-    known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
-    return known and axes == 1 and bool(input.flags.c_contiguous) and input.shape[-1] > 1
-
-
-@layer_norm.on("cpu", when=lambda input, shape, *more: _fits(input, shape))
+@layer_norm.on("cpu", when=lambda input, shape, *more: rows_fit(input, shape))
 def layer_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, bias: HostArray | None, eps: float,
     *, dtype: DType,
 ) -> Any:  # fmt: skip
-    shape, flags = (input.size // input.shape[-1], input.shape[-1]), _flags(weight, bias)
-    given, to = computed(input), computing(dtype)
-    key = ("layer_norm", shape, given.dtype, to, flags, eps)
-    call = prepared(key, lambda: _forward(shape, given.dtype, to, flags, eps))
-    if call is None:
+    found = normalized(input, weight, bias, eps, dtype)
+    if found is None:
         return NotImplemented
-    out, mean, variance = empty(input.shape, to), empty(shape[:1], float32), empty(shape[:1], float32)
-    scales = [in_format(np.ascontiguousarray(x), float32) for x in (weight, bias) if x is not None]
-    call(given, out, mean, variance, *scales)
-    rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
-    return in_format(out, dtype), Saved(
-        input=input, weight=weight, mean=mean.reshape(-1, 1), rstd=rstd, variance=variance
-    )
+    out, mean, rstd, variance = found
+    return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd, variance=variance)
 
 
 @layer_norm_cpu.backward
 def layer_norm_cpu_backward(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: float) -> Any:
-    if "variance" not in vars(saved) or not needs[0] or not _fits(dy, normalized_shape):
+    if not needs[0] or not rows_fit(dy, normalized_shape):
         return NotImplemented
-    x, dy, to, weight = computed(saved.input), computed(dy), computing(needs[0]), saved.weight
-    shape, flags = (x.size // x.shape[-1], x.shape[-1]), _flags(weight, needs[2])
-    key = ("layer_norm_backward", shape, x.dtype, dy.dtype, to, flags, eps)
-    call = prepared(key, lambda: _backward(shape, x.dtype, dy.dtype, to, flags, eps))
-    if call is None:
-        return NotImplemented
-    dx, dw, db = empty(x.shape, to), empty(shape[1:], float32), empty(shape[1:], float32)
-    parts = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32), dw]
-    parts += [db] if needs[2] else []
-    parts += [db] if len(parts) + 5 < len(call.layouts) else []
-    call(dy, x, saved.mean, saved.variance, dx, *parts)
-    grads = [in_format(d, need) if need else None for d, need in zip((dx, dw, db), needs, strict=True)]
-    return tuple(grads)
+    found = slopes(dy, saved.input, saved.weight, saved.mean, saved.variance, needs, eps)
+    return NotImplemented if found is None else found
 
 
 # rms_norm: layer_norm with a mean of 0, given
@@ -127,14 +51,14 @@ def _row_blocks(rows: HostArray) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, len(rows), step))
 
 
-@rms_norm.on("cpu", when=lambda input, shape, *more: input.size >= _LARGE and _fits(input, shape))
+@rms_norm.on("cpu", when=lambda input, shape, *more: input.size >= _LARGE and rows_fit(input, shape))
 def rms_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
 ) -> Any:
-    rows, to, flags = folded(computed(input)), computing(dtype), _GIVEN | _flags(weight, None)
+    rows, to, flags = folded(computed(input)), computing(dtype), GIVEN | flags_of(weight, None)
     eps = float(np.finfo(np.float32).eps) if eps is None else eps
     key = ("rms_norm", rows.shape, rows.dtype, to, flags, eps)
-    call = prepared(key, lambda: _forward(rows.shape, rows.dtype, to, flags, eps))
+    call = prepared(key, lambda: forward(rows.shape, rows.dtype, to, flags, eps))
     if call is None:
         return NotImplemented
     out, squares = empty(input.shape, to), empty((len(rows),), float32)
@@ -152,16 +76,16 @@ def rms_norm_cpu(
 def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> bool:
     if not needs[0] or dy.size < _LARGE or saved.rstd.dtype != float32:
         return False
-    return _fits(dy, normalized_shape) and _fits(saved.input, normalized_shape)
+    return rows_fit(dy, normalized_shape) and rows_fit(saved.input, normalized_shape)
 
 
 @rms_norm.backward_primitive.on("cpu", when=_rms_back_fits)  # type: ignore[union-attr,untyped-decorator]
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
     # The slope of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
-    x, dy, rstd, flags = folded(computed(saved.input)), computed(dy), saved.rstd, _GIVEN | _flags(saved.weight, None)
+    x, dy, rstd, flags = folded(computed(saved.input)), computed(dy), saved.rstd, GIVEN | flags_of(saved.weight, None)
     width = x.shape[1]
     key = ("rms_norm_backward", x.shape, x.dtype, dy.dtype, flags)
-    call = prepared(key, lambda: _backward(x.shape, x.dtype, dy.dtype, float32, flags, 0.0))
+    call = prepared(key, lambda: backward(x.shape, x.dtype, dy.dtype, float32, flags, 0.0))
     if call is None:
         return NotImplemented
     push, dw = empty(x.shape, float32), empty((width,), float32)
@@ -205,7 +129,7 @@ def _standardized(input: HostArray, groups: int, eps: float) -> tuple[HostArray,
     """Each group of `input` [N, C, ...] with mean 0 and variance 1, float32; the means, and the variances."""
     rows = len(input) * groups
     shape = rows, input.size // rows
-    call = prepared(("group_norm", shape, eps), lambda: _forward(shape, float32, float32, 0, eps))
+    call = prepared(("group_norm", shape, eps), lambda: forward(shape, float32, float32, 0, eps))
     if call is None:
         return None
     out, mean, variance = empty(input.shape, float32), empty((rows,), float32), empty((rows,), float32)
@@ -237,7 +161,7 @@ def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, e
 )
 def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> Any:
     shape = len(saved.rstd), dy.size // len(saved.rstd)
-    call = prepared(("group_norm_backward", shape), lambda: _backward(shape, float32, float32, float32, 0, 0.0))
+    call = prepared(("group_norm_backward", shape), lambda: backward(shape, float32, float32, float32, 0, 0.0))
     hat = _standardized(saved.input, num_groups, eps) if needs[1] else None
     if call is None or (needs[1] and hat is None):
         return NotImplemented

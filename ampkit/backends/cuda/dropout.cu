@@ -3,24 +3,6 @@
 #include "block.cuh"
 #include "philox.cuh"
 
-// Which of the 16 elements of a block are kept: bit i is 1 where word i of 16 bits is at least `least`.
-__device__ __forceinline__ unsigned kept(uint64 seed, uint64 call, uint64 block, unsigned least) {
-    uint64 words[4];
-    philox(seed, call, block, words);
-    unsigned bits = 0;
-#pragma unroll
-    for (int i = 0; i < 16; i++) bits |= unsigned((words[i / 4] >> (i % 4 * 16) & 0xffff) >= least) << i;
-    return bits;
-}
-
-__device__ __forceinline__ unsigned kept_in(const uint64* draws, uint64 seed, uint64 call, uint64 block, unsigned least) {
-    at_launch(draws, seed, call);
-    return kept(seed, call, block, least);
-}
-
-// A product, so that NaN stays NaN.
-__device__ __forceinline__ float masked(float x, bool keep, float scale) { return x * (keep ? 1.0f : 0.0f) * scale; }
-
 // out = x * keep * scale, and keep itself; a thread has 16 elements. `wide`: arrays lie on boundaries of 16 bytes.
 template <typename T>
 __global__ void dropout_forward(

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : 32 * WARPS) group_norm_
     const S* x, const float* weight, const float* bias, T* out, float* mean, float* rstd, int64 rows, int64 cols, float eps,
     int groups, int many, int spots) {
     Channels scales = {weight, bias, unsigned(groups), unsigned(many), unsigned(spots)};
-    forward<true, S, T, V, K, BLOCK>(x, scales, out, mean, rstd, rows, cols, eps);
+    forward<true, T, V, K, BLOCK>(Rows<S>{x}, scales, out, mean, rstd, rows, cols, eps);
 }
 
 // Sums of dy * hat and of dy over each channel of each sample, [samples * channels]; a block has one.

@@ -51,38 +51,149 @@ __device__ __forceinline__ void each(int64 cols, F f) {
     }
 }
 
+// What is normalized as it lies: x [rows, cols].
+template <typename S>
+struct Rows {
+    const S* x;
+    template <int V>
+    __device__ __forceinline__ void load(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
+    template <int V>
+    __device__ __forceinline__ void again(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
+};
+
+// Its gradient as it will lie: dx [rows, cols].
+template <typename S>
+struct Slopes {
+    S* dx;
+    template <int V>
+    __device__ __forceinline__ void store(float (&v)[V], int64 at) const { store_floats<V>(dx + at, v); }
+};
+
 // out = (x - mean) / deviation, scaled and shifted; where not CENTRED, the mean is taken for 0. Statistics in two passes.
-template <bool CENTRED, typename S, typename T, int V, int K, bool BLOCK, typename Scales>
+// `x` is asked to load each value once, and again for each further pass.
+template <bool CENTRED, typename T, int V, int K, bool BLOCK, typename Source, typename Scales>
 __device__ __forceinline__ void forward(
-    const S* x, Scales scales, T* out, float* means, float* rstds, int64 rows, int64 cols, float eps) {
+    Source x, Scales scales, T* out, float* means, float* rstds, int64 rows, int64 cols, float eps) {
     using Mine = Team<BLOCK>;
     int64 row = Mine::number();
     if (row >= rows) return;  // whole teams: never a part of a block that meets
-    x += row * cols, out += row * cols;
+    int64 start = row * cols;
     float v[K ? K : 1][V], sum = 0.0f, squares = 0.0f;
     if (CENTRED || K > 0)
         each<V, K, BLOCK>(cols, [&](int k, int64 at) {
-            load_floats<V>(x + at, v[k]);
+            x.load(v[k], start + at);
 #pragma unroll
             for (int j = 0; j < V; j++) sum += v[k][j];
         });
     float mean = CENTRED ? Mine::template reduce<Sum>(sum) / cols : 0.0f;
     each<V, K, BLOCK>(cols, [&](int k, int64 at) {
-        if (K == 0) load_floats<V>(x + at, v[k]);
+        if (K == 0) x.again(v[k], start + at);
 #pragma unroll
         for (int j = 0; j < V; j++) squares += (v[k][j] - mean) * (v[k][j] - mean);
     });
     float rstd = 1.0f / sqrtf(Mine::template reduce<Sum>(squares) / cols + eps);
     each<V, K, BLOCK>(cols, [&](int k, int64 at) {
-        if (K == 0) load_floats<V>(x + at, v[k]);
+        if (K == 0) x.again(v[k], start + at);
 #pragma unroll
         for (int j = 0; j < V; j++) v[k][j] = (v[k][j] - mean) * rstd;
         scales.scale(v[k], row, at);
         scales.shift(v[k], row, at);
-        store_floats<V>(out + at, v[k]);
+        store_floats<V>(out + start + at, v[k]);
     });
     if (Mine::lane() == 0) {
         if (CENTRED) means[row] = mean;
         rstds[row] = rstd;
+    }
+}
+
+// A weight and a bias, or neither, for each column.
+struct Columns {
+    const float *weight, *bias;
+
+    template <int V>
+    __device__ __forceinline__ void scale(float (&v)[V], int64 row, int64 at) const {
+        if (!weight) return;
+        float w[V];
+        load_floats<V>(weight + at, w);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] *= w[j];
+    }
+    template <int V>
+    __device__ __forceinline__ void shift(float (&v)[V], int64 row, int64 at) const {
+        if (!bias) return;
+        float b[V];
+        load_floats<V>(bias + at, b);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] += b[j];
+    }
+};
+
+// What each thread of each warp holds of a row, added up over the warps of the block: `out` [cols].
+template <int V, int K, bool BLOCK>
+__device__ __forceinline__ void leave(const float (&held)[K][V], float* out, int64 cols) {
+    DYN_SHARED(float, shared);  // [WARPS, cols], where warps have rows of their own
+    if constexpr (BLOCK) {
+        each<V, K, BLOCK>(cols, [&](int k, int64 at) { store_floats<V>(out + at, held[k]); });
+    } else {
+        __syncthreads();  // what the call before left here has been read
+        float* mine = shared + (threadIdx.x >> 5) * cols;
+        each<V, K, BLOCK>(cols, [&](int k, int64 at) { store_floats<V>(mine + at, held[k]); });
+        __syncthreads();
+        for (int64 c = threadIdx.x; c < cols; c += blockDim.x) {
+            float sum = shared[c];
+            for (int w = 1; w < WARPS; w++) sum += shared[w * cols + c];
+            out[c] = sum;
+        }
+    }
+}
+
+// `out` takes dx = (g - hat * mean(g * hat) - mean(g)) * rstd, with g = dy * weight and hat = (x - mean) * rstd; where not
+// CENTRED, without mean(g). dw and db, or null: sums of dy * hat and dy over the rows of a block, [blocks, cols]; not with K = 0.
+template <bool CENTRED, typename S, typename T, int V, int K, bool BLOCK, typename Out>
+__device__ __forceinline__ void backward(
+    const T* dy, const S* x, Columns scales, const float* means, const float* rstds, Out out, float* dw, float* db,
+    int64 rows, int64 cols) {
+    using Mine = Team<BLOCK>;
+    float g[K ? K : 1][V], hat[K ? K : 1][V], dws[K ? K : 1][V] = {}, dbs[K ? K : 1][V] = {};
+    for (int64 row = Mine::number(); row < rows; row += (int64)gridDim.x * Mine::of_block()) {
+        const T* slope = dy + row * cols;
+        const S* from = x + row * cols;
+        float mean = CENTRED ? means[row] : 0.0f, rstd = rstds[row];
+        auto read = [&](int k, int64 at) {
+            load_floats<V>(slope + at, g[k]);
+            load_floats<V>(from + at, hat[k]);
+#pragma unroll
+            for (int j = 0; j < V; j++) hat[k][j] = (hat[k][j] - mean) * rstd;
+        };
+        Pair sums = {0.0f, 0.0f};
+        each<V, K, BLOCK>(cols, [&](int k, int64 at) {
+            read(k, at);
+#pragma unroll
+            for (int j = 0; j < V && K > 0; j++) {
+                dws[k][j] += g[k][j] * hat[k][j];
+                if (CENTRED) dbs[k][j] += g[k][j];
+            }
+            scales.scale(g[k], row, at);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                sums.a += g[k][j] * hat[k][j];
+                if (CENTRED) sums.b += g[k][j];
+            }
+        });
+        sums = Mine::template reduce<Pairs>(sums);
+        float along = sums.a / cols, level = sums.b / cols;
+        each<V, K, BLOCK>(cols, [&](int k, int64 at) {
+            if (K == 0) {
+                read(k, at);
+                scales.scale(g[k], row, at);
+            }
+#pragma unroll
+            for (int j = 0; j < V; j++) g[k][j] = (g[k][j] - hat[k][j] * along - level) * rstd;
+            out.store(g[k], row * cols + at);
+        });
+    }
+    if constexpr (K > 0) {
+        if (dw) leave<V, K, BLOCK>(dws, dw + blockIdx.x * cols, cols);
+        if (CENTRED && db) leave<V, K, BLOCK>(dbs, db + blockIdx.x * cols, cols);
     }
 }

@@ -16,31 +16,11 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.normalize import group_norm, layer_norm, rms_norm
 from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
+from .rows import CHUNKS, WARPS, cols_of, count_of, grid, shape, weight_columns, weight_sums
 from .storage import dense, pairs, vectors, wide
 
 Array = Any
-WARPS = 4  # rows at a time of a block, where a warp has one each
-PARTS = 528  # blocks that share out the rows in a backward: four for each multiprocessor of an H100
-CHUNKS = 64  # blocks of rows, where a thread has a column
 EPS = float(np.finfo(np.float32).eps)
-
-
-def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
-    """How a row is shared out: values at once, how often (0: more than registers hold), whether a block has the row."""
-    if vectors(cols, *arrays) == 1:
-        return (1, 4, False) if cols <= 128 else (1, 0, True)
-    if cols <= 1024:
-        return 8, 1 if cols <= 256 else 4, False
-    return 8, 2 if cols <= 8192 else 0, True
-
-
-def grid(rows: int, cols: int, shape: tuple[int, int, bool]) -> tuple[int, int]:
-    """Blocks and their threads, for a team per row."""
-    at_once, often, block = shape
-    if not block:
-        return blocks_for(rows, WARPS), 32 * WARPS
-    threads = blocks_for(cols, at_once * (often or 4))
-    return rows, min(512, -(-threads // 32) * 32)
 
 
 def _entry(name: str, stored: DType, answered: DType, shape: tuple[int, int, bool]) -> str:
@@ -49,11 +29,6 @@ def _entry(name: str, stored: DType, answered: DType, shape: tuple[int, int, boo
 
 def _known(array: Array) -> bool:
     return array.dtype in STORED and 0 < array.size <= MOST
-
-
-def _cols(array: Array, normalized_shape: Any) -> int:
-    axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
-    return math.prod(array.shape[array.ndim - axes :])
 
 
 # layer_norm and rms_norm: rows are the trailing axes, flat
@@ -76,7 +51,7 @@ def layer_norm_cuda(
 ) -> Any:
     if not pairs(input.dtype, dtype):
         return NotImplemented
-    cols = _cols(input, normalized_shape)
+    cols = cols_of(input, normalized_shape)
     out, mean, rstd = _forward("layer_norm_forward", input, cols, [weight, bias], 2, eps, dtype)
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
@@ -85,7 +60,7 @@ def layer_norm_cuda(
 def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps: float | None, *, dtype: DType) -> Any:
     if not pairs(input.dtype, dtype):
         return NotImplemented
-    cols, eps = _cols(input, normalized_shape), EPS if eps is None else eps
+    cols, eps = cols_of(input, normalized_shape), EPS if eps is None else eps
     out, rstd = _forward("rms_norm_forward", input, cols, [weight], 1, eps, dtype)
     return out, Saved(input=input, weight=weight, rstd=rstd)
 
@@ -112,26 +87,20 @@ def rms_norm_backward_cuda(
 def _backward(
     name: str, dy: Array, saved: Saved, statistics: list[Array], needs: Any, homes: Any, normalized_shape: Any
 ) -> Any:
-    cols = _cols(dy, normalized_shape)
+    cols = cols_of(dy, normalized_shape)
     slope, x = (dense(a).reshape(-1, cols) for a in (dy, saved.input))
     weight = wide(vars(saved).get("weight"))  # dropped where only an input that needs no gradient would ask for it
     dx = backends.of(dy).empty(x.shape, x.dtype) if needs[0] else None
     how = shape(cols, slope, x, weight, dx)
-    count = _count(len(x), cols, how) if dx is not None and how[1] else min(CHUNKS, len(x))
+    count = count_of(len(x), cols, how) if dx is not None and how[1] else min(CHUNKS, len(x))
     parts = [None if need is None else backends.of(dy).empty((count, cols), float32) for need in needs[1:]]
     if dx is not None:
         _slopes(name, slope, x, weight, statistics, dx, parts, how)
     if dx is None or not how[1]:
-        _columns(slope, x, statistics, parts)
+        weight_columns(slope, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape
     sums = weight_sums(parts, needs[1:], homes[1:], dy.shape[dy.ndim - max(1, len(size)) :])
     return dx if dx is None else dx.reshape(dy.shape), *sums
-
-
-def _count(rows: int, cols: int, how: tuple[int, int, bool]) -> int:
-    """Blocks of the kernel of dx: a few that share out the rows where it adds up over them, too."""
-    blocks = grid(rows, cols, how)[0]
-    return min(PARTS, blocks) if how[1] else blocks
 
 
 def _slopes(
@@ -139,50 +108,11 @@ def _slopes(
 ) -> None:
     rows, cols = x.shape
     _, often, block = how
-    blocks, threads = _count(rows, cols, how), grid(rows, cols, how)[1]
+    blocks, threads = count_of(rows, cols, how), grid(rows, cols, how)[1]
     sums = parts if often else [None] * len(parts)
     shared = 4 * WARPS * cols if not block else 0
     args = dy, x, weight, *statistics, dx, *sums, np.int64(rows), np.int64(cols)
     launch("normalize", _entry(name, x.dtype, dy.dtype, how), blocks, threads, *args, shared=shared)
-
-
-def _columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any]) -> None:
-    some = next((p for p in parts if p is not None), None)
-    if some is None:
-        return
-    mean, rstd = (None, *statistics)[-2:]
-    blocks = blocks_for(x.shape[1], 128), len(some)
-    entry, sizes = typed("norm_weight_backward", x.dtype, dy.dtype), map(np.int64, x.shape)
-    launch("normalize", entry, blocks, 128, dy, x, mean, rstd, *(*parts, None)[:2], *sizes)
-
-
-def weight_sums(parts: list[Any], needs: Any, homes: Any, shape: tuple[int, ...]) -> list[Any]:
-    """Each of `parts` [parts, cols], one or two, summed over its first axis: in `needs` dtype, None where that is None.
-
-    homes: memory to leave them in, or None. shape: of the answers.
-    """
-    outs = [
-        None if part is None else _home(part, need, home, shape)
-        for part, need, home in zip(parts, needs, homes, strict=True)
-    ]
-    for dtype in dict.fromkeys(need for need in needs if need is not None):
-        _sums(parts, [out if need == dtype else None for out, need in zip(outs, needs, strict=True)], dtype)
-    return outs
-
-
-def _home(part: Array, need: DType, home: Any, shape: tuple[int, ...]) -> Array:
-    taken = home is not None and home.dtype == need and home.shape == shape and bool(home.flags.c_contiguous)
-    return home if taken else backends.of(part).empty(shape, need)
-
-
-def _sums(parts: list[Any], outs: list[Any], dtype: DType) -> None:
-    some = next(p for p in parts if p is not None)
-    first, second = (p if p is not None else some for p in (*parts, None)[:2])
-    dw, db = (*outs, None)[:2]
-    count, cols = some.shape
-    blocks, threads = (blocks_for(cols, 32), 1 if db is None else 2), 32 * min(32, max(1, count))
-    sizes = np.int64(count), np.int64(cols)
-    launch("normalize", typed("norm_weight_sums", dtype), blocks, threads, first, second, dw, db, *sizes)
 
 
 # group_norm: a row is a group of channels; a weight belongs to a channel

@@ -23,3 +23,21 @@ __device__ __forceinline__ void philox(uint64 seed, uint64 call, uint64 block, u
 __device__ __forceinline__ void at_launch(const uint64* draws, uint64& seed, uint64& call) {
     if (draws) seed = draws[0], call += draws[1];
 }
+
+// Which of the 16 elements of a block are kept: bit i is 1 where word i of 16 bits is at least `least`.
+__device__ __forceinline__ unsigned kept(uint64 seed, uint64 call, uint64 block, unsigned least) {
+    uint64 words[4];
+    philox(seed, call, block, words);
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++) bits |= unsigned((words[i / 4] >> (i % 4 * 16) & 0xffff) >= least) << i;
+    return bits;
+}
+
+__device__ __forceinline__ unsigned kept_in(const uint64* draws, uint64 seed, uint64 call, uint64 block, unsigned least) {
+    at_launch(draws, seed, call);
+    return kept(seed, call, block, least);
+}
+
+// A product, so that NaN stays NaN.
+__device__ __forceinline__ float masked(float x, bool keep, float scale) { return x * (keep ? 1.0f : 0.0f) * scale; }

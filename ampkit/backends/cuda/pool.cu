@@ -4,7 +4,6 @@
 // gathered: a pixel asks the windows that hold it, tap after tap, so that sums have one order and nobody waits.
 #include "block.cuh"
 
-template <> struct Word<1> { using type = unsigned char; };  // of a tap
 
 // Where windows lie, and how arrays do. read: the strides of what is read; taps: those of the chosen taps.
 struct Geometry {

@@ -47,6 +47,7 @@ __device__ __forceinline__ bool aligned(const void* p, int bytes) {
 
 // The integer type of one access of 2 to 16 bytes.
 template <int BYTES> struct Word;
+template <> struct Word<1> { using type = unsigned char; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<8> { using type = uint2; };

@@ -1,0 +1,88 @@
+"""How rows are shared out among warps and blocks, and the sums over rows that are gradients of weight and bias."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...core.dtypes import DType
+from .kernel import blocks_for, launch, typed
+from .storage import vectors
+
+Array = Any
+WARPS = 4  # rows at a time of a block, where a warp has one each
+PARTS = 528  # blocks that share out the rows in a backward: four for each multiprocessor of an H100
+CHUNKS = 64  # blocks of rows, where a thread has a column
+
+
+def cols_of(array: Array, normalized_shape: Any) -> int:
+    """The length of a row of `array`."""
+    axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
+    return math.prod(array.shape[array.ndim - axes :])
+
+
+def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
+    """How a row is shared out: values at once, how often (0: more than registers hold), whether a block has the row."""
+    if vectors(cols, *arrays) == 1:
+        return (1, 4, False) if cols <= 128 else (1, 0, True)
+    if cols <= 1024:
+        return 8, 1 if cols <= 256 else 4, False
+    return 8, 2 if cols <= 8192 else 0, True
+
+
+def grid(rows: int, cols: int, shape: tuple[int, int, bool]) -> tuple[int, int]:
+    """Blocks and their threads, for a team per row."""
+    at_once, often, block = shape
+    if not block:
+        return blocks_for(rows, WARPS), 32 * WARPS
+    threads = blocks_for(cols, at_once * (often or 4))
+    return rows, min(512, -(-threads // 32) * 32)
+
+
+def count_of(rows: int, cols: int, how: tuple[int, int, bool]) -> int:
+    """Blocks of the kernel of dx: a few that share out the rows where it adds up over them, too."""
+    blocks = grid(rows, cols, how)[0]
+    return min(PARTS, blocks) if how[1] else blocks
+
+
+def weight_columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any]) -> None:
+    """Leave the sums of the gradients of weight and bias over blocks of rows in `parts`, where dx's kernel did not."""
+    some = next((p for p in parts if p is not None), None)
+    if some is None:
+        return
+    mean, rstd = (None, *statistics)[-2:]
+    blocks = blocks_for(x.shape[1], 128), len(some)
+    entry, sizes = typed("norm_weight_backward", x.dtype, dy.dtype), map(np.int64, x.shape)
+    launch("normalize", entry, blocks, 128, dy, x, mean, rstd, *(*parts, None)[:2], *sizes)
+
+
+def weight_sums(parts: list[Any], needs: Any, homes: Any, shape: tuple[int, ...]) -> list[Any]:
+    """Each of `parts` [parts, cols], one or two, summed over its first axis: in `needs` dtype, None where that is None.
+
+    homes: memory to leave them in, or None. shape: of the answers.
+    """
+    outs = [
+        None if part is None else _home(part, need, home, shape)
+        for part, need, home in zip(parts, needs, homes, strict=True)
+    ]
+    for dtype in dict.fromkeys(need for need in needs if need is not None):
+        _sums(parts, [out if need == dtype else None for out, need in zip(outs, needs, strict=True)], dtype)
+    return outs
+
+
+def _home(part: Array, need: DType, home: Any, shape: tuple[int, ...]) -> Array:
+    taken = home is not None and home.dtype == need and home.shape == shape and bool(home.flags.c_contiguous)
+    return home if taken else backends.of(part).empty(shape, need)
+
+
+def _sums(parts: list[Any], outs: list[Any], dtype: DType) -> None:
+    some = next(p for p in parts if p is not None)
+    first, second = (p if p is not None else some for p in (*parts, None)[:2])
+    dw, db = (*outs, None)[:2]
+    count, cols = some.shape
+    blocks, threads = (blocks_for(cols, 32), 1 if db is None else 2), 32 * min(32, max(1, count))
+    sizes = np.int64(count), np.int64(cols)
+    launch("normalize", typed("norm_weight_sums", dtype), blocks, threads, first, second, dw, db, *sizes)
