@@ -54,8 +54,10 @@ WORK = {
     "bert": Work("bert", {"preset": "small", "vocab_size": 8192, **_STILL}, (16, 128)),
 }
 OURS = ["ampkit float32", "ampkit bfloat16", "ampkit float16"]
-THEIRS = ["torch float32", "torch bfloat16", "torch bfloat16 fused", "torch bfloat16 compile"]
-IMAGES = ["torch bfloat16 channels_last fused", "torch float32 channels_last"]
+_WAYS = ["", " fused", " compile", " fused compile"]
+THEIRS = [f"torch {dtype}{way}" for dtype in ("float32", "bfloat16") for way in _WAYS]
+_LAST = [" channels_last", " channels_last fused", " channels_last fused compile"]
+IMAGES = [f"torch {dtype}{way}" for dtype in ("float32", "bfloat16") for way in _LAST]
 
 # of the bars that README and docs speak of: (name, slower, faster), the best of several where a name ends in *
 RATIOS = [
@@ -223,6 +225,8 @@ def main() -> None:
     if args.worker:
         worker(*args.worker, args.threads, time.process_time if args.cpu_time else time.perf_counter)
         return
+    if args.rounds < 3:
+        parser.error(f"argument --rounds: needs at least 3, for a median, got {args.rounds}")
     options = ["--threads", str(args.threads), *["--cpu-time"] * args.cpu_time]
     results = {}
     for work in args.work:
