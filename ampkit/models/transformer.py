@@ -13,7 +13,7 @@ from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.fused import add_norm, chain, self_attention
+from ..nn.fused import add_norm, chain, norm_of_sum, self_attention
 from ..nn.making import sizes
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -42,32 +42,38 @@ class CausalSelfAttention(nn.Module):
 class MLP(nn.Module):
     """Four times wider, GELU in its tanh form, and back: [N, T, n_embd] -> [N, T, n_embd]."""
 
-    def __init__(self, n_embd: int, dropout: float, bias: bool):
+    def __init__(self, n_embd: int, bias: bool):
         super().__init__()
         self.c_fc = nn.Linear(n_embd, 4 * n_embd, bias)
         self.gelu = nn.GELU("tanh")
         self.c_proj = nn.Linear(4 * n_embd, n_embd, bias)
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return chain(x, self.c_fc, self.gelu, self.c_proj, self.dropout)  # type: ignore[no-any-return]
+        return chain(x, self.c_fc, self.gelu, self.c_proj)  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
-    """x + dropout(attention(norm(x))), then x + mlp(norm(x)): [N, T, n_embd] -> [N, T, n_embd]."""
+    """x + attention(norm(x)), then x + mlp(norm(x)), of which the last sum is the next block's: where it is normalized.
+
+    x [N, T, n_embd], and the branch that the block before left to be added, if there is one -> the same two.
+    """
 
     def __init__(self, n_embd: int, n_head: int, dropout: float, bias: bool):
         super().__init__()
         self.ln_1 = nn.LayerNorm(n_embd, bias=bias)
         self.attn = CausalSelfAttention(n_embd, n_head, dropout, bias)
-        self.resid_dropout = nn.Dropout(dropout)
         self.ln_2 = nn.LayerNorm(n_embd, bias=bias)
-        self.mlp = MLP(n_embd, dropout, bias)
+        self.mlp = MLP(n_embd, bias)
+        self.resid_dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        mlp = self.mlp
-        x, normed = add_norm(x, self.attn(self.ln_1(x)), self.resid_dropout, self.ln_2, mlp, mlp.c_fc)
-        return x + mlp(normed)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, branch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        attn, mlp, dropout = self.attn, self.mlp, self.resid_dropout
+        if branch is None:
+            normed = self.ln_1(x)
+        else:
+            x, normed = add_norm(x, branch, dropout, self.ln_1, attn, attn.c_attn)
+        x, normed = add_norm(x, attn(normed), dropout, self.ln_2, mlp, mlp.c_fc)
+        return x, mlp(normed)
 
 
 class GPT(nn.Module):
@@ -122,9 +128,10 @@ class GPT(nn.Module):
         parts = self.transformer
         position = ops.arange(idx.shape[1], device=idx.device)
         x = parts.drop(parts.wte(idx) + parts.wpe(position))
+        branch = None
         for block in parts.h:
-            x = block(x)
-        logits = self.lm_head(parts.ln_f(x))
+            x, branch = block(x, branch)
+        logits = self.lm_head(norm_of_sum(x, branch, parts.drop, parts.ln_f))
         if targets is None:
             return logits
         return logits, ops.cross_entropy(logits.reshape(-1, self.vocab_size), targets.reshape(-1))

@@ -11,6 +11,7 @@ from ..core.dtypes import DType, float32
 from ..core.policy import Cast
 from ..core.tensor import Tensor
 from ..ops.attention import self_attention_by_links
+from ..ops.residual import normed_sum
 from . import hooks
 from .activation import GELU, ReLU
 from .dropout import Dropout
@@ -48,37 +49,45 @@ def add_norm(
     if not _is_normed_sum(residual, branch, dropout, norm):
         total = residual + dropout(branch)
         return total, norm(total)
-    given = norm.normalized_shape, norm.weight, norm.bias, norm.eps, dropout.p if dropout.training else 0.0
-    unseen = all(type(reader).__module__.startswith(_OURS) and not _watched(reader) for reader in readers)
-    read = _read_in(residual) if readers and unseen else None
-    return ops.add_layer_norm(residual, branch, *given, read)  # type: ignore[no-any-return]
+    normed, region = residual.dtype, policy.region()
+    if region is not None and readers and all(map(_is_unseen, readers)):
+        rule = region.policies[backends.of(residual.array).name]
+        normed = normed if rule is None else rule.dtype
+    return _normed_sum(residual, branch, dropout, norm, normed)  # type: ignore[no-any-return]
 
 
 def norm_of_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> Tensor:
     """`norm` of residual + dropout(branch)."""
     if not _is_normed_sum(residual, branch, dropout, norm):
         return norm(residual + dropout(branch))  # type: ignore[no-any-return]
-    given = norm.normalized_shape, norm.weight, norm.bias, norm.eps, dropout.p if dropout.training else 0.0
-    return ops.layer_norm_of_sum(residual, branch, *given)  # type: ignore[no-any-return]
+    return _normed_sum(residual, branch, dropout, norm, None)  # type: ignore[no-any-return]
 
 
-_OURS = __package__.partition(".")[0] + "."
+def _normed_sum(residual: Tensor, branch: Tensor, dropout: Any, norm: Any, normed: DType | None) -> Any:
+    p = dropout.p if dropout.training else 0.0
+    return normed_sum(residual, branch, norm.normalized_shape, norm.weight, norm.bias, norm.eps, p, normed)
 
 
 def _is_normed_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> bool:
     # Whether one op gives what the three give, in their dtypes: layer_norm's answer is float32 inside of autocast.
-    if (type(dropout), type(norm)) != (Dropout, LayerNorm) or _watched(dropout) or _watched(norm) or _changed():
+    if type(dropout) is not Dropout or type(norm) is not LayerNorm:
         return False
-    dtype = residual.dtype
-    fits = residual.shape == branch.shape and (norm.weight is None or norm.weight.dtype == dtype)
-    return fits and (dtype == float32 or (dtype == branch.dtype and policy.region() is None))
-
-
-def _read_in(tensor: Tensor) -> DType | None:
-    # The dtype that products read `tensor` in under autocast; None for its own.
+    dtype, weight = residual.array.dtype, norm.weight
+    if residual.array.shape != branch.array.shape or (weight is not None and weight.array.dtype != dtype):
+        return False
     region = policy.region()
-    rule = region and region.policies[backends.of(tensor.array).name]
-    return None if rule is None or rule.category("linear") is not Cast.LOW else rule.dtype
+    if region is None:
+        exact = dtype in (float32, branch.array.dtype)
+    else:
+        exact = dtype == float32 and all(rule is None or rule.category("layer_norm") is Cast.FP32 for rule in region.rules)
+    return exact and not (_watched(dropout) or _watched(norm) or _changed())
+
+
+def _is_unseen(reader: Module) -> bool:
+    return type(reader).__module__.startswith(_OURS) and not _watched(reader)
+
+
+_OURS = __package__.partition(".")[0] + "."
 
 
 _TOGETHER: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {
@@ -115,9 +124,14 @@ def _together(some: tuple[Module, ...]) -> Callable[..., Tensor] | None:
 
 
 def _watched(module: Module) -> bool:
-    return hooks.looks_at(module) or "forward" in module.__dict__
+    return (module._hooked and hooks.looks_at(module)) or "forward" in module.__dict__
 
 
 def _changed() -> bool:
+    # Whether a policy in force has categories of its own.
     region = policy.region()
-    return region is not None and any(each is not None and each.overrides for each in region.rules)
+    if region is not None:
+        for rule in region.rules:
+            if rule is not None and rule.overrides:
+                return True
+    return False

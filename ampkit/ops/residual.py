@@ -46,10 +46,7 @@ def add_layer_norm(
     given = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(given):
         raise DTypeError("add_layer_norm", "a floating-point dtype", given.name)
-    draw = random.default.take() if dropout_p else None
-    return add_layer_norm_(  # type: ignore[no-any-return]
-        residual, branch, weight, bias, normalized_shape, eps, float(dropout_p), draw, given
-    )
+    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), given)  # type: ignore[no-any-return]
 
 
 def layer_norm_of_sum(
@@ -63,10 +60,15 @@ def layer_norm_of_sum(
 ) -> Tensor:
     """The second answer of `add_layer_norm` alone, in the wider dtype of the two: what a post-norm block needs."""
     _need_probability("layer_norm_of_sum", dropout_p)
-    draw = random.default.take() if dropout_p else None
-    return add_layer_norm_(  # type: ignore[no-any-return]
-        residual, branch, weight, bias, normalized_shape, eps, float(dropout_p), draw, None
-    )
+    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)  # type: ignore[no-any-return]
+
+
+def normed_sum(
+    residual: Tensor, branch: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float, p: float, normed: Any
+) -> Any:
+    """Both of the above, without the look at their arguments: (sum, norm in the dtype `normed`), or, None, the norm."""
+    draw = random.default.take() if p else None
+    return add_layer_norm_(residual, branch, weight, bias, normalized_shape, eps, p, draw, normed)
 
 
 def _need_probability(where: str, dropout_p: float) -> None:

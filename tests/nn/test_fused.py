@@ -160,6 +160,9 @@ def test_what_would_show_that_a_sum_and_its_norm_are_one_op_runs_them_apart():
     links = ["dropout", "add", "layer_norm"]
     with autocast(policy=Policy("bfloat16", layer_norm="low")):
         assert ran(lambda: add_norm(x, x, dropout, norm)) == links
+    with autocast(policy=Policy.fast("bfloat16")):
+        assert ran(lambda: add_norm(x, x, dropout, norm)) == links
+        assert norm_of_sum(x, x, dropout, norm).dtype == bfloat16
     with autocast(dtype=bfloat16):  # layer_norm's answer is float32 there, whatever it is given
         low, other = x.bfloat16(), nn.LayerNorm(64, dtype=bfloat16)
         assert ran(lambda: norm_of_sum(low, low, dropout, other)) == links
