@@ -79,7 +79,8 @@ def _is_normed_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Modu
     if region is None:
         exact = dtype in (float32, branch.array.dtype)
     else:
-        exact = dtype == float32 and all(rule is None or rule.category("layer_norm") is Cast.FP32 for rule in region.rules)
+        rules = (rule for rule in region.rules if rule is not None)
+        exact = dtype == float32 and all(rule.category("layer_norm") is Cast.FP32 for rule in rules)
     return exact and not (_watched(dropout) or _watched(norm) or _changed())
 
 
