@@ -29,7 +29,7 @@ STEPS = 20
 # over a few values; where it is, the norms amplify it: 3e-6, 2e-2 and 2e-3.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-3, "float16": 1e-3}
 AMPLIFIED = {"cifar10_resnet18", "synthetic/deeplabv3_resnet50", "synthetic/efficientnet_b0", "synthetic/fcn_resnet50"}
-AMPLIFIED |= {"synthetic/resnet50"}
+AMPLIFIED |= {"synthetic/efficientnet_b4", "synthetic/resnet18", "synthetic/resnet50"}
 AMPLIFICATION = {"float32": 10, "bfloat16": 25, "float16": 10}
 
 # What makes each recipe small: narrower models, smaller images and batches, not another kind of anything. Learning
@@ -48,8 +48,11 @@ SMALL = {
     "synthetic/convmixer": f"model.dim=8 model.depth=2 {_IMAGES}",
     "synthetic/deeplabv3_resnet50": _MAPS,
     "synthetic/efficientnet_b0": f"model.width=0.25 model.depth=0.1 optimizer.lr=1e-5 {_IMAGES} data.batch_size=16",
+    "synthetic/efficientnet_b4": f"model.width=0.25 model.depth=0.1 optimizer.lr=1e-5 {_IMAGES} data.batch_size=16",
     "synthetic/fcn_resnet50": _MAPS,
     "synthetic/gpt": "model.n_layer=1 model.n_embd=16 model.block_size=16 data.count=48 data.batch_size=4",
+    "synthetic/lenet5": "data.count=48 data.batch_size=4",
+    "synthetic/resnet18": f"model.width=4 model.depth=0.5 optimizer.lr=1e-4 {_IMAGES}",
     "synthetic/resnet50": f"model.stem=cifar {_MAPS} data.shape=[3,16,16]",
     "synthetic/vgg16": f"model.widths=[4,4,8,8,8] model.hidden=32 {_IMAGES}",
     "synthetic/vit": "model.num_layers=1 model.hidden_dim=16 model.mlp_dim=16 model.num_heads=2 model.patch_size=8 "
