@@ -36,7 +36,7 @@ class CUDA:
         self.several = xp.cuda.runtime.getDeviceCount() > 1  # then arrays may lie on different devices
         self._here = xp.cuda.Device(index) if self.several else nullcontext()
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
-        self.staging = Staging(xp, index)
+        self.staging = Staging(xp, index, self.empty)
         self.recording: Any = None  # what graph.Recording leaves for later, while a step is recorded
 
     def graph(self) -> Any:

@@ -59,9 +59,11 @@ class Graph:
         """Within the block work goes to the graph's stream and memory, in order with the stream outside."""
         outside = self.xp.cuda.get_current_stream()
         self.stream.wait_event(outside.record())
-        with self.xp.cuda.using_allocator(self.pool.malloc), self.stream:
-            yield
-        outside.wait_event(self.stream.record())
+        try:
+            with self.xp.cuda.using_allocator(self.pool.malloc), self.stream:
+                yield
+        finally:  # what an error cut short goes on, and the next work must come after it
+            outside.wait_event(self.stream.record())
 
     def record(self, work: Callable[[], Any], seed: int, call: int) -> Any:
         """Record `work`; what it returns, whose memory the launches will fill."""
