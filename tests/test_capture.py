@@ -156,6 +156,20 @@ def test_optimizers_that_look_at_whole_parameters_as_well(kind, device):
     assert_same(*(run.state() for run in runs))
 
 
+def test_values_for_one_place_are_written_in_the_order_of_eager_calls(device):
+    def step(x, index, source):
+        return x.index_copy(0, index, source)
+
+    compiled, rng = ampkit.compile(step), np.random.default_rng(0)
+    for _ in range(5):
+        index, source = rng.integers(0, 3, 40), rng.normal(size=(40, 2)).astype("f")
+        want = np.zeros((3, 2), "f")
+        want[index] = source
+        given = [ampkit.tensor(a, device="cuda") for a in (np.zeros((3, 2), "f"), index, source)]
+        np.testing.assert_array_equal(compiled(*given).numpy(), want)
+    assert next(iter(compiled._kinds.values())).graph.recording is not None
+
+
 def test_a_launch_reads_nothing_on_the_host(device):
     run = Training(mlp, ampkit.float16, compiled=True)
     for batch in batches(5):
