@@ -25,6 +25,7 @@ def device():
     undo = backends.install(backend)
     yield backend
     undo()
+    memory.hooks.clear()
 
 
 def mlp():
@@ -330,9 +331,16 @@ def test_a_batch_from_the_host_is_named(device):
 
 @pytest.fixture
 def room(device):
-    """Sets how many bytes more than now the device has."""
-    yield lambda more: (gc.collect() and None) or memory.pool.set_limit(memory.pool.used + more)
-    memory.pool.set_limit(0)
+    """Sets how many bytes more than arrays hold now the device has; without a number it has all again."""
+    everything = memory.ALL
+
+    def leave(more=None):
+        gc.collect()
+        memory.pool.free_all_blocks()
+        memory.ALL = everything if more is None else memory.used() + more
+
+    yield leave
+    memory.ALL = everything
 
 
 def dropping():
@@ -348,7 +356,7 @@ def test_memory_that_runs_out_in_a_recording_says_so_and_the_next_call_goes_on(r
         room(more)
         with pytest.raises(ampkit.OutOfMemoryError, match="cuda:0: needs .* more, got .* free of"):
             compiled.step(*given[3])
-        memory.pool.set_limit(0)
+        room()
         compiled.optimizer.zero_grad()
     found += [float(compiled.step(*batch)) for batch in given[3:]]
     assert found == losses
@@ -388,8 +396,34 @@ def test_memory_that_runs_out_in_a_launch_says_so(room):
         room(1024)
         with pytest.raises(ampkit.OutOfMemoryError):
             add(x)
-        memory.pool.set_limit(0)
+        room()
         assert add(x).numpy()[0] == 2
+
+
+def test_the_memory_of_a_compiled_step_counts_once(device):
+    gc.collect()
+    ampkit.cuda.empty_cache()
+    ampkit.cuda.reset_peak_memory_stats()
+    before, n = ampkit.cuda.memory_allocated(), 2**16
+    step = ampkit.compile(lambda x: ((x + 1.0) * 2.0).sum())
+    with ampkit.no_grad():
+        _all(step, [(ampkit.ones(n, device="cuda"),)] * 5)
+        held, most = (ask() - before for ask in (ampkit.cuda.memory_allocated, ampkit.cuda.max_memory_allocated))
+        assert 3 * 4 * n <= held <= 4 * 4 * n  # what it reads, two results: the recording keeps them
+        assert held <= most <= held + 4 * n + 4096
+        other = ampkit.compile(lambda x: x + 1.0)
+        kept = other(ampkit.ones(n, device="cuda"))  # in the memory of what is not recorded yet
+        ampkit.cuda.reset_peak_memory_stats()
+        held = ampkit.cuda.memory_allocated()
+        del kept
+        spike = ampkit.ones(4 * n, device="cuda")
+        del spike
+        assert held + 4 * 4 * n <= ampkit.cuda.max_memory_allocated() <= held + 4 * 4 * n + 4096
+        del step, other
+        gc.collect()
+        ampkit.cuda.empty_cache()
+        ampkit.cuda.reset_peak_memory_stats()
+        assert ampkit.cuda.max_memory_allocated() - before < n
 
 
 def test_work_that_an_error_cut_short_comes_before_what_follows(device, monkeypatch):

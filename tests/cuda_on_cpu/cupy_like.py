@@ -15,7 +15,6 @@ import operator
 import time
 import types
 import warnings
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ class ndarray:
         self._held = held
         self._keep = keep
         if held.base is None:
-            memory.pool.take(held)
+            memory.take(held)
 
     # NumPy's protocols
 
@@ -457,7 +456,7 @@ def empty(shape, dtype=np.float64, order="C"):
     dtype = np.dtype(dtype)
     count = math.prod(shape) if isinstance(shape, tuple) else shape
     raw = np.full(count * dtype.itemsize + 256, 0xFF, np.uint8)  # NaN in every floating-point format
-    memory.pool.take(raw)
+    memory.take(raw)
     if _streams[-1].recorded is not None:
         perform(lambda: raw)  # which the launches go on using
     start = -raw.ctypes.data % 256
@@ -472,7 +471,7 @@ def zeros(shape, dtype=np.float64, order="C"):
 
 class _Device:
     compute_capability = "90"
-    mem_info = property(lambda self: (memory.ALL - memory.pool.total, memory.ALL))  # bytes free, and all
+    mem_info = property(lambda self: (memory.ALL - memory.reserved(), memory.ALL))  # bytes free, and all
 
     def __init__(self, id=0):
         if id:
@@ -545,20 +544,7 @@ class _Stream:
         return _Graph(recorded)
 
 
-class _MemoryPool:
-    def malloc(self, size):
-        raise NotImplementedError
-
-    def total_bytes(self):
-        return 0
-
-
 _streams = [_Stream(null=True)]
-
-
-@contextmanager
-def _allocating(allocator=None):
-    yield
 
 
 def get_default_memory_pool():
@@ -574,13 +560,13 @@ cuda = types.SimpleNamespace(
     Event=_Event,
     Stream=_Stream,
     get_current_stream=lambda: _streams[-1],
-    MemoryPool=_MemoryPool,
+    MemoryPool=memory.MemoryPool,
     MemoryHook=memory.MemoryHook,
     memory=types.SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
     get_elapsed_time=lambda first, second: (second.at - first.at) * 1000,
     nvtx=types.SimpleNamespace(RangePush=lambda name, id_color=-1: None, RangePop=lambda: None),
     is_available=lambda: True,
-    using_allocator=_allocating,
+    using_allocator=memory.using_allocator,
     alloc_pinned_memory=lambda size: memoryview(bytearray(size)),
     runtime=types.SimpleNamespace(
         driverGetVersion=lambda: 13000,
