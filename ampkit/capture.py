@@ -34,7 +34,8 @@ def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARM) -> An
     forward alone, runs eagerly, as every step does on a CPU.
 
     Raises ArgumentError for something that cannot be called. At the recording, StateError for a step that needs the
-    host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host), naming the op.
+    host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host), naming the op; and
+    OutOfMemoryError as an eager call does.
     """
     if step is None:
         return lambda f: compile(f, warmup=warmup)
@@ -71,7 +72,7 @@ class _Kind:
     """Calls of one kind: arguments of the same shapes and dtypes in the same region."""
 
     def __init__(self, backend: Any, step: Callable[..., Any]):
-        self.step, self.graph = step, backend.graph()
+        self.backend, self.step, self.graph = backend, step, backend.graph()
         self.calls, self.eager = 0, False
         self.inputs: list[Tensor] = []  # where the recording reads its arguments
         self.out: Any = None
@@ -79,6 +80,7 @@ class _Kind:
         self.changes: dict[int, Tensor] = {}  # what a step changes in place
         self.copies: list[tuple[Tensor, Any, Any]] = []  # (tensor, dtype, copy): what it reads and does not make
         self.known: dict[int, int] = {}  # the versions that those copies are of
+        self.filled: list[Tensor] = []  # whose copies a launch makes
 
     def warm(self, args: Any, kwargs: Any) -> Any:
         """A call that runs eagerly, where the recording will."""
@@ -90,6 +92,12 @@ class _Kind:
 
     def __call__(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """A call that launches the recording, which the first one makes."""
+        try:
+            return self._launch(args, kwargs, given)
+        except MemoryError as error:
+            raise self.backend.exhausted(error) from None
+
+    def _launch(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         seed, call = random.default.state()
         if self.graph.recording is None:
             self._record(args, kwargs, given)
@@ -111,14 +119,29 @@ class _Kind:
         with self.graph.room():
             self.inputs = [Tensor(t.array.copy(), t.requires_grad) for t in given]
         args, kwargs = with_tensors((args, kwargs), iter(self.inputs))
+        state = random.default.state()
         watchers.append(self)
         try:
-            self.out = self.graph.record(lambda: self.step(*args, **kwargs), *random.default.state())
+            self.out = self.graph.record(lambda: self.step(*args, **kwargs), *state)
+        except MemoryError:
+            raise
         except Exception as error:
             raise _cannot(error) from error
         finally:
             watchers.remove(self)
+            if self.graph.recording is None:
+                self._forget(state)
+            self.filled = []
         self.known = {id(t): t.version[0] for t, _, _ in self.copies}
+
+    def _forget(self, state: tuple[int, int]) -> None:
+        # A recording that failed has done nothing: numbers are drawn again, copies that it was to fill are made anew,
+        # and its memory goes back once nobody holds it.
+        random.default.restore(state)
+        for tensor in (*self.changes.values(), *self.filled):
+            tensor.changed()
+        self.inputs, self.changes, self.copies = [], {}, []
+        self.graph = self.backend.graph()
 
     # told of what happens while it is recorded
 
@@ -129,6 +152,10 @@ class _Kind:
     def read(self, tensor: Tensor, dtype: Any, copy: Any) -> None:
         """A kept copy of a tensor's values in `dtype` was read."""
         self.copies.append((tensor, dtype, copy))
+
+    def made(self, tensor: Tensor) -> None:
+        """A copy of a tensor's values was made, and is kept."""
+        self.filled.append(tensor)
 
 
 def _written(tensor: Tensor) -> None:

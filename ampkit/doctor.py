@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import importlib
 import os
 import platform
 import sys
@@ -116,15 +117,16 @@ def _entry(info: str, name: str) -> str:
 
 def _cuda() -> Iterator[Finding]:
     driver, cupy = _driver(), _cupy()
-    wanted = f"cuda{(driver or '13').partition('.')[0]}"
+    major = 12 if cupy and "cuda12x" in cupy else int((driver or "13").partition(".")[0])
+    wanted = importlib.import_module(".backends.cuda.device", __package__).cure_for(major)
     cure = None if driver else "nothing, on a machine without a GPU; with one, install NVIDIA's driver"
     yield Finding("NVIDIA driver", "ok" if driver else "note", f"for CUDA {driver}" if driver else "none", cure)
     if cupy is None:
-        cure = f"pip install 'ampkit[{wanted}]'" if driver else "not needed without a GPU"
+        cure = wanted if driver else "not needed without a GPU"
         yield Finding("CuPy", "missing" if driver else "note", "not installed", cure)
         return
     yield Finding("CuPy", "ok", cupy)
-    yield from _gpu(f"pip install 'ampkit[{wanted}]'")
+    yield from _gpu(wanted)
 
 
 def _gpu(install: str) -> Iterator[Finding]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulated
+from cuda_on_cpu import cupy_like, emulated, memory
 
 import ampkit
 from ampkit import backends, nn, ops, optim
@@ -24,6 +25,7 @@ def device():
     undo = backends.install(backend)
     yield backend
     undo()
+    memory.hooks.clear()
 
 
 def mlp():
@@ -153,6 +155,20 @@ def test_optimizers_that_look_at_whole_parameters_as_well(kind, device):
         for number, (x, y) in enumerate(batches(8)):
             run.step(x * (float("inf") if number == 5 else 1.0), y)
     assert_same(*(run.state() for run in runs))
+
+
+def test_values_for_one_place_are_written_in_the_order_of_eager_calls(device):
+    def step(x, index, source):
+        return x.index_copy(0, index, source)
+
+    compiled, rng = ampkit.compile(step), np.random.default_rng(0)
+    for _ in range(5):
+        index, source = rng.integers(0, 3, 40), rng.normal(size=(40, 2)).astype("f")
+        want = np.zeros((3, 2), "f")
+        want[index] = source
+        given = [ampkit.tensor(a, device="cuda") for a in (np.zeros((3, 2), "f"), index, source)]
+        np.testing.assert_array_equal(compiled(*given).numpy(), want)
+    assert next(iter(compiled._kinds.values())).graph.recording is not None
 
 
 def test_a_launch_reads_nothing_on_the_host(device):
@@ -308,6 +324,115 @@ def test_a_batch_from_the_host_is_named(device):
 
     with pytest.raises(StateError, match="got move that needs the host"):
         _all(step, [(ampkit.ones(3, device="cuda"), ampkit.ones(3, device="cpu"))] * 5)
+
+
+# memory that runs out
+
+
+@pytest.fixture
+def room(device):
+    """Sets how many bytes more than arrays hold now the device has; without a number it has all again."""
+    everything = memory.ALL
+
+    def leave(more=None):
+        gc.collect()
+        memory.pool.free_all_blocks()
+        memory.ALL = everything if more is None else memory.used() + more
+
+    yield leave
+    memory.ALL = everything
+
+
+def dropping():
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def test_memory_that_runs_out_in_a_recording_says_so_and_the_next_call_goes_on(room):
+    eager, given = Training(dropping, ampkit.bfloat16), list(batches(9))
+    losses = [float(eager.step(*batch)) for batch in given]
+    compiled = Training(dropping, ampkit.bfloat16, compiled=True)
+    found = [float(compiled.step(*batch)) for batch in given[:3]]
+    for more in (512, 2048, 4096, 6144):  # in its arguments, then further and further into the step
+        room(more)
+        with pytest.raises(ampkit.OutOfMemoryError, match="cuda:0: needs .* more, got .* free of"):
+            compiled.step(*given[3])
+        room()
+        compiled.optimizer.zero_grad()
+    found += [float(compiled.step(*batch)) for batch in given[3:]]
+    assert found == losses
+    assert_same(eager.state(), compiled.state())
+    assert next(iter(compiled.step._kinds.values())).graph.recording is not None
+
+
+def test_a_weight_that_a_failed_recording_was_to_round_is_rounded_by_the_next_call(device):
+    model, fails = mlp().to("cuda"), []
+
+    @ampkit.compile
+    def forward(x):
+        with ampkit.autocast("cuda", dtype=ampkit.bfloat16):
+            y = model(x)
+        if fails:
+            raise MemoryError(fails.pop())
+        return y
+
+    (x, _), *_ = batches(1)
+    with ampkit.no_grad():
+        _all(forward, [(x,)] * 3)
+        model[0].weight.mul_(2.0)
+        fails.append("of the host")
+        with pytest.raises(MemoryError, match="of the host"):
+            forward(x)
+        with ampkit.autocast("cuda", dtype=ampkit.bfloat16):
+            wanted = model(x)
+        np.testing.assert_array_equal(forward(x).numpy(), wanted.numpy())
+        assert np.isfinite(wanted.numpy().astype("f")).all()
+
+
+def test_memory_that_runs_out_in_a_launch_says_so(room):
+    add = ampkit.compile(lambda x: x + 1)
+    x = ampkit.ones(2**16, device="cuda")
+    with ampkit.no_grad():
+        _all(add, [(x,)] * 5)
+        room(1024)
+        with pytest.raises(ampkit.OutOfMemoryError):
+            add(x)
+        room()
+        assert add(x).numpy()[0] == 2
+
+
+def test_the_memory_of_a_compiled_step_counts_once(device):
+    gc.collect()
+    ampkit.cuda.empty_cache()
+    ampkit.cuda.reset_peak_memory_stats()
+    before, n = ampkit.cuda.memory_allocated(), 2**16
+    step = ampkit.compile(lambda x: ((x + 1.0) * 2.0).sum())
+    with ampkit.no_grad():
+        _all(step, [(ampkit.ones(n, device="cuda"),)] * 5)
+        held, most = (ask() - before for ask in (ampkit.cuda.memory_allocated, ampkit.cuda.max_memory_allocated))
+        assert 3 * 4 * n <= held <= 4 * 4 * n  # what it reads, two results: the recording keeps them
+        assert held <= most <= held + 4 * n + 4096
+        other = ampkit.compile(lambda x: x + 1.0)
+        kept = other(ampkit.ones(n, device="cuda"))  # in the memory of what is not recorded yet
+        ampkit.cuda.reset_peak_memory_stats()
+        held = ampkit.cuda.memory_allocated()
+        del kept
+        spike = ampkit.ones(4 * n, device="cuda")
+        del spike
+        assert held + 4 * 4 * n <= ampkit.cuda.max_memory_allocated() <= held + 4 * 4 * n + 4096
+        del step, other
+        gc.collect()
+        ampkit.cuda.empty_cache()
+        ampkit.cuda.reset_peak_memory_stats()
+        assert ampkit.cuda.max_memory_allocated() - before < n
+
+
+def test_work_that_an_error_cut_short_comes_before_what_follows(device, monkeypatch):
+    waited, stream = [], cupy_like.cuda.get_current_stream()
+    monkeypatch.setattr(type(stream), "wait_event", lambda self, event: waited.append(self))
+    graph = device.graph()
+    with pytest.raises(MemoryError), graph.room():
+        raise MemoryError
+    assert waited == [graph.stream, stream]
 
 
 def test_on_a_cpu_a_call_is_a_call():

@@ -23,6 +23,7 @@ def device():
     undo = backends.install(backend)
     yield backend
     undo()
+    memory.hooks.clear()
 
 
 @pytest.fixture

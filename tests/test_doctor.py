@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
-from cuda_on_cpu import cupy_like, emulated
+from cuda_on_cpu import cupy_like, emulated, emulator
 
 from ampkit import backends, doctor
-from ampkit.backends.cuda.device import why_not
+from ampkit.backends.cuda.device import EXTRAS, why_not
 
 
 def test_every_needed_package_is_found_where_the_tests_run():
@@ -77,11 +80,32 @@ def test_without_a_driver_there_is_nothing_to_install(monkeypatch):
     assert (found["NVIDIA driver"].state, found["CuPy"].state) == ("note", "note")
 
 
-def test_with_a_driver_the_extra_of_its_cuda_is_named(monkeypatch):
-    monkeypatch.setattr(doctor, "_driver", lambda: "12.8")
+@pytest.mark.parametrize(
+    ("driver", "cure"),
+    [
+        ("12.8", "pip install 'ampkit[cuda12]'"),
+        ("13.0", "pip install 'ampkit[cuda13]'"),
+        ("14.1", "pip install 'ampkit[cuda13]'"),
+        ("11.4", "a driver for CUDA 12 or newer, and then pip install 'ampkit[cuda12]'"),
+    ],
+)
+def test_with_a_driver_an_extra_that_there_is_and_that_it_runs_is_named(driver, cure, monkeypatch):
+    monkeypatch.setattr(doctor, "_driver", lambda: driver)
     monkeypatch.setattr(doctor, "_cupy", lambda: None)
     found = {finding.topic: finding for finding in doctor._cuda()}
-    assert found["CuPy"].cure == "pip install 'ampkit[cuda12]'"
+    assert found["CuPy"].cure == cure
+    written = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert {f"cuda{major}" for major in EXTRAS} < written["project"]["optional-dependencies"].keys()
+
+
+def test_what_is_missing_beside_cupy_is_that_of_cupy_s_cuda(monkeypatch):
+    undo = backends.install(emulated())
+    monkeypatch.setattr(doctor, "_driver", lambda: "13.0")
+    monkeypatch.setattr(doctor, "_cupy", lambda: "cupy-cuda12x 14.2.0")
+    monkeypatch.setattr(type(backends.get("cuda").dnn), "trouble", lambda self: "none", raising=False)
+    found = {finding.topic: finding for finding in doctor._cuda()}
+    undo()
+    assert found["cuDNN"].cure == "pip install 'ampkit[cuda12]'"
 
 
 def test_a_gpu_is_described_with_its_libraries(monkeypatch):
@@ -97,7 +121,8 @@ def test_a_gpu_is_described_with_its_libraries(monkeypatch):
     ("driver", "runtime", "devices", "needs", "cure"),
     [
         (0, 13000, 0, "NVIDIA's driver", "train on the CPU"),
-        (12080, 13000, 1, "CuPy for the driver's CUDA", "ampkit[cuda12]"),
+        (12080, 13000, 1, "CuPy for the driver's CUDA", "pip install 'ampkit[cuda12]', or a newer driver"),
+        (11040, 13000, 1, "CuPy for the driver's CUDA", "a driver for CUDA 12 or newer, and then"),
         (13000, 13000, 0, "a GPU", "nvidia-smi"),
     ],
 )
@@ -113,3 +138,39 @@ def test_why_a_gpu_cannot_be_used_is_one_line_with_its_cure(monkeypatch, driver,
 def test_an_old_card_is_refused(monkeypatch):
     monkeypatch.setattr(cupy_like._Device, "compute_capability", "75")
     assert why_not(cupy_like)[1] == "one of compute capability 7.5"
+
+
+class CUDADriverError(RuntimeError):
+    """Named as CuPy's."""
+
+
+NO_HEADER = """/tmp/k.cu(1): warning #1: strange
+storage.cuh(16): catastrophic error: cannot open source file "cuda_fp16.h"
+
+1 catastrophic error detected in the compilation of "/tmp/k.cu"."""
+
+
+@pytest.mark.parametrize(
+    ("error", "needs", "said", "cure"),
+    [
+        (RuntimeError(NO_HEADER), "NVIDIA's run-time compiler", 'cannot open source file "cuda_fp16.h"', "cuda13"),
+        (ImportError("libnvrtc.so.13: cannot open"), "NVIDIA's run-time compiler", "libnvrtc.so.13", "cuda13"),
+        (CUDADriverError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), "a GPU", "OUT_OF_MEMORY", "nvidia-smi"),
+    ],
+)
+def test_a_gpu_that_no_kernel_can_be_compiled_for_says_what_to_install(error, needs, said, cure, monkeypatch):
+    def module(**given):
+        assert given["code"].startswith('#include "')
+        raise error
+
+    monkeypatch.setattr(cupy_like, "RawModule", module)
+    found = why_not(cupy_like)
+    assert found[0].startswith(needs)
+    assert said in found[1]
+    assert "\n" not in found[1]
+    assert cure in found[2]
+
+
+@pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
+def test_where_kernels_compile_nothing_is_wrong():
+    assert why_not(cupy_like) is None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # One clock for recordings and changes in place, so that a backward can tell which of the two came first.
 tick = count(1).__next__
 
-# What is being recorded (see ampkit/capture.py): told of changes in place, and of kept copies that were read.
+# What is being recorded (see ampkit/capture.py): told of changes in place, and of kept copies, made or read.
 watchers: list[Any] = []
 
 # Where the gradient of a tensor goes, and what it must look like: (node or leaf, output index, shape, dtype).
@@ -226,6 +226,8 @@ class Tensor(Readable):
             observe.report("cast", (self.array,), made)
         if keep:
             self.copies = {**(self.copies or {}), dtype: (self.version[0], made)}
+            for watcher in watchers:
+                watcher.made(self)
         return made
 
     def _lasts(self) -> bool:

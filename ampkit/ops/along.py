@@ -13,6 +13,7 @@ from ..core.policy import Cast
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
+from .assign import assign
 from .axes import axis
 from .index import broadcast_of, getitem, in_range, length_of, need_integers, pick_item, put_item, wide
 from .masks import kept
@@ -99,7 +100,7 @@ def scatter_(input: Array, dim, index: Index, src: Array):
     """`scatter`: src is a tensor that covers index, or a number; where several meet, the last stays."""
     in_range("scatter", plain(index), length_of(input, dim))
     out = input.copy()
-    out[places(plain(index), dim)] = _covered(src, index.shape)
+    assign(out, places(plain(index), dim), _covered(src, index.shape))
     return out, Saved(index=index, size=getattr(src, "shape", ()))
 
 

@@ -15,6 +15,7 @@ from ..core.quiet import quietly
 from ..core.recording import is_grad_enabled, no_grad
 from ..core.scaletag import ZEROED
 from ..core.tensor import Tensor
+from .assign import assign
 from .index import in_turn, part_of
 
 __all__: list[str] = []
@@ -207,7 +208,8 @@ def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], gener
 def setitem(self: Tensor, index: Any, value: Any) -> None:
     """self[index] = value, in place: a number or a tensor that broadcasts to what index names.
 
-    Raises StateError for a tensor that the tape needs or a value that requires grad, RangeError, ShapeError.
+    Of several for one place the last stays. Raises StateError for a tensor that the tape needs or a value that requires
+    grad, RangeError, ShapeError.
     """
     if isinstance(value, Tensor):
         if value.requires_grad and is_grad_enabled():
@@ -224,7 +226,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
             first, parts = in_turn(parts)
             target = target if first is None else target[first]
         with quietly():
-            target[parts] = value
+            assign(target, parts, value)
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:

@@ -12,6 +12,7 @@ from ..core.policy import Cast
 from ..core.replay import apply, plain
 from ..core.tensor import Tensor
 from .along import _check_along, _covered, _part, places
+from .assign import assign
 from .axes import axis
 from .index import added_at, grouped, in_range, length_of, part_of, pick_item, put_item
 from .masks import kept
@@ -24,7 +25,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     """input with values, broadcast, at input[indices]; accumulate: added there, as often as a place is named.
 
     indices: a tuple of tensors of integers or bool, one per axis, None for a whole one. Sums are carried in float32 and
-    rounded once; without accumulate, places must not be named twice with different values.
+    rounded once; without accumulate, of several values for one place the last stays.
     Raises RangeError for an index outside its axis, ShapeError for values that do not broadcast to the places.
     """
     if not isinstance(indices, (tuple, list)):
@@ -66,7 +67,7 @@ def index_put_(input: Array, values: Array, index, accumulate):
         here = np.broadcast_to(np.asarray(values, input.dtype, like=input), input[index].shape)
         return input + added_at(here, index, input.shape), Saved()
     out = input.copy()
-    out[index] = values
+    assign(out, index, values)
     return out, Saved()
 
 

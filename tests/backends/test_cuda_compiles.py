@@ -1,4 +1,8 @@
-"""Every `.cu` file by NVIDIA's compiler for three generations of GPUs; `pytest -rP` prints registers."""
+"""Every `.cu` file by NVIDIA's compiler for three generations of GPUs; `pytest -rP` prints registers and spills.
+
+All entries are compiled for sm_80 and sm_100 with the compiler's least effort, which says whether they are C++ that the
+architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values in registers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from ampkit.backends.cuda import kernel
 STEMS = sorted(path.stem for path in kernel.FOLDER.glob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
 ARCHS = {"sm_80": QUICK, "sm_100": QUICK, "sm_90": ()}  # in full for one, where the price in registers shows
-SAMPLE = 16  # entries of a file that are compiled in full, spread over all of them
+SAMPLE = 20  # entries of a file that are compiled in full
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=nvrtc.missing() or "")
 
 
@@ -27,8 +31,28 @@ def compiled(request):
 
 
 def _names(stem, arch):
-    names = kernel.entries(stem)
-    return names if ARCHS[arch] else names[:: -(-len(names) // SAMPLE)]
+    return kernel.entries(stem) if ARCHS[arch] else _sample(kernel.entries(stem))
+
+
+def _words(name):
+    """The kernel, and each template argument with its place: numbers and bools shape the code most, then types."""
+    kernel_name, *words = re.split(r"[<>,] ?", name)
+    return {(0, kernel_name), *((2 - _shapes(w), kernel_name, place, w) for place, w in enumerate(words) if w)}
+
+
+def _shapes(word):
+    return word.isdecimal() or word in ("true", "false")
+
+
+def _sample(names):
+    """Up to SAMPLE entries: each kernel, and then always the entry with the most words that none had yet."""
+    left, taken, seen = list(names), set(), set()
+    while left and len(taken) < SAMPLE:
+        best = max(left, key=lambda name: [sum(w[0] == weight for w in _words(name) - seen) for weight in range(3)])
+        seen = (seen if _words(best) - seen else set()) | _words(best)  # where all were had, once more
+        left.remove(best)
+        taken.add(best)
+    return [name for name in names if name in taken]
 
 
 @needs_nvrtc
@@ -38,7 +62,8 @@ def test_entries_compile_and_keep_their_values_in_registers(stem, arch, compiled
     prices = compiled[stem, arch].result()
     assert [p.name for p in prices] == _names(stem, arch)
     for p in prices:
-        print(f"{arch:7}{p.registers:4} registers {p.shared:6} B shared {p.stack:5} B local  {p.name}")  # noqa: T201
+        price = f"{p.registers:4} registers {p.spilled:5} B spilled {p.stack:5} B local {p.shared:6} B shared"
+        print(f"{arch:7}{price}  {p.name}")  # noqa: T201
     if not ARCHS[arch]:
         assert not [p for p in prices if p.spilled or p.stack]
 
@@ -50,6 +75,14 @@ def test_a_file_names_each_of_its_entries_once(stem):
     written = set(re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\)\s*)?(\w+)\(", text))
     assert len(names) == len(set(names))
     assert {name.partition("<")[0] for name in names} == written
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_what_is_compiled_in_full_has_each_kernel_in_each_of_its_forms(stem):
+    names = kernel.entries(stem)
+    sample, words = _sample(names), set().union(*map(_words, names))
+    assert len(sample) == min(SAMPLE, len(names))
+    assert not {word for word in words - set().union(*map(_words, sample)) if word[0] < 2}
 
 
 @needs_nvrtc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from cuda_on_cpu import emulator
@@ -9,6 +11,8 @@ from cuda_on_cpu import emulator
 from ampkit import Tensor, ops
 from ampkit.backends.cuda import lookup, segments
 from ampkit.core.dtypes import bfloat16, bool_, float16, float32, int64
+from ampkit.core.errors import ShapeError
+from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 
@@ -103,3 +107,68 @@ def test_masks_and_parts_of_axes_run_the_reference(device, launches):
         np.add.at(want, tuple(i.numpy() if isinstance(i, Tensor) else i for i in index), 1)
         np.testing.assert_array_equal(found.numpy(), want)
     assert not launches
+
+
+# what is written more than once
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, int64, bool_], ids=str)
+@pytest.mark.parametrize("name", PICKS)
+@pytest.mark.parametrize("least", [False, True], ids=["segments", "reference"])
+def test_of_what_is_written_to_one_place_the_last_stays(name, dtype, least, device, launches):
+    shape, index = PICKS[name]
+    values = np.random.default_rng(2).permutation(np.zeros(shape)[index].size).astype(dtype)
+    values = values.reshape(np.zeros(shape)[index].shape)
+    want = np.zeros(shape, dtype)
+    want[index] = values
+    there = tuple(_placed(device, part) for part in index)
+    x, given = Tensor(device.asarray(np.zeros(shape, dtype))), Tensor(device.asarray(values))
+    put = tuple(None if type(part) is slice else part for part in there)
+    with reference_only() if least else nullcontext():
+        if name != "the last":  # which an ellipsis comes before
+            np.testing.assert_array_equal(ops.index_put(x, put, given).numpy(), want)
+        x[there] = given
+    np.testing.assert_array_equal(x.numpy(), want)
+    assert ("segment_starts" in launches) != least
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_scatter_and_index_copy_keep_the_last(dim, device):
+    rng = np.random.default_rng(3)
+    index, values = rng.integers(0, 3, (3, 5, 2)), rng.normal(size=(3, 5, 2)).astype("f")
+    there = [Tensor(device.asarray(a)) for a in (np.zeros((3, 5, 3), "f"), index, values)]
+    here = [Tensor(a) for a in (np.zeros((3, 5, 3), "f"), index, values)]
+    found, want = (ops.scatter(x, dim, at, src).numpy() for x, at, src in (there, here))
+    np.testing.assert_array_equal(found, want)
+    again = rng.integers(0, 2, 4)
+    source = rng.normal(size=[4 if axis == dim % 3 else n for axis, n in enumerate((3, 5, 3))]).astype("f")
+    found = ops.index_copy(there[0], dim, Tensor(device.asarray(again)), Tensor(device.asarray(source)))
+    want = np.zeros((3, 5, 3), "f")
+    for i, at in enumerate(again):
+        np.moveaxis(want, dim, 0)[at] = np.moveaxis(source, dim, 0)[i]
+    np.testing.assert_array_equal(found.numpy(), want)
+
+
+def test_parts_of_axes_masks_and_values_that_broadcast_are_written_as_numpy_writes_them(device):
+    def both(index, values):
+        x, want = Tensor(device.asarray(np.zeros((4, 5, 6), "f"))), np.zeros((4, 5, 6), "f")
+        x[tuple(_placed(device, part) for part in index)] = Tensor(device.asarray(values))
+        want[index] = values
+        np.testing.assert_array_equal(x.numpy(), want)
+
+    twice, many = np.array([1, 1, 0, 1]), np.arange(100, dtype="f")
+    both((twice, slice(1, 4)), many[:72].reshape(4, 3, 6))
+    both((twice, slice(None), twice), many[:20].reshape(4, 5))
+    both((slice(None, None, 2), twice), many[:6])
+    both((slice(None), twice), many[:4].reshape(1, 1, 4, 1))
+    both((twice[:0],), many[:0].reshape(0, 5, 6))
+    both((np.arange(20).reshape(4, 5) % 3 == 0,), many[:42].reshape(7, 6))
+    both((twice > 0, slice(2)), many[:6])
+
+
+def test_host_lists_name_places_of_the_device(device):
+    x = Tensor(device.asarray(np.zeros(3, "f")))
+    x[[2, 0, 2]] = Tensor(device.asarray(np.arange(3, dtype="f")))
+    assert x.numpy().tolist() == [1, 0, 2]
+    with pytest.raises(ShapeError, match="a value that broadcasts"):
+        x[[2, 0, 2]] = Tensor(device.asarray(np.arange(2, dtype="f")))

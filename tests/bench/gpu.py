@@ -4,7 +4,9 @@
 
 Every variant of a step is a process of its own, one after the other, with the same initial weights and batches; a
 figure is the median over blocks of steps, timed by events. Kernels and products take turns with PyTorch's in one
-process. Writes gpu.md and gpu.json to FOLDER, after every part, so that what was measured is there however it ends.
+process, which has a third of the minutes at most. Peaks of memory are of what arrays hold, over a few steps that are
+not timed, in both libraries. Without PyTorch its figures are missing, with a word that says so, and all others are
+there. Writes gpu.md and gpu.json to FOLDER after every figure, so that what was measured is there however it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "bench")]
+
+import gpu_kernels  # noqa: E402
 
 import ampkit  # noqa: E402
 from ampkit import backends, models, ops, optim  # noqa: E402
@@ -112,8 +116,10 @@ class Ours:
         seconds = there.between(start, there.mark())
         return seconds / count, [float(loss) for loss in losses]
 
-    def peak(self) -> int:
-        return int(getattr(ampkit.cuda, "max_memory_allocated", lambda: 0)())
+    def peak(self, count: int) -> int:
+        ampkit.cuda.reset_peak_memory_stats()  # from here on allocations are watched, which takes time
+        self.time(count, 0)
+        return ampkit.cuda.max_memory_allocated()
 
 
 class Theirs:
@@ -154,7 +160,9 @@ class Theirs:
         end.synchronize()
         return start.elapsed_time(end) / 1e3 / count, [float(loss) for loss in losses]
 
-    def peak(self) -> int:
+    def peak(self, count: int) -> int:
+        self.torch.cuda.reset_peak_memory_stats()
+        self.time(count, 0)
         return int(self.torch.cuda.max_memory_allocated())
 
 
@@ -168,7 +176,7 @@ def worker(name: str, variant: str, tiny: bool, device: str) -> None:
     ready = time.perf_counter() - begun
     times = [steps.time(work.steps, 6)[0] for _ in range(1 if tiny else 7)]
     seconds = statistics.median(times)
-    found = {"ms": seconds * 1e3, "rate": work.per_step / seconds, "bytes": steps.peak(), "ready": ready}
+    found = {"ms": seconds * 1e3, "rate": work.per_step / seconds, "bytes": steps.peak(BATCHES), "ready": ready}
     print(json.dumps({**found, "losses": losses[:3]}), flush=True)
 
 
@@ -180,9 +188,12 @@ def on(device: str) -> None:
     ampkit.set_default_device("cuda")
 
 
-def steps_of(name: str, args: argparse.Namespace, until: float) -> Iterator[tuple[str, dict[str, Any]]]:
+def steps_of(name: str, args: argparse.Namespace, until: float, trouble: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for variant in [*([] if args.tiny else THEIRS), *OURS]:
         left = until - time.monotonic()
+        if trouble and variant in THEIRS:
+            yield variant, {"error": trouble}
+            continue
         if left < 20:
             yield variant, {"error": "no time left"}
             continue
@@ -194,102 +205,6 @@ def steps_of(name: str, args: argparse.Namespace, until: float) -> Iterator[tupl
             yield variant, json.loads(lines[-1]) if run.returncode == 0 else {"error": run.stderr[-2000:]}
         except subprocess.TimeoutExpired:
             yield variant, {"error": "no time left"}
-
-
-# kernels, against what a copy reaches on the same card
-
-
-def kernels(tiny: bool) -> dict[str, Any]:
-    rows, width, classes = (4, 64, 50) if tiny else (65536, 2048, 50257)
-    with ampkit.no_grad():
-        copied = ampkit.ones(rows * width)
-        other = ampkit.zeros(rows * width)
-        found: dict[str, Any] = {"copy": _rate(lambda: other.copy_(copied), 8 * rows * width, tiny)}
-    for dtype in (ampkit.float32, ampkit.bfloat16, ampkit.float16):
-        size = dtype.itemsize
-        x = ampkit.randn(rows, width).to(dtype).requires_grad_()
-        weight, bias = ampkit.ones(width), ampkit.zeros(width)
-        norm = lambda x=x, w=weight, b=bias: ops.layer_norm(x, (x.shape[-1],), w, b)  # noqa: E731
-        soft = lambda x=x: ops.softmax(x, -1)  # noqa: E731
-        few = ampkit.randn(rows // 8 or 1, classes).to(dtype).requires_grad_()
-        labels = ampkit.randint(0, classes, (rows // 8 or 1,))
-        entropy = lambda x=few, y=labels: ops.cross_entropy(x, y)  # noqa: E731
-        n, m = x.numel() * size, few.numel() * size
-        for name, call, there, back in (("layer_norm", norm, 2 * n, 3 * n), ("softmax", soft, 2 * n, 3 * n),
-                                        ("cross_entropy", entropy, m, 2 * m)):  # fmt: skip
-            with ampkit.no_grad():
-                found[f"{name} {dtype.name}"] = _rate(call, there, tiny)
-            out = call()
-            seed = ampkit.ones(*out.shape, dtype=out.dtype)
-            point = few if name == "cross_entropy" else x
-            again = lambda out=out, p=point, s=seed: ampkit.grad(out, [p], [s], retain_graph=True)  # noqa: E731
-            found[f"{name}_backward {dtype.name}"] = _rate(again, back, tiny)
-    found |= _updates(1000 if tiny else 124_000_000, tiny)
-    return found
-
-
-def _updates(count: int, tiny: bool) -> dict[str, Any]:
-    # AdamW reads master, gradient and two moments, writes three of them and a 16-bit copy; unscaling reads and writes.
-    weight = ampkit.nn.Parameter(ampkit.randn(count))
-    optimizer = optim.AdamW([weight], lr=1e-3)
-    with ampkit.autocast(ampkit.get_default_device().type, dtype=ampkit.bfloat16):
-        ops.linear(ampkit.ones(1, 10), weight.reshape(-1, 10)[:4])
-    weight.grad = ampkit.ones(count)
-    from ampkit.arena import spans
-    from ampkit.overflow import unscale
-
-    run = spans(optimizer.present())[0]
-    inverse = run.block.backend.zeros((), ampkit.float32) + np.float32(1)
-    return {
-        "AdamW float32": _rate(optimizer.step, (28 + 2 * len(run.copies)) * count, tiny),
-        "unscale float32": _rate(lambda: unscale(run.gradient, inverse, run.block.flags()), 8 * count, tiny),
-    }
-
-
-def _rate(call: Callable[[], Any], size: int, tiny: bool) -> dict[str, float]:
-    seconds = _seconds(call, 1 if tiny else 20)
-    return {"us": seconds * 1e6, "GB/s": size / seconds / 1e9}
-
-
-def _seconds(call: Callable[[], Any], count: int) -> float:
-    there = backends.get()
-    call()
-    times = []
-    for _ in range(3):
-        start = there.mark("kernel")
-        for _ in range(count):
-            call()
-        times.append(there.between(start, there.mark()) / count)
-    return statistics.median(times)
-
-
-def products(tiny: bool) -> dict[str, Any]:
-    n, found = 16 if tiny else 8192, {}
-    for dtype in (ampkit.bfloat16, ampkit.float16, ampkit.float32):
-        with ampkit.no_grad():
-            a, b = (ampkit.randn(n, n).to(dtype) for _ in range(2))
-            seconds = _seconds(lambda a=a, b=b: a @ b, 1 if tiny else 5)
-        row = {"ms": seconds * 1e3, "TFLOP/s": 2 * n**3 / seconds / 1e12}
-        if not tiny:
-            row["torch ms"] = _torch_product(n, dtype.name) * 1e3
-        found[f"{n}^3 {dtype.name}"] = row
-    return found
-
-
-def _torch_product(n: int, dtype: str) -> float:
-    import torch
-
-    a, b = (torch.randn(n, n, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
-    times = []
-    for _ in range(4):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(5):
-            a @ b
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 5e3)
-    return statistics.median(times[1:])
 
 
 # tables
@@ -308,17 +223,35 @@ def table(results: dict[str, Any]) -> str:
             lines += [f"| {ratio} | {a / b:.2f} |"] if a and b else []
         lines.append("")
     if results.get("kernels"):
-        peak = results["kernels"]["copy"]["GB/s"]
-        lines += ["## kernels", "", "| | us | GB/s | of a copy |", "|---|---|---|---|"]
+        peak = results["kernels"].get("copy", {}).get("GB/s")
         lines += [
-            f"| {n} | {r['us']:.1f} | {r['GB/s']:.0f} | {r['GB/s'] / peak:.0%} |" for n, r in results["kernels"].items()
+            "## kernels",
+            "",
+            "| | us | GB/s | of a copy | torch us | torch / ampkit |",
+            "|---|---|---|---|---|---|",
         ]
-        lines += ["", "## products", "", "| | ms | TFLOP/s | torch ms |", "|---|---|---|---|"]
-        lines += [
-            f"| {n} | {r['ms']:.3f} | {r['TFLOP/s']:.0f} | {r.get('torch ms', 0):.3f} |"
-            for n, r in results["products"].items()
-        ]
+        for name, row in results["kernels"].items():
+            speed = f"{row['GB/s']:.0f} | {row['GB/s'] / peak:.0%}" if peak and "GB/s" in row else " |"
+            lines.append(f"| {name} | {_figure(row, 'us')} | {speed} | {_beside(row, 'us', results)} |")
+        lines.append("")
+    if results.get("products"):
+        lines += ["## products", "", "| | ms | TFLOP/s | torch ms | torch / ampkit |", "|---|---|---|---|---|"]
+        for name, row in results["products"].items():
+            speed = f"{row['TFLOP/s']:.0f}" if "TFLOP/s" in row else ""
+            lines.append(f"| {name} | {_figure(row, 'ms')} | {speed} | {_beside(row, 'ms', results)} |")
     return "\n".join(lines) + "\n"
+
+
+def _figure(row: dict[str, Any], unit: str) -> str:
+    return f"{row[unit]:.{1 if unit == 'us' else 3}f}" if unit in row else row.get("error", "")
+
+
+def _beside(row: dict[str, Any], unit: str, results: dict[str, Any]) -> str:
+    # PyTorch's figure and the ratio, or why there is none.
+    found = row.get(f"torch {unit}")
+    if found is None:
+        return f"{row.get(f'torch {unit} error', results.get('torch', ''))} |"
+    return f"{_figure({unit: found}, unit)} | {found / row[unit]:.2f}"
 
 
 def _row(variant: str, row: dict[str, Any]) -> str:
@@ -340,16 +273,24 @@ def main() -> None:
     if args.worker:
         worker(*args.worker, args.tiny, args.device)
         return
-    until = time.monotonic() + 60 * args.minutes
+    begun = time.monotonic()
+    until = begun + 60 * args.minutes
     on(args.device)
     there: Any = backends.get()
-    results: dict[str, Any] = {"device": there.describe(), "date": time.strftime("%Y-%m-%d"), "steps": {}}
+    beside = gpu_kernels.Beside("cpu" if args.device == "emulated" else "cuda")
+    results: dict[str, Any] = {"device": there.describe(), "date": time.strftime("%Y-%m-%d"), "torch": beside.trouble}
+    results["steps"] = {}
     if "kernels" in args.only:
-        results |= {"kernels": kernels(args.tiny), "products": products(args.tiny)}
-        write(args.out, results)
+        for part in ("kernels", "products"):
+            cases, results[part] = getattr(gpu_kernels, part)(args.tiny, beside), {}
+            for name, row in gpu_kernels.measured(cases, begun + 20 * args.minutes):
+                results[part][name] = row
+                write(args.out, results)
+        ampkit.cuda.empty_cache()  # the steps are other processes, and need the memory
+        beside.free()
     for name in [n for n in WORK if n in args.only]:
         results["steps"][name] = {}
-        for variant, row in steps_of(name, args, until):
+        for variant, row in steps_of(name, args, until, beside.trouble):
             results["steps"][name][variant] = row
             write(args.out, results)
     print(table(results))

@@ -15,7 +15,6 @@ import operator
 import time
 import types
 import warnings
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ _OF_SCALARS |= {"nanmax", "nanmin", "count_nonzero", "repeat"}  # NumPy takes ax
 _SORTING = {"argmax", "argmin", "sort", "argsort", "cumsum", "cumprod", "unique", "isin", "median"}
 _WIDENING = {"where", "tril", "triu", "round"}  # have no bfloat16, and answer in float32
 _ADDED = {"int32", "int64", "uint32", "uint64", "float16", "float32", "float64"}  # what add.at adds
+_MET = {"int32", "uint32", "uint64", "float32", "float64"}  # what maximum.at and minimum.at compare
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 waits = [0]  # how often the host has read the device
@@ -61,7 +61,7 @@ class ndarray:
         self._held = held
         self._keep = keep
         if held.base is None:
-            memory.pool.take(held)
+            memory.take(held)
 
     # NumPy's protocols
 
@@ -186,7 +186,7 @@ class ndarray:
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type numpy.ndarray: bring it to the device first")
-        perform(lambda: operator.setitem(self._held, _opened(index), _opened(value)))
+        perform(lambda: _written(self._held, _opened(index), _opened(value)))
 
     def __repr__(self):
         return f"device {self._held!r}"
@@ -205,6 +205,18 @@ class ndarray:
 
     def __dlpack_device__(self):
         return 2, 0
+
+
+def _written(held, index, value):
+    """held[index] = value. Threads write in any order: of several for one place the first stays here, NumPy's last."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts) or not np.size(value):
+        held[index] = value
+        return
+    places = np.arange(held.size).reshape(held.shape)[index]
+    many = np.empty(places.shape, held.dtype)
+    many[...] = value
+    held[np.unravel_index(places.reshape(-1)[::-1], held.shape)] = many.reshape(-1)[::-1]
 
 
 def _reading(name):
@@ -298,8 +310,9 @@ def _need_ufunc_method(name, method, inputs):
             raise NotImplementedError(f"`cupy_{name}.at` is not supported yet")
         if not all(isinstance(given, (ndarray, np.ndarray, np.generic, int, float)) for given in inputs):
             raise TypeError(f"operand type(s) all returned NotImplemented from __array_ufunc__({name}, 'at', {inputs})")
-        if name == "add" and inputs[0].dtype.name not in _ADDED:
-            raise TypeError(f"cupy.add.at only supports {', '.join(sorted(_ADDED))} as data type")
+        known = _ADDED if name == "add" else _MET if name in ("maximum", "minimum") else None
+        if known is not None and inputs[0].dtype.name not in known:
+            raise TypeError(f"cupy.{name}.at only supports {', '.join(sorted(known))} as data type")
 
 
 def _need_axis(name, args, kwargs, known):
@@ -443,7 +456,7 @@ def empty(shape, dtype=np.float64, order="C"):
     dtype = np.dtype(dtype)
     count = math.prod(shape) if isinstance(shape, tuple) else shape
     raw = np.full(count * dtype.itemsize + 256, 0xFF, np.uint8)  # NaN in every floating-point format
-    memory.pool.take(raw)
+    memory.take(raw)
     if _streams[-1].recorded is not None:
         perform(lambda: raw)  # which the launches go on using
     start = -raw.ctypes.data % 256
@@ -458,7 +471,7 @@ def zeros(shape, dtype=np.float64, order="C"):
 
 class _Device:
     compute_capability = "90"
-    mem_info = property(lambda self: (memory.ALL - memory.pool.total, memory.ALL))  # bytes free, and all
+    mem_info = property(lambda self: (memory.ALL - memory.reserved(), memory.ALL))  # bytes free, and all
 
     def __init__(self, id=0):
         if id:
@@ -531,20 +544,7 @@ class _Stream:
         return _Graph(recorded)
 
 
-class _MemoryPool:
-    def malloc(self, size):
-        raise NotImplementedError
-
-    def total_bytes(self):
-        return 0
-
-
 _streams = [_Stream(null=True)]
-
-
-@contextmanager
-def _allocating(allocator=None):
-    yield
 
 
 def get_default_memory_pool():
@@ -560,13 +560,13 @@ cuda = types.SimpleNamespace(
     Event=_Event,
     Stream=_Stream,
     get_current_stream=lambda: _streams[-1],
-    MemoryPool=_MemoryPool,
+    MemoryPool=memory.MemoryPool,
     MemoryHook=memory.MemoryHook,
     memory=types.SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
     get_elapsed_time=lambda first, second: (second.at - first.at) * 1000,
     nvtx=types.SimpleNamespace(RangePush=lambda name, id_color=-1: None, RangePop=lambda: None),
     is_available=lambda: True,
-    using_allocator=_allocating,
+    using_allocator=memory.using_allocator,
     alloc_pinned_memory=lambda size: memoryview(bytearray(size)),
     runtime=types.SimpleNamespace(
         driverGetVersion=lambda: 13000,

@@ -1,12 +1,18 @@
-"""The memory of the emulated device, counted as CuPy's pool counts: blocks of 512 bytes, a limit, hooks, one error."""
+"""The memory of the emulated device, counted as CuPy's pools count: blocks of 512 bytes, a limit, hooks, one error."""
 
 from __future__ import annotations
 
+import itertools
 import weakref
+from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
 ALL = 80 << 30  # bytes of the card
 GRAIN = 512
+hooks: list[Any] = []  # told of all that is allocated and freed
+_live: set[int] = set()  # arrays that have been counted
+_next = itertools.count(1 << 40, 1 << 20)
 
 
 class OutOfMemoryError(MemoryError):
@@ -21,44 +27,45 @@ class MemoryHook:
     name = "MemoryHook"
 
     def __enter__(self):
-        if any(hook.name == self.name for hook in pool.hooks):
+        if any(hook.name == self.name for hook in hooks):
             raise KeyError(f"memory hook {self.name} already exists")
-        pool.hooks.append(self)
+        hooks.append(self)
         return self
 
     def __exit__(self, *_):
-        pool.hooks.remove(self)
+        hooks.remove(self)
 
     def malloc_postprocess(self, **about): ...
 
     def free_postprocess(self, **about): ...
 
 
-class Pool:
+class MemoryPool:
+    """Hooks are told of every pool's blocks, as CuPy does. What was freed stays the pool's."""
+
     def __init__(self):
         self.used = self.total = self.limit = 0
-        self.hooks: list[Any] = []
-        self._live: dict[int, int] = {}
+        self._spare: dict[int, list[int]] = {}  # addresses to be given out again, by size
+        _pools.add(self)
 
-    def take(self, array):
-        """Count `array`, which has memory of its own, until it is gone."""
-        if id(array) in self._live or not array.nbytes:
-            return
-        size = -(-array.nbytes // GRAIN) * GRAIN
-        if self.used + size > (self.limit or ALL):
+    def malloc(self, nbytes):
+        size = -(-nbytes // GRAIN) * GRAIN
+        others = sum(pool.total for pool in _pools if pool is not self)
+        if self.used + size > (self.limit or ALL) or others + self.used + size > ALL:
             raise OutOfMemoryError(size, self.total, self.limit)
-        self._live[id(array)] = size
-        weakref.finalize(array, self._give, id(array)).atexit = False
         self.used += size
         self.total = max(self.total, self.used)
-        for hook in self.hooks:
-            hook.malloc_postprocess(device_id=0, size=array.nbytes, mem_size=size, mem_ptr=array.ctypes.data, pmem_id=1)
+        spare = self._spare.get(size)
+        block = Block(weakref.ref(self), spare.pop() if spare else next(_next), size)
+        for hook in hooks:
+            hook.malloc_postprocess(device_id=0, size=nbytes, mem_size=size, mem_ptr=block.ptr, pmem_id=id(block))
+        return block
 
-    def _give(self, key):
-        size = self._live.pop(key)
-        self.used -= size
-        for hook in self.hooks:
-            hook.free_postprocess(device_id=0, mem_size=size, mem_ptr=1, pmem_id=1)
+    def _free(self, block):
+        self.used -= block.size
+        self._spare.setdefault(block.size, []).append(block.ptr)
+        for hook in hooks:
+            hook.free_postprocess(device_id=0, mem_size=block.size, mem_ptr=block.ptr, pmem_id=id(block))
 
     def used_bytes(self):
         return self.used
@@ -68,6 +75,7 @@ class Pool:
 
     def free_all_blocks(self, stream=None):
         self.total = self.used
+        self._spare.clear()
 
     def set_limit(self, size=None, fraction=None):
         self.limit = size or 0
@@ -76,4 +84,51 @@ class Pool:
         return self.limit
 
 
-pool = Pool()
+class Block:
+    """A pointer to a piece of memory of a pool, which may be gone first; then nobody is told."""
+
+    def __init__(self, pool: Callable[[], MemoryPool | None], ptr: int, size: int):
+        self.pool, self.ptr, self.size = pool, ptr, size
+
+    def free(self):
+        pool = self.pool()
+        if pool is not None:
+            pool._free(self)
+
+
+_pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
+pool = MemoryPool()
+_allocators = [pool.malloc]
+
+
+@contextmanager
+def using_allocator(allocator=None):
+    _allocators.append(allocator or (lambda nbytes: Block(lambda: None, 0, 0)))
+    try:
+        yield
+    finally:
+        _allocators.pop()
+
+
+def take(array):
+    """Count `array`, which has memory of its own, until it is gone."""
+    if id(array) in _live or not array.nbytes:
+        return
+    block = _allocators[-1](array.nbytes)
+    _live.add(id(array))
+    weakref.finalize(array, _give, id(array), block).atexit = False
+
+
+def _give(key, block):
+    _live.discard(key)
+    block.free()
+
+
+def reserved():
+    """Bytes that all pools hold."""
+    return sum(each.total for each in _pools)
+
+
+def used():
+    """Bytes that arrays of all pools hold."""
+    return sum(each.used for each in _pools)

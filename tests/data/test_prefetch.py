@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulated
+from cuda_on_cpu import cupy_like, emulated, memory
 
 import ampkit
 from ampkit import backends
@@ -54,6 +54,16 @@ def test_a_batch_does_not_change_with_the_memory_it_came_from(device):
     first = next(batches)
     source[...] = 5
     np.testing.assert_array_equal(first.numpy(), np.ones((2, 2)))
+
+
+def test_a_batch_that_does_not_fit_says_who_holds_the_memory(device):
+    batches = prefetch(given(), "cuda")
+    memory.pool.set_limit(1)
+    try:
+        with pytest.raises(ampkit.OutOfMemoryError, match="cuda:0: needs 512 bytes more"):
+            next(batches)
+    finally:
+        memory.pool.set_limit(0)
 
 
 def test_nothing_comes_of_nothing(device):

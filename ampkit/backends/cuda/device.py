@@ -21,6 +21,7 @@ from .staging import Staging
 from .usage import Usage
 
 Array = Any  # a CuPy array
+EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
 OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
 
 
@@ -36,7 +37,7 @@ class CUDA:
         self.several = xp.cuda.runtime.getDeviceCount() > 1  # then arrays may lie on different devices
         self._here = xp.cuda.Device(index) if self.several else nullcontext()
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
-        self.staging = Staging(xp, index)
+        self.staging = Staging(xp, index, self.empty)
         self.recording: Any = None  # what graph.Recording leaves for later, while a step is recorded
 
     def graph(self) -> Any:
@@ -204,11 +205,32 @@ def why_not(xp: Any) -> tuple[str, str, str] | None:
         return "NVIDIA's driver", "none", "install it, where there is a GPU; or train on the CPU"
     if driver // 1000 < mine // 1000:
         found = f"a driver for CUDA {driver // 1000} and CuPy for CUDA {mine // 1000}"
-        return "CuPy for the driver's CUDA", found, f"pip install 'ampkit[cuda{driver // 1000}]', or a newer driver"
+        cure = cure_for(driver // 1000)
+        return "CuPy for the driver's CUDA", found, f"{cure}, or a newer driver" if cure.startswith("pip") else cure
     if not xp.cuda.is_available():
         return "a GPU", "a driver and no device", "see whether nvidia-smi lists one, and CUDA_VISIBLE_DEVICES"
     capability = str(xp.cuda.Device().compute_capability)
     if int(capability) < OLDEST:
         needs, found = f"a GPU of compute capability {OLDEST / 10} or newer", f"{capability[:-1]}.{capability[-1]}"
         return needs, f"one of compute capability {found}", "train on the CPU: older cards have no bfloat16"
+    return _compiles(xp, cure_for(mine // 1000))
+
+
+def _compiles(xp: Any, cure: str) -> tuple[str, str, str] | None:
+    # A small kernel, with the headers that all include: CuPy alone brings neither them nor the compiler.
+    try:
+        Kernels(xp).entry("scaler", "move_scale")
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        said = next((line for line in lines if "error" in line), lines[0])[-160:]
+        if type(error).__name__ in ("CUDARuntimeError", "CUDADriverError"):
+            return "a GPU that loads a kernel", said, "see in nvidia-smi whether others have its memory"
+        return "NVIDIA's run-time compiler, and CUDA's headers", said, cure
     return None
+
+
+def cure_for(major: int) -> str:
+    """What to install for CUDA `major`, a driver's or CuPy's. Newer drivers run what is for older ones."""
+    if major < min(EXTRAS):
+        return f"a driver for CUDA {min(EXTRAS)} or newer, and then pip install 'ampkit[cuda{min(EXTRAS)}]'"
+    return f"pip install 'ampkit[cuda{min(major, max(EXTRAS))}]'"

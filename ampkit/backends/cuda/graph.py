@@ -52,16 +52,25 @@ class Graph:
         self.pool, self.stream = self.xp.cuda.MemoryPool(), self.xp.cuda.Stream(non_blocking=True)
         self.recording: Recording | None = None
         self._graph: Any = None
+        self.blocks: set[int] = set()  # addresses that the pool has given out
         backend.usage.graphs.add(self)
+
+    def _malloc(self, size: int) -> Any:
+        with self.backend.usage.aside():
+            found = self.pool.malloc(size)
+        self.blocks.add(found.ptr)
+        return found
 
     @contextmanager
     def room(self) -> Iterator[None]:
         """Within the block work goes to the graph's stream and memory, in order with the stream outside."""
         outside = self.xp.cuda.get_current_stream()
         self.stream.wait_event(outside.record())
-        with self.xp.cuda.using_allocator(self.pool.malloc), self.stream:
-            yield
-        outside.wait_event(self.stream.record())
+        try:
+            with self.xp.cuda.using_allocator(self._malloc), self.stream:
+                yield
+        finally:  # what an error cut short goes on, and the next work must come after it
+            outside.wait_event(self.stream.record())
 
     def record(self, work: Callable[[], Any], seed: int, call: int) -> Any:
         """Record `work`; what it returns, whose memory the launches will fill."""

@@ -16,10 +16,10 @@ Array = Any  # a CuPy array
 
 
 class Staging:
-    """The way to one device. xp: CuPy, or what stands for it."""
+    """The way to one device. xp: CuPy, or what stands for it. empty: makes an array of a shape and a dtype there."""
 
-    def __init__(self, xp: Any, index: int):
-        self.xp, self.index = xp, index
+    def __init__(self, xp: Any, index: int, empty: Callable[..., Array]):
+        self.xp, self.index, self.empty = xp, index, empty
         self._stream: Any = None
         self._busy: deque[tuple[Any, Any]] = deque()  # (event, pinned memory that is read until then)
 
@@ -41,7 +41,7 @@ class Staging:
         pinned = self.xp.cuda.alloc_pinned_memory(max(array.nbytes, 1))
         room = np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
         room[...] = array
-        there = self.xp.empty(array.shape, array.dtype)
+        there = self.empty(array.shape, array.dtype)
         there.set(room, stream=self._stream)
         return there, pinned
 

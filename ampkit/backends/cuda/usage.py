@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -14,28 +17,48 @@ _CURES = (
 )
 
 
+class _Thread(threading.local):
+    aside = False
+
+
 class Usage:
-    """The memory of one device, in bytes, as CuPy's pool counts it. xp: CuPy, or what stands for it."""
+    """The memory of one device, in bytes, as CuPy's pools count it. xp: CuPy, or what stands for it."""
 
     def __init__(self, xp: Any, index: int):
         self.xp, self.index = xp, index
         self._watch: Any = None
         self.graphs: WeakSet[Any] = WeakSet()  # recorded steps, whose memory is theirs, free blocks included
+        self._thread = _Thread()
 
-    def _of_graphs(self) -> int:
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within the block what is allocated is a recorded step's, and counts with its pool."""
+        self._thread.aside = True
+        try:
+            yield
+        finally:
+            self._thread.aside = False
+
+    def of_graphs(self) -> int:
+        """What recorded steps hold, on the current device."""
         return sum(int(graph.pool.total_bytes()) for graph in self.graphs)
 
-    def _ask(self, name: str) -> int:
+    def counts(self, address: int) -> bool:
+        """Whether the memory there, which is being allocated or freed, is none of a recorded step's."""
+        return not self._thread.aside and not any(address in graph.blocks for graph in self.graphs)
+
+    def _ask(self, name: str, graphs: bool = True) -> int:
         with self.xp.cuda.Device(self.index):
-            return int(getattr(self.xp.get_default_memory_pool(), name)())
+            held = int(getattr(self.xp.get_default_memory_pool(), name)())
+            return held + self.of_graphs() if graphs else held
 
     def used(self) -> int:
         """What arrays hold."""
-        return self._ask("used_bytes") + self._of_graphs()
+        return self._ask("used_bytes")
 
     def reserved(self) -> int:
-        """What the pool holds, free blocks included."""
-        return self._ask("total_bytes") + self._of_graphs()
+        """What the pools hold, free blocks included."""
+        return self._ask("total_bytes")
 
     def free(self) -> None:
         """Give free blocks, those of pinned memory too, back to the system."""
@@ -45,14 +68,14 @@ class Usage:
 
     def peak(self) -> int:
         """The most that arrays held since `watch`; before its first call what the pool holds, which is no less."""
-        return self.reserved() if self._watch is None else int(self._watch.most) + self._of_graphs()
+        return self.reserved() if self._watch is None else max(int(self._watch.most), self.used())
 
     def watch(self) -> None:
         """Look for the peak from now on: a call of Python for each allocation in this thread."""
         if self._watch is None:
-            self._watch = _watch(self.xp.cuda.MemoryHook, self.index)
+            self._watch = _watch(self.xp.cuda.MemoryHook, self)
             self._watch.__enter__()
-        self._watch.held = self._watch.most = self._ask("used_bytes")
+        self._watch.held, self._watch.most = self._ask("used_bytes", graphs=False), self.used()
 
     def exhausted(self, error: MemoryError, accounts: dict[str, int]) -> OutOfMemoryError:
         """The error for one of CuPy's. accounts: bytes that are held, by who holds them."""
@@ -82,18 +105,18 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _watch(base: Any, index: int) -> Any:
+def _watch(base: Any, usage: Usage) -> Any:
     class Watch(base):  # type: ignore[misc]
-        name = f"ampkit, cuda:{index}"
-        held = most = 0
+        name = f"ampkit, cuda:{usage.index}"
+        held = most = 0  # CuPy tells of the blocks of every pool; held: those of the default one
 
         def malloc_postprocess(self, **about: Any) -> None:
-            if about["device_id"] == index and about["mem_ptr"]:
-                self.held += about["mem_size"]
-                self.most = max(self.most, self.held)
+            if about["device_id"] == usage.index and about["mem_ptr"]:
+                self.held += about["mem_size"] if usage.counts(about["mem_ptr"]) else 0
+                self.most = max(self.most, self.held + usage.of_graphs())
 
         def free_postprocess(self, **about: Any) -> None:
-            if about["device_id"] == index:
+            if about["device_id"] == usage.index and usage.counts(about["mem_ptr"]):
                 self.held -= about["mem_size"]
 
     return Watch()
