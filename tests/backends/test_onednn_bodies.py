@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from functools import partial
+
 import numpy as np
 import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu import attention, conv, convolution, gemm, patches, rowwise
+from ampkit.backends.cpu import attention, conv, convolution, gemm, patches, rowwise, scores
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
+from ampkit.core.random import keep_mask
 from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.ops.attention import self_attention_by_links
@@ -328,6 +332,30 @@ def test_what_dropout_keeps_of_attention_is_what_the_reference_keeps(causal):
     assert found[0].node.body is not truth[0].node.body
     for got, want in zip(found, truth, strict=True):
         assert_close(got, want)
+
+
+@pytest.mark.parametrize("heads", [slice(0, 3), slice(2, 4), slice(4, 9)])
+@pytest.mark.parametrize("rows", [slice(0, 64), slice(0, 150), slice(64, 150), slice(13, 14)])
+@pytest.mark.parametrize("columns", [slice(90), slice(14)])
+def test_what_dropout_keeps_of_a_tile_is_its_part_of_one_mask_of_all(heads, rows, columns):
+    whole = keep_mask(3, 4, 0.3, (5, 150, 90))
+    found = scores.Keep(partial(keep_mask, 3, 4, 0.3), whole.shape).of(scores.Tile(heads, rows, columns))
+    np.testing.assert_array_equal(found, whole[heads, rows, columns])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_mask_of_a_whole_long_sequence_is_drawn(causal):
+    rows = 2048
+    q = Tensor(np.ones((1, 2, rows, 16), np.float32), requires_grad=True)
+    tracemalloc.start()
+    try:
+        out = ops.scaled_dot_product_attention(q, q, q, dropout_p=0.3, is_causal=causal)
+        out.backward(out.detach())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    words, mask = 2 * 2 * rows * rows, 2 * rows * rows
+    assert peak < words + mask / 2
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
