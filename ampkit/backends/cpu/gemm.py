@@ -52,6 +52,8 @@ def product(
     if b.ndim == 2 and a.ndim > 2:
         rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias, kept)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
+    if bias is not None:
+        bias = np.ascontiguousarray(bias)  # oneDNN takes any other strides, and reads as if they were these
     if a.ndim != b.ndim:
         a, b = (array.reshape((1,) * (max(a.ndim, b.ndim) - array.ndim) + array.shape) for array in (a, b))
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
