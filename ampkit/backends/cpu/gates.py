@@ -1,6 +1,6 @@
 """Bodies of the piecewise and shrinking activations: in blocks, and so are PReLU and GLU.
 
-oneDNN has hardsigmoid among them, and makes 1 of NaN.
+Of oneDNN's, hardsigmoid and the slope of hardswish make 1 of NaN, and hardswish loses digits near -3.
 """
 
 from __future__ import annotations
