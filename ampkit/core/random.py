@@ -73,12 +73,16 @@ def generator(seed: int, call: int) -> np.random.Generator:
     return np.random.Generator(philox(seed, call))
 
 
-def keep_mask(seed: int, call: int, p: float, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def keep_mask(
+    seed: int, call: int, p: float, shape: tuple[int, ...], start: int = 0
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """True for the elements of `shape` that dropout with probability `p` keeps in draw `call`; a 16-bit word decides.
 
-    An element is kept where its word, in the order of the stream, is at least round(p * 65536).
+    An element is kept where its word, in the order of the stream from word `start` on, is at least round(p * 65536).
     """
-    return np.asarray(words(seed, call, math.prod(shape)) >= round(p * 65536)).reshape(shape)
+    before = start % 16
+    found = words(seed, call, before + math.prod(shape), start - before)[before:]
+    return np.asarray(found >= round(p * 65536)).reshape(shape)
 
 
 def words(seed: int, call: int, count: int, start: int = 0) -> np.ndarray[Any, np.dtype[np.uint16]]:

@@ -7,6 +7,7 @@ import ctypes.util
 
 import pytest
 
+from ampkit import doctor
 from ampkit.backends.cpu import dnnl
 
 
@@ -35,6 +36,54 @@ def test_what_is_no_onednn_is_not_used_and_said_so_in_a_line(places, path, line)
     assert dnnl.library() is None
     assert line in dnnl.trouble()
     assert "\n" not in dnnl.trouble()
+
+
+def test_wheels_conda_and_the_system_are_looked_through_in_this_order(monkeypatch):
+    monkeypatch.setattr(dnnl.sys, "prefix", "/venv")
+    monkeypatch.setattr(dnnl.sys, "base_prefix", "/conda")
+    monkeypatch.setattr(dnnl.site, "getuserbase", lambda: "/home/user")
+    roots = [f"/{root}/lib/libdnnl.so.3" for root in ("venv", "home/user", "conda")]
+    for by_name in ("libdnnl.so.2", "libdnnl.so.3", None):
+        monkeypatch.setattr(dnnl, "find_library", {"dnnl": by_name}.get)
+        last = ["libdnnl.so.2"] if by_name == "libdnnl.so.2" else []
+        assert list(dnnl._places()) == [*roots, "libdnnl.so.3", *last]
+    monkeypatch.setattr(dnnl.sys, "base_prefix", "/venv")
+    assert list(dnnl._places()) == [*roots[:2], "libdnnl.so.3"]
+
+
+@pytest.mark.skipif(dnnl.sys.platform != "linux", reason="oneDNN is used on Linux alone")
+def test_after_an_old_library_the_next_one_is_tried(places, monkeypatch):
+    places += ["old", "new"]
+    monkeypatch.setattr(dnnl.ctypes, "CDLL", lambda path: path)
+    monkeypatch.setattr(dnnl.ctypes, "PyDLL", lambda path: path)
+    opened = {"old": (None, "needs oneDNN 3, got 2.7.0"), "new": ("the library", "")}
+    monkeypatch.setattr(dnnl, "_opened", lambda slow, quick: opened[slow])
+    assert (dnnl.library(), dnnl.trouble()) == ("the library", "")
+    places.remove("new")
+    dnnl._load.cache_clear()
+    assert (dnnl.library(), dnnl.trouble()) == (None, "old: needs oneDNN 3, got 2.7.0")
+
+
+@pytest.mark.skipif(dnnl.sys.platform != "linux", reason="oneDNN is used on Linux alone")
+def test_a_library_whose_openmp_is_missing_says_which(places, monkeypatch):
+    # The path that the loader was given may not exist as such: what counts is what it says is missing.
+    def load(path):
+        missing = "libgomp.so.1" if path == "by name" else path
+        raise OSError(f"{missing}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(dnnl.ctypes, "CDLL", load)
+    places += ["by name", "/nowhere/libdnnl.so.3"]
+    assert dnnl.library() is None
+    assert dnnl.trouble().startswith("oneDNN could not be loaded: libgomp.so.1: cannot open")
+
+
+@pytest.mark.skipif(dnnl.sys.platform != "linux", reason="oneDNN is used on Linux alone")
+def test_doctor_says_what_is_missing_and_that_everything_runs_all_the_same(places):
+    places.append("/nowhere/libdnnl.so.3")
+    (found,) = doctor._onednn()
+    assert (found.topic, found.state) == ("oneDNN", "note")
+    assert found.found == "libdnnl.so.3 was not found: pip install 'ampkit[cpu]'"
+    assert found.cure.startswith("NumPy runs everything")
 
 
 class Function:

@@ -49,8 +49,19 @@ def test_values_and_gradients_are_those_of_the_reference(dtype, p):
         assert np.isnan(got.astype(float)).any()
 
 
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+def test_the_mask_follows_axes_that_lie_in_another_order(dtype):
+    given = VALUES.astype(dtype).transpose(2, 0, 1), SLOPES.astype(dtype).transpose(2, 0, 1), 0.3
+    names, *found = _run(*given)
+    assert names == ("dropout_cpu", "dropout_backward_cpu")
+    with reference_only():
+        _, *truth = _run(*given)
+    for got, want in zip(found, truth, strict=True):
+        _equal(got, want)
+
+
 TURNS = {
-    "turned": lambda a: a.transpose(2, 0, 1),
     "every other": lambda a: np.repeat(a, 2, -1)[..., ::2],
     "backwards": lambda a: a[::-1],
     "the same": lambda a: np.broadcast_to(a[:1], a.shape),

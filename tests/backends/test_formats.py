@@ -68,6 +68,19 @@ def test_a_copy_in_one_format_keeps_every_bit_of_what_is_not_subnormal_in_bfloat
     assert_same(out, array, units=True)
 
 
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@pytest.mark.parametrize("shape", [(16, 8, 8, 512), (2, 3, 5, 7, 11), (3, 1, 1, 333)], ids=str)
+@pytest.mark.parametrize("turn", [(0, 1, 2, 3), (0, 3, 1, 2)], ids=["in order", "channels last"])
+def test_a_copy_between_equal_dense_layouts_is_always_fast_and_keeps_every_bit(shape, turn, dtype):
+    kinds = np.resize(np.arange(2**16, dtype=np.uint16), shape if dtype.itemsize == 2 else (*shape[:-1], 2 * shape[-1]))
+    turn = (*turn, *range(4, len(shape)))
+    array = kinds.view(dtype).transpose(turn)
+    out = np.empty(shape, dtype).transpose(turn)
+    assert reorder(array, out)
+    found, truth = (each.transpose(np.argsort(turn)).view(np.uint16) for each in (out, array))
+    np.testing.assert_array_equal(found, truth)
+
+
 LAYOUTS = {
     "rows": lambda a: a,
     "channels last": lambda a: a.transpose(0, 3, 1, 2),

@@ -46,6 +46,8 @@ def test_a_mask_depends_on_the_order_of_elements_not_on_the_shape():
     flat = random.keep_mask(1, 2, 0.5, (35,))
     assert np.array_equal(random.keep_mask(1, 2, 0.5, (5, 7)).ravel(), flat)
     assert np.array_equal(random.keep_mask(1, 2, 0.5, (34,)), flat[:34])
+    for start in (0, 1, 15, 16, 21, 34):
+        assert np.array_equal(random.keep_mask(1, 2, 0.5, (35 - start,), start), flat[start:])
     assert random.keep_mask(1, 2, 0.5, (0, 7)).shape == (0, 7)
     assert random.keep_mask(1, 2, 0.5, ()).shape == ()
     assert not random.keep_mask(1, 2, 1 - 2**-20, (99,)).any()

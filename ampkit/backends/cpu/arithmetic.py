@@ -1,4 +1,4 @@
-"""Bodies of sums, differences and products of two arrays that lie alike."""
+"""Bodies of sums, differences and products of two arrays that lie alike, or the second of which broadcasts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ from typing import Any
 from ...core.dtypes import DType
 from ...core.saved import Saved
 from ...ops import arithmetic
-from . import binary
+from . import binary, eltwise
+from .formats import FORMATS
 from .onednn import WORTH, HostArray
 
 
 def _large(a: Any, b: Any) -> bool:
-    return hasattr(a, "strides") and hasattr(b, "strides") and binary.fit_widened(a, b)
+    return hasattr(a, "strides") and hasattr(b, "strides") and (binary.fit_widened(a, b) or _spreads(a, b))
+
+
+def _spreads(a: HostArray, b: HostArray) -> bool:
+    """Whether `b` stands for several places of `a`, along some of its axes."""
+    if not 1 < b.size < a.size or b.ndim > a.ndim or not {a.dtype, b.dtype} <= FORMATS:
+        return False
+    fit = all(m in (1, n) for n, m in zip(a.shape[::-1], b.shape[::-1], strict=False))
+    return fit and eltwise.fits(a) and eltwise.computes(a.dtype)
+
+
+def _both(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
+    return binary.both(kind, a, b) if a.shape == b.shape else binary.spread(kind, a, b)
 
 
 def _sum(op: Any, kind: str) -> None:
     def forward(input: HostArray, other: HostArray, alpha: Any, *, dtype: DType) -> Any:
-        out = binary.both(kind, input, other)
+        out = _both(kind, input, other)
         return NotImplemented if out is None else out
 
     op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other), least=WORTH)(forward)
@@ -35,7 +48,7 @@ def add_backward_cpu(dy: HostArray, saved: Saved, needs: Any, alpha: Any) -> Any
 
 @arithmetic.mul.on("cpu", when=_large, least=WORTH)
 def mul_cpu(input: HostArray, other: HostArray, *, dtype: DType) -> Any:
-    out = binary.both("mul", input, other)
+    out = _both("mul", input, other)
     return NotImplemented if out is None else (out, Saved(input=input, other=other))
 
 
@@ -51,6 +64,6 @@ def _slopes_fit(dy: HostArray, saved: Saved, needs: Any) -> bool:
 
 @arithmetic.mul.backward_primitive.on("cpu", when=_slopes_fit, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
 def mul_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
-    gradients = [None if factor is None else binary.both("mul", dy, factor) for factor in _factors(saved, needs)]
+    gradients = [None if factor is None else _both("mul", dy, factor) for factor in _factors(saved, needs)]
     missing = any(g is None and need is not None for g, need in zip(gradients, needs, strict=True))
     return NotImplemented if missing else tuple(gradients)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from .formats import FORMATS, fill, memory_order, reorder
 from .gemm import folded, multiply
 from .onednn import HostArray, empty
 from .rowwise import row_gradients, rows_of
-from .scores import Mask, Tile, hide_future, looks_nowhere
+from .scores import Keep, Mask, Tile, hide_future, looks_nowhere
 
 # Rows of a tile. Few rows compute little of the future in vain; many seldom pack the other operand for matrix units.
 ROWS, ROWS_OF_UNITS = 64, 256
@@ -68,10 +68,10 @@ class _Heads:
         assert found is not None, "`_complete` has seen it"
         return found.reshape(scores.shape)
 
-    def attend(self, keep: HostArray | None, dropout_p: float, dtype: DType) -> tuple[HostArray, list[HostArray]]:
+    def attend(self, keep: Keep | None, dropout_p: float, dtype: DType) -> tuple[HostArray, list[HostArray]]:
         """The answer, [heads, rows, width] in `dtype`, and the weights of its tiles, if they are short.
 
-        keep: what dropout keeps of the weights, [heads, rows, columns]; None for all.
+        keep: what dropout keeps of the weights; None for all.
         """
         out, held = empty((*self.query.shape[:2], self.value.shape[-1]), dtype), []
         for tile in self.tiles():
@@ -79,7 +79,7 @@ class _Heads:
             if self.short:
                 held.append(weights)
             if keep is not None:
-                weights = kept(weights, keep[tile])
+                weights = kept(weights, keep.of(tile))
             part = out[tile.heads, tile.rows]
             _times(weights, self.value[tile.heads, tile.columns], part, 1 / (1 - dropout_p))
         return out, held
@@ -90,7 +90,7 @@ class _Heads:
         return bool(self.step < self.query.shape[1])
 
     def slopes(
-        self, slope: HostArray, keep: HostArray | None, dropout_p: float, held: list[HostArray],
+        self, slope: HostArray, keep: Keep | None, dropout_p: float, held: list[HostArray],
         homes: Sequence[HostArray], dmask: HostArray | None = None,
     ) -> None:  # fmt: skip
         """Write the gradients of query, key and value to `homes`, and that of an added mask to `dmask`.
@@ -109,7 +109,8 @@ class _Heads:
             _times(dy, self.value[heads, columns].swapaxes(1, 2), ds, self.scale / (1 - dropout_p))
             used = weights
             if keep is not None:
-                used, ds = kept(weights, keep[tile]), kept(ds, keep[tile])
+                mask = keep.of(tile)
+                used, ds = kept(weights, mask), kept(ds, mask)
             _times(used.swapaxes(1, 2), dy, dv[heads, columns], more=several)
             ds = _through_softmax(ds, weights)
             _times(ds, self.key[heads, columns], dq[heads, rows])
@@ -206,12 +207,10 @@ def _of_all(gradient: HostArray, array: HostArray) -> HostArray:
     return gradient if several == 1 else gradient.reshape(-1, several, *gradient.shape[1:]).sum(1)
 
 
-def _keep(query: HostArray, key: HostArray, dropout_p: float, draw: Any) -> HostArray | None:
-    # What dropout keeps, [heads, rows, columns]. By how much that grows enters as a factor of products.
-    if draw is None:
-        return None
-    keep = keep_mask(draw[0], draw[1], dropout_p, (*query.shape[:-1], key.shape[-2]))
-    return keep.reshape(-1, *keep.shape[-2:])
+def _keep(query: HostArray, key: HostArray, dropout_p: float, draw: Any) -> Keep | None:
+    # By how much what is kept grows enters as a factor of products.
+    size = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    return None if draw is None else Keep(partial(keep_mask, draw[0], draw[1], dropout_p), size)
 
 
 @attention.on("cpu", when=_fits)

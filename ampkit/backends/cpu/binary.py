@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from ...core.dtypes import DType, float32, uint8
 from . import eltwise
 from .eltwise import in_pieces, laid_flat
-from .formats import FORMATS, alike, reordered_like
+from .formats import FORMATS, alike, memory_order, reordered_like
 from .gemm import column_sums
 from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
 
@@ -56,6 +57,38 @@ def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> bool:
     return True
 
 
+def spread(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
+    """`both` for `b` that broadcasts to `a`, for which `eltwise.fits` holds; in the format and order of `a`.
+
+    None where `b` is of a wider format, and where oneDNN has no fast code for it.
+    """
+    if a.dtype not in (b.dtype, float32):
+        return None
+    order = memory_order(a)
+    b = np.ascontiguousarray(b.reshape((1,) * (a.ndim - b.ndim) + b.shape).transpose(order))
+    first, second = _grouped([a.shape[i] for i in order], b.shape)
+    key = ("spread", kind, first, second, a.dtype, b.dtype)
+    call = prepared(key, lambda: calling(kind, Layout.dense(first, a.dtype), Layout.dense(second, b.dtype)))
+    if call is None:
+        return None
+    flat = laid_flat(a)
+    out = empty((flat.size,), a.dtype)
+    call(flat, b, out)
+    return reordered_like(a, out)
+
+
+def _grouped(whole: Sequence[int], part: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    # Both shapes with neighbouring axes taken together that `part` has, or has not: oneDNN knows few axes best.
+    found: list[tuple[int, bool]] = []
+    for n, m in zip(whole, part, strict=True):
+        there = n == m
+        if found and found[-1][1] == there:
+            found[-1] = found[-1][0] * n, there
+        elif n != 1:
+            found.append((n, there))
+    return tuple([n for n, _ in found]), tuple([n if there else 1 for n, there in found])
+
+
 def positive(array: HostArray) -> HostArray:
     """max(array, 0), for which `eltwise.fits` holds. NaN stays NaN."""
 
@@ -72,7 +105,7 @@ def positive(array: HostArray) -> HostArray:
 
 
 def by_mask(array: HostArray, mask: HostArray, scale: float) -> HostArray:
-    """`array`, for which `eltwise.fits` holds, times `mask` [flat] bool, in the order of memory, times `scale`."""
+    """`array`, for which `eltwise.fits` holds, times `mask` [same shape] bool, contiguous, times `scale`."""
 
     def run(flat: HostArray, bits: HostArray, out: HostArray) -> bool:
         call = prepared(("by_mask", flat.size, flat.dtype, scale), lambda: _scaled(flat.size, flat.dtype, scale))
@@ -81,7 +114,8 @@ def by_mask(array: HostArray, mask: HostArray, scale: float) -> HostArray:
 
     flat = laid_flat(array)
     out = empty((flat.size,), flat.dtype)
-    in_pieces(run, [flat, mask.view(np.uint8)], out)
+    bits = mask if array.flags.c_contiguous else mask.transpose(memory_order(array))
+    in_pieces(run, [flat, bits.reshape(-1).view(np.uint8)], out)
     return reordered_like(array, out)
 
 

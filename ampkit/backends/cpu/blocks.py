@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import backends
-from ...core.dtypes import FLOATS, DType, accumulator
+from ...core.dtypes import FLOATS, DType, accumulator, float16
 
 BLOCK = 1 << 14  # elements: 64 KiB of float32, so that several fit the second-level cache
 
@@ -21,37 +21,45 @@ def in_blocks(op: Any) -> None:
     """Give `op`, elementwise in its first input with the rest plain numbers, bodies that run its references in blocks.
 
     Picked for contiguous floating-point arrays of at least two blocks. The op saves its input, its output, or both.
+    The numbers of an op that moves values are rounded to float16 beside it, as NumPy does where it compares them.
     """
     name, forward, backward = op.signature.names[0], op.forward.reference.run, op.backward_primitive.reference.run
 
+    def near(array: Any, params: dict[Any, Any]) -> dict[Any, Any]:
+        rounds = op.moves and array.dtype == float16
+        return {key: float(array.dtype.type(value)) for key, value in params.items()} if rounds else params
+
     def fits(input: Any, *params: Any) -> bool:
-        return input.size >= 2 * BLOCK and _plain(input)
+        return input.size >= 2 * BLOCK and plain(input)
 
     def blocks(input: Any, *params: Any, dtype: DType) -> Any:
         out = np.empty(input.shape, dtype)
         saved: Any = None
+        params = tuple(near(input, dict(enumerate(params))).values())
         for part, result in _parts(input, out):
-            value, saved = forward(_widened(part, accumulator(dtype)), *params)
-            _store(value, result)
+            value, saved = forward(widened(part, accumulator(dtype)), *params)
+            store(value, result)
         whole = {name: input, "out": out}
         return out, type(saved)(**{key: whole[key] for key in vars(saved)})
 
     def back_fits(dy: Any, saved: Any, needs: Any, **params: Any) -> bool:
         kept = vars(saved).values()
-        return dy.size >= 2 * BLOCK and _plain(dy) and all(_plain(array) for array in kept)
+        return dy.size >= 2 * BLOCK and plain(dy) and all(plain(array) for array in kept)
 
     def blocks_backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
         out, wide, names = np.empty(dy.shape, needs[0]), accumulator(needs[0]), tuple(vars(saved))
+        params = near(dy, params)
         for part, *kept, result in _parts(dy, *vars(saved).values(), out):
-            items = {key: _widened(array, wide) for key, array in zip(names, kept, strict=True)}
-            _store(backward(_widened(part, wide), type(saved)(**items), needs, **params), result)
+            items = {key: widened(array, wide) for key, array in zip(names, kept, strict=True)}
+            store(backward(widened(part, wide), type(saved)(**items), needs, **params), result)
         return out
 
     op.on("cpu", when=fits, least=2 * BLOCK)(blocks)
     op.backward_primitive.on("cpu", when=back_fits, least=2 * BLOCK)(blocks_backward)
 
 
-def _plain(array: Any) -> bool:
+def plain(array: Any) -> bool:
+    """Whether `array` is of a floating-point format and lies in order."""
     return bool(array.dtype in FLOATS and array.flags.c_contiguous)
 
 
@@ -61,9 +69,19 @@ def _parts(*arrays: Any) -> Iterator[list[Any]]:
         yield [array[start : start + BLOCK] for array in flat]
 
 
-def _widened(block: Any, wide: DType) -> Any:
+def pieces(before: int, behind: int) -> Iterator[tuple[slice, slice]]:
+    """The places of blocks in [before, behind]: of whole rows, or of parts of one where rows are longer."""
+    rows, columns = max(1, BLOCK // max(1, behind)), min(BLOCK, behind)
+    for row in range(0, before, rows):
+        for column in range(0, behind, max(1, columns)):
+            yield slice(row, min(row + rows, before)), slice(column, min(column + columns, behind))
+
+
+def widened(block: Any, wide: DType) -> Any:
+    """`block` in `wide`."""
     return block if block.dtype == wide else backends.of(block).cast(block, wide)
 
 
-def _store(value: Any, result: Any) -> None:
+def store(value: Any, result: Any) -> None:
+    """Write `value` to `result`, rounded."""
     result[...] = value if value.dtype == result.dtype else backends.of(value).cast(value, result.dtype)

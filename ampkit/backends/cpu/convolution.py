@@ -141,6 +141,7 @@ def _widened(c: Conv) -> Conv:
 
 def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray | None:
     """Maps [N, O, rows, columns] in c.out or float32; None where oneDNN has no fast code for either."""
+    bias = bias if bias is None else np.ascontiguousarray(bias)  # as the layout of the call says
     if patches.pays_for_maps(c):
         row = None if bias is None else in_format(bias, c.dtype)
         found = patches.maps(turned(images, c.dtype), in_format(kernels, c.dtype), row, c, version)

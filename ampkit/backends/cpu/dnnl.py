@@ -95,10 +95,11 @@ def _load() -> tuple[Library | None, str]:
 
 
 def _places() -> Iterator[str]:
-    # Where wheels and conda put it, then where the system looks.
-    for root in dict.fromkeys((sys.prefix, site.getuserbase())):
+    # Where wheels and conda put it, also the conda that a virtual environment was made of; then where the system looks,
+    # by the name of version 3, and by the name that it finds, which may be an older one's.
+    for root in dict.fromkeys((sys.prefix, site.getuserbase(), sys.base_prefix)):
         yield str(Path(root) / "lib" / "libdnnl.so.3")
-    yield find_library("dnnl") or "libdnnl.so.3"
+    yield from dict.fromkeys(("libdnnl.so.3", find_library("dnnl") or "libdnnl.so.3"))
 
 
 def _opened(slow: Any, quick: Any) -> tuple[Library | None, str]:

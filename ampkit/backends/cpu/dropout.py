@@ -13,11 +13,11 @@ from .onednn import WORTH, HostArray
 
 
 def _fits(array: HostArray) -> bool:
-    return bool(array.flags.c_contiguous) and binary.fits(array, array)
+    return binary.fits(array, array)
 
 
 def _masked(values: HostArray, keep: HostArray, p: float) -> HostArray:
-    return binary.by_mask(values, keep.reshape(-1), 0.0 if p == 1 else 1 / (1 - p))
+    return binary.by_mask(values, keep, 0.0 if p == 1 else 1 / (1 - p))
 
 
 @dropout_.on("cpu", when=lambda input, p, seed, call, shape: shape is None and _fits(input), least=WORTH)

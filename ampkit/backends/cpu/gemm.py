@@ -26,7 +26,8 @@ _TALL, _GROUPS = 1 << 13, 16  # from so many rows on, so many groups of them are
 def fits(a: HostArray, b: HostArray) -> bool:
     """Whether `product` is worth its call for these operands: [..., M, K] and [..., K, N]."""
     known = a.dtype in FORMATS and b.dtype == a.dtype and library() is not None
-    return known and a.ndim > 1 and b.ndim > 1 and a.size * b.shape[-1] >= WORTH
+    enough = a.ndim > 1 < b.ndim and max(a.size * b.shape[-1], b.size * a.shape[-2]) >= WORTH
+    return known and enough
 
 
 class Kept(NamedTuple):
@@ -46,13 +47,20 @@ def product(
 ) -> HostArray | None:
     """a [..., M, K] times b [..., K, N], plus bias [N], in `dtype`; None where oneDNN has no fast code for it.
 
-    Leading axes are equal, or b has none. Products are exact and summed in float32. home [M, N]: where to leave it.
+    Leading axes broadcast. Products are exact and summed in float32. home: where to leave it, if that has its shape.
     """
     if b.ndim == 2 and a.ndim > 2:
         rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias, kept)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
+    if bias is not None:
+        bias = np.ascontiguousarray(bias)  # oneDNN takes any other strides, and reads as if they were these
+    if a.ndim != b.ndim:
+        a, b = (array.reshape((1,) * (max(a.ndim, b.ndim) - array.ndim) + array.shape) for array in (a, b))
+    lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = *lead, a.shape[-2], b.shape[-1]
+    home = home if home is not None and home.shape == shape else None
     if a.dtype == b.dtype and multiplies(a.dtype):
-        out = empty((*a.shape[:-1], b.shape[-1]), dtype) if home is None else home
+        out = empty(shape, dtype) if home is None else home
         if (kept is not None and _by_packed(a, b, out, bias, kept)) or multiply(a, b, out, bias):
             return out
     return None if a.dtype == b.dtype == float32 else _widened(a, b, dtype, bias, home)
@@ -68,8 +76,8 @@ def multiply(
 ) -> bool:
     """Write scale * (a @ b) + bias to `out`, whose strides are free; False where oneDNN has no fast code for it.
 
-    a [..., M, K] and b [..., K, N], of one format in which the machine multiplies; leading axes are equal. more: add
-    a @ b to what `out` holds.
+    a [..., M, K] and b [..., K, N], of one format in which the machine multiplies and with as many axes; leading ones
+    broadcast. more: add a @ b to what `out` holds.
     """
     a, b = _plain(a), _plain(b)
     key = ("matmul", *map(signed, (a, b, out, bias)), scale, more)
@@ -213,4 +221,4 @@ def _plain(array: HostArray) -> HostArray:
     # oneDNN takes any positive strides, but only rows or columns that lie side by side are fast.
     if min(array.strides) > 0 and array.itemsize in array.strides[-2:]:
         return array
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array).reshape(-1).reshape(array.shape)  # an axis of one place may have a stride of 0

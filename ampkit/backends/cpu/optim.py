@@ -17,7 +17,7 @@ from ...core.dtypes import float32
 from ...core.quiet import quietly
 from ...flat import chunks, look, narrow
 from ...optim.adam import Adam
-from ...optim.clip import power_sum
+from ...optim.clip import power_sum, shrink
 from ...optim.elementwise import Elementwise, Step, numbers_of, update, update_piece
 from ...optim.sgd import SGD
 from .binary import PIECE, calling, two
@@ -207,3 +207,20 @@ def _sum_of_squares(values: HostArray) -> Any:
         sums: Any = column_sums(squares.reshape(-1, _COLUMNS), float32)
         total = total + sums.sum(dtype=np.float64)
     return total
+
+
+@shrink.on(
+    "cpu", when=lambda values, factor, go: values.dtype == float32 and values.size >= WORTH and library() is not None
+)
+def shrink_cpu(values: HostArray, factor: HostArray, go: HostArray) -> None:
+    number = np.array([factor], np.float32)
+    if not look(go):
+        values[...] = 0
+    elif number[0] != 1:
+        for start in range(0, values.size, PIECE):
+            piece = values[start : start + PIECE]
+            prepared(("shrink", piece.size), partial(_shrinking, piece.size))(piece, number, piece)
+
+
+def _shrinking(size: int) -> Call:
+    return calling("mul", Layout.dense((size,), float32), Layout.dense((1,), float32))

@@ -31,7 +31,7 @@ def _alike(a: HostArray, b: HostArray) -> bool:
 
 
 def _masked(branch: HostArray, keep: HostArray, p: float) -> HostArray:
-    return binary.by_mask(branch, keep.reshape(-1), 0.0 if p == 1 else 1 / (1 - p))
+    return binary.by_mask(branch, keep, 0.0 if p == 1 else 1 / (1 - p))
 
 
 @add_layer_norm_.on("cpu", when=_fits, least=WORTH)

@@ -1,8 +1,9 @@
-"""Masks of attention's scores, a tile of them at a time."""
+"""Masks of attention's scores, and what dropout keeps of their softmax, a tile of them at a time."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,6 +21,32 @@ class Tile(NamedTuple):
     heads: slice
     rows: slice
     columns: slice
+
+
+class Keep:
+    """What dropout keeps of the weights [heads, rows, columns], drawn for a tile when it is asked for.
+
+    draw: (shape, start) -> a piece of the mask of all, which for a long sequence would be larger than all else.
+    """
+
+    def __init__(self, draw: Callable[[tuple[int, ...], int], HostArray], size: tuple[int, int, int]):
+        self.draw, self.size = draw, size
+
+    def of(self, tile: Tile) -> HostArray:
+        """The mask of a tile: [heads, rows, columns]."""
+        heads, rows, columns = self.size
+        first, end, _ = tile.heads.indices(heads)
+        start, stop, _ = tile.rows.indices(rows)
+        if (start, stop) == (0, rows):  # of several heads one piece of the stream
+            return self._from(first, 0, (end - first, rows, columns))[..., tile.columns]
+        found = np.empty((end - first, stop - start, tile.columns.indices(columns)[1]), np.bool_)
+        for head in range(first, end):
+            found[head - first] = self._from(head, start, (stop - start, columns))[:, tile.columns]
+        return found
+
+    def _from(self, head: int, row: int, shape: tuple[int, ...]) -> HostArray:
+        _, rows, columns = self.size
+        return self.draw(shape, (head * rows + row) * columns)
 
 
 class Mask:
