@@ -23,6 +23,7 @@ constexpr float PI = 3.14159265358979324f;
 constexpr float LN_2 = 0.69314718055994531f, LN_10 = 2.3025850929940457f;
 constexpr float RATE = 0.79788456080286536f;   // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;             // Hendrycks & Gimpel 2016, eq. 2
+constexpr float MOST = 3.4028234663852886e38f;  // the largest finite number
 constexpr float SELU_ALPHA = 1.6732632423543772f, SELU_SCALE = 1.0507009873554805f;  // Klambauer et al. 2017, eq. 14
 
 // NumPy's maximum and minimum: NaN wins.
@@ -49,9 +50,26 @@ DEVICE sinc_slope(float x) {
     float series = x * (-1.0f / 3 + t * (1.0f / 30 + t * (-1.0f / 840 + t * (1.0f / 45360))));
     return fabsf(x) < 0.3f ? series : (cosf(x) - sinc(x)) / x;
 }
+DEVICE lead(float x, float y) { return x == y && fabsf(x) > MOST ? 0.0f : x - y; }  // of equal infinities none leads
+// NumPy's remainder and quotient rounded down: exact, with the sign that the divisor gives.
+DEVICE remainder_of(float x, float y) {
+    float rest = fmodf(x, y);
+    if (rest == 0.0f) return copysignf(0.0f, y);
+    return (y < 0.0f) != (rest < 0.0f) ? rest + y : rest;
+}
+DEVICE quotient_down(float x, float y) {
+    float rest = fmodf(x, y), quotient = (x - rest) / y;
+    if (y == 0.0f) return x / y;
+    if (rest != 0.0f && (y < 0.0f) != (rest < 0.0f)) quotient -= 1.0f;
+    if (quotient == 0.0f) return copysignf(0.0f, x / y);
+    float down = floorf(quotient);
+    return quotient - down > 0.5f ? down + 1.0f : down;
+}
 DEVICE tied(float dy, bool equal) { return equal ? dy * 0.5f : dy; }       // of two that are equal each takes half
+static __device__ __forceinline__ bool wins(float x, float y) { return x >= y || y != y; }  // a number over NaN
+static __device__ __forceinline__ bool loses(float x, float y) { return x <= y || y != y; }
 // Whether x is above a bound; minus infinity stands for a bound that is missing.
-static __device__ __forceinline__ bool above(float x, float low) { return x > low || (x == low && x < -3.4028235e38f); }
+static __device__ __forceinline__ bool above(float x, float low) { return x > low || (x == low && x < -MOST); }
 
 // functions of one element; of those that save their output, x is the output in the gradient
 NO_SLOPE(Copy, x)
@@ -93,6 +111,8 @@ NO_SLOPE(Trunc, truncf(x))
 NO_SLOPE(Round, rintf(x))
 NO_SLOPE(Frac, x - truncf(x))
 NO_SLOPE(LogGamma, lgammaf(x))
+MAP(Logit, logf(smaller(larger(x, y), z) / (1.0f - smaller(larger(x, y), z))),
+    (x >= y && x <= z) || y < -MOST ? dy / (x * (1.0f - x)) : 0.0f)  // without bounds they are infinite
 
 // activations
 MAP(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
@@ -116,6 +136,9 @@ MAP(TanhShrink, x - tanhf(x), dy * (tanhf(x) * tanhf(x)))
 MAP(HardShrink, fabsf(x) <= y ? 0.0f : x, fabsf(x) <= y ? 0.0f : dy)
 MAP(SoftShrink, fabsf(x) <= y ? 0.0f : x - y * sign(x), fabsf(x) <= y ? 0.0f : dy)
 MAP(Threshold, x <= y ? z : x, x <= y ? 0.0f : dy)
+MAP(PRelu, x > 0.0f ? x : y * x, x <= 0.0f ? dy * y : dy, x <= 0.0f ? dy * x : 0.0f)
+NO_SLOPE(Glu, x / (1.0f + expf(-y)))
+NO_SLOPE(GluSlope, w != 0.0f ? x * y * sigmoid(z) * (1.0f - sigmoid(z)) : x * sigmoid(z))  // of dy, value, gate, half
 
 // arithmetic: z is alpha, w is value
 MAP(Add, x + z * y, dy, x * dy)  // saves nothing: x is alpha
@@ -130,6 +153,13 @@ MAP(XLogY, x == 0.0f && y == y ? 0.0f : x * logf(y), dy * (x == 0.0f && y <= 0.0
 MAP(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))
 MAP(AddCMul, x + w * (y * z), dy, z * dy * y, z * dy * x)  // saves tensor1, tensor2
 MAP(AddCDiv, x + w * (y / z), dy, z * dy / y, -(z * dy / y) * (x / y))
+MAP(LogAddExp, larger(x, y) + log1pf(expf(-fabsf(lead(x, y)))), dy * sigmoid(lead(x, y)), dy * sigmoid(-lead(x, y)))
+MAP(LogAddExp2, larger(x, y) + log1pf(exp2f(-fabsf(lead(x, y)))) / LN_2, dy * sigmoid(lead(x, y) * LN_2),
+    dy * sigmoid(-lead(x, y) * LN_2))
+MAP(FMod, fmodf(x, y), dy, -dy * truncf(x / y))
+MAP(Remainder, remainder_of(x, y), dy, -dy * quotient_down(x, y))
+NO_SLOPE(FloorDivide, quotient_down(x, y))
+MAP(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its output
 
 // choices
 MAP(Maximum, larger(x, y), x < y ? 0.0f : tied(dy, x == y), x > y ? 0.0f : tied(dy, x == y))
@@ -141,6 +171,11 @@ MAP(ClampBoth, smaller(larger(x, y), z), x < y || x > z ? 0.0f : tied(dy, y < z 
 MAP(HardTanh, smaller(larger(x, y), z), x <= y || x >= z ? 0.0f : dy)
 MAP(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
 MAP(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
+MAP(FMax, wins(x, y) ? x : y, wins(x, y) ? tied(dy, x == y) : 0.0f, x == y || !wins(x, y) ? tied(dy, x == y) : 0.0f)
+MAP(FMin, loses(x, y) ? x : y, loses(x, y) ? tied(dy, x == y) : 0.0f, x == y || !loses(x, y) ? tied(dy, x == y) : 0.0f)
+MAP(Heaviside, x == 0.0f ? y : float(x > 0.0f), 0.0f, x == 0.0f ? dy : 0.0f)
+DEVICE bounded(float x, float most, float least) { return x > MOST ? most : x < -MOST ? least : x; }
+MAP(NanToNum, bounded(x != x ? y : x, z, w), fabsf(x) <= MOST ? dy : 0.0f)
 
 // comparisons
 NO_SLOPE(Equal, float(x == y))
@@ -149,6 +184,14 @@ NO_SLOPE(Less, float(x < y))
 NO_SLOPE(LessEqual, float(x <= y))
 NO_SLOPE(Greater, float(x > y))
 NO_SLOPE(GreaterEqual, float(x >= y))
+
+// questions and logic
+NO_SLOPE(IsNan, float(x != x))
+NO_SLOPE(IsInf, float(fabsf(x) > MOST))
+NO_SLOPE(IsFinite, float(fabsf(x) <= MOST))
+NO_SLOPE(And, float(x != 0.0f && y != 0.0f))
+NO_SLOPE(Or, float(x != 0.0f || y != 0.0f))
+NO_SLOPE(Xor, float((x != 0.0f) != (y != 0.0f)))
 
 template <typename Op>
 __global__ void __launch_bounds__(BLOCK, 4) map_forward(
@@ -167,12 +210,13 @@ __global__ void __launch_bounds__(BLOCK, 4) map_backward(
 }
 
 // set UNARY = (Neg, Abs, Square, Sqrt, Rsqrt, Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Erf, Tanh, Sin,
-//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Sinc, Erfc, ErfInv)
+//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Sinc, Erfc, ErfInv, Logit)
 // set ACTIVATIONS = (Relu, LeakyRelu, Elu, Sigmoid, LogSigmoid, Silu, Softplus, Mish, Gelu, GeluTanh, HardSigmoid,
-//     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold)
-// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv)
-// set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill)
+//     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold, PRelu)
+// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv, LogAddExp,
+//     LogAddExp2, FMod, Remainder, CopySign)
+// set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill, FMax, FMin, Heaviside, NanToNum)
 // set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
-//     GreaterEqual)
+//     GreaterEqual, IsNan, IsInf, IsFinite, And, Or, Xor, FloorDivide, Glu, GluSlope)
 // entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + FLAT
 // entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + (ClampBoth)
