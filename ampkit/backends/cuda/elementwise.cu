@@ -193,6 +193,27 @@ NO_SLOPE(And, float(x != 0.0f && y != 0.0f))
 NO_SLOPE(Or, float(x != 0.0f || y != 0.0f))
 NO_SLOPE(Xor, float((x != 0.0f) != (y != 0.0f)))
 
+// losses of an element: x is the prediction, y the target; their gradients are of both
+DEVICE signed_one(float x) { return x != x ? x : sign(x); }  // NumPy's sign: NaN stays
+DEVICE log_or_0(float x) { return x == 0.0f ? 0.0f : logf(x); }
+DEVICE log_from_100(float x) { return larger(logf(x), -100.0f); }
+DEVICE lift(float target, float scale) { return scale == 1.0f ? 1.0f : 1.0f + (scale - 1.0f) * target; }
+MAP(MSELoss, (x - y) * (x - y), dy * (2.0f * (x - y)), -dy * (2.0f * (x - y)))
+MAP(L1Loss, fabsf(x - y), dy * sign(x - y), -dy * sign(x - y))
+DEVICE smooth_bend(float gap, float beta) { return fabsf(gap) < beta ? gap / beta : signed_one(gap); }
+MAP(SmoothL1Loss, fabsf(x - y) < z ? (x - y) * (x - y) * (0.5f / z) : fabsf(x - y) - 0.5f * z,
+    dy * smooth_bend(x - y, z), -dy * smooth_bend(x - y, z))
+DEVICE huber_bend(float gap, float delta) { return fabsf(gap) < delta ? gap : delta * signed_one(gap); }
+MAP(HuberLoss, fabsf(x - y) < z ? 0.5f * (x - y) * (x - y) : z * (fabsf(x - y) - 0.5f * z),
+    dy * huber_bend(x - y, z), -dy * huber_bend(x - y, z))
+MAP(KLDiv, y * (log_or_0(y) - x), -dy * y, dy * (log_or_0(y) + 1.0f - x))
+MAP(KLDivOfLogs, expf(y) * (y - x), -dy * expf(y), dy * (expf(y) * (y - x + 1.0f)))
+MAP(BCELoss, z * ((y - 1.0f) * log_from_100(1.0f - x) - y * log_from_100(x)),
+    dy * (x - y) / larger(x * (1.0f - x), 1e-12f), dy * (log_from_100(1.0f - x) - log_from_100(x)))
+MAP(BCEOfLogits, z * ((1.0f - y) * x + lift(y, w) * softplus(-x)), dy * ((1.0f - y) - lift(y, z) / (1.0f + expf(x))),
+    dy * ((z == 1.0f ? 0.0f : (z - 1.0f) * softplus(-x)) - x))
+NO_SLOPE(OutsideUnit, float(x < 0.0f || x > 1.0f))
+
 template <typename Op>
 __global__ void __launch_bounds__(BLOCK, 4) map_forward(
     void* __restrict__ out, const __grid_constant__ Layout layout, const void* __restrict__ x,
@@ -217,6 +238,8 @@ __global__ void __launch_bounds__(BLOCK, 4) map_backward(
 //     LogAddExp2, FMod, Remainder, CopySign)
 // set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill, FMax, FMin, Heaviside, NanToNum)
 // set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
-//     GreaterEqual, IsNan, IsInf, IsFinite, And, Or, Xor, FloorDivide, Glu, GluSlope)
-// entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + FLAT
-// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + (ClampBoth)
+//     GreaterEqual, IsNan, IsInf, IsFinite, And, Or, Xor, FloorDivide, Glu, GluSlope,
+//     OutsideUnit)
+// set LOSSES = (MSELoss, L1Loss, SmoothL1Loss, HuberLoss, KLDiv, KLDivOfLogs, BCELoss, BCEOfLogits)
+// entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES + FLAT
+// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES + (ClampBoth)

@@ -68,12 +68,14 @@ def reduced(
     finish: Finish = Finish(),  # noqa: B008
     centre: Array | None = None,
 ) -> Any:
-    """x reduced over `dim` in float32, rounded to `dtype`: float32 or x's own. kind: a struct of reduce.cu.
+    """x reduced over `dim` in float32, rounded to `dtype`: float32 or x's own, for "Add" any that is stored.
 
+    kind: a struct of reduce.cu.
     centre: float32, what AddGaps subtracts, one number per result in the order of memory; for one run of axes alone.
     NotImplemented where x does not fill a piece of memory, has no elements or is of a dtype that kernels do not store.
     """
-    order = memory_order(x) if x.dtype in STORED and dtype in (x.dtype, float32) and 0 < x.size <= MOST else None
+    answers = STORED if kind == "Add" and x.dtype == float32 else (x.dtype, float32)
+    order = memory_order(x) if x.dtype in STORED and dtype in answers and 0 < x.size <= MOST else None
     gone = axes_of(dim, x.ndim)
     if order is None or not any(i in gone for i in order):
         return NotImplemented
