@@ -140,6 +140,10 @@ MAP(PRelu, x > 0.0f ? x : y * x, x <= 0.0f ? dy * y : dy, x <= 0.0f ? dy * x : 0
 NO_SLOPE(Glu, x / (1.0f + expf(-y)))
 NO_SLOPE(GluSlope, w != 0.0f ? x * y * sigmoid(z) * (1.0f - sigmoid(z)) : x * sigmoid(z))  // of dy, value, gate, half
 
+// of the sum of exponentials x, from which the largest, y, was taken; in the gradient x is an element, z the sum
+DEVICE shift(float most) { return fabsf(most) > MOST ? 0.0f : most; }
+MAP(LogSumExp, logf(x) + shift(y), dy * (expf(x - shift(y)) / (z == 0.0f ? 1.0f : z)))
+
 // arithmetic: z is alpha, w is value
 MAP(Add, x + z * y, dy, x * dy)  // saves nothing: x is alpha
 MAP(Sub, x - z * y, dy, -x * dy)
@@ -234,7 +238,7 @@ __global__ void __launch_bounds__(BLOCK, 4) map_backward(
 //     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Sinc, Erfc, ErfInv, Logit)
 // set ACTIVATIONS = (Relu, LeakyRelu, Elu, Sigmoid, LogSigmoid, Silu, Softplus, Mish, Gelu, GeluTanh, HardSigmoid,
 //     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold, PRelu)
-// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv, LogAddExp,
+// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv, LogSumExp, LogAddExp,
 //     LogAddExp2, FMod, Remainder, CopySign)
 // set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill, FMax, FMin, Heaviside, NanToNum)
 // set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
