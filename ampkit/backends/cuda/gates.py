@@ -68,6 +68,6 @@ def glu_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int) -> Any:
     """Both halves by one launch: an axis of two stands for them, along which dy, value and gate are broadcast."""
     x, at = saved.input, dim % dy.ndim
     parts = [a.reshape((*dy.shape[:at], -1, *dy.shape[at:])) for a in (dy, *np.split(x, 2, at))]
-    half = backends.of(x).constant(np.arange(2).astype(bool)).reshape((2, *(1,) * (dy.ndim - at)))
+    half = np.arange(2, dtype=float32, like=x).reshape((2, *(1,) * (dy.ndim - at)))
     found = maps.forward("GluSlope", (*parts, half), needs[0])
     return found if found is NotImplemented else found.reshape(x.shape)
