@@ -100,7 +100,8 @@ def binary_cross_entropy(
     float64 input); refused inside autocast. Raises ShapeError for shapes that differ and for a mean over nothing,
     ArgumentError for an unknown reduction, RangeError for an input outside [0, 1], named with its position.
     """
-    _in_unit(input)
+    if not isinstance(input, Taped):
+        need_unit(input, (input < 0) | (input > 1))
     loss = (target - 1) * _log(1 - input) - target * _log(input)
     if weight is not None:
         loss *= weight
@@ -128,10 +129,11 @@ def _log(x: Any) -> Any:
     return np.maximum(np.log(x), -100)
 
 
-def _in_unit(input: Any) -> None:
+def need_unit(input: Any, outside: Any) -> None:
+    """RangeError, wherever the values are looked at, for the first of `input` that `outside` marks."""
+
     def fail(value: float, position: Any) -> None:
         cure = "pass probabilities, or logits to binary_cross_entropy_with_logits"
         raise RangeError("binary_cross_entropy", "inputs from 0 to 1", f"{value} at position {position}", cure)
 
-    if not isinstance(input, Taped):
-        backends.of(input).inspect(input, (input < 0) | (input > 1), fail)
+    backends.of(input).inspect(input, outside, fail)

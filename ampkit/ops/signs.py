@@ -28,6 +28,8 @@ def copysign(input: Array, other: Array):
 
 @copysign.backward
 def copysign_backward(dy, saved, needs):
+    if needs[0] is None:  # input may be a number
+        return None, None
     return dy * (sign_of(plain(saved.input)) * sign_of(plain(saved.out))), None
 
 

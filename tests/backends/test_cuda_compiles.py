@@ -17,6 +17,7 @@ from ampkit.backends.cuda import kernel
 STEMS = sorted(path.stem for path in kernel.FOLDER.glob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
 ARCHS = {"sm_80": QUICK, "sm_100": QUICK, "sm_90": ()}  # in full for one, where the price in registers shows
+LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
 SAMPLE = 20  # entries of a file that are compiled in full
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=nvrtc.missing() or "")
 
@@ -65,7 +66,7 @@ def test_entries_compile_and_keep_their_values_in_registers(stem, arch, compiled
         price = f"{p.registers:4} registers {p.spilled:5} B spilled {p.stack:5} B local {p.shared:6} B shared"
         print(f"{arch:7}{price}  {p.name}")  # noqa: T201
     if not ARCHS[arch]:
-        assert not [p for p in prices if p.spilled or p.stack]
+        assert not [p for p in prices if p.spilled or (p.stack and not LARGE_ANGLES.search(p.name))]
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -102,8 +102,21 @@ ONE += [
     "sigmoid",
 ]
 ONE += ["logsigmoid", "silu", "softplus", "mish", "gelu", "hardsigmoid", "hardswish", "selu", "celu", "softsign"]
-ONE += ["tanhshrink", "hardshrink", "softshrink", "hardtanh", "asinh", "acosh", "atanh", "sinc", "erfc", "erfinv"]
+ONE += [
+    "tanhshrink",
+    "hardshrink",
+    "softshrink",
+    "hardtanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "sinc",
+    "erfc",
+    "erfinv",
+    "logit",
+]
 TWO = ["add", "sub", "mul", "div", "pow", "atan2", "hypot", "xlogy", "maximum", "minimum", "clamp"]
+PAIRS = ["floor_divide", "remainder", "fmod", "logaddexp", "logaddexp2", "copysign", "fmax", "fmin", "heaviside"]
 FLAT = ["sign", "floor", "ceil", "trunc", "round", "frac", "lgamma"]  # those whose gradient is not the table's
 WITH_NUMBERS = {
     "gelu, tanh": lambda x: ops.gelu(x, approximate="tanh"),
@@ -137,6 +150,15 @@ WITH_NUMBERS = {
     "clamp high": lambda x: ops.clamp(x, max=0.1),
     "clamp crossed": lambda x: ops.clamp(x, 1, 0),
     "lerp": lambda x: ops.lerp(x, 2.0, 0.3),
+    "logit 0.1": lambda x: ops.logit(x, 0.1),
+    "x // 0.3": lambda x: x // 0.3,
+    "x % -0.3": lambda x: x % -0.3,
+    "fmod 0.3": lambda x: ops.fmod(x, 0.3),
+    "fmax 0.1": lambda x: ops.fmax(x, 0.1),
+    "heaviside": lambda x: ops.heaviside(x, 0.1),
+    "nan_to_num": ops.nan_to_num,
+    "nan_to_num, given": lambda x: ops.nan_to_num(x, 0.1, 2.5, -1e4),
+    "nan_to_num, infinite": lambda x: ops.nan_to_num(x, inf, None, 1e30),
     "masked_fill": lambda x: ops.masked_fill(x, x > 0.5, -inf),
 }
 # Those whose zeros have a sign; elsewhere it is that of NumPy's minimum(-0, 0), which depends on the machine.
@@ -151,18 +173,19 @@ def test_a_function_of_one_array_is_its_reference_at_the_ends_too(name, dtype, d
     got = _agree(FORMS[name], [_values(dtype, 4, 37, ends=True)], device, zeros=name in SIGNED)
     expected = {entry.partition("<")[0] for entry in launched}
     assert "map_forward" in expected
-    passes = name in FLAT or name in ("x + 0.1", "add alpha")
+    passes = name in FLAT or name in ("x + 0.1", "add alpha", "x // 0.3", "x % -0.3", "fmod 0.3")
     assert passes or len(got) == 1 or "map_backward" in expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
-@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("name", TWO + PAIRS)
 def test_a_function_of_two_arrays_is_its_reference_at_the_ends_too(name, dtype, device, launched):
     pairs = np.array(list(itertools.product(ENDS, ENDS))).T
     with quietly():
         x, y = pairs.astype(dtype)
-    _agree(registry.get(name), [x, y], device)
-    assert any(entry.startswith("map_forward") for entry in launched)
+    _agree(registry.get(name), [x, y], device, zeros=name in ("floor_divide", "remainder", "fmod", "copysign"))
+    kinds = {entry.partition("<")[0] for entry in launched}
+    assert kinds == {"map_forward", *(["map_backward"] if name not in ("add", "floor_divide") else [])}
 
 
 THREE = {
@@ -197,6 +220,66 @@ def test_a_comparison_is_its_reference(name, dtype, device, launched):
         (got,) = _agree(function, [x, y], device)
         assert got.dtype == bool_
     assert len(launched) == 2
+
+
+QUESTIONS = ["isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not"]
+LOGIC = ["and", "or", "xor"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_is_its_reference(name, dtype, device, launched):
+    x = _values(dtype, 5, 61, ends=True)
+    (got,) = _run(getattr(ops, name), [x], device)
+    assert got.dtype == bool_ and len(launched) == 1
+    with reference_only():  # on the host: CuPy has no loop of bfloat16 for it
+        np.testing.assert_array_equal(got.get(), getattr(ops, name)(Tensor(x)).numpy())
+
+
+@pytest.mark.parametrize("name", LOGIC)
+def test_logic_is_its_reference(name, device, launched):
+    x, y = (_values(float16, 61, ends=True, seed=seed) for seed in (0, 1))
+    logical, bitwise = getattr(ops, f"logical_{name}"), getattr(ops, f"bitwise_{name}")
+    for arrays in ([x, y], [x, y.astype(bfloat16)], [x > 0, y > 0], [x > 0, y]):
+        (got,) = _agree(logical, arrays, device)
+        assert got.dtype == bool_
+    _agree(lambda x: logical(x, 1e-9), [x], device)  # a number is true or not before it is rounded
+    assert len(launched) == 5 + launched.count("map_forward<Copy>")
+    launched.clear()
+    _agree(bitwise, [x > 0, y > 0], device)
+    _agree(lambda x: bitwise(x, True), [x > 0], device)
+    _agree(ops.bitwise_not, [x > 0], device)
+    assert len(launched) == 3
+    whole = Tensor(device.asarray(np.arange(9)))
+    assert bitwise(whole, 3).dtype == whole.dtype and len(launched) == 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("shape", "weight"), [((5, 3, 7), 3), ((2, 3, 4, 4), 1), ((40,), 1), ((6, 24), 24), ((6, 8), None), ((0, 3), 3)]
+)
+def test_prelu_is_its_reference(shape, weight, dtype, device, launched):
+    w = _values(dtype, *([] if weight is None else [weight]), seed=4)
+    _agree(ops.prelu, [_values(dtype, *shape), w], device)
+    assert 0 in shape or {"map_forward<PRelu>", "map_backward<PRelu>"} <= set(launched)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_the_halves_of_a_glu_may_lie_in_any_way(dim, dtype, device, launched):
+    x = _values(dtype, 6, 8, 16, ends=True)
+    for lies in LIES.values():
+        _agree(lambda x: ops.glu(x, dim), [lies(x)], device, device.xp.ndarray)
+    assert {"map_forward<Glu>", "map_forward<GluSlope>"} <= set(launched)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_broadcasts_and_may_be_a_number(name, device):
+    x, y, function = _values(float32, 6, 8), _values(float32, 8, seed=1), getattr(ops, name)
+    _agree(function, [x, y], device)
+    _agree(function, [y, x], device)
+    _agree(lambda x: function(x, 0.7), [x], device)
+    _agree(lambda x: function(0.7, x), [x], device)
 
 
 # dtypes that meet

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from cuda_on_cpu import emulator
 
-from ampkit import Tensor, ops
-from ampkit.backends.cuda import order, reductions
+from ampkit import Tensor, autocast, ops
+from ampkit.backends.cuda import order, reductions, running
 from ampkit.core.adding import sum_over
-from ampkit.core.dtypes import bfloat16, float16, float32, float64
+from ampkit.core.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 from ampkit.testing import TOLERANCE
@@ -59,6 +59,7 @@ def _runs_body(monkeypatch, run):
     found = []
     launch = reductions.launch
     monkeypatch.setattr(reductions, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
+    monkeypatch.setattr(running, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
     monkeypatch.setattr(order, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
     return run(), found
 
@@ -191,3 +192,116 @@ def test_the_first_of_the_best_is_found(shape, dim, dtype, device, monkeypatch):
         largest, at = ops.max(x, dim)
         np.testing.assert_array_equal(largest.numpy().astype(np.float32), np.max(values.astype(np.float32), dim))
         np.testing.assert_array_equal(at.numpy(), np.argmax(values.astype(np.float32), dim))
+
+
+FEW = ["a short row", "rows of packs", "a row in parts", "all, in parts", "columns in parts", "channels", "turned"]
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, bool_], ids=str)
+@pytest.mark.parametrize("layout", FEW)
+@pytest.mark.parametrize("name", ["any", "all", "count_nonzero"])
+def test_questions_over_axes(name, layout, dtype, device, monkeypatch):
+    shown, dim = _laid_out(layout, float32)
+    numpys = {"any": np.any, "all": np.all, "count_nonzero": lambda x, axis: (x != 0).sum(axis)}
+    function = getattr(ops, name)
+    for mostly in (0, 1):
+        values = np.full_like(shown, mostly)  # in the same order of memory
+        values.reshape(-1)[5:9:3] = np.nan if mostly == 0 and dtype != bool_ else 1 - mostly
+        values[np.unravel_index(7, values.shape)] = 1 - mostly
+        values = values.astype(dtype)
+        got, ran = _runs_body(monkeypatch, lambda values=values: function(Tensor(device.asarray(values)), dim))
+        assert any("Truths" in entry or "Untruths" in entry for entry in ran)
+        want = numpys[name](values.astype(float), tuple(dim) if isinstance(dim, tuple) else dim)
+        assert got.dtype == (int64 if name == "count_nonzero" else bool_)
+        np.testing.assert_array_equal(got.numpy(), want)
+
+
+def test_questions_over_no_axis_and_of_integers_run_the_reference(device, monkeypatch):
+    x = Tensor(device.asarray(np.array([[0.0, 2.0]], np.float32)))
+    got, ran = _runs_body(monkeypatch, lambda: ops.any(x, dim=()))
+    assert got.tolist() == [[False, True]] and not ran
+    whole = Tensor(device.asarray(np.arange(4)))
+    got, ran = _runs_body(monkeypatch, lambda: (ops.any(whole).item(), ops.count_nonzero(whole).item()))
+    assert got == (True, 3) and not ran
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", [name for name in FEW if not isinstance(LAYOUTS[name][2], tuple)])
+def test_products(layout, dtype, device, monkeypatch):
+    values, dim = _laid_out(layout, float32)
+    values = (1 + values / 4096).astype(dtype).astype(dtype)
+    got, ran = _runs_body(monkeypatch, lambda: ops.prod(Tensor(device.asarray(values)), dim))
+    assert any("Multiply" in entry for entry in ran) and got.dtype == dtype
+    relative = max(1e-4, TOLERANCE[dtype][0])  # each of up to 40000 factors rounds
+    with np.errstate(over="ignore"):
+        want = np.prod(values.astype(float), dim).astype(dtype)
+    np.testing.assert_allclose(got.numpy().astype(float), want.astype(float), relative)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", [name for name in FEW if name != "channels"])
+def test_logsumexp_and_its_slope(layout, dtype, device, monkeypatch):
+    values, dim = _laid_out(layout, dtype)
+    if values.ndim == 2 and dim is not None:
+        values[0, 0], values[1, 1] = -np.inf, np.inf
+        values[(slice(None), 2) if dim == 0 else (2 % len(values),)] = -np.inf
+        values[-1, -1] = 60
+    dim, keepdim = tuple(range(values.ndim)) if dim is None else dim, dtype == float16
+
+    def run():
+        x = Tensor(device.asarray(values), True)
+        out = ops.logsumexp(x, dim, keepdim)
+        seed = Tensor(device.asarray(np.linspace(1, 2, out.array.size).reshape(out.shape).astype(dtype)))
+        return out.numpy(force=True), grad(out, x, seed)[0].numpy()
+
+    with np.errstate(all="ignore"):
+        got, ran = _runs_body(monkeypatch, run)
+        assert sum("AddExps" in entry for entry in ran) == 2
+        with reference_only():
+            want = run()
+    for mine, right in zip(got, want, strict=True):
+        assert mine.dtype == right.dtype and mine.shape == right.shape
+        np.testing.assert_allclose(mine.astype(float), right.astype(float), *TOLERANCE[dtype])
+
+
+ALONG = [((3, 5), 1), ((2, 2500), -1), ((2, 1024), 1), ((700,), 0), ((37, 24), 0), ((3, 50, 16), 1), ((300, 1), 0)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "dim"), ALONG, ids=str)
+def test_running_sums_and_their_slope(shape, dim, dtype, device, monkeypatch):
+    values = np.random.default_rng(0).normal(0, 1, shape).astype(dtype)
+    seed = np.random.default_rng(1).normal(0, 1, shape).astype(dtype)
+    x = Tensor(device.asarray(values), True)
+
+    def run():
+        out = ops.cumsum(x, dim)
+        return out, *grad(out, [x], Tensor(device.asarray(seed)))
+
+    (out, slope), ran = _runs_body(monkeypatch, run)
+    assert len(ran) == 2 and "running" in ran[0] and out.dtype == slope.dtype == dtype
+    _close(out.numpy(force=True), np.cumsum(values.astype(float), dim), dtype)
+    _close(slope.numpy(), np.flip(np.cumsum(np.flip(seed.astype(float), dim), dim), dim), dtype)
+
+
+def test_a_running_sum_shows_what_is_not_finite_from_there_on_and_has_the_same_bits(device):
+    values = np.random.default_rng(0).normal(0, 1, (2, 3000)).astype(float32)
+    found = []
+    for how in (emulator.FORWARD, emulator.REVERSE, 7):
+        with emulator.threads(how):
+            found.append(ops.cumsum(Tensor(device.asarray(values)), 1).numpy().tobytes())
+    assert found[0] == found[1] == found[2]
+    values[0, 1500], values[1, 2] = np.nan, np.inf
+    got = ops.cumsum(Tensor(device.asarray(values)), 1).numpy()
+    np.testing.assert_array_equal(np.isfinite(got), np.arange(3000) < np.array([[1500], [2]]))
+
+
+def test_running_sums_of_16_bits_inside_autocast_are_float32(device):
+    values = np.ones((2, 600), float16)
+    with autocast("cuda", dtype=float16):
+        x = Tensor(device.asarray(values), True)
+        out = ops.cumsum(x, 0)
+        product = ops.prod(x)
+    assert out.dtype == product.dtype == float32 and grad(out.sum(), x)[0].dtype == float16
+    with_gaps = Tensor(device.asarray(values)[:, ::2])
+    np.testing.assert_array_equal(ops.cumsum(with_gaps, 1).numpy(), np.cumsum(values[:, ::2], 1))

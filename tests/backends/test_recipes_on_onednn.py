@@ -85,8 +85,11 @@ CHEAP = {
     "synthetic/convmixer": f"model.depth=1 {_BATCH}",
     "synthetic/deeplabv3_resnet50": _DEEP,
     "synthetic/efficientnet_b0": _DEEP,
+    "synthetic/efficientnet_b4": _DEEP,
     "synthetic/fcn_resnet50": _DEEP,
     "synthetic/gpt": "model.n_layer=1 data.count=16 data.batch_size=8",
+    "synthetic/lenet5": "data.count=256",
+    "synthetic/resnet18": f"model.depth=0.5 {_BATCH}",
     "synthetic/resnet50": _DEEP,
     "synthetic/vgg16": f"model.hidden=64 {_BATCH}",
     "synthetic/vit": f"model.num_layers=1 {_BATCH}",
@@ -99,6 +102,9 @@ _MAPS = {
     "interpolate_backward": "likewise",
 }
 LEFT = {
+    "synthetic/efficientnet_b4": {
+        "times": "what squeezes and excites: one pixel of four images, a product of four columns"
+    },
     "synthetic/fcn_resnet50": _MAPS,
     "synthetic/deeplabv3_resnet50": {
         **_MAPS,

@@ -86,6 +86,8 @@ def test_steps_signs_and_choices_at_their_edges():
     assert ops.fmin(x, tensor(1.0)).tolist() == [-1, 0, 1, 1]
     assert ops.signbit(tensor([-0.0, 0.0, -2.0])).tolist() == [True, False, True]
     assert ops.copysign(tensor([1, -2]), tensor([-0.0, 3.0])).tolist() == [-1, 2]
+    turned = Tensor(np.array([2.0, -3.0]), True)
+    assert grad(ops.copysign(1.5, turned).sum(), turned, allow_unused=True) == (None,)
     assert ops.frac(tensor([-1.5, 2.25])).tolist() == [-0.5, 0.25]
     assert ops.xlogy(tensor([0.0, 2.0]), tensor([0.0, 1.0])).tolist() == [0, 0]
     assert (tensor([1, -5]) << 2).tolist() == [4, -20]

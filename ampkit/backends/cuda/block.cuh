@@ -15,6 +15,12 @@ struct Sum {
     static __device__ __forceinline__ T nothing() { return T(0); }
 };
 
+struct Product {
+    static __device__ __forceinline__ float combine(float a, float b) { return a * b; }
+    template <typename T>
+    static __device__ __forceinline__ float nothing() { return 1.0f; }
+};
+
 // The larger one, NaN if either is: NumPy's maximum. CUDA's fmaxf drops a NaN.
 struct Max {
     static __device__ __forceinline__ float combine(float a, float b) { return a > b || a != a ? a : b; }

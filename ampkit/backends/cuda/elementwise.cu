@@ -23,6 +23,7 @@ constexpr float PI = 3.14159265358979324f;
 constexpr float LN_2 = 0.69314718055994531f, LN_10 = 2.3025850929940457f;
 constexpr float RATE = 0.79788456080286536f;   // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;             // Hendrycks & Gimpel 2016, eq. 2
+constexpr float MOST = 3.4028234663852886e38f;  // the largest finite number
 constexpr float SELU_ALPHA = 1.6732632423543772f, SELU_SCALE = 1.0507009873554805f;  // Klambauer et al. 2017, eq. 14
 
 // NumPy's maximum and minimum: NaN wins.
@@ -49,9 +50,26 @@ DEVICE sinc_slope(float x) {
     float series = x * (-1.0f / 3 + t * (1.0f / 30 + t * (-1.0f / 840 + t * (1.0f / 45360))));
     return fabsf(x) < 0.3f ? series : (cosf(x) - sinc(x)) / x;
 }
+DEVICE lead(float x, float y) { return x == y && fabsf(x) > MOST ? 0.0f : x - y; }  // of equal infinities none leads
+// NumPy's remainder and quotient rounded down: exact, with the sign that the divisor gives.
+DEVICE remainder_of(float x, float y) {
+    float rest = fmodf(x, y);
+    if (rest == 0.0f) return copysignf(0.0f, y);
+    return (y < 0.0f) != (rest < 0.0f) ? rest + y : rest;
+}
+DEVICE quotient_down(float x, float y) {
+    float rest = fmodf(x, y), quotient = (x - rest) / y;
+    if (y == 0.0f) return x / y;
+    if (rest != 0.0f && (y < 0.0f) != (rest < 0.0f)) quotient -= 1.0f;
+    if (quotient == 0.0f) return copysignf(0.0f, x / y);
+    float down = floorf(quotient);
+    return quotient - down > 0.5f ? down + 1.0f : down;
+}
 DEVICE tied(float dy, bool equal) { return equal ? dy * 0.5f : dy; }       // of two that are equal each takes half
+static __device__ __forceinline__ bool wins(float x, float y) { return x >= y || y != y; }  // a number over NaN
+static __device__ __forceinline__ bool loses(float x, float y) { return x <= y || y != y; }
 // Whether x is above a bound; minus infinity stands for a bound that is missing.
-static __device__ __forceinline__ bool above(float x, float low) { return x > low || (x == low && x < -3.4028235e38f); }
+static __device__ __forceinline__ bool above(float x, float low) { return x > low || (x == low && x < -MOST); }
 
 // functions of one element; of those that save their output, x is the output in the gradient
 NO_SLOPE(Copy, x)
@@ -93,6 +111,8 @@ NO_SLOPE(Trunc, truncf(x))
 NO_SLOPE(Round, rintf(x))
 NO_SLOPE(Frac, x - truncf(x))
 NO_SLOPE(LogGamma, lgammaf(x))
+MAP(Logit, logf(smaller(larger(x, y), z) / (1.0f - smaller(larger(x, y), z))),
+    (x >= y && x <= z) || y < -MOST ? dy / (x * (1.0f - x)) : 0.0f)  // without bounds they are infinite
 
 // activations
 MAP(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
@@ -116,6 +136,13 @@ MAP(TanhShrink, x - tanhf(x), dy * (tanhf(x) * tanhf(x)))
 MAP(HardShrink, fabsf(x) <= y ? 0.0f : x, fabsf(x) <= y ? 0.0f : dy)
 MAP(SoftShrink, fabsf(x) <= y ? 0.0f : x - y * sign(x), fabsf(x) <= y ? 0.0f : dy)
 MAP(Threshold, x <= y ? z : x, x <= y ? 0.0f : dy)
+MAP(PRelu, x > 0.0f ? x : y * x, x <= 0.0f ? dy * y : dy, x <= 0.0f ? dy * x : 0.0f)
+NO_SLOPE(Glu, x / (1.0f + expf(-y)))
+NO_SLOPE(GluSlope, w != 0.0f ? x * y * sigmoid(z) * (1.0f - sigmoid(z)) : x * sigmoid(z))  // of dy, value, gate, half
+
+// of the sum of exponentials x, from which the largest, y, was taken; in the gradient x is an element, z the sum
+DEVICE shift(float most) { return fabsf(most) > MOST ? 0.0f : most; }
+MAP(LogSumExp, logf(x) + shift(y), dy * (expf(x - shift(y)) / (z == 0.0f ? 1.0f : z)))
 
 // arithmetic: z is alpha, w is value
 MAP(Add, x + z * y, dy, x * dy)  // saves nothing: x is alpha
@@ -130,6 +157,13 @@ MAP(XLogY, x == 0.0f && y == y ? 0.0f : x * logf(y), dy * (x == 0.0f && y <= 0.0
 MAP(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))
 MAP(AddCMul, x + w * (y * z), dy, z * dy * y, z * dy * x)  // saves tensor1, tensor2
 MAP(AddCDiv, x + w * (y / z), dy, z * dy / y, -(z * dy / y) * (x / y))
+MAP(LogAddExp, larger(x, y) + log1pf(expf(-fabsf(lead(x, y)))), dy * sigmoid(lead(x, y)), dy * sigmoid(-lead(x, y)))
+MAP(LogAddExp2, larger(x, y) + log1pf(exp2f(-fabsf(lead(x, y)))) / LN_2, dy * sigmoid(lead(x, y) * LN_2),
+    dy * sigmoid(-lead(x, y) * LN_2))
+MAP(FMod, fmodf(x, y), dy, -dy * truncf(x / y))
+MAP(Remainder, remainder_of(x, y), dy, -dy * quotient_down(x, y))
+NO_SLOPE(FloorDivide, quotient_down(x, y))
+MAP(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its output
 
 // choices
 MAP(Maximum, larger(x, y), x < y ? 0.0f : tied(dy, x == y), x > y ? 0.0f : tied(dy, x == y))
@@ -141,6 +175,11 @@ MAP(ClampBoth, smaller(larger(x, y), z), x < y || x > z ? 0.0f : tied(dy, y < z 
 MAP(HardTanh, smaller(larger(x, y), z), x <= y || x >= z ? 0.0f : dy)
 MAP(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
 MAP(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
+MAP(FMax, wins(x, y) ? x : y, wins(x, y) ? tied(dy, x == y) : 0.0f, x == y || !wins(x, y) ? tied(dy, x == y) : 0.0f)
+MAP(FMin, loses(x, y) ? x : y, loses(x, y) ? tied(dy, x == y) : 0.0f, x == y || !loses(x, y) ? tied(dy, x == y) : 0.0f)
+MAP(Heaviside, x == 0.0f ? y : float(x > 0.0f), 0.0f, x == 0.0f ? dy : 0.0f)
+DEVICE bounded(float x, float most, float least) { return x > MOST ? most : x < -MOST ? least : x; }
+MAP(NanToNum, bounded(x != x ? y : x, z, w), fabsf(x) <= MOST ? dy : 0.0f)
 
 // comparisons
 NO_SLOPE(Equal, float(x == y))
@@ -149,6 +188,35 @@ NO_SLOPE(Less, float(x < y))
 NO_SLOPE(LessEqual, float(x <= y))
 NO_SLOPE(Greater, float(x > y))
 NO_SLOPE(GreaterEqual, float(x >= y))
+
+// questions and logic
+NO_SLOPE(IsNan, float(x != x))
+NO_SLOPE(IsInf, float(fabsf(x) > MOST))
+NO_SLOPE(IsFinite, float(fabsf(x) <= MOST))
+NO_SLOPE(And, float(x != 0.0f && y != 0.0f))
+NO_SLOPE(Or, float(x != 0.0f || y != 0.0f))
+NO_SLOPE(Xor, float((x != 0.0f) != (y != 0.0f)))
+
+// losses of an element: x is the prediction, y the target; their gradients are of both
+DEVICE signed_one(float x) { return x != x ? x : sign(x); }  // NumPy's sign: NaN stays
+DEVICE log_or_0(float x) { return x == 0.0f ? 0.0f : logf(x); }
+DEVICE log_from_100(float x) { return larger(logf(x), -100.0f); }
+DEVICE lift(float target, float scale) { return scale == 1.0f ? 1.0f : 1.0f + (scale - 1.0f) * target; }
+MAP(MSELoss, (x - y) * (x - y), dy * (2.0f * (x - y)), -dy * (2.0f * (x - y)))
+MAP(L1Loss, fabsf(x - y), dy * sign(x - y), -dy * sign(x - y))
+DEVICE smooth_bend(float gap, float beta) { return fabsf(gap) < beta ? gap / beta : signed_one(gap); }
+MAP(SmoothL1Loss, fabsf(x - y) < z ? (x - y) * (x - y) * (0.5f / z) : fabsf(x - y) - 0.5f * z,
+    dy * smooth_bend(x - y, z), -dy * smooth_bend(x - y, z))
+DEVICE huber_bend(float gap, float delta) { return fabsf(gap) < delta ? gap : delta * signed_one(gap); }
+MAP(HuberLoss, fabsf(x - y) < z ? 0.5f * (x - y) * (x - y) : z * (fabsf(x - y) - 0.5f * z),
+    dy * huber_bend(x - y, z), -dy * huber_bend(x - y, z))
+MAP(KLDiv, y * (log_or_0(y) - x), -dy * y, dy * (log_or_0(y) + 1.0f - x))
+MAP(KLDivOfLogs, expf(y) * (y - x), -dy * expf(y), dy * (expf(y) * (y - x + 1.0f)))
+MAP(BCELoss, z * ((y - 1.0f) * log_from_100(1.0f - x) - y * log_from_100(x)),
+    dy * (x - y) / larger(x * (1.0f - x), 1e-12f), dy * (log_from_100(1.0f - x) - log_from_100(x)))
+MAP(BCEOfLogits, z * ((1.0f - y) * x + lift(y, w) * softplus(-x)), dy * ((1.0f - y) - lift(y, z) / (1.0f + expf(x))),
+    dy * ((z == 1.0f ? 0.0f : (z - 1.0f) * softplus(-x)) - x))
+NO_SLOPE(OutsideUnit, float(x < 0.0f || x > 1.0f))
 
 template <typename Op>
 __global__ void __launch_bounds__(BLOCK, 4) map_forward(
@@ -167,12 +235,15 @@ __global__ void __launch_bounds__(BLOCK, 4) map_backward(
 }
 
 // set UNARY = (Neg, Abs, Square, Sqrt, Rsqrt, Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Erf, Tanh, Sin,
-//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Sinc, Erfc, ErfInv)
+//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Sinc, Erfc, ErfInv, Logit)
 // set ACTIVATIONS = (Relu, LeakyRelu, Elu, Sigmoid, LogSigmoid, Silu, Softplus, Mish, Gelu, GeluTanh, HardSigmoid,
-//     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold)
-// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv)
-// set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill)
+//     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold, PRelu)
+// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv, LogSumExp, LogAddExp,
+//     LogAddExp2, FMod, Remainder, CopySign)
+// set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill, FMax, FMin, Heaviside, NanToNum)
 // set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
-//     GreaterEqual)
-// entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + FLAT
-// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + (ClampBoth)
+//     GreaterEqual, IsNan, IsInf, IsFinite, And, Or, Xor, FloorDivide, Glu, GluSlope,
+//     OutsideUnit)
+// set LOSSES = (MSELoss, L1Loss, SmoothL1Loss, HuberLoss, KLDiv, KLDivOfLogs, BCELoss, BCEOfLogits)
+// entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES + FLAT
+// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES + (ClampBoth)

@@ -36,22 +36,24 @@ def forwards(op: Any, name: str | Chooser, *keeps: str, dtype: DType | None = No
         out = maps.forward(function, met(op, (*arrays, *numbers)), result or dtype)
         if out is NotImplemented:
             return NotImplemented
-        known = {**dict(zip(names, arrays, strict=True)), "out": out}
-        return out, Saved(**{keep: known[keep] for keep in keeps})
+        held = {**dict(zip(names, arrays, strict=True)), "out": out}
+        return out, Saved(**{keep: held[keep] for keep in keeps})
 
     body.__name__ = f"{op.name}_cuda"
     op.on("cuda", when=when or fits)(body)
 
 
-def backwards(op: Any, name: str | Chooser, *keeps: str, passes: tuple[int, ...] = ()) -> None:
-    """Give the backward of `op` a body. passes: the inputs whose gradient is dy itself."""
+def backwards(
+    op: Any, name: str | Chooser, *keeps: str, passes: tuple[int, ...] = (), flat: tuple[int, ...] = ()
+) -> None:
+    """Give the backward of `op` a body. passes: the inputs whose gradient is dy itself; flat: those that take none."""
     names, choose = op.signature.names, _chooser(name)
 
     def body(dy: Array, saved: Any, needs: Any, **params: Any) -> Any:
         kept = [getattr(saved, keep, 0.0) for keep in keeps]
         function, numbers = choose(*params.values())
         dtypes = [
-            None if i in passes or need is None else wanted(need, getattr(saved, names[i], None), dy)
+            None if i in passes + flat or need is None else wanted(need, getattr(saved, names[i], None), dy)
             for i, need in enumerate(needs)
         ]
         found = gradients(op, function, dy, (*kept, *numbers), dtypes)
@@ -77,8 +79,12 @@ def wanted(need: DType, input: Any, dy: Array) -> DType:
 
 def fits(*operands: Any, **numbers: Any) -> bool:
     """Whether a kernel reads these dtypes, one of them a floating-point one."""
-    dtypes = [a.dtype for a in operands if hasattr(a, "dtype")]
-    return not STORED.isdisjoint(dtypes) and all(dtype in maps.KINDS for dtype in dtypes)
+    return any(getattr(a, "dtype", None) in STORED for a in operands) and known(*operands)
+
+
+def known(*operands: Any, **numbers: Any) -> bool:
+    """Whether a kernel reads these dtypes, bool alone too."""
+    return all(a.dtype in maps.KINDS for a in operands if hasattr(a, "dtype"))
 
 
 def back_fits(dy: Array, saved: Any, needs: Any, **numbers: Any) -> bool:

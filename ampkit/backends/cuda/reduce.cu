@@ -17,6 +17,18 @@ struct AddSizes : Sum {
 struct AddGaps : Sum {
     static __device__ __forceinline__ float map(float x, float centre) { return (x - centre) * (x - centre); }
 };
+struct AddExps : Sum {  // centre: the largest; of an infinite one nothing is subtracted
+    static __device__ __forceinline__ float map(float x, float centre) { return expf(fabsf(centre) == INFINITY_F ? x : x - centre); }
+};
+struct AddTruths : Sum {
+    static __device__ __forceinline__ float map(float x, float) { return float(x != 0.0f); }
+};
+struct AddUntruths : Sum {
+    static __device__ __forceinline__ float map(float x, float) { return float(x == 0.0f); }
+};
+struct Multiply : Product {
+    static __device__ __forceinline__ float map(float x, float) { return x; }
+};
 struct Largest : Max {
     static __device__ __forceinline__ float map(float x, float) { return x; }
 };
@@ -119,8 +131,13 @@ __global__ void best_of_rows(const S* x, int64* out, int64 n) {
 }
 
 // set BACK = PAIRS + ((float, __half), (float, __nv_bfloat16))
-// entries: reduce_rows<Op, S, T> for Op in (Add, Largest, Smallest), (S, T) in BACK
+// set READ = TYPES + (bool)
+// entries: reduce_rows<Op, S, T> for Op in (Add, Multiply, Largest, Smallest), (S, T) in BACK
 // entries: reduce_rows<Op, S, T> for Op in (AddSquares, AddSizes, AddGaps, LargestSize), (S, T) in PAIRS
-// entries: reduce_columns<Op, S, T> for Op in (Add, Largest, Smallest), (S, T) in BACK
+// entries: reduce_rows<Op, S, float> for Op in (AddTruths, AddUntruths), S in READ
+// entries: reduce_rows<AddExps, S, float> for S in TYPES
+// entries: reduce_columns<Op, S, T> for Op in (Add, Multiply, Largest, Smallest), (S, T) in BACK
 // entries: reduce_columns<Op, S, T> for Op in (AddSquares, AddSizes, AddGaps, LargestSize), (S, T) in PAIRS
+// entries: reduce_columns<Op, S, float> for Op in (AddTruths, AddUntruths), S in READ
+// entries: reduce_columns<AddExps, S, float> for S in TYPES
 // entries: best_of_rows<Op, S> for Op in (ArgMax, ArgMin), S in TYPES

@@ -5,14 +5,17 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ... import backends
 from ...core.adding import sum_over
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, bool_, float32, int64
 from ...core.saved import Saved
 from ...ops import reduce as ops
+from . import map as maps
 from .kernel import MOST, STORED
 from .reductions import Finish, axes_of, reduced
 
 Array = Any
+EXACT = 2**24  # the ones that float32 counts
 
 
 def _float(input: Array, *args: Any, **params: Any) -> bool:
@@ -70,6 +73,34 @@ def var_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype:
 def std_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
     found = _variance(input, dim, keepdim, correction, dtype, root=True)
     return _out(found, input=input, out=found)
+
+
+# questions
+
+
+def _known(input: Array, *args: Any, **params: Any) -> bool:
+    return input.dtype in {*STORED, bool_} and 0 < input.size <= MOST
+
+
+def _asked(op: Any, kind: str, compare: str) -> None:
+    """A body for a question over axes: how the count of `kind` compares with 0."""
+
+    def body(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+        count = NotImplemented if dim in ((), []) else reduced(kind, input, dim, keepdim, float32)
+        return count if count is NotImplemented else maps.forward(compare, (count, 0.0), bool_)
+
+    body.__name__ = f"{op.name}_cuda"
+    op.on("cuda", when=_known)(body)
+
+
+_asked(ops.any, "AddTruths", "NotEqual")
+_asked(ops.all, "AddUntruths", "Equal")
+
+
+@ops.count_nonzero.on("cuda", when=lambda input, dim: _known(input) and _count(input.shape, dim) <= EXACT)
+def count_nonzero_cuda(input: Array, dim: Any, *, dtype: DType) -> Any:
+    count = reduced("AddTruths", input, dim, False, float32)
+    return count if count is NotImplemented else backends.of(input).cast(count, int64)
 
 
 @sum_over.on("cuda", when=_float)

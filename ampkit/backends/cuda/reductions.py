@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import backends
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, bool_, float32
 from .kernel import MOST, STORED, blocks_for, launch, typed
 
 Array = Any
@@ -23,7 +23,10 @@ BLOCK = 256
 PART = 1 << 14  # elements of a row that a block reduces
 BLOCKS = 1024  # as many keep a large GPU busy
 SHORT, LONG = 64, 2048  # elements of a column that a block reduces, at least and at most
-THEN = {"AddSquares": "Add", "AddSizes": "Add", "AddGaps": "Add", "LargestSize": "Largest"}  # what parts meet by
+THEN = {  # what parts meet by
+    **dict.fromkeys(("AddSquares", "AddSizes", "AddGaps", "AddExps", "AddTruths", "AddUntruths"), "Add"),
+    "LargestSize": "Largest",
+}
 
 
 class Finish(NamedTuple):
@@ -68,12 +71,15 @@ def reduced(
     finish: Finish = Finish(),  # noqa: B008
     centre: Array | None = None,
 ) -> Any:
-    """x reduced over `dim` in float32, rounded to `dtype`: float32 or x's own. kind: a struct of reduce.cu.
+    """x reduced over `dim` in float32, rounded to `dtype`: float32 or x's own, for "Add" any that is stored.
 
-    centre: float32, what AddGaps subtracts, one number per result in the order of memory; for one run of axes alone.
+    kind: a struct of reduce.cu. Truths and untruths are counted of bool too, and like exponentials in float32 alone.
+    centre: float32, what AddGaps and AddExps subtract, a number per result in the order of memory; for one run of axes.
     NotImplemented where x does not fill a piece of memory, has no elements or is of a dtype that kernels do not store.
     """
-    order = memory_order(x) if x.dtype in STORED and dtype in (x.dtype, float32) and 0 < x.size <= MOST else None
+    answers = STORED if kind == "Add" and x.dtype == float32 else (x.dtype, float32)
+    read = STORED | {bool_} if kind in ("AddTruths", "AddUntruths") else STORED
+    order = memory_order(x) if x.dtype in read and dtype in answers and 0 < x.size <= MOST else None
     gone = axes_of(dim, x.ndim)
     if order is None or not any(i in gone for i in order):
         return NotImplemented

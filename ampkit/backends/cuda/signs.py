@@ -1,8 +1,13 @@
-"""Bodies of fractions: maps, see elementwise.cu."""
+"""Bodies of signs, fractions and steps: maps, see elementwise.cu."""
 
 from __future__ import annotations
 
 from ...ops import signs as ops
-from .mapped import forwards
+from .mapped import backwards, forwards, mapped
 
 forwards(ops.frac, "Frac")
+forwards(ops.copysign, "CopySign", "input", "out")
+backwards(ops.copysign, "CopySign", "input", "out", flat=(1,))
+mapped(ops.fmax, "FMax", "input", "other")
+mapped(ops.fmin, "FMin", "input", "other")
+mapped(ops.heaviside, "Heaviside", "input")

@@ -1,6 +1,7 @@
 """Bodies of softmax and log_softmax: along the last axis of contiguous arrays, a warp or a block per row.
 
-Short rows are read once; longer ones twice, the second time from shared memory where a row fits into it.
+Short rows are read once; longer ones twice, the second time from shared memory where a row fits into it. logsumexp is
+two reductions and a map; its backward makes both anew.
 Not yet run on a GPU.
 """
 
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from ... import backends
-from ...core.dtypes import DType
+from ...core.dtypes import DType, float32
 from ...core.saved import Saved
-from ...ops.softmax import log_softmax, softmax
+from ...ops.softmax import log_softmax, logsumexp, softmax
+from . import map as maps
 from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
+from .mapped import back_fits, fits
+from .reductions import reduced
 from .storage import pairs, vectors
 
 Array = Any
@@ -86,3 +90,26 @@ def _register(op: Any, name: str) -> None:
 
 _register(softmax, "softmax")
 _register(log_softmax, "log_softmax")
+
+
+def _exponentials(input: Array, dim: Any, keepdim: bool) -> tuple[Any, Any]:
+    """The sum of exp(input - largest) over `dim`, and the largest; NotImplemented in its place."""
+    most = reduced("Largest", input, dim, keepdim, float32)
+    return (most if most is NotImplemented else reduced("AddExps", input, dim, keepdim, float32, centre=most)), most
+
+
+@logsumexp.on("cuda", when=fits)
+def logsumexp_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    total, most = _exponentials(input, dim, keepdim)
+    if total is NotImplemented:
+        return NotImplemented
+    out = maps.forward("LogSumExp", (total, most), dtype)
+    return out if out is NotImplemented else (out, Saved(input=input))
+
+
+@logsumexp.backward_primitive.on("cuda", when=back_fits)  # type: ignore[union-attr,untyped-decorator]
+def logsumexp_backward_cuda(dy: Array, saved: Any, needs: Any, dim: Any, keepdim: bool) -> Any:
+    total, most = _exponentials(saved.input, dim, True)
+    if total is NotImplemented:
+        return NotImplemented
+    return maps.backward("LogSumExp", dy.reshape(total.shape), (saved.input, most, total), needs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from ...ops import special as ops
 from .mapped import forwards, mapped
 
@@ -9,3 +11,4 @@ mapped(ops.erfc, "Erfc", "input")
 mapped(ops.erfinv, "ErfInv", "out")
 mapped(ops.xlogy, "XLogY", "input", "other")
 forwards(ops.lgamma, "LogGamma", "input")
+mapped(ops.logit, lambda eps: ("Logit", (-inf, inf) if eps is None else (eps, 1 - eps)), "input")
