@@ -144,7 +144,7 @@ def references(monkeypatch):
 
         return reference
 
-    for primitive in [each for each in gc.get_objects() if isinstance(each, Primitive)]:
+    for primitive in [each for each in gc.get_objects() if type(each) is Primitive]:
         monkeypatch.setattr(primitive.reference, "run", watched(primitive.name, primitive.reference.run))
     return found
 
