@@ -100,7 +100,8 @@ class Block:
     def runs(self, present: list[Slot]) -> list[Run]:
         """Runs of the `present` slots that have taken the same steps; call once per step, it keeps the record."""
         for slot in present:
-            slot.master()
+            if slot.hidden:
+                slot.master()
         self.draw = Draw(*random.default.take()) if present and self.master.dtype in LOW else None
         if len(present) != len(self.slots) or len(set(self._history)) > 1:
             self._refine(present)

@@ -37,6 +37,7 @@ class Slot:
         "stop",
         "stored",
         "synced",
+        "views",
     )
 
     def __init__(self, block: Block, index: int, number: int, parameter: Parameter, start: int):
@@ -46,6 +47,7 @@ class Slot:
         self.gradient = self.of(block.gradient)
         self.fresh: dict[DType, int] = {}
         self.factors: dict[str, Array] = {}
+        self.views: dict[DType, tuple[Array, Array]] = {}  # of the block's flat copies: (copy, this slot's range)
         self.synced = parameter.version[0]
         self.array: Array = None
 
@@ -100,8 +102,14 @@ class Slot:
         if self.block.copies:
             self.fresh = dict.fromkeys(self.block.copies, version)
             parameter.copies = {
-                d: (version, self.of(flat)) for d, flat in self.block.copies.items() if d != self.stored
+                d: (version, self._view(d, flat)) for d, flat in self.block.copies.items() if d != self.stored
             }
+
+    def _view(self, dtype: DType, flat: Array) -> Array:
+        held = self.views.get(dtype)
+        if held is None or held[0] is not flat:
+            held = self.views[dtype] = flat, self.of(flat)
+        return held[1]
 
     def where(self, offset: int) -> str:
         """For messages: the parameter's name and, of the element at `offset` in the block, the index."""
