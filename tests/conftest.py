@@ -6,6 +6,9 @@ about. A test marked `cpu` is about NumPy's arrays, and runs on the CPU wherever
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from cuda_on_cpu import emulated
 
@@ -34,3 +37,24 @@ def _default_device(request: pytest.FixtureRequest) -> object:
             set_default_device("cuda")
     yield
     set_default_device("cpu")
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The backend "cuda": the card with `--device cuda`, whose errors come when they come; else an emulated one."""
+    if request.config.getoption("--device") == "cuda":
+        card = backends.get("cuda")
+        monkeypatch.delattr(card, "later")
+        yield card
+        return
+    found = emulated()
+    undo = backends.install(found)
+    yield found
+    undo()
+
+
+@pytest.fixture
+def emulation(request: pytest.FixtureRequest) -> None:
+    """Skips a test of what only the emulated CuPy can tell."""
+    if request.config.getoption("--device") == "cuda":
+        pytest.skip("about what the emulated CuPy counts")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulated, memory
+from cuda_on_cpu import cupy_like, memory
 
 import ampkit
-from ampkit import backends, nn, ops, optim
+from ampkit import nn, ops, optim
 from ampkit.config import load
 from ampkit.core.errors import ArgumentError, StateError
 from ampkit.train import StepRow, fit
@@ -19,12 +19,9 @@ MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
 
 
 @pytest.fixture
-def device():
-    """The emulated GPU, as the backend "cuda"."""
-    backend = emulated()
-    undo = backends.install(backend)
-    yield backend
-    undo()
+def device(gpu):
+    """A GPU as the backend "cuda"."""
+    yield gpu
     memory.hooks.clear()
 
 
@@ -171,7 +168,7 @@ def test_values_for_one_place_are_written_in_the_order_of_eager_calls(device):
     assert next(iter(compiled._kinds.values())).graph.recording is not None
 
 
-def test_a_launch_reads_nothing_on_the_host(device):
+def test_a_launch_reads_nothing_on_the_host(emulation, device):
     run = Training(mlp, ampkit.float16, compiled=True)
     for batch in batches(5):
         run.step(*batch)
@@ -347,7 +344,7 @@ def test_a_batch_from_the_host_is_named(device):
 
 
 @pytest.fixture
-def room(device):
+def room(emulation, device):
     """Sets how many bytes more than arrays hold now the device has; without a number it has all again."""
     everything = memory.ALL
 
@@ -443,7 +440,7 @@ def test_the_memory_of_a_compiled_step_counts_once(device):
         assert ampkit.cuda.max_memory_allocated() - before < n
 
 
-def test_work_that_an_error_cut_short_comes_before_what_follows(device, monkeypatch):
+def test_work_that_an_error_cut_short_comes_before_what_follows(emulation, device, monkeypatch):
     waited, stream = [], cupy_like.cuda.get_current_stream()
     monkeypatch.setattr(type(stream), "wait_event", lambda self, event: waited.append(self))
     graph = device.graph()
@@ -482,7 +479,7 @@ def test_a_recipe_trains_compiled_as_it_does_eagerly(dtype, device):
     assert_same(*([p.numpy(force=True) for p in run.average.state_dict().values()] for run in runs))
 
 
-def test_a_recipe_on_the_device_reads_it_only_where_it_logs(device):
+def test_a_recipe_on_the_device_reads_it_only_where_it_logs(emulation, device):
     overrides = ["train.epochs=", "train.steps=40", "train.log_every=20", "model.hidden=[16]", "train.device=cuda"]
     run = fit(load(MLP, [*overrides, "amp.dtype=float16"]))
     next(iter(run))
@@ -502,7 +499,7 @@ def speech(*more):
     return fit(load(SPEECH, [*words, *more]))
 
 
-def test_a_recipe_of_sequences_trains_compiled_as_it_does_eagerly_and_reads_the_device_where_it_logs(device):
+def test_a_recipe_of_sequences_trains_compiled_as_it_does_eagerly_and_reads_the_device_where_it_logs(emulation, device):
     eager, compiled = (speech("amp.dtype=bfloat16", f"train.compile={word}") for word in ("false", "true"))
     rows = [[(r.loss, r.grad_norm) for r in run if type(r) is StepRow] for run in (eager, compiled)]
     assert rows[0] == rows[1]

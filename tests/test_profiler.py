@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from cuda_on_cpu import emulated
 
 import ampkit
-from ampkit import backends, nn, optim
+from ampkit import nn, optim
 from ampkit.core import observe
 from ampkit.core.errors import FileError, ShapeError, StateError
 
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request):
-    undo = backends.install(emulated()) if request.param == "cuda" else lambda: None
-    yield request.param
-    undo()
+    if request.param == "cuda":
+        request.getfixturevalue("gpu")
+    return request.param
 
 
 def steps(device, count=2):
