@@ -8,16 +8,16 @@ import numpy as np
 
 from ...core.adding import sum_over
 from ...core.dtypes import float32
+from . import eltwise
 from .device import in_format
 from .dnnl import multiplies
-from .eltwise import fits
 from .formats import flattened, memory_order
 from .gemm import multiply
 from .onednn import WORTH, HostArray, empty
 
 
 def _fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
-    return bool(axes) and fits(gradient) and _parts(gradient, axes) is not None
+    return bool(axes) and eltwise.fits(gradient) and _parts(gradient, axes) is not None
 
 
 def _parts(array: HostArray, axes: tuple[int, ...]) -> tuple[int, int, int] | None:
