@@ -27,6 +27,9 @@ def test_arrays_lie_on_a_boundary_of_64_bytes(shape, dtype):
     assert array.__array_interface__["data"][0] % 64 == 0
     assert rooms.address(array) == array.__array_interface__["data"][0]
     array[...] = 1
+    zeros = rooms.zeros(shape, dtype)
+    assert (zeros.shape, zeros.dtype, type(zeros), zeros.any()) == (shape, dtype, np.ndarray, False)
+    assert rooms.address(zeros) % 64 == 0 and zeros.flags.writeable
 
 
 def test_the_next_array_of_a_size_lies_where_the_last_one_lay():

@@ -36,7 +36,7 @@ class CPU:
         return rooms.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
-        return np.zeros(shape, dtype)
+        return rooms.zeros(shape, dtype)
 
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""

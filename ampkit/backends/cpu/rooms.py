@@ -104,3 +104,9 @@ def empty(shape: Sequence[int], dtype: DType) -> HostArray:
         return np.ndarray(tuple(shape), dtype, _rooms.take(nbytes))
     raw = np.empty(nbytes + LINE, np.uint8)
     return np.ndarray(tuple(shape), dtype, raw, -address(raw) % LINE)
+
+
+def zeros(shape: Sequence[int], dtype: DType) -> HostArray:
+    """An array of zeros on such a boundary, whose pages the system makes when they are first met."""
+    raw = np.zeros(prod(shape) * dtype.itemsize + LINE, np.uint8)
+    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % LINE)

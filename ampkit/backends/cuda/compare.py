@@ -27,7 +27,7 @@ forwards(ops.isneginf, lambda: ("Equal", (-inf,)), dtype=bool_)
 
 
 def _bools(*operands: Any, **numbers: Any) -> bool:
-    return all(a.dtype == bool_ for a in operands if hasattr(a, "dtype"))
+    return all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in operands)
 
 
 def _logic(op: Any, name: str, when: Any) -> None:

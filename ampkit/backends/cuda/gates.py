@@ -42,8 +42,9 @@ def prelu_cuda(input: Array, weight: Array, *, dtype: DType) -> Any:
 
 @ops.prelu.backward_primitive.on("cuda", when=back_fits)  # type: ignore[union-attr,untyped-decorator]
 def prelu_backward_cuda(dy: Array, saved: Any, needs: Any) -> Any:
-    x, w = getattr(saved, "input", 0.0), saved.weight
-    found = maps.backward("PRelu", dy, (x, _along(w, dy)), (needs[0], None if needs[1] is None else float32))
+    x = getattr(saved, "input", 0.0)  # each is dropped where the gradient that reads it is not wanted
+    w = 0.0 if needs[0] is None else _along(saved.weight, dy)
+    found = maps.backward("PRelu", dy, (x, w), (needs[0], None if needs[1] is None else float32))
     if found is NotImplemented or needs[1] is None:
         return found
     each = prod(saved.shape) > 1
