@@ -27,7 +27,6 @@ from .module import Module
 from .norm import LayerNorm
 
 _ACTIVATIONS = {"relu": ops.relu, "gelu": ops.gelu}
-_ATTENTIONS = "self_attn", "multihead_attn"
 _Mask = Tensor | None
 
 
@@ -54,7 +53,7 @@ class _Layer(Module):
         sizes(type(self).__name__, d_model=d_model, nhead=nhead, dim_feedforward=dim_feedforward)
         self.norm_first, self.activation = norm_first, _activation(type(self).__name__, activation)
         where = {"device": device, "dtype": dtype}
-        for name in _ATTENTIONS[: self._norms - 1]:
+        for name in self._attentions():
             setattr(self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **where))
         self.linear1 = Linear(d_model, dim_feedforward, bias, **where)
         self.dropout = Dropout(dropout)
@@ -74,13 +73,13 @@ class _Layer(Module):
             for part, (norm, dropout) in zip(parts, around, strict=True):
                 x = norm_of_sum(x, part(x), dropout, norm)
             return x
-        normed, readers = around[0][0](x), (self.linear1, *self._attentions())
+        normed, readers = around[0][0](x), (self.linear1, *[getattr(self, name) for name in self._attentions()])
         for part, (_, dropout), (norm, _) in zip(parts, around, around[1:], strict=False):
             x, normed = add_norm(x, part(normed), dropout, norm, *readers)
         return x + around[-1][1](parts[-1](normed))  # type: ignore[no-any-return]
 
-    def _attentions(self) -> list[Module]:
-        return [getattr(self, name) for name in _ATTENTIONS[: self._norms - 1]]
+    def _attentions(self) -> tuple[str, ...]:
+        return ("self_attn", "multihead_attn")[: self._norms - 1]
 
 
 class TransformerEncoderLayer(_Layer):

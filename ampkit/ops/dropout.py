@@ -69,7 +69,13 @@ def dropout_backward(dy, saved, needs, p, seed, call, shape):
 
 
 def masked(values: Any, keep: Any, p: float) -> Any:
+    """What dropout with probability p makes of `values`, given what it keeps."""
     # A product, so that NaN stays NaN.
     out = values * keep
-    out *= 0.0 if p == 1 else 1 / (1 - p)
+    out *= growth(p)
     return out
+
+
+def growth(p: float) -> float:
+    """By how much what dropout keeps is multiplied."""
+    return 0.0 if p == 1 else 1 / (1 - p)

@@ -7,7 +7,7 @@ from typing import Any
 from ...core.dtypes import DType
 from ...core.random import keep_mask
 from ...core.saved import Saved
-from ...ops.dropout import dropout_
+from ...ops.dropout import dropout_, growth
 from . import binary
 from .onednn import WORTH, HostArray
 
@@ -17,7 +17,7 @@ def _fits(array: HostArray) -> bool:
 
 
 def _masked(values: HostArray, keep: HostArray, p: float) -> HostArray:
-    return binary.by_mask(values, keep, 0.0 if p == 1 else 1 / (1 - p))
+    return binary.by_mask(values, keep, growth(p))
 
 
 @dropout_.on("cpu", when=lambda input, p, seed, call, shape: shape is None and _fits(input), least=WORTH)

@@ -12,6 +12,7 @@ from typing import Any
 from ...core.dtypes import DType, float32
 from ...core.random import keep_mask
 from ...core.saved import Saved
+from ...ops.dropout import growth
 from ...ops.residual import add_layer_norm_, of_sum
 from . import binary, eltwise
 from .device import in_format
@@ -30,17 +31,13 @@ def _alike(a: HostArray, b: HostArray) -> bool:
     return alike(a, b) and eltwise.fits(a) and eltwise.fits(b)
 
 
-def _masked(branch: HostArray, keep: HostArray, p: float) -> HostArray:
-    return binary.by_mask(branch, keep, 0.0 if p == 1 else 1 / (1 - p))
-
-
 @add_layer_norm_.on("cpu", when=_fits, least=WORTH)
 def add_layer_norm_cpu(
     residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, normalized_shape: Any,
     eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
 ) -> Any:  # fmt: skip
     keep = None if draw is None else keep_mask(draw[0], draw[1], dropout_p, branch.shape)
-    total = binary.both("add", residual, branch if keep is None else _masked(branch, keep, dropout_p))
+    total = binary.both("add", residual, branch if keep is None else binary.by_mask(branch, keep, growth(dropout_p)))
     if total is None:
         return NotImplemented
     found = normalized(total, weight, bias, eps, normed or dtype)
@@ -69,5 +66,5 @@ def add_layer_norm_cpu_backward(
             return NotImplemented
     dbranch = in_format(dx, needs[1]) if needs[1] else None
     if dbranch is not None and saved.keep is not None:
-        dbranch = _masked(dbranch, saved.keep, dropout_p)
+        dbranch = binary.by_mask(dbranch, saved.keep, growth(dropout_p))
     return in_format(dx, needs[0]) if needs[0] else None, dbranch, dw, db

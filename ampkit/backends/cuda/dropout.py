@@ -12,7 +12,7 @@ import numpy as np
 from ... import backends
 from ...core.dtypes import DType
 from ...core.saved import Saved
-from ...ops.dropout import dropout_
+from ...ops.dropout import dropout_, growth
 from .kernel import MOST, STORED, blocks_for, drawn, launch, typed
 from .storage import dense
 
@@ -22,10 +22,6 @@ THREADS = 256
 
 def _known(array: Array) -> bool:
     return array.dtype in STORED and 0 < array.size <= MOST
-
-
-def _scale(p: float) -> Any:
-    return np.float32(0.0 if p == 1 else 1 / (1 - p))
 
 
 def _aligned(*arrays: Array) -> Any:
@@ -45,7 +41,7 @@ def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dt
         launch("dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), least, *draw)
         return _masked(x, keep, p), Saved(keep=keep)
     out = there.empty(input.shape, dtype)
-    args = x, out, keep, np.int64(x.size), least, _scale(p), *draw, _aligned(x, out, keep)
+    args = x, out, keep, np.int64(x.size), least, np.float32(growth(p)), *draw, _aligned(x, out, keep)
     launch("dropout", typed("dropout_forward", dtype), blocks, THREADS, *args)
     return out, Saved(keep=keep)
 
@@ -54,7 +50,7 @@ def _masked(values: Array, keep: Array, p: float) -> Array:
     """values * keep / (1 - p), where the mask may have an element for several values in a row."""
     out, each = backends.of(values).empty(values.shape, values.dtype), values.size // keep.size
     wide = _aligned(values, keep, out) & np.bool_(each == 1)
-    args = values, keep, out, np.int64(values.size), np.int64(each), _scale(p), wide
+    args = values, keep, out, np.int64(values.size), np.int64(each), np.float32(growth(p)), wide
     launch("dropout", typed("dropout_backward", values.dtype), blocks_for(values.size, THREADS * 8), THREADS, *args)
     return out
 

@@ -13,6 +13,7 @@ import numpy as np
 from ... import backends
 from ...core.dtypes import LOW, DType, float32
 from ...core.saved import Saved, widen
+from ...ops.dropout import growth
 from ...ops.residual import add_layer_norm_, of_norm, of_sum
 from .kernel import MOST, STORED, drawn, launch, typed
 from .rows import CHUNKS, WARPS, cols_of, count_of, grid, shape, weight_columns, weight_sums
@@ -50,15 +51,11 @@ def add_layer_norm_cuda(
     scales = wide(weight), wide(bias)
     how = shape(cols, x, y, *scales, total, norm, keep)
     args = x, y, *scales, total, norm, mean, rstd, np.int64(rows), np.int64(cols), np.float32(eps)
-    chance = np.uint32(round(dropout_p * 65536)), _scale(dropout_p)  # see random.keep_mask
+    chance = np.uint32(round(dropout_p * 65536)), np.float32(growth(dropout_p))  # see random.keep_mask
     entry = _entry("forward", dtype, branch.dtype, stored, how)
     launch("residual", entry, *grid(rows, cols, how), *args, keep, *chance, *drawn(there, *(draw or (0, 0))))
     saved = of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
     return (norm, saved) if normed is None else (total, widen(norm, normed), Saved(out=total, **vars(saved)))
-
-
-def _scale(p: float) -> Any:
-    return np.float32(0.0 if p == 1 else 1 / (1 - p))
 
 
 def _entry(name: str, residual: DType, branch: DType, norm: DType, how: tuple[int, int, bool]) -> str:
@@ -93,7 +90,7 @@ def add_layer_norm_backward_cuda(
     args = slope, dsum, total, weight, kept.mean, kept.rstd, dresidual, dbranch, *sums, np.int64(rows), np.int64(cols)
     entry = _entry("backward", total.dtype, branch, dnorm.dtype, how)
     shared = 4 * WARPS * cols if not how[2] else 0
-    launch("residual", entry, blocks, threads, *args, saved.keep, _scale(dropout_p), shared=shared)
+    launch("residual", entry, blocks, threads, *args, saved.keep, np.float32(growth(dropout_p)), shared=shared)
     if not how[1]:
         first, second = (widen(each, float32).reshape(-1, cols) for each in (slope, total))
         weight_columns(first, second, [kept.mean, kept.rstd], parts)
