@@ -175,7 +175,9 @@ class _BatchNorm(_Running):
         self._check(input)
         learns = self.training and self.track_running_stats and not is_second_run()
         if learns:
-            self.num_batches_tracked.data = self.num_batches_tracked.array + 1
+            count = self.num_batches_tracked.array
+            count += 1
+            self.num_batches_tracked.changed()
         momentum = self.momentum
         if momentum is None:
             momentum = 1 / self.num_batches_tracked.item() if learns else 0.0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ampkit import ops
+from ampkit.backends.cpu import batchnorm
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.policy import Policy, autocast
@@ -151,6 +152,19 @@ def test_batch_norm_with_relu_gives_the_bits_of_the_two_in_one_pass(dtype):
     assert found[0].node.body.name == "batch_norm_cpu"
     for got, want in zip(found, truth, strict=True):
         np.testing.assert_array_equal(got.array, want.array)
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize(("rows", "channels"), [(4096, 64), (1001, 24), (997, 20), (70000, 7)])
+def test_statistics_of_bfloat16_are_those_of_float64_also_where_squares_cancel(rows, channels):
+    near = np.random.default_rng(0).standard_normal((rows, channels)) * np.linspace(1, 9, channels)
+    far = near + np.array([40, *np.zeros(channels - 1)])
+    for values, by_squares in ((near, True), (far, False)):
+        pixels = values.astype(bfloat16)
+        wide, (mean, variance) = pixels.astype(np.float64), batchnorm.statistics(pixels, 1e-5)
+        np.testing.assert_allclose(mean, wide.mean(0), rtol=1e-6, atol=2e-6 * wide.std())
+        np.testing.assert_allclose(variance, wide.var(0), rtol=2e-5)
+        assert (batchnorm._by_squares(pixels) is not None) == by_squares
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -147,5 +146,5 @@ def reordered_like(array: HostArray, flat: HostArray) -> HostArray:
     if array.flags.c_contiguous:
         return flat.reshape(array.shape)
     order = memory_order(array)
-    made: Any = flat.reshape([array.shape[i] for i in order])
-    return made.transpose(np.argsort(order))  # type: ignore[no-any-return]
+    made = flat.reshape([array.shape[i] for i in order])
+    return made.transpose([order.index(axis) for axis in range(array.ndim)])

@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 def channels_last(shape: Sequence[int], dtype: DType) -> HostArray:
     """An array [N, C, H, W] that lies in memory as [N, H, W, C]."""
     n, c, *size = shape
-    return empty((n, *size, c), dtype).transpose(0, len(size) + 1, *range(1, len(size) + 1))
+    return first(empty((n, *size, c), dtype))
 
 
 def last(images: HostArray) -> HostArray:
     """[N, C, H, W] -> [N, H, W, C]."""
     return images.transpose(0, *range(2, images.ndim), 1)
+
+
+def first(images: HostArray) -> HostArray:
+    """[N, H, W, C] -> [N, C, H, W]."""
+    return images.transpose(0, images.ndim - 1, *range(1, images.ndim - 1))
 
 
 def turned(images: HostArray, dtype: DType) -> HostArray:
