@@ -167,6 +167,17 @@ def test_statistics_of_bfloat16_are_those_of_float64_also_where_squares_cancel(r
         assert (batchnorm._by_squares(pixels) is not None) == by_squares
 
 
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize(("channels", "kind"), [(8, float32), (24, float32), (32, bfloat16)])
+def test_bfloat16_channels_that_fill_no_vector_are_widened(channels, kind, monkeypatch):
+    seen = []
+    monkeypatch.setattr(batchnorm, "prepared", lambda key, build: (seen.append(key), build())[1])
+    x = Tensor(np.random.default_rng(0).standard_normal((4096, channels)).astype(bfloat16), True)
+    ops.batch_norm_relu(x, None, None, None, None, True).float().sum().backward()
+    passes = {name: dtype for name, rows, _, dtype, *_ in (key for key in seen if key[0] != "sums") if rows == 4096}
+    assert passes == {"batch_norm": kind, "batch_norm_backward": kind} and x.grad.dtype == bfloat16
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_relu_behind_batch_norm_hides_nothing_that_is_not_finite(poison):
     values, weight = images(float32), WEIGHT.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.dtypes import DType
+from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops import arithmetic
 from . import binary, eltwise
@@ -25,7 +25,9 @@ def _spreads(a: HostArray, b: HostArray) -> bool:
 
 
 def _both(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
-    return binary.both(kind, a, b) if a.shape == b.shape else binary.spread(kind, a, b)
+    if a.shape == b.shape:
+        return binary.both(kind, a, b)
+    return binary.spread(kind, a, b) if a.dtype in (b.dtype, float32) else None
 
 
 def _sum(op: Any, kind: str) -> None:

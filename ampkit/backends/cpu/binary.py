@@ -60,10 +60,8 @@ def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> bool:
 def spread(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
     """`both` for `b` that broadcasts to `a`, for which `eltwise.fits` holds; in the format and order of `a`.
 
-    None where `b` is of a wider format, and where oneDNN has no fast code for it.
+    None where oneDNN has no fast code for it.
     """
-    if a.dtype not in (b.dtype, float32):
-        return None
     order = memory_order(a)
     b = np.ascontiguousarray(b.reshape((1,) * (a.ndim - b.ndim) + b.shape).transpose(order))
     first, second = _grouped([a.shape[i] for i in order], b.shape)

@@ -189,30 +189,40 @@ def kernel_gradient(images: HostArray, dy: HostArray, c: Conv, home: HostArray |
     return out
 
 
-_WIDE = 3  # columns of depthwise kernels for which oneDNN has code of its own; more take it ten times as long
+_WIDE = 3  # columns of depthwise kernels for which oneDNN has code of its own; others take it ten times as long
 
 
 def _is_depthwise(c: Conv) -> bool:
     return 1 < c.groups == c.images[1] == c.kernels[0]
 
 
+def _is_tall(w: Windows) -> bool:
+    return w.kernel[0] > w.size[0] and w.pads[0] != (0, 0)
+
+
 def _is_wide(c: Conv) -> bool:
-    return _is_depthwise(c) and len(c.windows.size) == 2 and c.kernels[-1] > _WIDE and c.windows.dilation == (1, 1)
+    # Wider than what oneDNN has code of its own for, or taller than the images.
+    w = c.windows
+    plain = _is_depthwise(c) and len(w.size) == 2 and w.dilation == (1, 1)
+    return plain and (w.kernel[1] > _WIDE or _is_tall(w))
 
 
 def _in_strips(images: HostArray, dy: HostArray, c: Conv, home: HostArray | None) -> HostArray | None:
     # `kernel_gradient` of depthwise kernels, a few of their columns at a time, over the pixels that these meet.
     w, out = c.windows, empty(c.kernels, float32) if home is None else home
-    (before, after), width = w.pads[1], w.size[1]
-    padded = channels_last((*c.images[:-1], before + width + after), images.dtype)
-    padded[..., :before], padded[..., before + width :] = 0, 0
-    fill(padded[..., before : before + width], images)
+    (height, width), above = w.size, w.pads[0] if _is_tall(w) else (0, 0)
+    top, left, rest = above[0], w.pads[1][0], w.pads[0] if above == (0, 0) else (0, 0)
+    padded = channels_last((*c.images[:2], height + sum(above), w.padded[1]), images.dtype)
+    padded[..., :left], padded[..., left + width :] = 0, 0
+    padded[:, :, :top], padded[:, :, top + height :] = 0, 0
+    fill(padded[:, :, top : top + height, left : left + width], images)
     ends = np.linspace(0, w.kernel[1], -(-w.kernel[1] // _WIDE) + 1).astype(int).tolist()
     for first, end in pairwise(ends):
         reach = (w.count[1] - 1) * w.stride[1] + end - first
-        part = channels_last((*c.images[:-1], reach), images.dtype)
+        part = channels_last((*padded.shape[:-1], reach), images.dtype)
         fill(part, padded[..., first : first + reach])
-        strip = w._replace(kernel=(w.kernel[0], end - first), pads=(w.pads[0], (0, 0)), size=(w.size[0], reach))
+        kernel, size = (w.kernel[0], end - first), (padded.shape[2], reach)
+        strip = w._replace(kernel=kernel, pads=(rest, (0, 0)), size=size)
         shapes = {"images": part.shape, "kernels": (*c.kernels[:-1], end - first)}
         found = kernel_gradient(part, dy, c._replace(windows=strip, **shapes))
         if found is None:
