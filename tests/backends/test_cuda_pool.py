@@ -7,7 +7,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, nn, ops
-from ampkit.backends.cuda import pool, reductions
+from ampkit.backends.cuda import pooling, reductions
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
@@ -47,7 +47,7 @@ CASES = {  # op, size, arguments
 def launches(monkeypatch):
     """The entries that are launched."""
     found = []
-    for module in (pool, reductions):
+    for module in (pooling, reductions):
         launch = module.launch
         monkeypatch.setattr(
             module, "launch", lambda *args, launch=launch, **more: (found.append(args[1]), launch(*args, **more))
@@ -141,6 +141,24 @@ def test_means_of_what_is_not_finite_are_the_references(case, device):
     with reference_only():
         want, _ = _both(case, x, device)
     np.testing.assert_allclose(out.numpy(force=True), want.numpy(force=True), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize("out", [(3,), (1, 1), (3, 2), (6, 9), (2, 4, 3)], ids=str)
+def test_adaptive_maxima_stand_where_the_reference_finds_them(out, channels, last, dtype, device, launches):
+    x = np.array(_images(channels, (7, 5, 4)[: len(out)], dtype, last))
+    x[0, 1, 3:], x[1, 0, 2], x[1, 2], x[0, 2] = np.nan, np.nan, -np.inf, 1
+    name = f"adaptive_max_pool{len(out)}d"
+    for view in (x, x[0], x[:, ::2, ..., 1:]):
+        point = Tensor(device.asarray(view))
+        best, places = getattr(ops, name)(point, out, return_indices=True)
+        with reference_only():
+            want, wanted = getattr(ops, name)(point, out, return_indices=True)
+        np.testing.assert_array_equal(places.numpy(), wanted.numpy())
+        np.testing.assert_array_equal(best.numpy().astype(float), want.numpy().astype(float))
+    assert [entry.partition("<")[0] for entry in launches] == ["max_pool_places"] * 3
 
 
 def test_windows_of_more_pixels_than_a_byte_counts_run_the_reference(device, launches):

@@ -47,7 +47,7 @@ struct At {
         return image * strides[0] + channel * strides[1];
     }
 
-    // Calls visit(offset in what is read, tap) for each pixel of this window that is within the image.
+    // Calls visit(plane, row, column, tap) for each pixel of this window that is within the image.
     template <typename F>
     __device__ __forceinline__ void each_pixel(const Geometry& g, F visit) const {
         int first[AXES], taps[AXES];
@@ -66,7 +66,7 @@ struct At {
                 for (int c = 0; c < taps[2]; c++) {
                     int column = first[2] + c * g.dilation[2];
                     if (column < 0 || column >= g.size[2]) continue;
-                    visit(offset(g.read, plane, row, column), (a * taps[1] + b) * taps[2] + c);
+                    visit(plane, row, column, (a * taps[1] + b) * taps[2] + c);
                 }
             }
         }
@@ -126,9 +126,9 @@ __device__ __forceinline__ void add(float (&total)[V], const float (&more)[V], f
     for (int j = 0; j < V; j++) total[j] += more[j] / by;
 }
 
-template <typename S, int V>
+template <typename S, typename T, int V>
 struct MaxForward {
-    static __device__ __forceinline__ void at(const S* x, S* out, unsigned char* place, const Geometry& g, unsigned i) {
+    static __device__ __forceinline__ void at(const S* x, T* out, unsigned char* place, const Geometry& g, unsigned i) {
         At to(i, g, g.count, V);
         float best[V], v[V];
         Pack<unsigned char, V> taps;
@@ -136,8 +136,8 @@ struct MaxForward {
 #pragma unroll
         for (int j = 0; j < V; j++) taps.value[j] = 0;
         x += to.start(g.read);
-        to.each_pixel(g, [&](int64 from, int tap) {
-            load_floats<V>(x + from, v);
+        to.each_pixel(g, [&](int plane, int row, int column, int tap) {
+            load_floats<V>(x + offset(g.read, plane, row, column), v);
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 if (v[j] > best[j] || v[j] != v[j]) taps.value[j] = tap;
@@ -149,15 +149,35 @@ struct MaxForward {
     }
 };
 
-template <typename S, int V>
+// Where in its image the largest value of each window stands, T an integer: the first of equals, the last of NaNs.
+template <typename S, typename T, int V>
+struct MaxPlaces {
+    static __device__ __forceinline__ void at(const S* x, T* out, unsigned char*, const Geometry& g, unsigned i) {
+        At to(i, g, g.count, V);
+        float best[V], v[V];
+        Pack<T, V> places;
+        x += to.start(g.read);
+        to.each_pixel(g, [&](int plane, int row, int column, int tap) {
+            load_floats<V>(x + offset(g.read, plane, row, column), v);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                if (tap && !(v[j] > best[j] || v[j] != v[j])) continue;
+                best[j] = v[j], places.value[j] = (plane * g.size[1] + row) * g.size[2] + column;
+            }
+        });
+        places.store(out + (int64)i * V);
+    }
+};
+
+template <typename S, typename T, int V>
 struct AvgForward {
-    static __device__ __forceinline__ void at(const S* x, S* out, unsigned char*, const Geometry& g, unsigned i) {
+    static __device__ __forceinline__ void at(const S* x, T* out, unsigned char*, const Geometry& g, unsigned i) {
         At to(i, g, g.count, V);
         float total[V], v[V];
         fill(total, 0.0f);
         x += to.start(g.read);
-        to.each_pixel(g, [&](int64 from, int) {
-            load_floats<V>(x + from, v);
+        to.each_pixel(g, [&](int plane, int row, int column, int) {
+            load_floats<V>(x + offset(g.read, plane, row, column), v);
             add(total, v);
         });
         float by = divisor(g, to.place[0], to.place[1], to.place[2]);
@@ -202,44 +222,41 @@ struct AvgBackward {
 };
 
 // All elements of a result, or packs of 8 channels: `total`, fewer than 2^31.
-template <template <typename, int> class Body, typename S>
-__device__ __forceinline__ void forward(const S* x, S* out, unsigned char* place, const Geometry& g, unsigned total, bool packs) {
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
-        if (packs) Body<S, 8>::at(x, out, place, g, i);
-        else Body<S, 1>::at(x, out, place, g, i);
-    }
-}
-
 template <template <typename, typename, int> class Body, typename S, typename T>
-__device__ __forceinline__ void backward(const S* dy, T* dx, const unsigned char* place, const Geometry& g, unsigned total,
-                                         bool packs) {
+__device__ __forceinline__ void all(const S* x, T* out, unsigned char* place, const Geometry& g, unsigned total, bool packs) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
-        if (packs) Body<S, T, 8>::at(dy, dx, place, g, i);
-        else Body<S, T, 1>::at(dy, dx, place, g, i);
+        if (packs) Body<S, T, 8>::at(x, out, place, g, i);
+        else Body<S, T, 1>::at(x, out, place, g, i);
     }
 }
 
-template <typename S>
-__global__ void max_pool_forward(const S* x, S* out, unsigned char* place, Geometry g, unsigned total, bool packs) {
-    forward<MaxForward>(x, out, place, g, total, packs);
-}
-
-template <typename S>
-__global__ void avg_pool_forward(const S* x, S* out, unsigned char* place, Geometry g, unsigned total, bool packs) {
-    forward<AvgForward>(x, out, place, g, total, packs);
+template <typename S, typename T>
+__global__ void max_pool_forward(const S* x, T* out, unsigned char* place, Geometry g, unsigned total, bool packs) {
+    all<MaxForward>(x, out, place, g, total, packs);
 }
 
 template <typename S, typename T>
-__global__ void max_pool_backward(const S* dy, T* dx, const unsigned char* place, Geometry g, unsigned total, bool packs) {
-    backward<MaxBackward>(dy, dx, place, g, total, packs);
+__global__ void max_pool_places(const S* x, T* out, unsigned char* place, Geometry g, unsigned total, bool packs) {
+    all<MaxPlaces>(x, out, place, g, total, packs);
 }
 
 template <typename S, typename T>
-__global__ void avg_pool_backward(const S* dy, T* dx, const unsigned char* place, Geometry g, unsigned total, bool packs) {
-    backward<AvgBackward>(dy, dx, place, g, total, packs);
+__global__ void avg_pool_forward(const S* x, T* out, unsigned char* place, Geometry g, unsigned total, bool packs) {
+    all<AvgForward>(x, out, place, g, total, packs);
 }
 
-// entries: max_pool_forward<S> for S in TYPES
-// entries: avg_pool_forward<S> for S in TYPES
+template <typename S, typename T>
+__global__ void max_pool_backward(const S* dy, T* dx, unsigned char* place, Geometry g, unsigned total, bool packs) {
+    all<MaxBackward>(dy, dx, place, g, total, packs);
+}
+
+template <typename S, typename T>
+__global__ void avg_pool_backward(const S* dy, T* dx, unsigned char* place, Geometry g, unsigned total, bool packs) {
+    all<AvgBackward>(dy, dx, place, g, total, packs);
+}
+
+// entries: max_pool_forward<S, S> for S in TYPES
+// entries: max_pool_places<S, long long> for S in TYPES
+// entries: avg_pool_forward<S, S> for S in TYPES
 // entries: max_pool_backward<S, T> for (S, T) in PAIRS
 // entries: avg_pool_backward<S, T> for (S, T) in PAIRS
