@@ -23,7 +23,7 @@ ROWS = [
         {"arena", "flat", "slot", "lossscale", "overflow", "scaledloss", "scaler", "optim"}
         | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "autograd", "cuda", "linalg", "special"},
     ),
-    ("bodies", {"backends.cuda.mapped"}),  # backends/<name>/<stem>.py: see is_body
+    ("bodies", {"backends.cuda.mapped", "backends.cuda.pooling"}),  # backends/<name>/<stem>.py: see is_body
     ("services", {"config", "doctor", "capture", "profiler", "checkpoint"}),
     ("a run", {"metrics", "tasks", "feeds", "build", "steps", "train", "journal", "bench"}),
     ("doors", {"cli", "display", "__main__", ""}),

@@ -7,7 +7,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, nn, ops
-from ampkit.backends.cuda import pool, reductions
+from ampkit.backends.cuda import pooling, reductions
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
@@ -30,6 +30,16 @@ CASES = {  # op, size, arguments
     "evenly": ("adaptive_avg_pool2d", (4, 6), ((2, 3),)),
     "unevenly": ("adaptive_avg_pool2d", (5, 7), ((3, 2),)),
     "more than there are": ("adaptive_avg_pool2d", (2, 3), ((3, 4),)),
+    "max of volumes": ("max_pool3d", (3, 5, 4), (2, 2, 1)),
+    "max of volumes, uneven": ("max_pool3d", (4, 5, 3), ((3, 2, 1), (1, 2, 3), (1, 1, 0))),
+    "max of volumes, apart": ("max_pool3d", (6, 7, 5), (2, (3, 1, 2), 1, (2, 3, 1), True)),
+    "mean of volumes": ("avg_pool3d", (4, 5, 3), ((3, 2, 1), (1, 2, 3), (1, 1, 0))),
+    "mean of volumes without padding": ("avg_pool3d", (3, 5, 4), (3, 2, 1, True, False)),
+    "mean of volumes, one more": ("avg_pool3d", (4, 3, 6), (2, 3, 1, True)),
+    "mean of volumes by a number": ("avg_pool3d", (3, 2, 4), (2, 1, 0, False, True, -3)),
+    "all of volumes": ("adaptive_avg_pool3d", (3, 5, 2), (1,)),
+    "volumes evenly": ("adaptive_avg_pool3d", (4, 6, 2), ((2, 3, 1),)),
+    "volumes unevenly": ("adaptive_avg_pool3d", (5, 3, 4), ((2, 4, None),)),
 }
 
 
@@ -37,7 +47,7 @@ CASES = {  # op, size, arguments
 def launches(monkeypatch):
     """The entries that are launched."""
     found = []
-    for module in (pool, reductions):
+    for module in (pooling, reductions):
         launch = module.launch
         monkeypatch.setattr(
             module, "launch", lambda *args, launch=launch, **more: (found.append(args[1]), launch(*args, **more))
@@ -47,7 +57,7 @@ def launches(monkeypatch):
 
 def _images(channels, size, dtype, last, batch=2):
     values = np.random.default_rng(0).integers(-40, 40, (batch, *size, channels)) / 8
-    images = values.astype(dtype).transpose(0, 3, 1, 2)
+    images = np.moveaxis(values.astype(dtype), -1, 1)
     return images if last else np.ascontiguousarray(images)
 
 
@@ -70,7 +80,7 @@ def test_the_kernel_agrees_with_the_reference(case, channels, last, dtype, devic
     assert len(launches) == 2
     assert out.dtype == slope.dtype == dtype
     for lies in (out.array, slope.array):
-        assert (lies.transpose(0, 2, 3, 1) if last else lies).flags.c_contiguous
+        assert (lies.transpose(0, *range(2, lies.ndim), 1) if last else lies).flags.c_contiguous
     with reference_only():
         want, wanted = _both(case, x.astype(float), device)
         seeded = _both(case, x, device)[1]
@@ -82,24 +92,36 @@ def test_the_kernel_agrees_with_the_reference(case, channels, last, dtype, devic
 @pytest.mark.parametrize("case", ["max as in ResNet", "mean without padding", "unevenly"])
 def test_one_image_and_arrays_with_gaps(case, device, launches):
     x = _images(8, (10, 9), float32, False)
-    for view in (x[0], x[:, :, ::2], x[:, ::3, 1:, 1:], x[:0]):
-        out, slope = _both(case, view, device)
-        with reference_only():
-            want, wanted = _both(case, view, device)
-        assert_close(out, want)
-        assert_close(slope, wanted, GRADIENT_TOLERANCE[float32])
+    _agree(case, (x[0], x[:, :, ::2], x[:, ::3, 1:, 1:], x[:0]), device)
     assert len(launches) == 6
 
 
+@pytest.mark.parametrize("case", ["max of volumes, uneven", "mean of volumes without padding", "volumes unevenly"])
+def test_one_volume_and_volumes_with_gaps(case, device, launches):
+    x = _images(8, (7, 6, 5), float32, False)
+    _agree(case, (x[0], x[:, :, ::2], x[:, ::3, 1:, 1:, ::-1], x[:0]), device)
+    assert len(launches) == 6
+
+
+def _agree(case, arrays, device):
+    for x in arrays:
+        out, slope = _both(case, x, device)
+        with reference_only():
+            want, wanted = _both(case, x, device)
+        assert_close(out, want)
+        assert_close(slope, wanted, GRADIENT_TOLERANCE[float32])
+
+
 @pytest.mark.parametrize("last", [False, True])
-def test_the_largest_is_nan_if_one_is_and_its_place_is_known(last, device):
-    x = np.array(_images(8, (7, 7), float32, last))
-    x[0, 1, 3, 3], x[1, 0, :, :], x[1, 2, 0, 0] = np.nan, -np.inf, np.inf
+@pytest.mark.parametrize("size", [(7, 7), (3, 7, 7)], ids=["images", "volumes"])
+def test_the_largest_is_nan_if_one_is_and_its_place_is_known(size, last, device):
+    x = np.array(_images(8, size, float32, last))
+    x[0, 1, ..., 3, 3], x[1, 0], x[1, 2, ..., 0, 0] = np.nan, -np.inf, np.inf
     x[0, 2] = np.nan
-    point = Tensor(device.asarray(x), requires_grad=True)
+    point, name = Tensor(device.asarray(x), requires_grad=True), f"max_pool{len(size)}d"
 
     def run():
-        best, places = ops.max_pool2d(point, 3, 2, 1, return_indices=True)
+        best, places = getattr(ops, name)(point, 3, 2, 1, return_indices=True)
         seed = Tensor(device.asarray(np.random.default_rng(1).normal(size=best.shape).astype(np.float32)))
         return best.numpy(force=True), places.numpy(), grad(best, [point], seed)[0].numpy()
 
@@ -108,6 +130,42 @@ def test_the_largest_is_nan_if_one_is_and_its_place_is_known(last, device):
         want = run()
     for found, wanted in zip(got, want, strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("case", ["mean of volumes", "volumes evenly"])
+def test_means_of_what_is_not_finite_are_the_references(case, device):
+    x = _images(8, CASES[case][1], float32, True)
+    x[0, 1, 0, 0, 0], x[0, 2, 1, 1, 1], x[1, 3, :, 0, 1] = np.nan, np.inf, -np.inf
+    x[1, 4, 0, 0, :2] = np.inf, -np.inf
+    out, _ = _both(case, x, device)
+    with reference_only():
+        want, _ = _both(case, x, device)
+    np.testing.assert_allclose(out.numpy(force=True), want.numpy(force=True), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize("out", [(3,), (1, 1), (3, 2), (6, 9), (2, 4, 3)], ids=str)
+def test_adaptive_maxima_stand_where_the_reference_finds_them(out, channels, last, dtype, device, launches):
+    x = np.array(_images(channels, (7, 5, 4)[: len(out)], dtype, last))
+    x[0, 1, 3:], x[1, 0, 2], x[1, 2], x[0, 2] = np.nan, np.nan, -np.inf, 1
+    name = f"adaptive_max_pool{len(out)}d"
+    for view in (x, x[0], x[:, ::2, ..., 1:]):
+        point = Tensor(device.asarray(view))
+        best, places = getattr(ops, name)(point, out, return_indices=True)
+        with reference_only():
+            want, wanted = getattr(ops, name)(point, out, return_indices=True)
+        np.testing.assert_array_equal(places.numpy(), wanted.numpy())
+        np.testing.assert_array_equal(best.numpy().astype(float), want.numpy().astype(float))
+    assert [entry.partition("<")[0] for entry in launches] == ["max_pool_places"] * 3
+
+
+def test_windows_of_more_pixels_than_a_byte_counts_run_the_reference(device, launches):
+    x = _images(8, (7, 7, 7), float32, False)
+    out = ops.max_pool3d(Tensor(device.asarray(x)), 7)
+    np.testing.assert_array_equal(out.numpy()[..., 0, 0, 0], x.max((2, 3, 4)))
+    assert not launches
 
 
 @pytest.mark.parametrize("case", CASES)

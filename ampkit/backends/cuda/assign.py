@@ -1,10 +1,10 @@
-"""Body of assignment by index: for each value the last one for its place, by a sort. Not yet run on a GPU."""
+"""Body of assignment by index: the last value for each place, by a table of places. Not yet run on a GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...core.dtypes import int64
+from ...core.dtypes import int32
 from ...ops.assign import last_of_each
 from . import segments
 from .kernel import MOST
@@ -22,7 +22,5 @@ def last_of_each_cuda(rows: Array, keys: Array, cells: int) -> Array:
     rows, (outer, n, _) = segments.side_by_side(rows), rows.shape
     if not whole(rows, keys, n):
         return last_of_each.reference.run(rows, keys, cells)
-    order = segments.ordered(keys, cells)
-    ends = rows_of(order.starts, keys + 1, cells + 1).reshape(-1).astype(int64)
-    last = rows_of(order.places, ends - 1, n).reshape(-1).astype(int64)
-    return rows_of(rows, last, n, outer)
+    last = rows_of(segments.last(keys, cells), keys, cells).reshape(-1)
+    return rows_of(rows, last - int32.type(1), n, outer)

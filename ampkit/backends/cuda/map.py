@@ -129,7 +129,7 @@ def _plan(lies: tuple[Lies, ...], outs: tuple[DType | None, ...]) -> Plan | None
     count, order = math.prod(shape), _order(shape, arrays)
     if not count:
         return Plan(shape, order, 0, None, None, ())
-    axes = _axes(shape, order, lies)
+    axes = merged(shape, order, lies)
     if len(axes) > AXES or count > MOST or any(_reach(axes, i) > MOST for i in range(len(lies))):
         return None
     dtypes = [dtype for _, _, dtype in arrays] + [dtype for dtype in outs if dtype is not None]
@@ -154,22 +154,22 @@ def _order(shape: tuple[int, ...], arrays: list[Any]) -> tuple[int, ...] | None:
     return None
 
 
-def _axes(shape: tuple[int, ...], order: tuple[int, ...] | None, lies: tuple[Lies, ...]) -> list[Axis]:
+def merged(shape: tuple[int, ...], order: tuple[int, ...] | None, lies: tuple[Lies, ...]) -> list[Axis]:
     """The axes of more than one element, outermost first, those merged that lie as one in all operands."""
     steps: dict[int, int] = {}
     whole = 1
     for axis in reversed(order or range(len(shape))):
         steps[axis], whole = whole, whole * shape[axis]
-    merged: list[Axis] = []
+    found: list[Axis] = []
     for axis in order or range(len(shape)):
         size, row = shape[axis], (*(_stride(lie, axis - len(shape)) for lie in lies), steps[axis])
         if size == 1:
             continue
-        if merged and all(outer == inner * size for outer, inner in zip(merged[-1][1], row, strict=True)):
-            merged[-1] = (merged[-1][0] * size, row)
+        if found and all(outer == inner * size for outer, inner in zip(found[-1][1], row, strict=True)):
+            found[-1] = (found[-1][0] * size, row)
         else:
-            merged.append((size, row))
-    return merged or [(1, (*(0 for _ in lies), 1))]
+            found.append((size, row))
+    return found or [(1, (*(0 for _ in lies), 1))]
 
 
 def _stride(lie: Lies, axis: int) -> int:

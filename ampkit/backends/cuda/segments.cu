@@ -87,6 +87,16 @@ __global__ void segment_sort(const I* keys, const unsigned* places, const unsign
     }
 }
 
+// last[key]: the greatest i + 1 of the keys[i] that are it, 0 before; one outside [0, rows) is nobody's. Whole numbers meet
+// by atomics in any order, and the greatest is the same.
+template <typename I>
+__global__ void segment_last(const I* keys, int* last, unsigned n, unsigned rows) {
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        unsigned key = key_of(keys[i], rows, -1);
+        if (key < rows) atomicMax(last + key, int(i + 1));
+    }
+}
+
 // starts[key]: how many of the sorted keys are smaller; for the keys from 0 to rows.
 __global__ void segment_starts(const unsigned* sorted, unsigned* starts, unsigned n, unsigned rows) {
     unsigned key = blockIdx.x * blockDim.x + threadIdx.x, low = 0, high = n;
@@ -189,6 +199,7 @@ __global__ void segment_sums(const S* values, const unsigned* places, const unsi
 // entries: segment_count<I> for I in (long long, int, unsigned)
 // entries: segment_scan
 // entries: segment_sort<I> for I in (long long, int, unsigned)
+// entries: segment_last<I> for I in (long long, int)
 // entries: segment_starts
 // entries: segment_parts<S> for S in TYPES
 // entries: segment_sums<S, T> for (S, T) in PAIRS

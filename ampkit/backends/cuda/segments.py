@@ -1,7 +1,7 @@
 """Sums of rows by key, on the device from beginning to end: nobody asks how many keys there are.
 
 Keys are sorted by a radix sort that keeps the order of equal ones, and the rows of each key are added in that order in
-float32. No atomic sums: the same bits every time. Not yet run on a GPU.
+float32. No atomic sums: the same bits every time. Which row of a key is the last needs no sort. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .kernel import MOST, STORED, blocks_for, launch, typed
 
 Array = Any
 TILE, RUN, BLOCK = 2048, 64, 256  # as in segments.cu
+BLOCKS = 4096
 UINT32: DType = np.dtype(np.uint32)
 
 
@@ -62,6 +63,14 @@ def ordered(index: Array, rows: int, ignored: int = -1) -> Order:
     starts = there.empty((rows + 1,), UINT32)
     launch("segments", "segment_starts", blocks_for(rows + 1, BLOCK), BLOCK, keys, starts, *more[:2])
     return Order(keys, places, starts, rows)
+
+
+def last(index: Array, rows: int) -> Array:
+    """Per key one more than the last place of `index`, flat, where it stands, or 0: [rows] int32."""
+    keys, found = as_keys(index), backends.of(index).zeros((rows,), int32)
+    given = keys, found, np.uint32(keys.size), np.uint32(rows)
+    launch("segments", typed("segment_last", keys.dtype), min(blocks_for(keys.size, BLOCK), BLOCKS), BLOCK, *given)
+    return found
 
 
 def sums(values: Array, order: Order, dtype: DType, outer: int = 1) -> Array:
