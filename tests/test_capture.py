@@ -378,6 +378,27 @@ def test_memory_that_runs_out_in_a_recording_says_so_and_the_next_call_goes_on(r
     assert next(iter(compiled.step._kinds.values())).graph.recording is not None
 
 
+@pytest.mark.usefixtures("emulation")
+@pytest.mark.parametrize(("status", "kind"), [(2, ampkit.OutOfMemoryError), (900, ampkit.StateError)])
+def test_a_driver_without_memory_for_the_graph_says_so_and_the_next_call_goes_on(device, status, kind, monkeypatch):
+    add = ampkit.compile(lambda x: x + 1)
+    x, stream = ampkit.ones(64, device="cuda"), device.xp.cuda.Stream
+    ends, told = stream.end_capture, RuntimeError("what the driver says")
+    told.status = status
+
+    def without_memory(self):
+        ends(self)
+        raise told
+
+    with ampkit.no_grad():
+        _all(add, [(x,)] * 3)
+        monkeypatch.setattr(stream, "end_capture", without_memory)
+        with pytest.raises(kind):
+            add(x)
+        monkeypatch.setattr(stream, "end_capture", ends)
+        assert add(x).numpy()[0] == 2
+
+
 def test_a_weight_that_a_failed_recording_was_to_round_is_rounded_by_the_next_call(device):
     model, fails = mlp().to("cuda"), []
 

@@ -12,6 +12,7 @@ import ampkit
 from ampkit import ops
 from ampkit.backends.cpu import attention, conv, convolution, gemm, patches, rowwise, scores
 from ampkit.backends.cpu.dnnl import library, trouble
+from ampkit.backends.cpu.finite import finite
 from ampkit.backends.cpu.onednn import Call
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.core.primitive import reference_only
@@ -264,6 +265,18 @@ def test_a_mask_for_several_values_drops_what_the_reference_drops(shape, dtype):
         _, *truth = run()
     for got, want in zip(found, truth, strict=True):
         np.testing.assert_array_equal(got.astype(float), want.astype(float))
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+@pytest.mark.parametrize("size", [1, 32767, 32768, 131072, 200001])
+def test_one_element_that_is_not_finite_is_found_wherever_it_stands(size, dtype):
+    values = np.random.default_rng(0).standard_normal(size).astype(dtype)
+    assert finite(values)
+    for place in {0, 63 % size, size // 2, size - 1}:
+        for poison in (np.nan, np.inf, -np.inf):
+            kept, values[place] = values[place], poison
+            assert not finite(values)
+            values[place] = kept
 
 
 TURNS = {

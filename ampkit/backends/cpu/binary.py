@@ -11,12 +11,11 @@ import numpy as np
 from ...core.dtypes import DType, float32, uint8
 from . import eltwise
 from .eltwise import in_pieces, laid_flat
+from .finite import finite
 from .formats import FORMATS, alike, memory_order, reordered_like
-from .gemm import column_sums
 from .onednn import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
 
 _LARGE = 1 << 16  # elements of float32: for fewer, NumPy is as fast
-_COLUMNS = 512
 PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, shared by the threads' caches
 
 
@@ -128,13 +127,6 @@ def where_nonzero(values: HostArray, of: HostArray) -> HostArray | None:
     flat = laid_flat(values)
     out = empty((flat.size,), flat.dtype)
     return reordered_like(values, out) if in_pieces(run, [flat, laid_flat(of)], out) else None
-
-
-def finite(flat: HostArray) -> bool:
-    """Whether all of `flat` is, by sums that read at the pace of memory; one that overflows counts as not finite."""
-    whole = flat.size - flat.size % _COLUMNS
-    parts: Any = column_sums(flat[:whole].reshape(-1, _COLUMNS), float32), flat[whole:].astype(np.float32)
-    return all(np.isfinite(part).all() for part in parts)
 
 
 @cache

@@ -15,9 +15,9 @@ from ...core.dtypes import DType, float32, uint8
 from ...core.saved import Saved
 from ...ops import pool
 from ...ops.windows import Windows, batched, unbatched, windows
-from .binary import finite
 from .device import in_format
 from .dnnl import library
+from .finite import finite
 from .formats import FORMATS
 from .images import channels_last, geometry, last, layout, turned
 from .onednn import (

@@ -8,8 +8,9 @@ import numpy as np
 
 from ...core.dtypes import float32
 from ...overflow import unscale
-from .binary import PIECE, calling, finite
+from .binary import PIECE, calling
 from .dnnl import library
+from .finite import finite
 from .onednn import WORTH, Call, HostArray, Layout, prepared
 
 

@@ -18,11 +18,10 @@ from ...ops.along import _covered, gather, scatter_, scatter_add
 from ...ops.index import in_range
 from . import map as maps
 from . import segments
-from .kernel import MOST, STORED, blocks_for, launch, typed
+from .kernel import MOST, STORED, WORDS, blocks_for, launch, typed
 
 Array = Any
 BLOCK, BLOCKS, AXES = 256, 4096, 6
-WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 _UNIT = np.dtype(np.int8)  # of strides that count elements
 _WALK = np.dtype(
     [
@@ -76,10 +75,8 @@ def _places(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
 def _written(array: Array, dim: int, index: Array, values: Array) -> Array:
     """`array` with `values`, broadcast to index, where it names places: the last one for each."""
     array, values = segments.side_by_side(array), np.broadcast_to(values, index.shape)
-    out, last = (
-        backends.of(array).empty(array.shape, array.dtype),
-        segments.last(_places(index, dim, array.shape), array.size),
-    )
+    last = segments.last(_places(index, dim, array.shape), array.size)
+    out = backends.of(array).empty(array.shape, array.dtype)
     walk = _walk(values, 0, values.shape, (0,) * values.ndim)
     _run("scatter_along", (WORDS[array.itemsize],), array.size, array, values, last, out, walk)
     return out

@@ -22,6 +22,7 @@ from .usage import Usage
 
 Array = Any  # a CuPy array
 EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
+NO_MEMORY = 2  # cudaErrorMemoryAllocation
 OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
 
 
@@ -93,14 +94,15 @@ class CUDA:
         except MemoryError as error:
             raise self.exhausted(error) from None
 
-    def exhausted(self, error: MemoryError) -> MemoryError:
-        """The error to raise for one of CuPy's: what was asked for, and who holds how much."""
-        if not isinstance(error, self.xp.cuda.memory.OutOfMemoryError):
+    def exhausted(self, error: Exception) -> Exception:
+        """The error to raise for one of CuPy's: of memory, what was asked for, and who holds how much; else itself."""
+        pools = isinstance(error, self.xp.cuda.memory.OutOfMemoryError)
+        if not pools and getattr(error, "status", None) != NO_MEMORY:
             return error
         held: dict[str, int] = {}
         for account in backends.accounts:
             held |= account(f"cuda:{self.index}")
-        return self.usage.exhausted(error, held)
+        return self.usage.exhausted(str(error), held)
 
     def on_one(self, where: str, args: Sequence[Any]) -> Any:
         """The device of the arrays among `args`, to enter. Raises DeviceError where they lie on several."""

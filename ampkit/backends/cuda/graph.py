@@ -72,6 +72,17 @@ class Graph:
         finally:  # what an error cut short goes on, and the next work must come after it
             outside.wait_event(self.stream.record())
 
+    @contextmanager
+    def _in_the_driver(self) -> Iterator[None]:
+        # It takes memory for a graph past every pool.
+        try:
+            yield
+        except Exception as error:
+            found = self.backend.exhausted(error)
+            if found is error:
+                raise
+            raise found from None
+
     def record(self, work: Callable[[], Any], seed: int, call: int) -> Any:
         """Record `work`; what it returns, whose memory the launches will fill."""
         with self.room():
@@ -89,7 +100,8 @@ class Graph:
                     self.stream.end_capture()
                 raise
             else:
-                self._graph = self.stream.end_capture()
+                with self._in_the_driver():
+                    self._graph = self.stream.end_capture()
             finally:
                 self.backend.recording = None
                 if collects:
@@ -102,6 +114,7 @@ class Graph:
         assert self.recording is not None
         with self.room():
             self.recording.begin_at(seed, call)
-            self._graph.launch(self.stream)
+            with self._in_the_driver():
+                self._graph.launch(self.stream)
         for arrays, then in self.recording.later:
             self.backend.later(arrays, then)

@@ -17,11 +17,11 @@ from ...core.dtypes import DType
 from ...core.saved import Saved
 from ...ops import join
 from .kernel import MOST, blocks_for, launch, typed
+from .lookup import WORDS
 
 Array = Any
 PIECES = 16
 BLOCK, BLOCKS = 256, 2048
-WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 _TABLE = np.dtype([(name, np.int64, PIECES) for name in ("from", "start", "length")])
 
 

@@ -43,6 +43,7 @@ C_NAMES: dict[DType, str] = {
     dtypes.bool_: "bool",
 }
 STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
+WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
 MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 

@@ -12,13 +12,12 @@ import numpy as np
 
 from ... import backends
 from ...core.dtypes import DType
-from .kernel import MOST, blocks_for, launch, typed
+from .kernel import MOST, WORDS, blocks_for, launch, typed
 
 Array = Any
 Widths = tuple[tuple[int, int], ...]
 BLOCK, BLOCKS, AXES = 256, 4096, 5
 MODES = {"constant": 0, "reflect": 1, "replicate": 2, "circular": 3}
-WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 _EDGES = np.dtype(
     [("read", np.int64, AXES), *((name, np.int32, AXES) for name in ("size", "wide", "before")), ("mode", np.int32)],
     align=True,

@@ -77,12 +77,12 @@ class Usage:
             self._watch.__enter__()
         self._watch.held, self._watch.most = self._ask("used_bytes", graphs=False), self.used()
 
-    def exhausted(self, error: MemoryError, accounts: dict[str, int]) -> OutOfMemoryError:
-        """The error for one of CuPy's. accounts: bytes that are held, by who holds them."""
+    def exhausted(self, said: str, accounts: dict[str, int]) -> OutOfMemoryError:
+        """The error for one of CuPy's, which `said` so. accounts: bytes that are held, by who holds them."""
         used = self.used()
         parts = {**accounts, "activations and others": max(0, used - sum(accounts.values()))}
         held = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
-        asked = re.search(r"allocating ([\d,]+) bytes", str(error))
+        asked = re.search(r"allocating ([\d,]+) bytes", said)
         needs = f"{size(int(asked[1].replace(',', '')))} more" if asked else "more memory"
         free, whole = self._left(used)
         got = f"{size(free)} free of {size(whole)}; held: {size(used)} ({held})"
