@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.dtypes import bfloat16, float32
 from ...core.version import form
 from .formats import fill
-from .gemm import moved, multiply, packed_product
+from .gemm import multiply
 from .images import channels_last, last
 from .onednn import HostArray, empty, prepared
 from .rooms import zeros
@@ -48,7 +48,7 @@ def _large(c: Conv) -> bool:
 def maps(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray | None:
     """Maps [N, O, H, W] in c.out from images that lie channels-last; None where oneDNN has no fast code."""
     out = channels_last(c.maps, c.out)
-    order = (*range(2, kernels.ndim), 1, 0)
+    order = (0, *range(2, kernels.ndim), 1)
     return out if _times(_patches(last(images), c.windows), kernels, order, last(out), bias, version) else None
 
 
@@ -60,27 +60,23 @@ def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
     if min(min(pad) for pad in pads) < 0:
         return None
     rows = _patches(last(dy), w._replace(pads=pads, size=w.count), backwards=True)
-    order = (*range(2, kernels.ndim), 0, 1)
+    order = (1, *range(2, kernels.ndim), 0)
     return out if _times(rows, kernels, order, last(out), None, version) else None
 
 
 def _times(
     rows: HostArray, kernels: HostArray, order: tuple[int, ...], out: HostArray, bias: HostArray | None, version: Any
 ) -> bool:
-    # rows times kernels, whose axes in `order` are those of a row, then that of `out`; False where no code is fast.
-    home = empty([kernels.shape[i] for i in order], kernels.dtype)
-    matrix, flat = home.reshape(-1, home.shape[-1]), out.reshape(-1, home.shape[-1])
-    packed = packed_product(rows, matrix, flat, bias)
-    if packed is None:
-        return False
-
+    # rows times kernels, whose axes in `order` are that of `out`, then those of a row; False where no code is fast.
+    # Turned around like that kernels move in short steps, and the product packs them as it goes.
     def make() -> HostArray:
+        home = empty([kernels.shape[i] for i in order], kernels.dtype)
         fill(home, kernels.transpose(order))
-        return moved(packed, matrix)
+        return home.reshape(len(home), -1)
 
-    room: HostArray | None = form(version, kernels, ("patches", order, packed.layouts), make)
-    packed.run(rows, make() if room is None else room, flat, *([] if bias is None else [bias]))
-    return True
+    found: HostArray | None = form(version, kernels, ("patches", order), make)
+    matrix = make() if found is None else found
+    return multiply(rows, matrix.T, out.reshape(-1, len(matrix)), bias)
 
 
 def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray | None) -> HostArray | None:
