@@ -166,8 +166,8 @@ def no_units(monkeypatch, computed):
 
 
 def multiplying(monkeypatch, *formats):
-    for module in (gemm, conv, attention):
-        monkeypatch.setattr(module, "multiplies", lambda dtype: dtype in formats)
+    for module, name in ((gemm, "multiplies"), (conv, "convolves"), (attention, "multiplies")):
+        monkeypatch.setattr(module, name, lambda dtype: dtype in formats)
     attention._complete.cache_clear()
     yield
     attention._complete.cache_clear()

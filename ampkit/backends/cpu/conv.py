@@ -1,8 +1,8 @@
 """Bodies of the convolutions: oneDNN's three products, over images and volumes that lie channels-last.
 
 Sequences are images of one row. A transposed convolution is the gradient of a convolution's images run forward; its
-own gradients are the other two products. Where the machine does not multiply a 16-bit format, images and kernels are
-widened and the result is rounded.
+own gradients are the other two products. Where the machine has no units for them in a 16-bit format, images and kernels
+are widened and the result is rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...ops import conv
 from ...ops.windows import Windows, flat, tall
 from .convolution import Conv, convolve, image_gradient, kernel_gradient
 from .device import in_format
-from .dnnl import library, multiplies
+from .dnnl import convolves, library
 from .formats import FORMATS
 from .gemm import column_sums
 from .images import last, turned
@@ -25,7 +25,7 @@ WORTH = 1 << 15  # multiplications; below, NumPy's own code takes as long
 
 
 def _computed(dtype: DType) -> DType:
-    return dtype if multiplies(dtype) else float32
+    return dtype if convolves(dtype) else float32
 
 
 def _conv(

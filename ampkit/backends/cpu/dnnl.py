@@ -148,12 +148,25 @@ def isa() -> str:
     return "" if lib is None else next((name for bits, name in _ISA.items() if lib.isa & bits == bits), hex(lib.isa))
 
 
+_UNITS = {dtypes.float32: 0, dtypes.bfloat16: 0xFEF, dtypes.float16: 0x1EF}  # oneDNN's bits of an instruction set
+_TILES_OF_FLOAT16 = 0x1FEF  # AMX for float16
+
+
 @cache
 def multiplies(dtype: DType) -> bool:
     """Whether products in `dtype`, summed in float32, are no slower here than float32's.
 
     bfloat16's without AMX are slower, with the units of AVX-512 too; float16's with those of AVX-512 are as fast.
     """
+    return _has(_UNITS.get(dtype))
+
+
+@cache
+def convolves(dtype: DType) -> bool:
+    """Whether convolutions in `dtype` are no slower here than float32's: float16's with AVX-512 take twice as long."""
+    return _has(_TILES_OF_FLOAT16 if dtype == dtypes.float16 else _UNITS.get(dtype))
+
+
+def _has(bits: int | None) -> bool:
     lib = library()
-    bits = {dtypes.float32: 0, dtypes.bfloat16: 0xFEF, dtypes.float16: 0x1EF}.get(dtype)
     return lib is not None and bits is not None and lib.isa & bits == bits
