@@ -12,6 +12,7 @@ from ampkit.core.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
+from ampkit.ops.dropout import dropout_
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
 
@@ -80,7 +81,27 @@ def test_other_formats_and_layouts_are_left_to_the_reference(turn, dtype):
         _equal(got, want)
 
 
-def test_whole_channels_are_left_to_the_reference():
+def test_whole_channels_are_dropped_by_the_body():
     y = ops.dropout2d(Tensor(np.ones((8, 64, 20, 20), np.float32), requires_grad=True), 0.5)
-    assert y.node.body is y.node.op.forward.reference
+    assert y.node.body.name == "dropout_cpu"
     assert (y.array.reshape(512, 400).std(1) == 0).all()
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+@pytest.mark.parametrize("shape", [(6, 1, 1, 1), (6, 32, 1, 1), (1, 1, 30, 40)])
+def test_a_mask_for_several_values_drops_what_the_reference_drops(shape, dtype):
+    values, slopes = np.random.default_rng(0).standard_normal((2, 6, 32, 30, 40)).astype(dtype)
+    values[1, 2, 3, 4] = np.nan
+
+    def run():
+        x = Tensor(np.moveaxis(np.ascontiguousarray(np.moveaxis(values, 1, -1)), -1, 1), requires_grad=True)
+        y = dropout_(x, 0.3, 5, 2, shape)
+        return y.node.body.name, y.array, grad(y, x, Tensor(slopes))[0].array
+
+    name, *found = run()
+    assert name == "dropout_cpu"
+    with reference_only():
+        _, *truth = run()
+    for got, want in zip(found, truth, strict=True):
+        np.testing.assert_array_equal(got.astype(float), want.astype(float))

@@ -20,7 +20,6 @@ from ampkit.core.random import keep_mask
 from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.ops.attention import self_attention_by_links
-from ampkit.ops.dropout import dropout_
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, booleans, check_precision, normal
 
 pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
@@ -245,26 +244,6 @@ def test_images_lower_than_depthwise_kernels_are_met_with_their_padding(images, 
     check_precision(case, dtype)
     assert len(seen) == strips
     assert all(w.kernel[0] <= w.size[0] and w.pads == ((0, 0), (0, 0)) for w in seen)
-
-
-@pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
-@pytest.mark.parametrize("shape", [(6, 1, 1, 1), (6, 32, 1, 1), (1, 1, 30, 40)])
-def test_a_mask_for_several_values_drops_what_the_reference_drops(shape, dtype):
-    values, slopes = np.random.default_rng(0).standard_normal((2, 6, 32, 30, 40)).astype(dtype)
-    values[1, 2, 3, 4] = np.nan
-
-    def run():
-        x = Tensor(np.moveaxis(np.ascontiguousarray(np.moveaxis(values, 1, -1)), -1, 1), requires_grad=True)
-        y = dropout_(x, 0.3, 5, 2, shape)
-        return y.node.body.name, y.array, grad(y, x, Tensor(slopes))[0].array
-
-    name, *found = run()
-    assert name == "dropout_cpu"
-    with reference_only():
-        _, *truth = run()
-    for got, want in zip(found, truth, strict=True):
-        np.testing.assert_array_equal(got.astype(float), want.astype(float))
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
