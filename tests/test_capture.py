@@ -366,7 +366,7 @@ def test_memory_that_runs_out_in_a_recording_says_so_and_the_next_call_goes_on(r
     losses = [float(eager.step(*batch)) for batch in given]
     compiled = Training(dropping, ampkit.bfloat16, compiled=True)
     found = [float(compiled.step(*batch)) for batch in given[:3]]
-    for more in (512, 2048, 4096, 6144):  # in its arguments, then further and further into the step
+    for more in (512, 4096):  # in its arguments, then well into the step
         room(more)
         with pytest.raises(ampkit.OutOfMemoryError, match="cuda:0: needs .* more, got .* free of"):
             compiled.step(*given[3])
