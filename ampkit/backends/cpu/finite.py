@@ -16,7 +16,7 @@ _CHANNELS, _WIDTH = 512, 64
 def finite(flat: HostArray) -> bool:
     """Whether all of `flat`, one-dimensional, is; a mean that overflows counts as not finite."""
     images = flat.size // (_CHANNELS * _WIDTH)
-    whole, rest = images * _CHANNELS * _WIDTH, flat
+    rest = flat
     if images:
         call = prepared(("means", images, flat.dtype), lambda: _means(images, flat.dtype))
         if call is not None:
@@ -24,7 +24,7 @@ def finite(flat: HostArray) -> bool:
             call(flat, out)
             if not np.isfinite(out.astype(np.float32)).all():
                 return False
-            rest = flat[whole:]
+            rest = flat[images * _CHANNELS * _WIDTH :]
     return bool(np.isfinite(rest.astype(np.float32)).all())
 
 
