@@ -29,9 +29,10 @@ from ..core.dtypes import FLOATS
 from ..core.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core.nested import tensors_in
 from ..core.node import Node, attach
-from ..core.recording import is_grad_enabled, no_grad
+from ..core.recording import enable_grad, is_grad_enabled, no_grad
 from ..core.replay import Taped
 from ..core.tensor import Tensor
+from ..core.views import move, need_changeable
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -48,6 +49,7 @@ class FunctionCtx:
         self._given: tuple[Any, ...] = ()
         self._held: list[Any] | None = None  # the same, once the call is recorded: (array, version, edge or output)
         self._constant: Sequence[Any] = ()  # the tensors that forward marks, then the places of such outputs
+        self._dirty: tuple[Tensor, ...] = ()
         self._fills = True
         self._serial = 0
         self._node: Node | None = None  # while its backward runs: for good it would be a circle
@@ -72,10 +74,15 @@ class FunctionCtx:
         """Say that these outputs have no gradient; integers and booleans have none anyway."""
         self._constant = (*self._constant, *outputs)
 
-    def mark_dirty(self, *inputs: Tensor) -> NoReturn:
-        """Refused: what the tape has recorded never changes in place."""
-        cure = "return a new tensor: start from x.clone()"
-        raise StateError(f"{self._name}: mark_dirty", "inputs that keep their values", "one changed in place", cure)
+    def mark_dirty(self, *inputs: Tensor) -> None:
+        """Say that forward has changed these inputs in place, and returns them: the outputs are the inputs themselves.
+
+        Raises StateError for an input that must not change in place (see `views.need_changeable`).
+        """
+        for item in inputs:
+            with enable_grad():
+                need_changeable(item)
+        self._dirty = inputs
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether an output that received no gradient gets zeros in backward (so it is at first), or None."""
@@ -153,7 +160,7 @@ class Function:
                 cls.setup_context(ctx, args, out)
         outs = out if isinstance(out, tuple) else (out,)
         node = _recorded(cls, ctx, args, outs) if is_grad_enabled() and any(ctx.needs_input_grad) else None
-        made = [_output(o, node, i) for i, o in enumerate(outs)]
+        made = [_output(o, node, i, ctx._dirty) for i, o in enumerate(outs)]
         return tuple(made) if isinstance(out, tuple) else made[0]
 
 
@@ -180,9 +187,13 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
     return node
 
 
-def _output(out: Any, node: Node | None, index: int) -> Any:
+def _output(out: Any, node: Node | None, index: int, dirty: tuple[Tensor, ...]) -> Any:
     # A Tensor of its own: what forward returned may be an input, or belong to somebody.
     if not isinstance(out, Tensor):
+        return out
+    if any(out is one for one in dirty):
+        if node is not None and out.is_floating_point():
+            move(out, (node, index, out.array.shape, out.array.dtype))
         return out
     made = Tensor(out.array) if node is None or index in node.saved._constant else attach(out.array, node, index)
     made.version = out.version

@@ -7,13 +7,12 @@ cost another frame is written out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import backends
-from . import observe
+from . import dispatch, observe
 from .dtypes import FLOATS, DType, bool_
 from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError, unfit
 from .node import Node
@@ -21,8 +20,9 @@ from .plan import Plan
 from .policy import _stack
 from .quiet import hush, speak
 from .recording import _recording
-from .saved import Saved, widen
+from .saved import Saved
 from .tensor import Tensor, tick
+from .views import link
 
 _NOTHING = Saved()
 _new = object.__new__
@@ -45,14 +45,8 @@ def runner(op: Any) -> Callable[..., Any]:
                 body = signature.pick(primitive, plan.backend, arrays, params)
             if observe.watches:
                 observe.begin(op.name, body.name, arrays[0])
-            if body is not reference:
-                faster = partial(body.run, versions=versions) if body.keeps else body.run
-                out = signature.call_in(faster, arrays, params, plan.out)
-                if out is NotImplemented:
-                    body = reference
-            if body is reference:
-                given = [widen(a, plan.compute) for a in arrays] if plan.widens else arrays
-                out = call(body.run, given, params)
+            compute = plan.compute if plan.widens else None
+            out, body = dispatch.forward(op, body, arrays, params, plan.out, compute, versions)
             saved = _NOTHING
             if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
@@ -76,10 +70,13 @@ def runner(op: Any) -> Callable[..., Any]:
             first = made[0]
         else:
             made = first = _new(Tensor)  # its constructor written out
-            made.array, made.edge, made.version, made.copies, made._grad, made.tag = out, None, [0], None, None, None
-        if view:
-            for one in made if made is not first else (made,):
-                one.version = versions[0]
+            made.array, made.edge, made.version, made.copies = out, None, [0], None
+            made._grad = made.tag = made.views = None
+        if view and made is first:
+            link(inputs[0], made, op, params)
+        elif view:
+            for i, one in enumerate(made):
+                link(inputs[0], one, op, params, i)
         if plan.tapes and _recording.get():
             for name in plan.drops:
                 saved.__dict__.pop(name, None)

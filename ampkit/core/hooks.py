@@ -5,11 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import DTypeError, ShapeError, StateError
 from .scaletag import ScaleTag
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .node import Node
 
 # By order of registration: the output of the node, and what is called with (gradient, scale tag).
 Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
@@ -82,6 +85,13 @@ def retain_grad(tensor: Tensor) -> None:
             owner.accumulate(gradient.array, tag)
 
     _add(tensor, keep, _LAST + id(tensor))
+
+
+def move_retained(tensor: Tensor, before: Node) -> None:
+    """Retain the gradient at the tensor's new place on the tape, if it was asked for at the output of `before`."""
+    key = _LAST + id(tensor)
+    if before.hooks is not None and key in before.hooks and tensor.node is not None:
+        _add(tensor, before.hooks.pop(key)[1], key)
 
 
 def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None = None) -> Handle:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import backends
-from . import forward, observe, policy, replay, second
+from . import dispatch, forward, observe, policy, replay, second
 from .dtypes import DType
 from .errors import ArgumentError, DeviceError, DTypeError, StateError
 from .node import Node
@@ -35,7 +35,7 @@ from .plan import Plan, make_plan
 from .policy import Cast, _stack
 from .primitive import Body, Primitive
 from .saved import Saved as Saved
-from .saved import filled, widen, widen_saved
+from .saved import filled
 from .signature import Signature
 from .tape import Sweep
 from .tensor import Tensor
@@ -116,14 +116,8 @@ class Op:
             body = primitive.pick(backends.of(one).name, dy, saved, needs, **params)
         if observe.watches:
             observe.begin(primitive.name, body.name, one)
-        gradients: Any = NotImplemented
-        if body is not primitive.reference:
-            more = {"versions": node.versions, "homes": sweep.homes(node)} if body.keeps else {}
-            gradients = body.run(dy, saved, needs, **params, **more)
-        if gradients is NotImplemented:
-            if node.plan.compute is not None:
-                dy, saved = widen(dy, node.plan.compute), widen_saved(saved, node.plan.compute)
-            gradients = primitive.reference.run(dy, saved, needs, **params)
+        homes = sweep.homes(node) if body.keeps else ()
+        gradients = dispatch.backward(self, body, dy, saved, needs, params, node.plan.compute, node.versions, homes)
         found = self.each(gradients, node)
         if observe.active:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))

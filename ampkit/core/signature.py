@@ -73,7 +73,7 @@ class Signature:
         scope |= {"_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
-        lines = list(words.lines(self.name, self.given))
+        lines = list(words.lines(self.name, self.given, "_self"))
         if self.variadic:
             body = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
         else:

@@ -19,6 +19,7 @@ from .dtypes import is_float
 from .errors import ArgumentError, DTypeError, ShapeError, StateError
 from .node import Node, alias
 from .recording import set_grad_enabled
+from .replay import Taped
 from .scaletag import ScaleTag, mixed_scales
 from .tensor import Edge, Tensor
 
@@ -69,7 +70,7 @@ class Sweep:
                 raise mixed_scales("backward")
             self._late[leaf] = (gradient if held is None else added(held[0], gradient), tag)
         elif self.wanted is None:
-            leaf.accumulate(gradient, tag)
+            _accumulate(leaf, gradient, tag)
         else:
             place = self.wanted[id(leaf), 0]
             held = self.found.get(place)
@@ -103,7 +104,7 @@ class Sweep:
             found = [gradient]
             hooks.run(hooks.of_leaves[id(leaf)], found, tag)
             if self.wanted is None:
-                leaf.accumulate(found[0], tag)
+                _accumulate(leaf, found[0], tag)
             else:
                 self.found[self.wanted[id(leaf), 0]] = found[0]
         for leaf in self._written:
@@ -131,6 +132,21 @@ class Sweep:
             self.add(source, index, gradient, tag)
 
 
+def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
+    """Add a gradient, taped or not, to what `leaf.grad` holds; a taped one leaves `grad` on the tape."""
+    if not isinstance(gradient, Taped):
+        leaf.accumulate(gradient, tag)
+        return
+    held = leaf._grad
+    total = gradient.tensor if held is None else added(Taped(held), gradient).tensor
+    leaf.accumulate(gradient.tensor.array, tag)
+    assert leaf._grad is not None
+    if total.edge is not None:
+        written = leaf._grad.exposed()  # an optimizer may hold the memory
+        leaf._grad, before = Tensor(written), leaf._grad
+        leaf._grad.version, leaf._grad.tag, leaf._grad.edge = before.version, before.tag, total.edge
+
+
 def _key(edge: Edge | None) -> tuple[int, int]:
     return (0, 0) if edge is None else (id(edge[0]), edge[1])
 
@@ -145,19 +161,18 @@ def backward(
 ) -> None:
     """Add the gradients of `tensors` (times `grad_tensors`, each 1 for a single element) to `.grad` of every leaf.
 
-    retain_graph=True keeps what the nodes saved, so that a second backward can follow. inputs: the only leaves to
-    write. Raises StateError if a tensor is not on the tape or its graph was used, ShapeError for a missing or misfit
-    gradient, ArgumentError for create_graph=True: second derivatives come from `ampkit.grad`. grad_variables is an old
-    name of grad_tensors.
+    retain_graph=True keeps what the nodes saved, so that a second backward can follow. create_graph=True records the
+    gradients, so that `.grad` can be differentiated in its turn, and retains the graph unless told otherwise. inputs:
+    the only leaves to write. grad_variables is an old name of grad_tensors.
+    Raises StateError if a tensor is not on the tape or its graph was used, ShapeError for a missing or misfit gradient.
     """
-    if create_graph:
-        raise ArgumentError("backward", "create_graph=False", "True", "use ampkit.grad(..., create_graph=True)")
     leaves = None if inputs is None else several(inputs)
     if leaves is not None and not all(isinstance(x, Tensor) and x.is_leaf and x.requires_grad for x in leaves):
         raise StateError("backward", "inputs that are leaves and require grad", "one that is not", "use ampkit.grad")
     outs = several(tensors)
     seeds = _seeds("backward", "grad_tensors", outs, grad_variables if grad_tensors is None else grad_tensors)
-    _sweep(outs, seeds, None, taped=False, retain=bool(retain_graph), leaves=leaves)
+    retain = create_graph if retain_graph is None else retain_graph
+    _sweep(outs, seeds, None, taped=bool(create_graph), retain=bool(retain), leaves=leaves)
 
 
 def _backward(
@@ -243,8 +258,6 @@ def several(items: Any) -> tuple[Any, ...]:
 def _sweep(
     outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, taped: bool, retain: bool, leaves: Any = None
 ) -> Sweep:
-    from .replay import Taped
-
     sweep = Sweep(wanted, taped, retain, leaves)
     region, token = policy.enter(None), quiet.hush()
     try:

@@ -23,6 +23,7 @@ from .version import Version
 
 if TYPE_CHECKING:
     from .node import Node
+    from .views import Views
 
 # One clock for recordings and changes in place, so that a backward can tell which of the two came first.
 tick = count(1).__next__
@@ -40,11 +41,12 @@ class Tensor(Readable):
     array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
     are not recorded. version: when its values last changed in place (see `tick`), in a list shared with its views; a
     second entry says that they may change unseen (see `exposed`).
-    copies: its values in other dtypes. tag: for a gradient, the loss scale that it carries.
+    copies: its values in other dtypes. views: who else shares its memory (see core/views.py). tag: for a gradient, the
+    loss scale that it carries.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
 
-    __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "tag", "version")
+    __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "tag", "version", "views")
 
     def __init__(self, array: Array, requires_grad: bool = False):
         try:
@@ -58,6 +60,7 @@ class Tensor(Readable):
         self.copies: dict[DType, tuple[int, Array]] | None = None
         self._grad: Tensor | None = None
         self.tag: ScaleTag | None = None
+        self.views: Views | None = None
         if requires_grad:
             self.requires_grad = True
 
@@ -136,6 +139,8 @@ class Tensor(Readable):
         held = self._grad.array
         if self._grad.tag is not tag:
             self._grad.tag = joined(held, self._grad.tag, tag)
+        if self._grad.edge is not None:
+            self._grad.changed()  # of a backward with create_graph=True: the tape may have saved it
         if held.dtype in LOW:
             held[...] = added(held, gradient.astype(held.dtype, copy=False))  # in float32, rounded once
         else:
@@ -146,6 +151,10 @@ class Tensor(Readable):
 
     def rebind(self, array: Array) -> None:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
+        if self.views is not None:
+            from .views import stand_aside
+
+            stand_aside(self)
         self.array = array
         self.changed()
         self.version = Version(
@@ -157,6 +166,8 @@ class Tensor(Readable):
     def detach(self) -> Tensor:
         """The same memory, off the tape."""
         out = Tensor(self.array)
+        if self.node is not None:
+            self.exposed()  # a change in place must be seen by both
         out.version = self.version
         return out
 
@@ -173,33 +184,6 @@ class Tensor(Readable):
         with quietly():
             self.array[...] = new
         self.changed()
-
-    def need_writable(self) -> None:
-        """Raise StateError for a tensor that the tape needs, as `write_` does."""
-        from .recording import is_grad_enabled
-
-        if not getattr(self.array.flags, "writeable", True):
-            raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
-        if self.node is not None or (self.requires_grad and is_grad_enabled()):
-            what = "the result of a recorded operation" if self.node is not None else "a leaf that requires grad"
-            raise StateError(
-                "in-place change",
-                "a tensor that the tape does not need",
-                what,
-                "write it out of place, or use `with ampkit.no_grad():` on a leaf",
-            )
-
-    def write_(self, values: Array) -> Self:
-        """Overwrite the values in place (what `add_`, `zero_` and the like do); counts as a change.
-
-        Raises StateError for a tensor that the tape needs: only leaves may change, and a leaf that requires grad only
-        within `no_grad`.
-        """
-        self.need_writable()
-        with quietly():
-            self.array[...] = values
-        self.changed()
-        return self
 
     def changed(self) -> None:
         """Note a change of the values: copies in other dtypes are stale, a backward through the old values raises."""

@@ -1,9 +1,9 @@
 """Words: what PyTorch's signatures have beyond the parameters that compute, handled once, in generated source.
 
 Another name of a parameter (`axis` for `dim`) is taken by every op and function that has the parameter. The mark `Word`
-stands on a parameter that PyTorch's callers pass and the function never gets: either it changes no result (`inplace`:
-the answer is new memory all the same), or it is refused in one line unless it is left alone (`sparse`), or it is what
-losses had before `reduction`. `out` is refused everywhere.
+stands on a parameter that PyTorch's callers pass and the function never gets: `inplace` writes the answer into the
+first tensor; others change no result (`layout`), are refused in one line unless they are left alone (`sparse`), or are
+what losses had before `reduction`. `out` is refused everywhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from .errors import ArgumentError
+from .errors import ArgumentError, switch
+from .inplace import change
 
 Word: TypeAlias = Any
 Parameters = Mapping[str, inspect.Parameter]
@@ -77,9 +78,14 @@ def spelled_out(parameters: Parameters) -> list[inspect.Parameter]:
     return found
 
 
-def lines(name: str, given: list[inspect.Parameter]) -> Iterator[str]:
-    """The source that makes of the words what the function takes; its names are those of `scope`."""
+def lines(name: str, given: list[inspect.Parameter], function: str) -> Iterator[str]:
+    """The source that makes of the words what `function` takes; its names are those of `scope`."""
     names = {p.name: p for p in given}
+    if "inplace" in names and not computes(names["inplace"]):
+        first, *others = [p.name for p in given if computes(p)]
+        row = ", ".join([first, *(f"{word}={word}" for word in others)])
+        yield f"    if inplace is not False and _switch({name!r}, 'inplace', inplace):"
+        yield f"        return _change({function}, {row})"
     for word, parameter in OTHER_NAMES.items():
         if word in names and parameter in names and not computes(names[word]):
             yield f"    if {word} is not None: {parameter} = {word}"
@@ -111,7 +117,8 @@ def header(given: list[inspect.Parameter]) -> str:
 def scope(given: list[inspect.Parameter]) -> dict[str, Any]:
     """What the names in `header` and `lines` mean."""
     defaults = {f"_default_{p.name}": p.default for p in given if p.default is not p.empty}
-    return {**defaults, "_refuse": _refuse, "_reduction": reduction_of, "_need": _need, "_missing": MISSING}
+    found = {**defaults, "_refuse": _refuse, "_reduction": reduction_of, "_need": _need, "_missing": MISSING}
+    return {**found, "_change": change, "_switch": switch}
 
 
 def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +134,7 @@ def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
             row.append(f"**{p.name}")
         elif computes(p):
             row.append(f"{p.name}={p.name}" if by_name else p.name)
-    body = "\n".join([*lines(name, given), f"    return _function({', '.join(row)})"])
+    body = "\n".join([*lines(name, given, "_function"), f"    return _function({', '.join(row)})"])
     space: dict[str, Any] = {**scope(given), "_function": function}
     exec(f"def {name}({header(given)}):\n{body}", space)
     made: Callable[..., Any] = space[name]

@@ -1,6 +1,6 @@
 """Activations: modules over the functions of `ops`, input [...] -> [...].
 
-inplace is accepted for PyTorch's sake: the output is new memory either way.
+inplace=True writes the output into the input.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class ReLU(_Inplace):
     """max(0, x)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.relu(input)
+        return ops.relu(input, inplace=self.inplace)
 
 
 class SiLU(_Inplace):
     """x sigmoid(x). Elfwing, Uchibe, Doya 2017, arXiv:1702.03118."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.silu(input)
+        return ops.silu(input, inplace=self.inplace)
 
 
 class Mish(_Inplace):
     """x tanh(softplus(x)). Misra 2019, arXiv:1908.08681."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.mish(input)
+        return ops.mish(input, inplace=self.inplace)
 
 
 class LeakyReLU(_Inplace):
@@ -49,7 +49,7 @@ class LeakyReLU(_Inplace):
         self.negative_slope = negative_slope
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.leaky_relu(input, self.negative_slope)
+        return ops.leaky_relu(input, self.negative_slope, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"negative_slope={self.negative_slope}"
@@ -63,7 +63,7 @@ class ELU(_Inplace):
         self.alpha = alpha
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.elu(input, self.alpha)
+        return ops.elu(input, self.alpha, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}"

@@ -11,7 +11,7 @@ from .module import Module
 class Dropout(Module):
     """While training, zero each element with probability p and multiply the rest by 1/(1-p); otherwise the identity.
 
-    input [...] -> [...]. inplace is accepted for PyTorch's sake: the output is new memory either way.
+    input [...] -> [...]. inplace=True writes the output into the input.
     Srivastava et al. 2014, JMLR 15, 1929-1958.
     """
 
@@ -20,7 +20,7 @@ class Dropout(Module):
         self.p, self.inplace = probability(type(self).__name__, p), inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout(input, self.p, self.training)
+        return ops.dropout(input, self.p, self.training, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
@@ -30,21 +30,21 @@ class Dropout1d(Dropout):
     """`Dropout` of whole channels: input [N, C, L] or [C, L] -> the same. Tompson et al. 2014, arXiv:1411.4280."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout1d(input, self.p, self.training)
+        return ops.dropout1d(input, self.p, self.training, inplace=self.inplace)
 
 
 class Dropout2d(Dropout):
     """`Dropout` of whole channels: input [N, C, H, W] or [C, H, W] -> the same; see Dropout1d."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout2d(input, self.p, self.training)
+        return ops.dropout2d(input, self.p, self.training, inplace=self.inplace)
 
 
 class Dropout3d(Dropout):
     """`Dropout` of whole channels: input [N, C, D, H, W] or [C, D, H, W] -> the same; see Dropout1d."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout3d(input, self.p, self.training)
+        return ops.dropout3d(input, self.p, self.training, inplace=self.inplace)
 
 
 class AlphaDropout(Dropout):
@@ -54,11 +54,11 @@ class AlphaDropout(Dropout):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.alpha_dropout(input, self.p, self.training)
+        return ops.alpha_dropout(input, self.p, self.training, inplace=self.inplace)
 
 
 class FeatureAlphaDropout(Dropout):
     """`AlphaDropout` of whole channels: input [N, C, ...] -> the same."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.feature_alpha_dropout(input, self.p, self.training)
+        return ops.feature_alpha_dropout(input, self.p, self.training, inplace=self.inplace)

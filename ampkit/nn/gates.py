@@ -1,6 +1,6 @@
 """More activations, input [...] -> [...] unless said otherwise; see `ops` for what each computes.
 
-inplace is accepted for PyTorch's sake: the output is new memory either way.
+inplace=True writes the output into the input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ReLU6(_Inplace):
     """min(max(0, x), 6)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.relu6(input)
+        return ops.relu6(input, inplace=self.inplace)
 
 
 class Hardtanh(_Inplace):
@@ -33,7 +33,7 @@ class Hardtanh(_Inplace):
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.hardtanh(input, self.min_val, self.max_val)
+        return ops.hardtanh(input, self.min_val, self.max_val, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"
@@ -43,21 +43,21 @@ class Hardsigmoid(_Inplace):
     """(x + 3) / 6 held between 0 and 1."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.hardsigmoid(input)
+        return ops.hardsigmoid(input, inplace=self.inplace)
 
 
 class Hardswish(_Inplace):
     """x hardsigmoid(x). Howard et al. 2019, arXiv:1905.02244."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.hardswish(input)
+        return ops.hardswish(input, inplace=self.inplace)
 
 
 class SELU(_Inplace):
     """The self-normalizing ELU. Klambauer et al. 2017, arXiv:1706.02515."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.selu(input)
+        return ops.selu(input, inplace=self.inplace)
 
 
 class CELU(_Inplace):
@@ -68,7 +68,7 @@ class CELU(_Inplace):
         self.alpha = alpha
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.celu(input, self.alpha)
+        return ops.celu(input, self.alpha, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}"
@@ -82,7 +82,7 @@ class Threshold(_Inplace):
         self.threshold, self.value = threshold, value
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.threshold(input, self.threshold, self.value)
+        return ops.threshold(input, self.threshold, self.value, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"threshold={self.threshold}, value={self.value}"
@@ -101,7 +101,7 @@ class RReLU(_Inplace):
         self.lower, self.upper = lower, upper
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.rrelu(input, self.lower, self.upper, self.training)
+        return ops.rrelu(input, self.lower, self.upper, self.training, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         return f"lower={self.lower}, upper={self.upper}"

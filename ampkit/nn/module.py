@@ -256,20 +256,30 @@ class Module(Tree):
 
     def state_dict(
         self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
-    ) -> OrderedDict[str, Tensor]:
+    ) -> OrderedDict[str, Any]:
         """Every Parameter and persistent buffer by its dotted name; the tensors share the module's memory.
 
-        keep_vars=True gives the Parameters themselves, otherwise tensors off the tape.
+        keep_vars=True gives the Parameters themselves, otherwise tensors off the tape. What a part's `get_extra_state`
+        returns is there as `_extra_state` behind its tensors.
         """
         found = OrderedDict() if destination is None else destination
-        for name, tensor in state.named(self, prefix):
-            found[name] = tensor if keep_vars else tensor.detach()
+        for name, value in state.entries(self, prefix):
+            found[name] = value.detach() if isinstance(value, Tensor) and not keep_vars else value
         return found
+
+    def get_extra_state(self) -> Any:
+        """State that is no tensor, for `state_dict`; a subclass that has some defines this and `set_extra_state`."""
+        raise StateError(type(self).__name__, "a method `get_extra_state`", "a class without one")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take what `get_extra_state` returned, from `load_state_dict`; subclasses define it."""
+        raise StateError(type(self).__name__, "a method `set_extra_state`", "a class without one")
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> state.Keys:
         """Copy the values of `state_dict` in, cast to this module's dtypes; returns (missing_keys, unexpected_keys).
 
-        A name that is missing is no loss if its tensor is tied to one that is there. assign=True, with which PyTorch
+        A name that is missing is no loss if its tensor is tied to one that is there. A part's `_extra_state` goes to
+        its `set_extra_state`, once all tensors are in. assign=True, with which PyTorch
         takes the tensors over, needs the dtypes to be the module's: the values are copied all the same.
         Raises StateError, with nothing changed, that lists every missing and unexpected key (unless strict=False) and
         every misshapen one; DTypeError for values that are no arrays of numbers, and with assign for another dtype.

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .module import Module
 
 
+EXTRA = "_extra_state"  # what a module's state is called that is no tensor, as in PyTorch
+
+
 class Keys(NamedTuple):
     """What `load_state_dict` did not match: names the module has alone, and names the state has alone."""
 
@@ -31,11 +34,33 @@ def named(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
     Raises StateError if a lazy layer has seen no batch yet.
     """
+    for lead, part in _parts(module, prefix):
+        yield from _tensors(part, lead)
+
+
+def entries(module: Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`named`, and behind the tensors of each part that defines `get_extra_state` what that returns."""
+    for lead, part in _parts(module, prefix):
+        yield from _tensors(part, lead)
+        if _defines(part, "get_extra_state"):
+            yield lead + EXTRA, part.get_extra_state()
+
+
+def _parts(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
     module.need_sizes("state_dict")
     for path, part in module.named_modules(remove_duplicate=False):
-        lead = f"{prefix}{path}." if path else prefix
-        saved = {**part._parameters, **{k: v for k, v in part._buffers.items() if k not in part._unsaved}}
-        yield from ((lead + name, tensor) for name, tensor in saved.items() if tensor is not None)
+        yield (f"{prefix}{path}." if path else prefix), part
+
+
+def _tensors(part: Module, lead: str) -> Iterator[tuple[str, Tensor]]:
+    saved = {**part._parameters, **{k: v for k, v in part._buffers.items() if k not in part._unsaved}}
+    return ((lead + name, tensor) for name, tensor in saved.items() if tensor is not None)
+
+
+def _defines(part: Module, method: str) -> bool:
+    from .module import Module
+
+    return getattr(type(part), method) is not getattr(Module, method)
 
 
 def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> Keys:
@@ -44,9 +69,11 @@ def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -
     if not isinstance(given, Mapping):
         raise DTypeError(where, "a dict of tensors by name", f"a {type(given).__name__}")
     own, given = dict(named(module)), _renamed(module, given)
+    extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
     present = {id(tensor) for name, tensor in own.items() if name in given}
     missing = [name for name, tensor in own.items() if id(tensor) not in present]
-    unexpected = [name for name in given if name not in own]
+    missing += [name for name in extra if name not in given]
+    unexpected = [name for name in given if name not in own and name not in extra]
     values = {name: _values(where, name, given[name]) for name in own if name in given}
     misfits = [(n, tuple(own[n].shape), tuple(v.shape)) for n, v in values.items() if v.shape != own[n].array.shape]
     if misfits or (strict and (missing or unexpected)):
@@ -57,6 +84,9 @@ def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -
             raise DTypeError(f"{where} with assign", f"{own[name].dtype.name} as {name!r}", value.dtype.name, cure)
     for name, value in values.items():
         own[name].data = _near(value, own[name].array)
+    for name, part in extra.items():
+        if name in given:
+            part.set_extra_state(given[name])
     return Keys(missing, unexpected)
 
 

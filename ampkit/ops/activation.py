@@ -1,6 +1,6 @@
 """Activations: what stands between linear layers, element by element.
 
-`inplace` is taken for PyTorch's sake: the answer is new memory all the same, and input keeps its values.
+`inplace=True` writes the answer into input.
 """
 
 from __future__ import annotations

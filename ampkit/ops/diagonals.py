@@ -6,32 +6,48 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
 from ..core import dtypes
 from ..core.errors import RangeError, ShapeError
+from ..core.op import Array, Saved, op
+from ..core.policy import Cast
+from ..core.replay import apply
 from ..core.tensor import Tensor
 from ..core.words import Word
 from .axes import axis
 from .create import tensor
-from .index import getitem, put_item
+from .index import put_item
 from .reduce import sum
 from .shape import movedim
 
 __all__ = ["diag", "diag_embed", "diagonal", "trace", "tril_indices", "triu_indices"]
 
 
+@op(cast=Cast.KEEP, moves=True, view=True)
+def diagonal_(input: Array, offset, dim1, dim2):
+    """The elements [i, i + offset] of dim1 and dim2, as a last axis."""
+    out = np.diagonal(input, offset, dim1, dim2)
+    if isinstance(out, np.ndarray):  # NumPy's is read-only for reasons of its own past
+        out.flags.writeable = input.flags.writeable
+    return out, Saved(shape=input.shape)
+
+
+@diagonal_.backward
+def diagonal_backward(dy, saved, needs, offset, dim1, dim2):
+    rest = [n for i, n in enumerate(saved.shape) if i not in (dim1, dim2)]
+    rows, columns = saved.shape[dim1], saved.shape[dim2]
+    moved = apply(put_item, np.moveaxis(dy, -1, 0), _places(rows, columns, offset), (rows, columns, *rest))
+    return np.moveaxis(moved, (0, 1), (dim1, dim2))
+
+
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The elements [i, i + offset] of dim1 and dim2, as a last axis. A copy.
+    """The elements [i, i + offset] of dim1 and dim2, as a last axis; shares memory.
 
     Raises ShapeError for fewer than two axes and for dim1 = dim2, RangeError for an axis that is not there.
     """
     if input.ndim < 2 or axis("diagonal", dim1, input.ndim) == axis("diagonal", dim2, input.ndim):
         got = f"shape {tuple(input.shape)}, dim1={dim1}, dim2={dim2}"
         raise ShapeError("diagonal", "two different axes", got)
-    moved = movedim(input, (dim1, dim2), (0, 1))
-    rows, columns = _places(moved.shape[0], moved.shape[1], offset)
-    there = backends.of(input.array).constant
-    return movedim(getitem(moved, (Tensor(there(rows)), Tensor(there(columns)))), 0, -1)
+    return diagonal_(input, offset, axis("diagonal", dim1, input.ndim), axis("diagonal", dim2, input.ndim))  # type: ignore[no-any-return]
 
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:

@@ -19,7 +19,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word 
     """Zero each element with probability `p`, and multiply the others by 1 / (1 - p).
 
     input [...] -> [...]; the input itself if not `training`. A draw of the default stream decides, with `p` rounded to
-    a multiple of 2^-16. `inplace` is taken for PyTorch's sake: the answer is new memory all the same.
+    a multiple of 2^-16. `inplace=True` writes the answer into input.
     Raises ArgumentError for a probability outside [0, 1].
     Srivastava et al. 2014, JMLR 15.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import compose
+from ..core import dispatch
 from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -80,9 +80,9 @@ def chained(
     input: Any, weight: Any, bias: Any, weight2: Any, bias2: Any, approximate: str, *, dtype: Any, versions: Any
 ) -> Any:
     """A body of linear_gelu_linear; it also saves what lies between."""
-    before = compose.forward(linear, input, weight, bias, dtype=dtype, versions=versions[:3])
-    hidden = compose.forward(gelu, before, approximate, dtype=dtype)
-    out = compose.forward(linear, hidden, weight2, bias2, dtype=dtype, versions=(None, *versions[3:]))
+    before = dispatch.forward_in(linear, (input, weight, bias), dtype=dtype, versions=versions[:3])
+    hidden = dispatch.forward_in(gelu, (before,), approximate, dtype=dtype)
+    out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype, versions=(None, *versions[3:]))
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
@@ -96,14 +96,14 @@ def chained_backward(dy: Any, saved: Saved, needs: Any, approximate: str, versio
     kept, kind = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
     wanted = kind if any(needs[:3]) else None, *needs[3:]
     given = (None, *versions[3:]), (None, *homes[3:])
-    slope, *second = compose.backward(linear, dy, kept, wanted, *given)
+    slope, *second = dispatch.backward_in(linear, dy, kept, wanted, *given)
     if slope is None:
         return None, None, None, *second
-    (slope,) = compose.backward(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
+    (slope,) = dispatch.backward_in(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
     return *first_backward(slope, saved, needs, versions, homes), *second
 
 
 def first_backward(slope: Any, saved: Saved, needs: Any, versions: Any, homes: Any) -> tuple[Any, ...]:
     """The gradients of input, weight and bias, given that of what gelu was given."""
     kept = Saved(input=saved.input, weight=saved.weight)
-    return compose.backward(linear, slope, kept, needs[:3], versions[:3], homes[:3])
+    return dispatch.backward_in(linear, slope, kept, needs[:3], versions[:3], homes[:3])

@@ -1,6 +1,6 @@
 """More activations: piecewise lines, shrinkage, and those with a parameter of their own.
 
-`inplace` is taken for PyTorch's sake: the answer is new memory all the same, and input keeps its values.
+`inplace=True` writes the answer into input.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Changes in place: `add_`, `zero_`, `x[i] = v`, `x += y`. They write through `Tensor.write_`, which counts the change
-and refuses a tensor that the tape needs.
-"""
+"""Changes in place: `add_`, `zero_`, `x[i] = v`, `x += y`; see core/inplace.py for what the tape makes of them."""
 
 from __future__ import annotations
 
@@ -10,107 +8,80 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes, random
-from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
+from ..core.errors import ArgumentError, RangeError, ShapeError, StateError
+from ..core.inplace import change, is_recorded, need_float, take, write
 from ..core.quiet import quietly
-from ..core.recording import is_grad_enabled, no_grad
+from ..core.recording import enable_grad
 from ..core.scaletag import ZEROED
 from ..core.tensor import Tensor
+from ..core.views import become_view, need_changeable
 from .assign import assign
-from .index import in_turn, part_of
+from .convert import to
+from .create import tensor
+from .index import in_turn, part_of, view_item
+from .put import index_put_
+from .shape import broadcast_to, reshape
 
 __all__: list[str] = []
 
 
 def changes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`function(self, ...)` as a method that writes its answer into self, in self's dtype.
+    """`function(self, ...)` as a method that writes its answer into self: see `core.inplace.change`."""
 
-    Raises StateError where the change would be lost to the tape, DTypeError for floats into integers, ShapeError if the
-    answer is larger than self.
-    """
+    def changed(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return change(function, self, *args, **kwargs)
 
-    def change(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in (*args, *kwargs.values())):
-            cure = "write it out of place, or use .detach()"
-            raise StateError(f"{function.__name__}_", "operands that require no grad", "one that does", cure)
-        self.need_writable()
-        with no_grad():
-            made = function(self, *args, **kwargs)
-        return write(self, made)
-
-    change.__name__ = f"{function.__name__}_"
-    change.__doc__ = f"`{function.__name__}` in place."
-    return change
+    changed.__name__ = f"{function.__name__}_"
+    changed.__doc__ = f"`{function.__name__}` in place."
+    return changed
 
 
 def turns(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function(self, ...)`, which gives another view of self, as a method that makes self that view: `unsqueeze_`.
 
-    Raises StateError for a tensor that requires grad.
+    Raises StateError for a leaf that requires grad.
     """
 
-    def change(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self.requires_grad:
+    def turn(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.requires_grad and self.is_leaf:
             cure = f"use what x.{function.__name__}(...) returns"
-            raise StateError(f"{function.__name__}_", "a tensor that requires no grad", "one that does", cure)
-        self.array, self.copies = function(self, *args, **kwargs).array, None
+            raise StateError(f"{function.__name__}_", "a tensor that is no leaf, or requires no grad", "one", cure)
+        with enable_grad():
+            become_view(self, function(self, *args, **kwargs))
         return self
 
-    change.__name__ = f"{function.__name__}_"
-    change.__doc__ = f"`{function.__name__}` in place: the tensor itself has other axes from now on."
-    return change
-
-
-def write(self: Tensor, values: Tensor) -> Tensor:
-    """Overwrite self with `values`, rounded to self's dtype. Raises DTypeError, ShapeError, StateError."""
-    if dtypes.is_float(values.dtype):
-        _need_float(self)
-    if values.shape != self.shape:
-        raise ShapeError("in-place change", f"an answer of shape {tuple(self.shape)}", f"{tuple(values.shape)}")
-    return self.write_(values.array)
-
-
-def _need_float(self: Tensor) -> None:
-    if not dtypes.is_float(self.dtype):
-        raise DTypeError("in-place change", f"whole numbers, for {self.dtype.name}", "floats", "cast first: x.float()")
-
-
-def augments(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`x += y` and the like: in place where nothing is recorded, else a new tensor on the tape.
-
-    A leaf that requires grad is refused outside of no_grad, as by `add_`.
-    """
-    in_place = changes(function)
-
-    def augment(self: Tensor, other: Any) -> Tensor:
-        recorded = self.node is not None or (isinstance(other, Tensor) and other.requires_grad)
-        if recorded and is_grad_enabled() and not (self.requires_grad and self.is_leaf):
-            return function(self, other)
-        return in_place(self, other) if self.node is None else function(self, other)
-
-    return augment
+    turn.__name__ = f"{function.__name__}_"
+    turn.__doc__ = f"`{function.__name__}` in place: the tensor itself has other axes from now on."
+    return turn
 
 
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """Overwrite with the values of src, broadcast and rounded to self's dtype; non_blocking changes nothing."""
-    return self.write_(_fitting("copy_", self.shape, src.to(self.device).array))  # type: ignore[attr-defined]
+    return _write_tensor("copy_", self, src.to(self.device))  # type: ignore[attr-defined]
 
 
-def _fitting(where: str, shape: tuple[int, ...], values: Any) -> Any:
+def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
+    need_changeable(self)
+    lead = values.ndim - self.ndim
+    if lead > 0 and values.shape[:lead] == (1,) * lead:  # which an assignment lets pass
+        values = reshape(values, values.shape[lead:])
     try:
-        return np.broadcast_to(values, shape)
-    except ValueError:
-        needs = f"values that broadcast to {tuple(shape)}"
-        raise ShapeError(where, needs, f"shape {tuple(np.shape(values))}") from None
+        values = broadcast_to(values, tuple(self.shape))
+    except ShapeError:
+        raise ShapeError(
+            where, f"values that broadcast to {tuple(self.shape)}", f"shape {tuple(values.shape)}"
+        ) from None
+    return take(self, to(values, dtype=self.dtype)) if is_recorded(self, values) else write(self, values.array)
 
 
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Overwrite every element with a number."""
-    return self.write_(value.item() if isinstance(value, Tensor) else value)
+    return write(self, value.item() if isinstance(value, Tensor) else value)
 
 
 def zero_(self: Tensor) -> Tensor:
     """Overwrite every element with 0; as a gradient it is then of no scale."""
-    self.write_(0)
+    write(self, 0)
     self.tag = ZEROED
     return self
 
@@ -191,7 +162,7 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
         raise ShapeError("fill_diagonal_", "at least two axes", f"shape {tuple(self.shape)}")
     values = self.array.copy()
     np.fill_diagonal(values, fill_value, wrap)
-    return self.write_(values)
+    return write(self, values)
 
 
 def _float(self: Tensor) -> Any:
@@ -200,35 +171,53 @@ def _float(self: Tensor) -> Any:
 
 def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], generator: random.Stream | None) -> Tensor:
     values = draw(random.generator(*(generator or random.default).take()))
-    from .create import tensor
-
-    return self.write_(tensor(values, self.dtype, self.device).array)
+    return write(self, tensor(values, self.dtype, self.device).array)
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
     """self[index] = value, in place: a number or a tensor that broadcasts to what index names.
 
-    Of several for one place the last stays. Raises StateError for a tensor that the tape needs or a value that requires
-    grad, RangeError, ShapeError.
+    Of several for one place the last stays. Raises StateError for a tensor that must not change (see
+    `views.need_changeable`), RangeError, ShapeError, DTypeError for floats into integers.
     """
-    if isinstance(value, Tensor):
-        if value.requires_grad and is_grad_enabled():
-            cure = "build it out of place (where, scatter, cat), or use .detach()"
-            raise StateError("x[index] = value", "a value that requires no grad", "one that does", cure)
-        value = value.array
-    if dtypes.is_float(getattr(value, "dtype", dtypes.float32 if isinstance(value, float) else self.dtype)):
-        _need_float(self)
+    held = getattr(value, "array", value)
+    if dtypes.is_float(getattr(held, "dtype", dtypes.float32 if isinstance(held, float) else self.dtype)):
+        need_float(self)
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
-    self.need_writable()
+    need_changeable(self)
     try:
-        target = self.array
-        if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
-            first, parts = in_turn(parts)
-            target = target if first is None else target[first]
-        with quietly():
-            assign(target, parts, value)
+        if is_recorded(self, value):
+            _set_recorded(self, parts, value)
+        else:
+            _set(self, parts, held)
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:
         raise ShapeError("x[index] = value", "a value that broadcasts to the place", str(error)) from None
+
+
+def _set(self: Tensor, parts: Any, value: Any) -> None:
+    target = self.array
+    if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
+        first, parts = in_turn(parts)
+        target = target if first is None else target[first]
+    with quietly():
+        assign(target, parts, value)
     self.changed()
+
+
+def _set_recorded(self: Tensor, parts: Any, value: Any) -> None:
+    """`_set` on the tape: the places are a view of self, which is overwritten; those of arrays, a part of one."""
+    arrays = any(hasattr(part, "dtype") for part in (parts if type(parts) is tuple else (parts,)))
+    first = parts
+    if arrays:
+        first, parts = in_turn(parts) if type(parts) is tuple else (None, parts)
+    view = self if first is None else view_item(self, first)
+    if arrays:
+        copied = tuple([p.copy() if hasattr(p, "dtype") else p for p in (parts if type(parts) is tuple else (parts,))])
+        values = value if isinstance(value, Tensor) else tensor(value, self.dtype, self.device)
+        change(index_put_, view, values, copied, False)
+    elif isinstance(value, Tensor):
+        _write_tensor("x[index] = value", view, value)
+    else:
+        write(view, value)

@@ -137,7 +137,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 def unbind_(input: Array, dim):
     """The slices of input along `dim`."""
     before = (slice(None),) * dim
-    return tuple([input[(*before, i)] for i in range(input.shape[dim])]), Saved()
+    return tuple([input[(*before, i, ...)] for i in range(input.shape[dim])]), Saved()
 
 
 @unbind_.backward

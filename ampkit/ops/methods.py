@@ -90,7 +90,7 @@ def bind(functions: dict[str, Any]) -> None:
         _set(f"__{name}__", _binary(function))
         _set(f"__r{name}__", _swapped(function))
         if target != "matmul":
-            _set(f"__i{name}__", inplace.augments(function))
+            _set(f"__i{name}__", inplace.changes(function))
     for name in COMPARISONS:
         _set(f"__{name}__", _compared(functions[name]))
     for name in IN_PLACE:

@@ -81,7 +81,7 @@ def rrelu(
 ) -> Tensor:
     """x above 0, else a slope times x: drawn for each element from [lower, upper) in training, else their mean.
 
-    input [...] -> [...]. `inplace` is taken for PyTorch's sake: the answer is new memory all the same.
+    input [...] -> [...]. `inplace=True` writes the answer into input.
     Raises ArgumentError unless lower <= upper, DTypeError for integers.
     Xu, Wang, Chen, Li 2015, arXiv:1505.00853, sec. 2.4.
     """

@@ -234,8 +234,6 @@ def test_what_a_function_cannot_do_is_refused():
     x = leaf(1.0)
     with pytest.raises(DTypeError, match="save_for_backward: needs Tensors or None, got a int at 1"):
         one(lambda ctx, x: ctx.save_for_backward(x, 3), None).apply(x)
-    with pytest.raises(StateError, match="One: mark_dirty: needs inputs that keep their values"):
-        one(lambda ctx, x: ctx.mark_dirty(x), None).apply(x)
     for wrong in ([x], {"x": x}, np.ones(1), (x, [x])):
         with pytest.raises(DTypeError, match="One.forward: needs a Tensor or a tuple of them, got a"):
             one(lambda ctx, x, wrong=wrong: wrong, None).apply(x)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import operator
 import time
 import types
 import warnings
@@ -111,6 +110,8 @@ class ndarray:
             return function(*_opened(args), **_opened(kwargs))
         out = kwargs.get("out")
         found = _done(function, args, kwargs, out is not None or name in _CHANGING)
+        if name == "diagonal":  # NumPy's alone is read-only
+            found._held.flags.writeable = True
         if name in _WIDENING and _is_bfloat16(found):
             found = found.astype(np.float32)
         return found if out is None else out
@@ -181,7 +182,7 @@ class ndarray:
 
     def __getitem__(self, index):
         _count_masks(index)
-        return _done(operator.getitem, (self, index), {}, False)
+        return _done(_item, (self, index), {}, False)
 
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
@@ -373,6 +374,13 @@ def _done(function, args, kwargs, changes):
     for place, made in enumerate(_flat(found)):
         if not any(np.may_share_memory(made, given) for given in inputs):
             perform(lambda made=made, place=place: np.copyto(made, _again(function, args, kwargs, place)))
+    return found
+
+
+def _item(array, index):
+    found = array[index]
+    if isinstance(found, np.generic):  # one element is a view in CuPy
+        found = array[(*index, ...) if isinstance(index, tuple) else (index, ...)]
     return found
 
 

@@ -122,3 +122,31 @@ def test_values_that_are_no_tensors_are_refused_by_name():
         Linear(1, 1).load_state_dict({"weight": "x", "bias": [1.0]})
     with pytest.raises(DTypeError, match="a dict of tensors by name, got a Parameter"):
         Linear(1, 1).load_state_dict(Parameter(np.ones(1)))
+
+
+class Counting(Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter(np.ones(1, np.float32))
+        self.seen = 0
+
+    def get_extra_state(self):
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state):
+        self.seen = state["seen"]
+
+
+def test_extra_state_is_saved_and_loaded_under_pytorchs_name():
+    model, other = Sequential(Counting(), Linear(1, 1)), Sequential(Counting(), Linear(1, 1))
+    model[0].seen = 7
+    state = model.state_dict()
+    assert list(state) == ["0.weight", "0._extra_state", "1.weight", "1.bias"]
+    assert other.load_state_dict(state) == ([], [])
+    assert other[0].seen == 7
+    del state["0._extra_state"]
+    assert other.load_state_dict(state, strict=False).missing_keys == ["0._extra_state"]
+    with pytest.raises(StateError, match="missing: 0._extra_state"):
+        other.load_state_dict(state)
+    with pytest.raises(StateError, match="unexpected: _extra_state"):
+        Linear(1, 1).load_state_dict({**Linear(1, 1).state_dict(), "_extra_state": 1})

@@ -86,7 +86,7 @@ def test_a_tensor_off_the_tape_gets_other_axes_in_place():
     assert x.swapdims_(0, 1).shape == (3, 4, 2)
     x.zero_()
     assert view.sum().item() == 0  # the memory is the same
-    with pytest.raises(StateError, match=r"unsqueeze_: needs a tensor that requires no grad.*\nhelp: use what x.uns"):
+    with pytest.raises(StateError, match=r"unsqueeze_: needs a tensor that is no leaf.*\nhelp: use what x.unsqueeze"):
         ops.ones(2, requires_grad=True).unsqueeze_(0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import backends
-from ...core import compose
+from ...core import dispatch
 from ...core.dtypes import LOW, DType
 from ...core.saved import Saved
 from ...ops.fused import chained, chained_backward, first_backward, is_chained, linear_gelu_linear
@@ -34,7 +34,7 @@ def linear_gelu_linear_cuda(
     before, hidden = (room(shape, dtype) for _ in range(2)) if known else (None, None)
     if not known or not with_gelu(folded(input), weight.T, folded(hidden), bias, folded(before)):
         return chained(input, weight, bias, weight2, bias2, approximate, dtype=dtype, versions=versions)
-    out = compose.forward(linear, hidden, weight2, bias2, dtype=dtype)
+    out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype)
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
@@ -48,5 +48,5 @@ def linear_gelu_linear_backward_cuda(
     if not known or not with_gelu_slope(folded(dy), saved.weight2, folded(slope), folded(before)):
         return chained_backward(dy, saved, needs, approximate, *given)
     kept = Saved(input=saved.hidden, weight=saved.weight2)
-    _, *second = compose.backward(linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *homes[3:]))
+    _, *second = dispatch.backward_in(linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *homes[3:]))
     return *first_backward(slope, saved, needs, *given), *second

@@ -1,0 +1,84 @@
+"""Dispatch: run an op, or its backward, on plain arrays: the kernel that is selected, or else the reference.
+
+A kernel sees arrays as they are stored. The reference sees them widened to the accumulator dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from .. import backends
+from .dtypes import DType, accumulator
+from .primitive import Body
+from .saved import Saved, widen, widen_saved
+
+
+def forward(
+    op: Any, body: Body, arrays: Sequence[Any], params: Any, dtype: DType, compute: DType | None, versions: Any
+) -> tuple[Any, Body]:
+    """What the selected `body` of `op` returns for bound arguments, and the one that ran: it may decline.
+
+    dtype: of the answer, for a kernel. compute: what the reference sees its arrays in; None for as they are.
+    """
+    primitive, signature = op.forward, op.signature
+
+    def kernel(body: Body) -> Any:
+        run = partial(body.run, versions=versions) if body.keeps else body.run
+        return signature.call_in(run, arrays, params, dtype)
+
+    def reference() -> Any:
+        wide = arrays if compute is None else [widen(a, compute) for a in arrays]
+        return signature.call(primitive.reference.run, wide, params)
+
+    return primitive.attempt(body, kernel, reference)  # type: ignore[no-any-return]
+
+
+def backward(
+    op: Any,
+    body: Body,
+    dy: Any,
+    saved: Saved,
+    needs: Any,
+    params: dict[str, Any],
+    compute: DType | None,
+    versions: Any = (),
+    homes: Any = (),
+) -> Any:
+    """The gradients that the selected `body` of `op`'s backward returns, or the reference, if it declines.
+
+    homes: per input, memory that the gradient may be left in, or None (see `tape.Sweep.homes`).
+    """
+    primitive = op.backward_primitive
+
+    def kernel(body: Body) -> Any:
+        more = {"versions": versions, "homes": homes} if body.keeps else {}
+        return body.run(dy, saved, needs, **params, **more)
+
+    def reference() -> Any:
+        if compute is None:
+            return primitive.reference.run(dy, saved, needs, **params)
+        return primitive.reference.run(widen(dy, compute), widen_saved(saved, compute), needs, **params)
+
+    return primitive.attempt(body, kernel, reference)[0]
+
+
+# Ops inside a kernel of another op: not recorded, and in the dtype that is asked for.
+
+
+def forward_in(op: Any, arrays: Sequence[Any], *params: Any, dtype: DType, versions: Any = ()) -> Any:
+    """What `op` makes of arrays, in `dtype`; versions: those of its tensor inputs."""
+    body = op.signature.pick(op.forward, backends.of(arrays[0]).name, arrays, params)
+    out, _ = forward(op, body, arrays, params, dtype, accumulator(dtype), versions)
+    return widen(out[0], dtype)
+
+
+def backward_in(
+    op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], versions: Any = (), homes: Any = (), **params: Any
+) -> tuple[Any, ...]:
+    """The gradients of `op`'s tensor inputs, in the dtypes that `needs` names; saved: as its reference saves it."""
+    body = op.backward_primitive.pick(backends.of(dy).name, dy, saved, needs, **params)
+    found = backward(op, body, dy, saved, needs, params, accumulator(dy.dtype), versions, homes)
+    found = found if isinstance(found, tuple) else (found,)
+    return tuple([None if need is None else widen(each, need) for each, need in zip(found, needs, strict=False)])
