@@ -45,8 +45,11 @@ def runner(op: Any) -> Callable[..., Any]:
                 body = signature.pick(primitive, plan.backend, arrays, params)
             if observe.watches:
                 observe.begin(op.name, body.name, arrays[0])
-            compute = plan.compute if plan.widens else None
-            out, body = dispatch.forward(op, body, arrays, params, plan.out, compute, versions)
+            if body is reference and not plan.widens:  # nothing to choose: what most small calls are
+                out = call(body.run, arrays, params)
+            else:
+                compute = plan.compute if plan.widens else None
+                out, body = dispatch.forward(op, body, arrays, params, plan.out, compute, versions)
             saved = _NOTHING
             if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
