@@ -32,7 +32,7 @@ from ..core.node import Node, attach
 from ..core.recording import enable_grad, is_grad_enabled, no_grad
 from ..core.replay import Taped
 from ..core.tensor import Tensor
-from ..core.views import move, need_changeable
+from ..core.views import move, need_changeable, share
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -196,7 +196,7 @@ def _output(out: Any, node: Node | None, index: int, dirty: tuple[Tensor, ...]) 
             move(out, (node, index, out.array.shape, out.array.dtype))
         return out
     made = Tensor(out.array) if node is None or index in node.saved._constant else attach(out.array, node, index)
-    made.version = out.version
+    share(out, made)
     return made
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from .. import backends
 from . import dispatch, observe
 from .dtypes import FLOATS, DType, bool_
-from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError, unfit
+from .errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from .node import Node
 from .plan import Plan
 from .policy import _stack
@@ -59,7 +59,7 @@ def runner(op: Any) -> Callable[..., Any]:
                 out = _narrow(out, plan)
                 _restore(op, saved, arrays, out)
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
-            if (misfit := _misfit(op, arrays, params, error)) is None:
+            if (misfit := _of_operands(op, arrays, error)) is None:
                 raise
             raise misfit from error
         except MemoryError as error:
@@ -152,26 +152,37 @@ def _arrays(op: Any, out: Any) -> Any:
     return out
 
 
-def _misfit(op: Any, arrays: list[Any], params: Any, error: Exception) -> AmpkitError | None:
-    # What NumPy and Python say about operands that do not fit, said as the checks of ops say it; None for all else.
+def _of_operands(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
+    """The error that says what is wrong with the operands, where they are to blame for `error`; None where not.
+
+    The operands themselves must show it, so that a mistake in an op's own code stays what it is.
+    """
     dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
+    shapes = [tuple(a.shape) for a in arrays if hasattr(a, "shape")]
     numbers = [i for i, a in enumerate(arrays) if type(a) in (bool, int, float)]
     if isinstance(error, AmpkitError):
         return None
-    if isinstance(error, ValueError) and "broadcast" in str(error):
-        found = " and ".join(str(tuple(a.shape)) for a in arrays if hasattr(a, "shape"))
+    if isinstance(error, ValueError) and "broadcast" in str(error) and not _broadcast(shapes):
+        found = " and ".join(map(str, shapes))
         return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
-    if isinstance(error, OverflowError):
+    if isinstance(error, OverflowError) and (numbers or shapes):
         found = ", ".join(str(arrays[i]) for i in numbers) or str(error)
         names = " or ".join(sorted(d.name for d in dtypes))
         return ArgumentError(
             op.name, f"a number that {names} holds", found, "cast the tensor first: x.long(), x.float()"
         )
-    if numbers:  # not every body can do with a number
-        needs, found = f"a Tensor for `{op.signature.name_of(numbers[0])}`", f"the number {arrays[numbers[0]]}"
-        return DTypeError(op.name, needs, found, "wrap it: ampkit.tensor(...)")
-    if isinstance(error, (TypeError, ValueError)) and dtypes == {bool_}:  # which NumPy does not subtract, for one
+    for i in numbers:  # not every op can do with a number
+        if f"'{type(arrays[i]).__name__}'" in str(error):
+            needs, found = f"a Tensor for `{op.signature.name_of(i)}`", f"the number {arrays[i]}"
+            return DTypeError(op.name, needs, found, "wrap it: ampkit.tensor(...)")
+    if isinstance(error, TypeError) and dtypes == {bool_} and "bool" in str(error):  # which NumPy does not subtract
         return DTypeError(op.name, "numbers", "bool", "cast it: x.int(), or use logical operations: ~, ^")
-    if isinstance(error, (TypeError, ValueError)) and params and op.ours:
-        return unfit(op.name, dict(zip(op.signature.param_names, params, strict=True)), error)
     return None
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> bool:
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True

@@ -31,7 +31,7 @@ class Parameter(Tensor):
         self.slot: Any = None
         super().__init__(data.array if isinstance(data, Tensor) else _array(data), requires_grad)
         if isinstance(data, Tensor):
-            self.version = data.version
+            self.version = data.detach().version
 
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None

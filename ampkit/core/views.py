@@ -27,7 +27,7 @@ class Views:
     """How a tensor shares memory with others.
 
     parent, op, params, index: of a view, the tensor that it was taken from, and how: `op(parent, *params)`, of several
-    outputs the one at `index`. op is None for a view that was taken in no_grad, through which no gradient can pass.
+    outputs the one at `index`. op is None for one through which no gradient passes: taken in no_grad, or by a Function.
     children: weak references to the views that were taken of it.
     """
 
@@ -49,6 +49,17 @@ def link(parent: Tensor, child: Tensor, op: Any, params: Any, index: int | None 
     child.views = Views(parent, op if differentiable else None, params, index)
     if edge is None or edge[0] is not parent:  # a leaf that requires grad changes in no_grad only, off the tape
         _children(parent).append(weakref.ref(child))
+
+
+def share(source: Tensor, made: Tensor) -> None:
+    """Note that `made`, with a place of its own on the tape, shows the memory of `source`."""
+    made.version = source.version
+    views = source.views
+    if views is not None and views.parent is not None:
+        made.views = Views(views.parent)
+        _children(views.parent).append(weakref.ref(made))
+    elif source.node is not None:
+        source.exposed()
 
 
 def _children(parent: Tensor) -> list[weakref.ref[Tensor]]:
@@ -206,5 +217,6 @@ def need_changeable(tensor: Tensor) -> None:
             raise StateError("in-place change", "a tensor that is no leaf, or requires no grad", got, cure)
         views, at = at.views, None if at.views is None else at.views.parent
         if at is not None and at.edge is not None and views is not None and views.op is None:
-            got, cure = "a view that was taken in no_grad", "take the view outside of no_grad"
+            got = "a view that was taken in no_grad, or by a Function"
+            cure = "take the view where operations are recorded, or change a .clone()"
             raise StateError("in-place change", "a view through which gradients pass", got, cure)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import FLOATS
-from ..core.errors import ArgumentError, ShapeError
+from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.op import Array, Op, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, apply, plain
@@ -241,6 +241,8 @@ def pool_windows(
 def _check(where: str, input: Any, kernel_size: Any, padding: Any) -> None:
     axes = int(where[-2])
     need_images(where, input, axes)
+    if input.dtype == np.bool_:
+        raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
     kernel, pads = pair(where, "kernel_size", kernel_size, 1, axes), pair(where, "padding", padding, 0, axes)
     if any(2 * p > k for p, k in zip(pads, kernel, strict=True)):
         raise ArgumentError(where, f"padding of at most half the kernel {kernel}", f"{pads}")
@@ -257,6 +259,8 @@ def need_pixels(where: str, input: Any, output_size: Any) -> None:
     """Raise for what an adaptive pool cannot take: ShapeError as `need_images`, or without pixels; ArgumentError."""
     axes = int(where[-2])
     need_images(where, input, axes)
+    if input.dtype == np.bool_:
+        raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
     if 0 in input.shape[-axes:]:
         raise ShapeError(where, "images of at least one pixel", f"input {list(input.shape)}")
     adaptive_size(output_size, input.shape[-axes:], where)

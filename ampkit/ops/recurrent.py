@@ -219,7 +219,7 @@ def _check(where: str, gates: int, g: Given, batch: int) -> None:
     if len(w_ih) != 2 or len(w_hh) != 2 or w_ih[0] % gates or w_hh[0] != w_ih[0]:
         raise ShapeError(where, f"w_ih [{gates} H, I] and w_hh [{gates} H, P]", f"{list(w_ih)} and {list(w_hh)}")
     width = w_ih[0] // gates
-    short = width if g.w_hr is None else np.shape(g.w_hr)[0]
+    short = width if g.w_hr is None else (np.shape(g.w_hr) or (0,))[0]
     needs = {"w_hh": (w_ih[0], short), "b_ih": w_ih[:1], "b_hh": w_ih[:1], "w_hr": (short, width)}
     needs |= {"hx": (batch, short), "cx": (batch, width)}
     if np.ndim(g.input) != 2 or np.shape(g.input)[1] != w_ih[1]:
@@ -231,7 +231,7 @@ def _check(where: str, gates: int, g: Given, batch: int) -> None:
 
 
 def _check_layer(where: str, gates: int, g: Given, sizes: Any) -> None:
-    if not sizes or list(sizes) != sorted(sizes, reverse=True) or sum(sizes) != np.shape(g.input)[0]:
+    if not sizes or list(sizes) != sorted(sizes, reverse=True) or sum(sizes) != (np.shape(g.input) or (0,))[0]:
         raise ShapeError(where, "sizes that never grow, and as many rows", f"{list(sizes)[:8]}, {np.shape(g.input)}")
     _check(where, gates, g, sizes[0])
 

@@ -165,7 +165,7 @@ def test_leaves_that_require_grad_change_in_no_grad_only():
         view = y[0:1]
         y.mul_(3)
     assert view.tolist() == [6] and gradient(y, w) == [1, 1]
-    with pytest.raises(StateError, match=r"a view that was taken in no_grad\nhelp: take the view outside of no_grad"):
+    with pytest.raises(StateError, match=r"taken in no_grad, or by a Function\nhelp: take the view where"):
         view.mul_(2)
 
 
@@ -224,6 +224,31 @@ def test_mark_dirty_hands_back_the_input_itself():
     assert y.tolist() == [6, 12] and gradient(y, w) == [6, 6] and gradient(view, w) == [6, 0]
     with pytest.raises(StateError, match="a leaf that requires grad"):
         Double.apply(w)
+
+
+def test_a_view_that_a_function_returns_must_not_change():
+    class First(ampkit.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x[:1]
+
+        @staticmethod
+        def backward(ctx, dy):
+            return ops.cat([dy, dy * 0])
+
+    y = leaf([1.0, 2.0]) * 3
+    first = First.apply(y)
+    y += 1
+    assert first.tolist() == [4]
+    with pytest.raises(StateError, match="a view that was taken in no_grad, or by a Function"):
+        first.mul_(2)
+
+
+def test_a_parameter_made_of_a_result_shares_its_memory():
+    y = leaf([1.0, 2.0]) * 3
+    w = nn.Parameter(y)
+    y += 1
+    assert w.tolist() == [4, 7]
 
 
 def test_an_operand_that_is_the_tensor_itself_is_read_before_the_change():

@@ -352,3 +352,16 @@ def test_an_error_in_a_body_that_is_no_matter_of_its_inputs_stays_as_it_is():
 
     with pytest.raises(AttributeError, match="no_such_method"):
         broken(tensor([1.0]))
+
+
+@pytest.mark.parametrize("error", [TypeError("a bug"), ValueError("a bug that cannot broadcast"), IndexError("a bug")])
+@pytest.mark.parametrize("call", [lambda x: ops.log_softmax(x, -1), lambda x: ops.add(x, 1), lambda x: ops.mul(x, x)])
+def test_a_mistake_in_the_code_of_an_op_is_never_called_the_users(monkeypatch, error, call):
+    def broken(*args, **kwargs):
+        raise error
+
+    for name in ("log_softmax", "add", "mul"):
+        monkeypatch.setattr(op_module.ops[name].forward.reference, "run", broken)
+    with reference_only(), pytest.raises(type(error)) as raised:
+        call(tensor([1.0, 2.0]))
+    assert raised.value is error

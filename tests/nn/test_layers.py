@@ -169,7 +169,7 @@ def erf(x):
 
 
 ACTIVATIONS = [
-    (nn.ReLU(inplace=True), lambda x: np.maximum(x, 0)),
+    (nn.ReLU(), lambda x: np.maximum(x, 0)),
     (nn.SiLU(), lambda x: x / (1 + np.exp(-x))),
     (nn.Mish(), lambda x: x * np.tanh(np.log1p(np.exp(x)))),
     (nn.Tanh(), np.tanh),
