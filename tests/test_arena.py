@@ -69,7 +69,7 @@ def test_values_written_to_a_16_bit_parameter_reach_its_master():
     p = Parameter(np.ones(4, F16))
     optimizer = optim.SGD([p], lr=1.0)
     with no_grad():
-        p.write_(np.float16(3.0))
+        p.fill_(3.0)
     give(p, 1.0)
     optimizer.step()
     assert np.array_equal(p.array, np.full(4, 2.0, F16))
@@ -117,7 +117,7 @@ def test_a_written_parameter_is_cast_anew():
     optim.SGD([p])
     p.copy_in(F16, True)
     with no_grad():
-        p.write_(np.float32(0.5))
+        p.fill_(0.5)
     assert np.array_equal(p.copy_in(F16, True), np.full(5, 0.5, F16))
     p.data = Tensor(np.full(5, 0.25, np.float32))
     assert np.array_equal(p.copy_in(F16, False), np.full(5, 0.25, F16))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -112,5 +111,6 @@ class Primitive:
     def __call__(self, *args: Any, **params: Any) -> Any:
         """Run the primitive on arrays; the first argument's backend picks the body."""
         body = self.pick(backends.of(args[0]).name, *args, **params)
-        run = partial(self.reference.run, *args, **params)
-        return self.attempt(body, lambda kernel: kernel.run(*args, **params), run)[0]
+        return self.attempt(
+            body, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
+        )[0]
