@@ -19,7 +19,6 @@ from .onednn import (
     DIFF_SHIFT,
     DIFF_SRC,
     DST,
-    LONGEST,
     MEAN,
     SCALE,
     SHIFT,
@@ -36,6 +35,7 @@ from .onednn import (
     prepared,
 )
 
+LONGEST_ROW = 1 << 18  # elements of whose sums a lane adds up its share: beyond, errors grow past ten roundings
 _ROWS = 1024  # whose gradients of weight and bias oneDNN adds up one after the other
 GIVEN, SCALED, SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
 
@@ -78,7 +78,7 @@ def rows_fit(input: HostArray, normalized_shape: Any) -> bool:
     """
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
     known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
-    return known and axes == 1 and bool(input.flags.c_contiguous) and 1 < input.shape[-1] <= LONGEST
+    return known and axes == 1 and bool(input.flags.c_contiguous) and 1 < input.shape[-1] <= LONGEST_ROW
 
 
 def normalized(

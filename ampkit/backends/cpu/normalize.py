@@ -16,8 +16,8 @@ from .device import in_format
 from .eltwise import computed, computes, computing
 from .formats import FORMATS
 from .gemm import folded
-from .layernorm import GIVEN, backward, flags_of, forward, gradients_into, normalized, rows_fit, slopes
-from .onednn import LONGEST, Call, HostArray, Layout, empty, prepared
+from .layernorm import GIVEN, LONGEST_ROW, backward, flags_of, forward, gradients_into, normalized, rows_fit, slopes
+from .onednn import Call, HostArray, Layout, empty, prepared
 
 _LARGE = 1 << 17  # elements, for rms_norm; NumPy is as fast for fewer
 _BLOCK = 1 << 18  # elements that are read several times in a row
@@ -103,7 +103,7 @@ def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_sh
 
 
 def _groups_fit(array: HostArray, groups: int) -> bool:
-    known = array.dtype in FORMATS and array.size >= _LARGE and 1 < array[0].size <= LONGEST * groups
+    known = array.dtype in FORMATS and array.size >= _LARGE and 1 < array[0].size <= LONGEST_ROW * groups
     return known and computes(float32) and bool(array.flags.c_contiguous)
 
 
