@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from .blocked import blocked_sum
 from .dtypes import DType, accumulator, float64
 from .errors import ShapeError
 from .primitive import Primitive
@@ -31,7 +32,7 @@ def fit(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None)
 
 
 def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
-    return _as(gradient, accumulator(gradient.dtype)).sum(axes, keepdims=True)
+    return blocked_sum(_as(gradient, accumulator(gradient.dtype)), axes, True)
 
 
 sum_over = Primitive("sum_over", "reduce", _sum_over)  # (gradient, axes): summed over them, which stay with length 1

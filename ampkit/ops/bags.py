@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
@@ -132,7 +133,7 @@ def embedding_bag_backward(dy, saved, needs, mode, longest):
     if mode == "max":
         return np.where(np.take(saved.winner, bag, 0) == row[:, None], each, 0), None, None, None
     drows = each if scales is None else each * scales.reshape(-1, 1)
-    return drows, None, None, (each * saved.input).sum(1) if needs[3] is not None else None
+    return drows, None, None, blocked_sum(each * saved.input, 1) if needs[3] is not None else None
 
 
 def _bags(begins: Any, size: int) -> tuple[Any, Any]:

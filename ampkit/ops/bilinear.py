@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -23,7 +24,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     """
     outs, height, width = weight.shape
     between = _rows(input1) @ weight.transpose(1, 0, 2).reshape(height, outs * width)
-    out = (between.reshape(-1, outs, width) * _rows(input2)[:, None]).sum(2)
+    out = blocked_sum(between.reshape(-1, outs, width) * _rows(input2)[:, None], 2)
     if bias is not None:
         out = out + bias
     return out.reshape(*input1.shape[:-1], outs), Saved(input1=input1, input2=input2, weight=weight)
@@ -54,7 +55,7 @@ def bilinear_backward(dy, saved, needs):
     if needs[2] is not None:
         sizes = dy.shape[-1], saved.input1.shape[-1], saved.input2.shape[-1]
         dw = (_pairs(rows, saved.input1).swapaxes(0, 1) @ _rows(saved.input2)).reshape(*sizes)
-    return da, db, dw, rows.sum(0) if needs[3] is not None else None
+    return da, db, dw, blocked_sum(rows, 0) if needs[3] is not None else None
 
 
 def _rows(array: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..core.blocked import blocked_sum
 from ..core.dtypes import accumulator
 from ..core.primitive import Primitive
 
@@ -69,7 +70,7 @@ by_weight = Primitive("by_weight", "recurrent", _by_weight)
 
 
 def _column_sums(rows: Array) -> Array:
-    return widened(rows).sum(0)
+    return blocked_sum(widened(rows), 0)
 
 
 column_sums = Primitive("column_sums", "recurrent", _column_sums)  # [M, N] -> [N], in the accumulator

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Op, Saved, op
 from ..core.policy import Cast
@@ -81,7 +82,7 @@ def weight_gradient(images: Array, maps: Array, w: Windows, groups: int) -> Arra
     """The kernels: each window times its maps, summed over windows and batch."""
     shape = (maps.shape[1], images.shape[1] // groups, *w.kernel)
     if isinstance(images, Taped) or isinstance(maps, Taped):
-        return (_by_group(maps, groups) @ _columns(images, w, groups).swapaxes(-1, -2)).sum(0).reshape(shape)
+        return blocked_sum(_by_group(maps, groups) @ _columns(images, w, groups).swapaxes(-1, -2), 0).reshape(shape)
     rows, total = _rows(maps, groups), None
     for part, columns in columns_by_block(images, w):
         product = times(rows[:, :, part], _grouped(columns, groups).swapaxes(1, 2))
@@ -136,7 +137,7 @@ def _with_bias(maps: Array, bias: Array | None) -> Array:
 
 
 def _bias_gradient(dy: Array) -> Array:
-    return dy.sum((0, *range(2, dy.ndim)))
+    return blocked_sum(dy, (0, *range(2, dy.ndim)))
 
 
 def conv_backward(dy, saved, needs, stride, padding, dilation, groups):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.dtypes import is_float
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Index, Saved, op
@@ -69,20 +70,26 @@ def cross_entropy_(
     labels, counts = labels_of("cross_entropy", target, classes, ignore_index, axis)
     shift = peak(input, axis)
     shifted = input - shift
-    log = np.log(np.exp(shifted).sum(axis, keepdims=True))
+    log = np.log(blocked_sum(np.exp(shifted), axis, True))
     loss = (1 - label_smoothing) * (log - picked(shifted, labels, axis))
     share = shares(weight, labels, counts, input, axis)
     loss *= share
     if label_smoothing:
         spread = log - shifted
         spread *= 1 if weight is None else along(weight, input, axis)
-        loss += counts * spread.sum(axis, keepdims=True) * (label_smoothing / classes)
+        loss += counts * blocked_sum(spread, axis, True) * (label_smoothing / classes)
     loss = np.where(counts, loss, 0)
-    out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.squeeze(axis)
+    out = _reduced(loss, share, reduction, axis)
     saved = Saved(input=input, target=target, weight=weight, lse=log + shift)
     if reduction == "mean" and weight is not None:
         saved.out = out
     return out, saved
+
+
+def _reduced(loss: Any, share: Any, reduction: str, axis: int) -> Any:
+    if reduction == "none":
+        return loss.squeeze(axis)
+    return blocked_sum(loss) / blocked_sum(share) if reduction == "mean" else blocked_sum(loss)
 
 
 @cross_entropy_.check
@@ -101,7 +108,7 @@ def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoo
     dx = dw = None
     if needs[0] is not None:
         hit = (1 - label_smoothing) * share * slope
-        total = classes if weight is None else weight.sum()
+        total = classes if weight is None else blocked_sum(weight)
         dx = x - saved.lse
         np.exp(dx, out=dx)
         dx *= hit + slope * (label_smoothing / classes * total)
@@ -114,7 +121,7 @@ def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoo
         dw = np.where(hot(labels, classes, axis), loss, 0)
         if label_smoothing:
             dw = dw + slope * (saved.lse - x) * (label_smoothing / classes)
-        dw = dw.sum(tuple(i for i in range(x.ndim) if i != axis))
+        dw = blocked_sum(dw, tuple(i for i in range(x.ndim) if i != axis))
     return dx, None, dw
 
 
@@ -126,8 +133,8 @@ def cross_entropy_probabilities(
     axis, classes = class_axis(input)
     log = _log_softmax(input, axis)
     mixed = _mixed(target, weight, label_smoothing, classes, axis)
-    loss = -(mixed * log).sum(axis)
-    out = loss / 1 if reduction == "none" else loss.sum() / (_others(input, axis) if reduction == "mean" else 1)
+    loss = -blocked_sum(mixed * log, axis)
+    out = loss / 1 if reduction == "none" else blocked_sum(loss) / (_others(input, axis) if reduction == "mean" else 1)
     return out, Saved(input=input, target=target, weight=weight)
 
 
@@ -152,18 +159,18 @@ def cross_entropy_probabilities_backward(dy, saved, needs, reduction, label_smoo
     mixed = _mixed(target, weight, label_smoothing, classes, axis)
     slope = dy / (_others(x, axis) if reduction == "mean" else 1)
     slope = slope.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :]) if reduction == "none" else slope
-    dx = slope * (np.exp(log) * mixed.sum(axis, keepdims=True) - mixed) if needs[0] is not None else None
+    dx = slope * (np.exp(log) * blocked_sum(mixed, axis, True) - mixed) if needs[0] is not None else None
     scale = 1 if weight is None else along(weight, x, axis)
     dt = -slope * (1 - label_smoothing) * scale * log if needs[1] is not None else None
     if needs[2] is None:
         return dx, dt, None
     dw = -slope * _mixed(target, None, label_smoothing, classes, axis) * log
-    return dx, dt, dw.sum(tuple(i for i in range(x.ndim) if i != axis))
+    return dx, dt, blocked_sum(dw, tuple(i for i in range(x.ndim) if i != axis))
 
 
 def _log_softmax(input: Any, axis: int) -> Any:
     shifted = input - peak(input, axis)
-    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+    return shifted - np.log(blocked_sum(np.exp(shifted), axis, True))
 
 
 def _mixed(target: Any, weight: Any, smoothing: float, classes: int, axis: int) -> Any:
@@ -195,7 +202,7 @@ def nll_loss(
     labels, counts = labels_of("nll_loss", target, classes, ignore_index, axis)
     share = shares(weight, labels, counts, input, axis)
     loss = np.where(counts, -share * picked(input, labels, axis), 0)
-    out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.squeeze(axis)
+    out = _reduced(loss, share, reduction, axis)
     return out, Saved(input=input, target=target, weight=weight, share=share)
 
 
@@ -214,9 +221,9 @@ def nll_loss_backward(dy, saved, needs, ignore_index, reduction):
     if needs[2] is None:
         return dx, None, None
     loss = -np.take_along_axis(saved.input, labels, axis)
-    mean = np.where(counts, saved.share * loss, 0).sum() / saved.share.sum() if reduction == "mean" else 0
+    mean = _reduced(np.where(counts, saved.share * loss, 0), saved.share, reduction, axis) if reduction == "mean" else 0
     others = tuple(i for i in range(saved.input.ndim) if i != axis)
-    return dx, None, np.where(here, slope * (loss - mean), 0).sum(others)
+    return dx, None, blocked_sum(np.where(here, slope * (loss - mean), 0), others)
 
 
 def _check_smoothing(smoothing: Any) -> None:

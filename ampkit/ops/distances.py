@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -67,8 +68,8 @@ def cdist_backward(dy, saved, needs, p):
     for rows, gap in zip(_slices(x1, x2), _gaps(x1, x2), strict=True):
         here = (..., rows, slice(None), None)
         slope = dy[here] * slope_of(gap, saved.out[here], _order(p, x1), -1)
-        left.append(slope.sum(-2))
-        right = -slope.sum(-3) if right is None else right - slope.sum(-3)
+        left.append(blocked_sum(slope, -2))
+        right = -blocked_sum(slope, -3) if right is None else right - blocked_sum(slope, -3)
     return left[0] if len(left) == 1 else np.concatenate(left, -2), right
 
 

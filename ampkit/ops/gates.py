@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -174,8 +175,8 @@ def prelu_backward(dy, saved, needs):
         return dx, None
     share = np.where(below, dy * x, 0)
     if math.prod(saved.shape) > 1:
-        return dx, share.sum(tuple([i for i in range(x.ndim) if i != 1]))
-    return dx, share.sum().reshape(saved.shape)
+        return dx, blocked_sum(share, tuple([i for i in range(x.ndim) if i != 1]))
+    return dx, blocked_sum(share).reshape(saved.shape)
 
 
 def _along(weight: Any, input: Any) -> Any:

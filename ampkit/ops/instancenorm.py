@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -54,7 +55,7 @@ def instance_norm(
     rows = reshape(input, (1, batch * channels, *shape[2:]))
     y, mean, var = batch_norm_(rows, scale, shift, None, None, eps)
     if batch and running_mean is not None and running_var is not None and not is_second_run():
-        each = (x.array.reshape(batch, channels).mean(0) for x in (mean, var))
+        each = (blocked_sum(x.array.reshape(batch, channels), 0) / batch for x in (mean, var))
         update_running_statistics(running_mean.array, running_var.array, *each, spots, momentum)
         running_mean.changed()
         running_var.changed()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..core.blocked import blocked_sum
 from ..core.errors import DTypeError, RangeError, ShapeError
 from ..core.replay import Taped, plain
 from .sums import check_reduction
@@ -79,7 +80,7 @@ def slopes(dy: Any, reduction: str, share: Any, axis: int) -> Any:
     """What reaches the loss of each label."""
     if reduction == "none":
         return dy.reshape(share.shape)
-    return dy / share.sum() if reduction == "mean" else dy
+    return dy / blocked_sum(share) if reduction == "mean" else dy
 
 
 def check_classes(where: str, input: Any, target: Any, weight: Any, reduction: Any) -> None:

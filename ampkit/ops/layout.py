@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.dtypes import is_float
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
@@ -40,7 +41,7 @@ def repeat_check(input, sizes):
 def repeat_backward(dy, saved, needs, sizes):
     shape = (1,) * (len(sizes) - len(saved.shape)) + saved.shape
     pairs = [n for pair in zip(sizes, shape, strict=True) for n in pair]
-    return wide(dy).reshape(tuple(pairs)).sum(tuple(range(0, len(pairs), 2))).reshape(saved.shape)
+    return blocked_sum(wide(dy).reshape(tuple(pairs)), tuple(range(0, len(pairs), 2))).reshape(saved.shape)
 
 
 def repeat(input: Tensor, *repeats: Any) -> Tensor:
@@ -64,7 +65,7 @@ def repeat_interleave_(input: Array, repeats, dim):
 def repeat_interleave_backward(dy, saved, needs, repeats, dim):
     at = dim % len(saved.shape) + 1
     split = (*saved.shape[:at], repeats, *saved.shape[at:])
-    return wide(dy).reshape(split).sum(at)
+    return blocked_sum(wide(dy).reshape(split), at)
 
 
 def repeat_interleave(

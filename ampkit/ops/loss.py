@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -37,8 +38,8 @@ def reduced(loss: Any, reduction: str) -> Any:
     if reduction == "none":
         return loss
     if reduction == "batchmean":
-        return loss.sum() / len(loss)
-    return loss.mean() if reduction == "mean" else loss.sum()
+        return blocked_sum(loss) / len(loss)
+    return blocked_sum(loss) / loss.size if reduction == "mean" else blocked_sum(loss)
 
 
 def slope_of(dy: Any, reduction: str, input: Any) -> Any:

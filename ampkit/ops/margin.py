@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
@@ -51,7 +52,7 @@ def multi_margin_loss(
     """
     _inspect("multi_margin_loss", target, 0, input.shape[-1])
     gap, scale = _gaps(input, target, margin), _scale(weight, input, target)
-    loss = (gap if p == 1 else gap * gap).sum(-1) * scale / input.shape[-1]
+    loss = blocked_sum(gap if p == 1 else gap * gap, -1) * scale / input.shape[-1]
     return reduced(loss, reduction), Saved(input=input, target=target, weight=weight)
 
 
@@ -73,10 +74,10 @@ def multi_margin_loss_backward(dy, saved, needs, p, margin, reduction):
     dx = dw = None
     if needs[0] is not None:
         bend = (slope * _scale(weight, x, target))[..., None] * ((gap > 0) if p == 1 else 2 * gap)
-        dx = bend - np.where(hot, bend.sum(-1, keepdims=True), 0)
+        dx = bend - np.where(hot, blocked_sum(bend, -1, True), 0)
     if needs[2] is not None:
-        each = slope * (gap if p == 1 else gap * gap).sum(-1)
-        dw = np.where(hot, each[..., None], 0).reshape(-1, classes).sum(0)
+        each = slope * blocked_sum(gap if p == 1 else gap * gap, -1)
+        dw = blocked_sum(np.where(hot, each[..., None], 0).reshape(-1, classes), 0)
     return dx, None, dw
 
 
@@ -104,7 +105,7 @@ def multilabel_margin_loss(
     input [N, C] or [C]; target of the same shape: labels from 0 to C - 1, up to the first -1 -> [N] or [].
     """
     _inspect("multilabel_margin_loss", target, -1, input.shape[-1])
-    loss = np.maximum(_pairs(input, target), 0).sum((-2, -1)) / input.shape[-1]
+    loss = blocked_sum(np.maximum(_pairs(input, target), 0), (-2, -1)) / input.shape[-1]
     return reduced(loss, reduction), Saved(input=input, target=target)
 
 
@@ -118,7 +119,7 @@ def multilabel_margin_loss_backward(dy, saved, needs, reduction):
     x, (hot, _) = saved.input, _named(saved.target)
     slope = _slope(dy, reduction, plain(x)[..., 0]) / x.shape[-1]
     lost = (plain(_pairs(x, saved.target)) > 0).astype(x.dtype)
-    steps = lost.sum(-2) - np.where(hot, lost.sum(-1, keepdims=True), 0).sum(-2)
+    steps = blocked_sum(lost, -2) - np.where(hot, blocked_sum(lost, -1, True), 0).sum(-2)
     return slope[..., None] * steps, None
 
 
@@ -151,7 +152,7 @@ def multilabel_soft_margin_loss(
     input [..., C], target [..., C]; weight broadcasts to them -> [...] or []; without overflow.
     """
     loss = (1 - target) * input + softplus(-input)
-    loss = (loss if weight is None else loss * weight).sum(-1) / input.shape[-1]
+    loss = blocked_sum(loss if weight is None else loss * weight, -1) / input.shape[-1]
     return reduced(loss, reduction), Saved(input=input, target=target, weight=weight)
 
 

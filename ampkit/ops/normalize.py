@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -78,7 +79,7 @@ def layer_norm_backward(dy, saved, needs, normalized_shape, eps):
     if needs[0] is not None:
         scaled = slope if saved.weight is None else slope * saved.weight.reshape(-1)
         dx = _standardize_backward(scaled, hat, saved.rstd).reshape(dy.shape)
-    return dx, dw, _like(slope.sum(0), dy, normalized_shape) if needs[2] is not None else None
+    return dx, dw, _like(blocked_sum(slope, 0), dy, normalized_shape) if needs[2] is not None else None
 
 
 def _like(sums: Any, dy: Any, shape: Any) -> Any:
@@ -88,7 +89,7 @@ def _like(sums: Any, dy: Any, shape: Any) -> Any:
 def _standardize(rows: Any, eps: float) -> tuple[Any, Any, Any]:
     # [R, n] -> the same with mean 0 and variance 1, mean [R, 1], 1 / deviation [R, 1]
     width = rows.shape[1]
-    mean = rows.sum(1, keepdims=True) / width
+    mean = blocked_sum(rows, 1, True) / width
     centred = rows - mean
     rstd = 1 / np.sqrt(dot_last(centred, centred) / width + eps)
     centred *= rstd
@@ -100,7 +101,7 @@ def _standardize_backward(slope: Any, hat: Any, rstd: Any) -> Any:
     width = hat.shape[1]
     along = dot_last(slope, hat) / width
     hat *= along
-    hat += slope.sum(1, keepdims=True) / width
+    hat += blocked_sum(slope, 1, True) / width
     np.subtract(slope, hat, out=hat)
     hat *= rstd
     return hat
@@ -206,7 +207,7 @@ def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
 def _norm(input: Any, p: float, dim: int) -> Any:
     if p == 2:
         return np.sqrt(dot_along(input, input, dim))
-    return (abs(input) ** p).sum(dim, keepdims=True) ** (1 / p)
+    return blocked_sum(abs(input) ** p, dim, True) ** (1 / p)
 
 
 @normalize.check

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, NonFiniteError, ShapeError, StateError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -58,9 +59,9 @@ def size_of(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
     if math.isinf(p):
         return (np.max if p > 0 else np.min)(size, axis, keepdims=keepdim)
     if p == 0:
-        return (size != 0).sum(axis, size.dtype, keepdims=keepdim)
+        return (plain(size) != 0).sum(axis, keepdims=keepdim).astype(size.dtype)
     powers = size if p == 1 else size * size if p == 2 else size**p
-    total = powers.sum(axis, keepdims=keepdim)
+    total = blocked_sum(powers, axis, keepdim)
     return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
 
 
@@ -71,7 +72,7 @@ def slope_of(x: Any, size: Any, p: float, axis: Any) -> Any:
         return sign * p
     if math.isinf(p):
         hit = np.abs(plain(x)) == size_of(plain(x), p, axis, True)  # of x itself: `size` may have been rounded
-        return sign * hit / np.maximum(hit.sum(axis, sign.dtype, keepdims=True), 1)
+        return sign * hit / np.maximum(hit.sum(axis, keepdims=True).astype(sign.dtype), 1)
     zero = plain(size) == 0
     safe = np.where(zero, 1, size)
     slope = x / safe if p == 2 else sign * (np.abs(x) / safe) ** (p - 1)
@@ -214,5 +215,5 @@ def renorm_check(input, p, dim, maxnorm):
 def renorm_backward(dy, saved, needs, p, dim, maxnorm):
     x = saved.input
     scale, size = _shrinking(x, p, dim, maxnorm)
-    moved = (dy * x).sum(_others(x, dim), keepdims=True) * -scale / (size + 1e-7)
+    moved = blocked_sum(dy * x, _others(x, dim), True) * -scale / (size + 1e-7)
     return dy * scale + np.where(plain(size) > maxnorm, moved, 0) * slope_of(x, size, p, _others(x, dim))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.dtypes import FLOATS
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.op import Array, Op, Saved, op
@@ -177,7 +178,8 @@ def _adapted(where: str, input: Array, output_size: Any, axes: int) -> Any:
             input = _along(input, _means(plain(input), n, m), i)
         return input, saved
     parts = [k for n, m in zip(size, out, strict=True) for k in (m, n // m)]
-    return input.reshape(*input.shape[:-axes], *parts).mean(tuple(range(1 - 2 * axes, 0, 2))), saved
+    windows = prod(n // m for n, m in zip(size, out, strict=True))
+    return blocked_sum(input.reshape(*input.shape[:-axes], *parts), tuple(range(1 - 2 * axes, 0, 2))) / windows, saved
 
 
 def adaptive_avg_pool_backward(dy, saved, needs, output_size):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -50,7 +51,7 @@ def linear_backward(dy, saved, needs):
     rows = _fold(dy)
     dx = (rows @ saved.weight).reshape(*dy.shape[:-1], saved.weight.shape[1]) if needs[0] else None
     dw = rows.T @ _fold(saved.input) if needs[1] else None
-    return dx, dw, rows.sum(0) if needs[2] else None
+    return dx, dw, blocked_sum(rows, 0) if needs[2] else None
 
 
 @op(cast=Cast.LOW, numpy=np.matmul)

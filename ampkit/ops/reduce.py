@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import accumulator
+from ..core.blocked import blocked_sum
 from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -52,13 +52,17 @@ def _count(shape: tuple[int, ...], dim: Any) -> int:
     return math.prod([shape[i] for i in axes("", dim, len(shape))])
 
 
+def _sum(x: Any, dim: Any, keepdim: bool) -> Any:
+    return blocked_sum(x, over(dim, x.ndim), keepdim)
+
+
 @op(cast=Cast.FP32)
 def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
     """The sum over `dim`. In float32; integers and bool in int64; an explicit dtype= casts the input first.
 
     Raises RangeError for an axis that input does not have.
     """
-    return input.sum(over(dim, input.ndim), accumulator(input.dtype), keepdims=keepdim), Saved(shape=input.shape)
+    return _sum(input, dim, keepdim), Saved(shape=input.shape)
 
 
 @sum.backward
@@ -72,7 +76,7 @@ def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
 
     Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing.
     """
-    return input.mean(over(dim, input.ndim), keepdims=keepdim), Saved(shape=input.shape)
+    return _sum(input, dim, keepdim) / _count(input.shape, dim), Saved(shape=input.shape)
 
 
 @mean.backward
@@ -100,7 +104,7 @@ def _extreme_backward(dy, saved, needs, dim, keepdim):
     x, out = plain(saved.input), plain(saved.out)
     out = spread(out, x.shape, dim, keepdim)
     hit = (x == out) | ((x != x) & (out != out))
-    count = hit.sum(over(dim, x.ndim), dy.dtype, keepdims=keepdim)
+    count = hit.sum(over(dim, x.ndim), keepdims=keepdim).astype(dy.dtype)
     return spread(dy / count, x.shape, dim, keepdim) * hit.astype(dy.dtype)
 
 
@@ -162,12 +166,12 @@ def std_backward(dy, saved, needs, dim, keepdim, correction):
 
 def _centred(x: Any, dim: Any) -> Any:
     count = max(_count(x.shape, dim), 1)  # of no elements, as NumPy warns of their mean
-    return x - x.sum(over(dim, x.ndim), keepdims=True) / count
+    return x - _sum(x, dim, True) / count
 
 
 def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
     off, free = _centred(x, dim), _count(x.shape, dim) - correction
-    total = (off * off).sum(over(dim, x.ndim), keepdims=keepdim)
+    total = _sum(off * off, dim, keepdim)
     return total / free if free > 0 else total * math.nan
 
 

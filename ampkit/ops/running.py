@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ..core.dtypes import accumulator
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import plain
+from ..core.replay import Taped, plain
 from .axes import axis
 from .reduce import over, spread
 
@@ -55,12 +56,33 @@ def _before(x: Any, axis: int) -> Any:
 @op(cast=Cast.FP32)
 def cumsum(input: Array, dim, dtype=None):
     """The running sum along `dim`. In float32; integers in int64."""
-    return np.cumsum(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved()
+    return (_running_sum(input, dim % input.ndim) if input.ndim else input.astype(accumulator(input.dtype))), Saved()
+
+
+_ROW = 4096  # elements whose running sum is one: with random signs off by some ten roundings
+
+
+def _running_sum(x: Any, axis: int) -> Any:
+    # Of long rows, running sums within blocks, each raised by that of the blocks before it.
+    n, wide = x.shape[axis], accumulator(x.dtype)
+    if n <= _ROW or isinstance(x, Taped) or wide.kind == "i":
+        return np.cumsum(x, axis, wide)
+    block = isqrt(n)
+    whole, lead = n - n % block, (slice(None),) * axis
+    blocks = *x.shape[:axis], whole // block, block, *x.shape[axis + 1 :]
+    parts = np.cumsum(x[(*lead, slice(whole))].reshape(blocks), axis + 1, wide)
+    ends = _running_sum(parts[(*lead, slice(None), -1)], axis)
+    parts[(*lead, slice(1, None))] += np.expand_dims(ends[(*lead, slice(-1))], axis + 1)
+    parts = parts.reshape(*x.shape[:axis], whole, *x.shape[axis + 1 :])
+    if whole == n:
+        return parts
+    rest = np.cumsum(x[(*lead, slice(whole, n))], axis, wide) + ends[(*lead, slice(-1, None))]
+    return np.concatenate([parts, rest], axis)
 
 
 @cumsum.backward
 def cumsum_backward(dy, saved, needs, dim, dtype):
-    return np.flip(np.cumsum(np.flip(dy, dim), dim), dim) if dy.ndim else dy
+    return np.flip(_running_sum(np.flip(dy, dim), dim % dy.ndim), dim) if dy.ndim else dy
 
 
 @op(cast=Cast.FP32)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -49,7 +50,7 @@ def softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
     """
     over = _over(dim, input.ndim)
     out = np.exp(input - peak(input, over))
-    out /= out.sum(over, keepdims=True)
+    out /= blocked_sum(out, over, True)
     return out, Saved(out=out)
 
 
@@ -74,7 +75,7 @@ def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
     """
     over = _over(dim, input.ndim)
     out = input - peak(input, over)
-    out -= np.log(np.exp(out).sum(over, keepdims=True))
+    out -= np.log(blocked_sum(np.exp(out), over, True))
     return out, Saved(out=out)
 
 
@@ -86,7 +87,7 @@ def log_softmax_check(input, dim, dtype):
 @log_softmax.backward
 def log_softmax_backward(dy, saved, needs, dim, dtype):
     slope = np.exp(saved.out)
-    slope *= -dy.sum(_over(dim, dy.ndim), keepdims=True)
+    slope *= -blocked_sum(dy, _over(dim, dy.ndim), True)
     slope += dy
     return slope
 
@@ -107,7 +108,7 @@ def logsumexp(input: Array, dim, keepdim=False):
     over = axes("logsumexp", dim, input.ndim)
     shift = peak(input, over)
     shift = np.where(np.isinf(shift), 0, shift)
-    out = np.log(np.exp(input - shift).sum(over, keepdims=True)) + shift
+    out = np.log(blocked_sum(np.exp(input - shift), over, True)) + shift
     return (out if keepdim else out.squeeze(over)), Saved(input=input)
 
 
@@ -124,5 +125,5 @@ def logsumexp_backward(dy, saved, needs, dim, keepdim):
     kept = tuple([1 if i in over else n for i, n in enumerate(shape)])
     shift = peak(plain(saved.input), over)
     parts = np.exp(saved.input - np.where(np.isinf(shift), 0, shift))
-    whole = parts.sum(over, keepdims=True)
+    whole = blocked_sum(parts, over, True)
     return parts / np.where(plain(whole) == 0, 1, whole) * dy.reshape(kept)

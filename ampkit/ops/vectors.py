@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -27,7 +28,7 @@ def cosine_similarity(x1: Array, x2: Array, dim=1, eps=1e-8):
     x1, x2 broadcast: [.., n, ..] -> [..]. In float32 (float64 for float64). Raises RangeError for a `dim` out of range.
     """
     at = _from_end(x1, x2, dim)
-    return (_unit(x1, at, eps) * _unit(x2, at, eps)).sum(at), Saved(x1=x1, x2=x2, at=at)
+    return blocked_sum(_unit(x1, at, eps) * _unit(x2, at, eps), at), Saved(x1=x1, x2=x2, at=at)
 
 
 def _from_end(a: Any, b: Any, dim: int) -> int:
@@ -38,7 +39,7 @@ def _from_end(a: Any, b: Any, dim: int) -> int:
 
 def _length(x: Any, dim: int, eps: float) -> tuple[Any, Any]:
     # At least eps; and whether it is more, so that it moves with x.
-    square = (x * x).sum(dim, keepdims=True)
+    square = blocked_sum(x * x, dim, True)
     moves = plain(square) > eps * eps
     return np.where(moves, np.sqrt(np.where(moves, square, 1)), eps), moves
 
@@ -60,7 +61,7 @@ def cosine_similarity_check(x1, x2, dim, eps):
 def cosine_similarity_backward(dy, saved, needs, dim, eps):
     at = saved.at
     a, b = _unit(saved.x1, at, eps), _unit(saved.x2, at, eps)
-    cosine = (a * b).sum(at, keepdims=True)
+    cosine = blocked_sum(a * b, at, True)
     share = dy.reshape(cosine.shape)
     da = _turn(share, cosine, saved.x1, a, b, at, eps) if needs[0] is not None else None
     return da, _turn(share, cosine, saved.x2, b, a, at, eps) if needs[1] is not None else None

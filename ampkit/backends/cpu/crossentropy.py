@@ -19,7 +19,7 @@ from .device import in_format
 from .eltwise import computes
 from .formats import FORMATS, fill
 from .gemm import multiply
-from .onednn import HostArray, empty
+from .onednn import LONGEST, HostArray, empty
 from .rowwise import exponentials
 
 _LARGE = 1 << 16  # scores; for fewer, NumPy is as fast
@@ -30,7 +30,7 @@ _ONE = np.ones((1, 1), np.float32)
 
 def _fits(input: HostArray) -> bool:
     known = input.ndim == 2 and input.size >= _LARGE and input.dtype in FORMATS and computes(float32)
-    return known and bool(input.flags.c_contiguous)
+    return known and input.shape[1] <= LONGEST and bool(input.flags.c_contiguous)
 
 
 def _places(rows: HostArray, labels: HostArray) -> HostArray:

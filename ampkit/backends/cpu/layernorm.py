@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from .onednn import (
     prepared,
 )
 
+LONGEST_ROW = 1 << 18  # elements of whose sums a lane adds up its share: beyond, errors grow past ten roundings
+_ROWS = 1024  # whose gradients of weight and bias oneDNN adds up one after the other
 GIVEN, SCALED, SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
 
 
@@ -70,10 +73,12 @@ def backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, fla
 
 
 def rows_fit(input: HostArray, normalized_shape: Any) -> bool:
-    """Whether the body of layer_norm is for `input`: large, in one piece, and normalized along its last axis."""
+    """Whether the body of layer_norm is for `input`: large, in one piece, and normalized along its last axis, unless
+    that is longer than oneDNN's sums are accurate.
+    """
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
     known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
-    return known and axes == 1 and bool(input.flags.c_contiguous) and input.shape[-1] > 1
+    return known and axes == 1 and bool(input.flags.c_contiguous) and 1 < input.shape[-1] <= LONGEST_ROW
 
 
 def normalized(
@@ -100,16 +105,35 @@ def slopes(
     eps: float,
 ) -> tuple[HostArray, HostArray | None, HostArray | None] | None:  # fmt: skip
     """The gradients of input, weight and bias in the dtypes `needs`, None where that is, which input's is not."""
-    x, dy, to = computed(input), computed(dy), computing(needs[0])
-    shape, flags = (x.size // x.shape[-1], x.shape[-1]), flags_of(weight, needs[2])
-    key = ("layer_norm_backward", shape, x.dtype, dy.dtype, to, flags, eps)
-    call = prepared(key, lambda: backward(shape, x.dtype, dy.dtype, to, flags, eps))
-    if call is None:
+    x, flags = computed(input), flags_of(weight, needs[2])
+    flat = x.size // x.shape[-1], x.shape[-1]
+    dx = empty(x.shape, computing(needs[0]))
+    sums = gradients_into(
+        dx.reshape(flat), computed(dy).reshape(flat), x.reshape(flat), weight, mean, variance, flags, eps
+    )
+    if sums is None:
         return None
-    dx, dw, db = empty(x.shape, to), empty(shape[1:], float32), empty(shape[1:], float32)
-    parts = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32), dw]
-    parts += [db] if needs[2] else []
-    parts += [db] if len(parts) + 5 < len(call.layouts) else []
-    call(dy, x, mean, variance, dx, *parts)
-    scales = [in_format(d, need) if need else None for d, need in zip((dw, db), needs[1:], strict=True)]
-    return in_format(dx, needs[0]), scales[0], scales[1]
+    dw, db = (in_format(d, need) if need else None for d, need in zip(sums, needs[1:], strict=True))
+    return in_format(dx, needs[0]), dw, db
+
+
+def gradients_into(
+    dx: HostArray, dy: HostArray, x: HostArray, weight: HostArray | None, mean: HostArray, variance: HostArray,
+    flags: int, eps: float,
+) -> HostArray | None:  # fmt: skip
+    """Write the gradient of rows x [R, C] to dx. Those of weight and bias [2, C], float32, zeros for one that is not
+    there; None where oneDNN has no fast code.
+    """
+    step = _ROWS if flags & (SCALED | SHIFTED) else len(x)
+    sums = np.zeros((-(-len(x) // step), 2, x.shape[1]), np.float32)
+    scale = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32)]
+    for part, start in zip(sums, range(0, len(x), step), strict=True):
+        at = slice(start, start + step)
+        given = x[at].shape, x.dtype, dy.dtype, dx.dtype, flags, eps
+        call = prepared(("layer_norm_backward", *given), partial(backward, *given))
+        if call is None:
+            return None
+        more = [*scale, *[part[0]] * len(scale), *[part[1]] * bool(flags & SHIFTED)]
+        more += [part[1]] if len(more) + 5 < len(call.layouts) else []
+        call(dy[at], x[at], mean[at], variance[at], dx[at], *more)
+    return np.add.reduce(sums, 0, np.float64).astype(np.float32)  # type: ignore[no-any-return]

@@ -10,13 +10,13 @@ import numpy as np
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.normalize import group_norm, layer_norm, rms_norm
-from ...ops.sums import channels, sum_channels
+from ...ops.sums import channels, dot_channels, dot_last, sum_channels
 from .binary import calling
 from .device import in_format
 from .eltwise import computed, computes, computing
 from .formats import FORMATS
 from .gemm import folded
-from .layernorm import GIVEN, backward, flags_of, forward, normalized, rows_fit, slopes
+from .layernorm import GIVEN, LONGEST_ROW, backward, flags_of, forward, gradients_into, normalized, rows_fit, slopes
 from .onednn import Call, HostArray, Layout, empty, prepared
 
 _LARGE = 1 << 17  # elements, for rms_norm; NumPy is as fast for fewer
@@ -64,7 +64,7 @@ def rms_norm_cpu(
     out, squares = empty(input.shape, to), empty((len(rows),), float32)
     for at in _row_blocks(rows):
         wide = in_format(rows[at], float32)
-        np.einsum("rc,rc->r", wide, wide, out=squares[at])
+        squares[at] = dot_last(wide, wide)[:, 0]
     squares /= rows.shape[1]
     scales = [] if weight is None else [in_format(np.ascontiguousarray(weight), float32)]
     call(rows, out, np.zeros_like(squares), squares, *scales)
@@ -83,30 +83,27 @@ def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: An
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
     # The slope of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
     x, dy, rstd, flags = folded(computed(saved.input)), computed(dy), saved.rstd, GIVEN | flags_of(saved.weight, None)
-    width = x.shape[1]
-    key = ("rms_norm_backward", x.shape, x.dtype, dy.dtype, flags)
-    call = prepared(key, lambda: backward(x.shape, x.dtype, dy.dtype, float32, flags, 0.0))
-    if call is None:
+    width, push = x.shape[1], empty(x.shape, float32)
+    given = np.zeros(len(x), np.float32), rstd.reshape(-1) ** -2
+    sums = gradients_into(push, folded(dy), x, saved.weight, *given, flags, 0.0)
+    if sums is None:
         return NotImplemented
-    push, dw = empty(x.shape, float32), empty((width,), float32)
-    scales = [] if saved.weight is None else [in_format(np.ascontiguousarray(saved.weight), float32), dw]
-    call(dy, x, np.zeros(len(x), np.float32), rstd.reshape(-1) ** -2, push, *scales)
     dx = push if needs[0] == float32 else empty(x.shape, needs[0])
     room = empty((max(1, _BLOCK // width), width), float32)
     for at in _row_blocks(x):
         wide, part = in_format(x[at], float32), push[at]
-        along = np.einsum("rc,rc->r", part, wide)[:, None]
+        along = dot_last(part, wide)
         part -= np.multiply(wide, along * rstd[at] ** 2 / width, out=room[: len(part)])
         if dx is not push:
             dx[at] = in_format(part, needs[0])
-    return dx.reshape(dy.shape), in_format(dw, needs[1]) if needs[1] else None
+    return dx.reshape(dy.shape), in_format(sums[0], needs[1]) if needs[1] else None
 
 
 # group_norm: layer_norm of groups of channels, without scales, which belong to each channel
 
 
-def _groups_fit(array: HostArray) -> bool:
-    known = array.dtype in FORMATS and array.size >= _LARGE and array[0].size > 1
+def _groups_fit(array: HostArray, groups: int) -> bool:
+    known = array.dtype in FORMATS and array.size >= _LARGE and 1 < array[0].size <= LONGEST_ROW * groups
     return known and computes(float32) and bool(array.flags.c_contiguous)
 
 
@@ -137,7 +134,7 @@ def _standardized(input: HostArray, groups: int, eps: float) -> tuple[HostArray,
     return out, mean, variance
 
 
-@group_norm.on("cpu", when=lambda input, *more: _groups_fit(input), least=_LARGE)
+@group_norm.on("cpu", when=lambda input, groups, *more: _groups_fit(input, groups), least=_LARGE)
 def group_norm_cpu(
     input: HostArray, num_groups: int, weight: HostArray | None, bias: HostArray | None, eps: float, *, dtype: DType
 ) -> Any:
@@ -153,7 +150,8 @@ def group_norm_cpu(
 
 
 def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> bool:
-    return bool(needs[0]) and saved.rstd.dtype == float32 and _groups_fit(dy) and _groups_fit(saved.input)
+    known = bool(needs[0]) and saved.rstd.dtype == float32
+    return known and _groups_fit(dy, num_groups) and _groups_fit(saved.input, num_groups)
 
 
 @group_norm.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
@@ -166,7 +164,7 @@ def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups:
     if call is None or (needs[1] and hat is None):
         return NotImplemented
     dx, slope = empty(dy.shape, float32), channels(in_format(dy, float32))
-    dw = None if hat is None else in_format(np.einsum("ncs,ncs->c", slope, channels(hat[0])), needs[1])
+    dw = None if hat is None else in_format(dot_channels(slope, channels(hat[0])).reshape(-1), needs[1])
     db = in_format(sum_channels(slope).reshape(-1), needs[2]) if needs[2] else None
     push = slope if saved.weight is None else _by_channel("mul", slope.copy(), in_format(saved.weight, float32))
     call(push, in_format(saved.input, float32), saved.mean, saved.rstd.reshape(-1) ** -2, dx)

@@ -13,11 +13,12 @@ from .device import in_format
 from .dnnl import multiplies
 from .formats import flattened, memory_order
 from .gemm import multiply
-from .onednn import WORTH, HostArray, empty
+from .onednn import LONGEST, WORTH, HostArray, empty
 
 
 def _fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
-    return bool(axes) and eltwise.fits(gradient) and _parts(gradient, axes) is not None
+    parts = _parts(gradient, axes) if axes and eltwise.fits(gradient) else None
+    return parts is not None and parts[1] <= LONGEST
 
 
 def _parts(array: HostArray, axes: tuple[int, ...]) -> tuple[int, int, int] | None:

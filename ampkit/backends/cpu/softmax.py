@@ -16,14 +16,14 @@ from .device import in_format
 from .eltwise import computed, computes
 from .formats import FORMATS
 from .gemm import folded
-from .onednn import WORTH, HostArray
+from .onednn import LONGEST, WORTH, HostArray
 from .rowwise import row_gradients, rows_of
 
 
 def _fits(input: HostArray, dim: int) -> bool:
     last = dim in (-1, input.ndim - 1) and input.ndim > 0
     known = input.dtype in FORMATS and computes(float32)
-    return last and known and input.size >= WORTH and bool(input.flags.c_contiguous)
+    return last and known and input.size >= WORTH and input.shape[-1] <= LONGEST and bool(input.flags.c_contiguous)
 
 
 def _register(op: Any, function: str) -> None:

@@ -23,6 +23,7 @@ Array = Any
 THREADS = 256
 BLOCKS = 1056  # that share out an array: eight for each multiprocessor of an H100
 EACH = 8  # accesses of a thread, at least, before more blocks are used
+RUN = 256  # accesses of a thread, at most, to add up one after the other
 
 
 class Layout:
@@ -54,10 +55,10 @@ class Layout:
         at_once = vectors(self.channels if self.last else self.spots, *arrays)
         if not self.last:
             packs = self.values // at_once
-            return at_once, 1, _share(blocks_for(packs, THREADS * EACH), self.channels)
+            return at_once, 1, _share(packs, THREADS, self.channels)
         packs = self.channels // at_once
         width = min(32, 1 << (packs - 1).bit_length())
-        return at_once, width, _share(blocks_for(self.samples, THREADS // width * EACH), blocks_for(packs, width))
+        return at_once, width, _share(self.samples, THREADS // width, blocks_for(packs, width))
 
     def launch(self, name: str, how: tuple[int, int, int], *args: Any, held: int = 0) -> None:
         """Run a kernel over the arrays of this layout. held: numbers that a thread leaves for each of its channels."""
@@ -73,8 +74,10 @@ class Layout:
         return backends.of(like).empty((self.channels, how[2], numbers), float32)
 
 
-def _share(wanted: int, others: int) -> int:
-    return max(1, min(wanted, BLOCKS // others))
+def _share(accesses: int, threads: int, others: int) -> int:
+    # How many blocks share out the accesses to a channel, where other channels have `others` blocks.
+    wanted, needed = (blocks_for(accesses, threads * each) for each in (EACH, RUN))
+    return max(1, min(wanted, BLOCKS // others), needed)
 
 
 def _each(like: Array, count: int, channels: int) -> list[Array]:

@@ -56,6 +56,28 @@ struct Best {
 using ArgMax = Best<true>;
 using ArgMin = Best<false>;
 
+// The total of any number of values of one thread: sums of RUN additions are summed RUN at a time, and these sums again,
+// so that rounding errors stay at those of a few hundred additions. Where not LONG, a plain total of a few values.
+template <typename Op, typename T, bool LONG = true>
+struct Blocked {
+    static constexpr unsigned RUN = 32;
+    T low = Op::template nothing<T>(), middle = low, high = low;
+    unsigned count = 0;
+
+    // After each change of `low`.
+    __device__ __forceinline__ void carry() {
+        if (!LONG || ++count % RUN) return;
+        middle = Op::combine(middle, low), low = Op::template nothing<T>();
+        if (count % (RUN * RUN)) return;
+        high = Op::combine(high, middle), middle = Op::template nothing<T>();
+    }
+    __device__ __forceinline__ void add(T value) {
+        low = Op::combine(low, value);
+        carry();
+    }
+    __device__ __forceinline__ T total() const { return LONG ? Op::combine(high, Op::combine(middle, low)) : low; }
+};
+
 template <typename T>
 __device__ __forceinline__ T across(T value, int with) { return __shfl_xor_sync(ALL_LANES, value, with); }
 __device__ __forceinline__ Place across(Place p, int with) {

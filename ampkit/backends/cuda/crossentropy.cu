@@ -60,8 +60,9 @@ __global__ void cross_entropy_forward(
     int64 row = blockIdx.x;
     const S* from = x + row * cols;
     Label label(labels[row], cols, ignore);
-    Peak mine = Peaks::nothing<Peak>();
+    Blocked<Peaks, Peak> peaks;
     sweep(from, cols, [&](int64, float* v, int n) {
+        Peak& mine = peaks.low;
         float most = mine.most;
 #pragma unroll
         for (int j = 0; j < n; j++) most = Max::combine(most, v[j]);
@@ -69,15 +70,18 @@ __global__ void cross_entropy_forward(
 #pragma unroll
         for (int j = 0; j < n; j++) mine.sum += Peaks::shrunk(v[j], most);
         mine.most = most;
+        peaks.carry();
     });
-    mine = block_reduce<Peaks>(mine);
+    Peak mine = block_reduce<Peaks>(peaks.total());
     float log = isfinite(mine.most) ? logf(mine.sum) : NAN_F, spread = 0.0f;  // an infinite or NaN maximum spoils the row
     if (smoothing > 0.0f && label.counts) {
+        Blocked<Sum, float> gaps;
         sweep(from, cols, [&](int64 at, float* v, int n) {
 #pragma unroll
-            for (int j = 0; j < n; j++) spread += (log - (v[j] - mine.most)) * (weight ? weight[at + j] : 1.0f);
+            for (int j = 0; j < n; j++) gaps.low += (log - (v[j] - mine.most)) * (weight ? weight[at + j] : 1.0f);
+            gaps.carry();
         });
-        spread = block_sum(spread);
+        spread = block_sum(gaps.total());
     }
     if (threadIdx.x) return;
     float own = label.wrong ? NAN_F : label.counts ? log - (to_float(from[label.at]) - mine.most) : 0.0f;
@@ -141,13 +145,12 @@ __global__ void nll_loss_backward(
 
 // out: the sum of loss [rows], divided by total, the sum of share [rows], unless they are null. One block.
 __global__ void cross_entropy_sum(const float* loss, const float* share, float* out, float* total, int64 rows) {
-    float sum = 0.0f, parts = 0.0f;
+    Blocked<Sum, float> losses, shares;
     for (int64 row = threadIdx.x; row < rows; row += blockDim.x) {
-        sum += loss[row];
-        if (share) parts += share[row];
+        losses.add(loss[row]);
+        if (share) shares.add(share[row]);
     }
-    sum = block_sum(sum);
-    parts = block_sum(parts);
+    float sum = block_sum(losses.total()), parts = block_sum(shares.total());
     if (threadIdx.x) return;
     *out = share ? sum / parts : sum;
     if (total) *total = parts;

@@ -16,11 +16,13 @@ from ..precision import get_float32_matmul_precision
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES
 from .matrices import Calls, arranged
+from .reductions import reduced
 
 Array = Any  # a CuPy array
 
 AUX_ROWS = 8  # what cublasLt wants the leading dimension of a matrix beside the result to be a multiple of
 ALIGNED = 256  # bytes; what CuPy's pools give at least, and the most that a library asks for
+LONGEST = 1 << 14  # rows that a product with ones adds up, in whatever order a library has
 _ANSWERS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16, float32)}
 
 
@@ -110,8 +112,10 @@ def with_gelu_slope(a: Array, b: Array, out: Array, before: Array) -> bool:
 def column_sums(rows: Array, dtype: DType) -> Array:
     """[M, N] -> [N] in `dtype`: the gradient of a bias, summed in float32 and rounded once.
 
-    As a product with ones, which reads the matrix as it is stored.
+    As a product with ones, which reads the matrix as it is stored; of many rows by a reduction, whose sums are blocked.
     """
+    if len(rows) > LONGEST and (sums := reduced("Add", rows, 0, False, dtype)) is not NotImplemented:
+        return sums
     backend, wide = backends.of(rows), accumulator(rows.dtype)
     ones, out = backend.empty((1, rows.shape[0]), rows.dtype), backend.empty((1, rows.shape[1]), wide)
     ones.fill(1)

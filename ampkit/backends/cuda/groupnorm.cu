@@ -40,12 +40,12 @@ template <typename S, typename T>
 __global__ void group_norm_sums(
     const T* dy, const S* x, const float* mean, const float* rstd, float* along, float* total, int many, int64 spots) {
     int64 plane = blockIdx.x, row = plane / many;
-    Pair sums = {0.0f, 0.0f};
+    Blocked<Pairs, Pair> mine;
     for (int64 at = plane * spots + threadIdx.x; at < (plane + 1) * spots; at += blockDim.x) {
         float g = to_float(dy[at]);
-        sums = Pairs::combine(sums, {g * ((to_float(x[at]) - mean[row]) * rstd[row]), g});
+        mine.add({g * ((to_float(x[at]) - mean[row]) * rstd[row]), g});
     }
-    sums = block_reduce<Pairs>(sums);
+    Pair sums = block_reduce<Pairs>(mine.total());
     if (threadIdx.x == 0) along[plane] = sums.a, total[plane] = sums.b;
 }
 
@@ -56,12 +56,12 @@ __global__ void group_norm_backward(
     const float* total, S* dx, int64 cols, int groups, int many, int spots) {
     int64 row = blockIdx.x, first = row % groups * many;
     Channels scales = {weight, nullptr, unsigned(groups), unsigned(many), unsigned(spots)};
-    Pair sums = {0.0f, 0.0f};
+    Blocked<Pairs, Pair> mine;
     for (int64 c = threadIdx.x; c < many; c += blockDim.x) {
         float w = weight ? weight[first + c] : 1.0f;
-        sums = Pairs::combine(sums, {w * along[row * many + c], w * total[row * many + c]});
+        mine.add({w * along[row * many + c], w * total[row * many + c]});
     }
-    sums = block_reduce<Pairs>(sums);
+    Pair sums = block_reduce<Pairs>(mine.total());
     float slant = sums.a / cols, level = sums.b / cols;
     int64 step = (int64)gridDim.y * blockDim.x * V;
     for (int64 at = ((int64)blockIdx.y * blockDim.x + threadIdx.x) * V; at < cols; at += step) {

@@ -78,20 +78,23 @@ __device__ __forceinline__ void forward(
     int64 row = Mine::number();
     if (row >= rows) return;  // whole teams: never a part of a block that meets
     int64 start = row * cols;
-    float v[K ? K : 1][V], sum = 0.0f, squares = 0.0f;
+    float v[K ? K : 1][V];
+    Blocked<Sum, float, K == 0> sum, squares;
     if (CENTRED || K > 0)
         each<V, K, BLOCK>(cols, [&](int k, int64 at) {
             x.load(v[k], start + at);
 #pragma unroll
-            for (int j = 0; j < V; j++) sum += v[k][j];
+            for (int j = 0; j < V; j++) sum.low += v[k][j];
+            sum.carry();
         });
-    float mean = CENTRED ? Mine::template reduce<Sum>(sum) / cols : 0.0f;
+    float mean = CENTRED ? Mine::template reduce<Sum>(sum.total()) / cols : 0.0f;
     each<V, K, BLOCK>(cols, [&](int k, int64 at) {
         if (K == 0) x.again(v[k], start + at);
 #pragma unroll
-        for (int j = 0; j < V; j++) squares += (v[k][j] - mean) * (v[k][j] - mean);
+        for (int j = 0; j < V; j++) squares.low += (v[k][j] - mean) * (v[k][j] - mean);
+        squares.carry();
     });
-    float rstd = 1.0f / sqrtf(Mine::template reduce<Sum>(squares) / cols + eps);
+    float rstd = 1.0f / sqrtf(Mine::template reduce<Sum>(squares.total()) / cols + eps);
     each<V, K, BLOCK>(cols, [&](int k, int64 at) {
         if (K == 0) x.again(v[k], start + at);
 #pragma unroll
@@ -165,7 +168,7 @@ __device__ __forceinline__ void backward(
 #pragma unroll
             for (int j = 0; j < V; j++) hat[k][j] = (hat[k][j] - mean) * rstd;
         };
-        Pair sums = {0.0f, 0.0f};
+        Blocked<Pairs, Pair, K == 0> mine;
         each<V, K, BLOCK>(cols, [&](int k, int64 at) {
             read(k, at);
 #pragma unroll
@@ -176,11 +179,12 @@ __device__ __forceinline__ void backward(
             scales.scale(g[k], row, at);
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                sums.a += g[k][j] * hat[k][j];
-                if (CENTRED) sums.b += g[k][j];
+                mine.low.a += g[k][j] * hat[k][j];
+                if (CENTRED) mine.low.b += g[k][j];
             }
+            mine.carry();
         });
-        sums = Mine::template reduce<Pairs>(sums);
+        Pair sums = Mine::template reduce<Pairs>(mine.total());
         float along = sums.a / cols, level = sums.b / cols;
         each<V, K, BLOCK>(cols, [&](int k, int64 at) {
             if (K == 0) {

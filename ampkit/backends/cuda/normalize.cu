@@ -37,14 +37,14 @@ __global__ void norm_weight_backward(
     const T* dy, const S* x, const float* mean, const float* rstd, float* dw, float* db, int64 rows, int64 cols) {
     int64 col = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= cols) return;
-    float along = 0.0f, total = 0.0f;
+    Blocked<Pairs, Pair> mine;
     for (int64 row = blockIdx.y; row < rows; row += gridDim.y) {
         float g = to_float(dy[row * cols + col]);
-        along += g * ((to_float(x[row * cols + col]) - (mean ? mean[row] : 0.0f)) * rstd[row]);
-        total += g;
+        mine.add({g * ((to_float(x[row * cols + col]) - (mean ? mean[row] : 0.0f)) * rstd[row]), g});
     }
-    if (dw) dw[blockIdx.y * cols + col] = along;
-    if (db) db[blockIdx.y * cols + col] = total;
+    Pair sums = mine.total();
+    if (dw) dw[blockIdx.y * cols + col] = sums.a;
+    if (db) db[blockIdx.y * cols + col] = sums.b;
 }
 
 // The last sums: dw_parts and db_parts [parts, cols] -> dw and db [cols]; a null answer is left out. A lane has a column,
@@ -57,10 +57,10 @@ __global__ void norm_weight_sums(const float* dw_parts, const float* db_parts, T
     if (!to) return;
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     int64 col = (int64)blockIdx.x * 32 + lane;
-    float sum = 0.0f;
+    Blocked<Sum, float> mine;
     if (col < cols)
-        for (int64 part = warp; part < parts; part += warps) sum += from[part * cols + col];
-    sums[warp][lane] = sum;
+        for (int64 part = warp; part < parts; part += warps) mine.add(from[part * cols + col]);
+    float sum = sums[warp][lane] = mine.total();
     __syncthreads();
     if (warp || col >= cols) return;
     for (int w = 1; w < warps; w++) sum += sums[w][lane];

@@ -16,6 +16,7 @@ Array = Any
 WARPS = 4  # rows at a time of a block, where a warp has one each
 PARTS = 528  # blocks that share out the rows in a backward: four for each multiprocessor of an H100
 CHUNKS = 64  # blocks of rows, where a thread has a column
+RUN = 256  # rows that a warp or a block adds up one after the other, at most
 
 
 def cols_of(array: Array, normalized_shape: Any) -> int:
@@ -45,7 +46,7 @@ def grid(rows: int, cols: int, shape: tuple[int, int, bool]) -> tuple[int, int]:
 def count_of(rows: int, cols: int, how: tuple[int, int, bool]) -> int:
     """Blocks of the kernel of dx: a few that share out the rows where it adds up over them, too."""
     blocks = grid(rows, cols, how)[0]
-    return min(PARTS, blocks) if how[1] else blocks
+    return min(max(PARTS, blocks_for(blocks, RUN)), blocks) if how[1] else blocks
 
 
 def weight_columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any]) -> None:

@@ -4,13 +4,26 @@
 
 constexpr int EACH = 4;  // elements side by side of a thread
 
+// A running sum of any length: `lost` is what the additions to `sum` have rounded off, exactly (Knuth, The Art of Computer
+// Programming 2, section 4.2.2, theorem B), until the sum is not finite.
+struct Compensated {
+    float sum = 0.0f, lost = 0.0f;
+
+    __device__ __forceinline__ void add(float value) {
+        float next = sum + value, back = next - sum;
+        lost = isfinite(next) ? lost + ((sum - (next - back)) + (value - back)) : 0.0f;
+        sum = next;
+    }
+    __device__ __forceinline__ float with(float more) const { return sum + (lost + more); }
+};
+
 // inner = 1: a block for each row, which takes EACH elements per thread at a time.
 template <typename S, typename T>
 __global__ void running_rows(const S* x, T* out, int64 n, bool back) {
     __shared__ float of_warp[32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     int64 row = blockIdx.x * n;
-    float before = 0.0f;  // what lies before this round
+    Compensated before;  // what lies before this round
     for (int64 start = 0; start < n; start += blockDim.x * EACH) {
         int64 mine = start + threadIdx.x * EACH;
         float sums[EACH], total = 0.0f;
@@ -32,13 +45,13 @@ __global__ void running_rows(const S* x, T* out, int64 n, bool back) {
             if (w == warp) there = whole;
             whole += of_warp[w];
         }
-        float first = before + there + (lane ? ahead : 0.0f);
+        float first = there + (lane ? ahead : 0.0f);
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
             int64 i = mine + j;
-            if (i < n) out[row + (back ? n - 1 - i : i)] = from_float<T>(first + sums[j]);
+            if (i < n) out[row + (back ? n - 1 - i : i)] = from_float<T>(before.with(first + sums[j]));
         }
-        before += whole;
+        before.add(whole);
         __syncthreads();  // of_warp has been read
     }
 }
@@ -49,11 +62,11 @@ __global__ void running_columns(const S* x, T* out, int64 columns, int64 n, int6
     int64 column = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= columns) return;
     int64 at = column / inner * n * inner + column % inner;
-    float total = 0.0f;
+    Compensated total;
     for (int64 i = 0; i < n; i++) {
         int64 place = at + (back ? n - 1 - i : i) * inner;
-        total += to_float(x[place]);
-        out[place] = from_float<T>(total);
+        total.add(to_float(x[place]));
+        out[place] = from_float<T>(total.with(0.0f));
     }
 }
 

@@ -51,7 +51,7 @@ template <bool LOG, typename S, typename T, int V>
 __device__ __forceinline__ void forward_block(const S* x, T* out, int64 cols, bool keep) {
     DYN_SHARED(S, kept);
     x += blockIdx.x * cols, out += blockIdx.x * cols;
-    Peak mine = Peaks::nothing<Peak>();
+    Blocked<Peaks, Peak> peaks;
     for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
         Pack<S, V> pack = Pack<S, V>::load(x + at);
         if (keep) pack.store(kept + at);
@@ -60,9 +60,9 @@ __device__ __forceinline__ void forward_block(const S* x, T* out, int64 cols, bo
         for (int j = 0; j < V; j++) most = Max::combine(most, to_float(pack.value[j]));
 #pragma unroll
         for (int j = 0; j < V; j++) sum += Peaks::shrunk(to_float(pack.value[j]), most);
-        mine = Peaks::combine(mine, {most, sum});
+        peaks.add({most, sum});
     }
-    mine = block_reduce<Peaks>(mine);
+    Peak mine = block_reduce<Peaks>(peaks.total());
     if (!isfinite(mine.most)) mine.sum = NAN_F;
     float under = below<LOG>(mine.sum);
     const S* from = keep ? kept : x;
@@ -114,15 +114,16 @@ __device__ __forceinline__ void backward_warp(const T* dy, const T* out, S* dx, 
 template <bool LOG, typename S, typename T, int V>
 __device__ __forceinline__ void backward_block(const T* dy, const T* out, S* dx, int64 cols) {
     dy += blockIdx.x * cols, out += blockIdx.x * cols, dx += blockIdx.x * cols;
-    float sum = 0.0f;
+    Blocked<Sum, float> mine;
     for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
         float g[V], y[V];
         load_floats<V>(dy + at, g);
         load_floats<V>(out + at, y);
 #pragma unroll
-        for (int j = 0; j < V; j++) sum += summand<LOG>(g[j], y[j]);
+        for (int j = 0; j < V; j++) mine.low += summand<LOG>(g[j], y[j]);
+        mine.carry();
     }
-    sum = block_sum(sum);
+    float sum = block_sum(mine.total());
     for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
         float g[V], y[V];
         load_floats<V>(dy + at, g);

@@ -1,0 +1,111 @@
+"""Sums of the GPU's kernels keep float32's accuracy at any length, run by the emulation; the truth is float64.
+
+A thread adds up at most a few hundred numbers in a row, in levels: errors of either sign come to the root of their
+count, some eight roundings. Here a million elements, whose mean is a thousand times their spread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_on_cpu import emulator
+
+from ampkit import Tensor, ops
+from ampkit.backends.cuda.batchnorm import RUN as RUN_OF_BATCH
+from ampkit.backends.cuda.batchnorm import THREADS, Layout
+from ampkit.backends.cuda.rows import RUN, WARPS, count_of, weight_columns, weight_sums
+from ampkit.core.dtypes import float32
+from ampkit.core.tape import grad
+
+pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
+EPS = float(np.finfo(np.float32).eps)
+SUM = 8  # roundings
+N = 1 << 20
+X = np.random.default_rng(0).random(N, np.float32) + np.float32(1000)
+WIDE = X.astype(np.float64)
+KAPPA = 1 + WIDE.mean() / WIDE.std()
+
+
+def off(got, want):
+    return np.max(np.abs(np.asarray(got, np.float64) / want - 1)) / EPS
+
+
+REDUCTIONS = {
+    "sum of rows": (lambda x: ops.sum(x.reshape(4, -1), 1), WIDE.reshape(4, -1).sum(1)),
+    "sum of columns": (lambda x: ops.sum(x.reshape(-1, 4), 0), WIDE.reshape(-1, 4).sum(0)),
+    "mean": (ops.mean, WIDE.mean()),
+    "norm": (ops.norm, np.sqrt((WIDE * WIDE).sum())),
+    "var": (ops.var, WIDE.var(ddof=1)),
+    "logsumexp": (lambda x: ops.logsumexp(x, 0), np.log(np.exp(WIDE - 1000).sum()) + 1000),
+    "cumsum of rows": (lambda x: ops.cumsum(x, 0), np.cumsum(WIDE)),
+    "cumsum of columns": (lambda x: ops.cumsum(x.reshape(-1, 4), 0), np.cumsum(WIDE.reshape(-1, 4), 0)),
+    "softmax": (lambda x: ops.softmax(x, 0), np.exp(WIDE - 1000) / np.exp(WIDE - 1000).sum()),
+    "mse_loss": (lambda x: ops.mse_loss(x, x * 0), (WIDE * WIDE).mean()),
+    "cross_entropy": (
+        lambda x: ops.cross_entropy(x.reshape(1, -1), ops.zeros_like(x[:1]).long()),
+        np.log(np.exp(WIDE - X[0]).sum()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_kernels_sum_a_million_elements_to_a_few_roundings(name, device):
+    op, want = REDUCTIONS[name]
+    assert off(op(Tensor(device.asarray(X))).numpy(force=True), want) < SUM + 4  # 4 of exp and quotients
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm", "batch_norm", "channels last"])
+def test_kernels_normalize_a_million_elements_to_the_rounding_of_their_mean(name, device):
+    op, most = {
+        "layer_norm": (lambda x: ops.layer_norm(x, N), KAPPA),
+        "group_norm": (lambda x: ops.group_norm(x.reshape(1, 4, -1), 1), KAPPA),
+        "batch_norm": (lambda x: ops.batch_norm(x.reshape(1, 1, -1), None, None, training=True), 1),
+        "channels last": (lambda x: ops.batch_norm(x.reshape(-1, 1), None, None, training=True), 1),
+    }[name]
+    got = op(Tensor(device.asarray(X))).numpy(force=True).reshape(-1)
+    assert np.abs(got - (WIDE - WIDE.mean()) / np.sqrt(WIDE.var() + 1e-5)).max() < SUM * most * EPS
+
+
+def test_the_gradient_of_a_bias_is_a_sum_over_any_number_of_rows(device):
+    rows = X.reshape(-1, 4)
+    bias = Tensor(device.asarray(np.zeros(4, np.float32)), True)
+    weight, x = (Tensor(device.asarray(np.ones(shape, np.float32))) for shape in ((4, 4), rows.shape))
+    (found,) = grad(ops.linear(x, weight, bias), [bias], Tensor(device.asarray(rows)))
+    assert off(found.numpy(force=True), rows.astype(np.float64).sum(0)) < SUM
+
+
+def test_sums_over_rows_are_blocked_where_a_thread_has_a_column(device):
+    dy = X[: 1 << 18].reshape(-1, 4)
+    ones = [device.asarray(np.full((len(dy), 1), value, np.float32)) for value in (0, 1)]
+    parts = [device.asarray(np.zeros((2, 4), np.float32)) for _ in range(2)]
+    weight_columns(device.asarray(dy), device.asarray(np.ones_like(dy)), ones, parts)
+    for found in parts:
+        assert off(found.get().sum(0, np.float64), dy.astype(np.float64).sum(0)) < SUM
+
+
+def test_parts_of_sums_over_rows_are_blocked_in_their_turn(device):
+    parts = X.reshape(-1, 4)
+    (found,) = weight_sums([device.asarray(parts)], [float32], [None], (4,))
+    assert off(found.get(), parts.astype(np.float64).sum(0)) < SUM
+
+
+@pytest.mark.parametrize("how", [(1, 4, False), (8, 4, False), (8, 2, True)])
+def test_rows_are_shared_out_so_that_no_warp_adds_up_many(how):
+    for rows in (1, 8192, 1 << 20, 1 << 24):
+        warps = count_of(rows, 8, how) * (1 if how[2] else WARPS)
+        assert warps * RUN >= rows
+
+
+@pytest.mark.parametrize("channels", [1, 64, 4096])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_batch_is_shared_out_so_that_no_thread_adds_up_many(channels, last):
+    x = np.broadcast_to(np.float32(0), (1 << 14, channels, (1 << 26) // channels >> 14 or 1))
+    layout = Layout(x)
+    layout.last, layout.samples, layout.spots = (
+        last,
+        x.size // channels if last else x.shape[0],
+        1 if last else x.shape[2],
+    )
+    at_once, width, share = layout.walk()
+    accesses = layout.samples if last else layout.values // at_once
+    assert share * (THREADS // width) * RUN_OF_BATCH >= accesses
