@@ -54,7 +54,7 @@ def _count(shape: tuple[int, ...], dim: Any) -> int:
 
 @op(cast=Cast.FP32)
 def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The sum over `dim`. In float32; integers and bool in int64; an explicit dtype= casts the input first.
+    """The sum over `dim`. In float32; integers and bool in int64; dtype= casts the input first, and is the answer's.
 
     Raises RangeError for an axis that input does not have.
     """
@@ -70,7 +70,8 @@ def sum_backward(dy, saved, needs, dim, keepdim, dtype):
 def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
     """The mean over `dim`; integers give float32.
 
-    Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing.
+    Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing, DTypeError for an integer
+    `dtype`.
     """
     return input.mean(over(dim, input.ndim), keepdims=keepdim), Saved(shape=input.shape)
 

@@ -18,7 +18,7 @@ __all__ = ["cumprod", "cumsum", "logcumsumexp", "prod"]
 
 @op(cast=Cast.FP32)
 def prod(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The product over one `dim`, or of all elements. In float32; integers in int64.
+    """The product over one `dim`, or of all elements. In float32; integers in int64, or in the given `dtype`.
 
     Zeros are differentiated exactly. Raises RangeError for an axis that input does not have.
     """
@@ -54,7 +54,7 @@ def _before(x: Any, axis: int) -> Any:
 
 @op(cast=Cast.FP32)
 def cumsum(input: Array, dim, dtype=None):
-    """The running sum along `dim`. In float32; integers in int64."""
+    """The running sum along `dim`. In float32; integers in int64, or in the given `dtype`."""
     return np.cumsum(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved()
 
 
@@ -65,7 +65,10 @@ def cumsum_backward(dy, saved, needs, dim, dtype):
 
 @op(cast=Cast.FP32)
 def cumprod(input: Array, dim, dtype=None):
-    """The running product along `dim`. In float32; integers in int64. Zeros are differentiated exactly."""
+    """The running product along `dim`. In float32; integers in int64, or in the given `dtype`.
+
+    Zeros are differentiated exactly.
+    """
     return np.cumprod(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved(
         input=input
     )
