@@ -181,6 +181,7 @@ CASES = [
     Case("clamp_min", normal(3, 4), 0.1, smooth=False),
     Case("clamp_max", normal(3, 4), normal(4), smooth=False),
     Case("cosine_similarity", normal(3, 4), normal(3, 4)),
+    Case("cosine_similarity", normal(3, 4), normal(1, 1)),
     Case("cosine_similarity", normal(2, 3, 4), normal(4), dim=-1),
     Case("pairwise_distance", normal(3, 4), normal(4)),
     Case("pairwise_distance", normal(3, 4), normal(3, 4), 3.0, keepdim=True),
