@@ -50,7 +50,7 @@ def _shared(dy: Any, winner: Any, loser: Any) -> tuple[Any, Any]:
 def clamp(input: Array, min: Array | None = None, max: Array | None = None):
     """input held between min and max (numbers or tensors; one may be missing); where min > max, max.
 
-    At a bound the slope is 0; a bound that is a tensor shares it there, half and half.
+    At a bound the gradient goes to input. With NaN there is none.
 
     Raises ArgumentError without any bound.
     """
@@ -67,21 +67,12 @@ def clamp_check(input, min, max):
 @clamp.backward
 def clamp_backward(dy, saved, needs):
     x, low, high = plain(saved.input), plain(saved.min), plain(saved.max)
-    if not hasattr(low, "dtype") and not hasattr(high, "dtype"):  # numbers: flat at a bound and beyond it
-        above, below = (True if low is None else x > low), (True if high is None else x < high)
-        return kept(dy, above & below), None, None
-    if high is None:
-        return *_shared(dy, x, low), None
-    if low is None:
-        dx, bound = _shared(dy, high, x)
-        return dx, None, bound
-    meet, half = low < high, dy * 0.5  # at a bound that is a tensor, it takes half
-    at_low, at_high = meet & (x == low), meet & (x == high)
-    under, over, ordered = x < low, x > high, low <= high
+    alone = high is None
+    low, high = -math.inf if low is None else low, math.inf if alone else high
     return (
-        kept(np.where(at_low | at_high, half, dy), np.logical_not(under | over)) if needs[0] else None,
-        kept(np.where(at_low, half, dy), (under & ordered) | at_low) if needs[1] else None,
-        kept(np.where(at_high, half, dy), (over & ordered) | at_high | (low > high)) if needs[2] else None,
+        kept(dy, (x >= low) & (x <= high)) if needs[0] else None,
+        kept(dy, (x < low) & ((low < high) | alone)) if needs[1] else None,
+        kept(dy, (x > high) | (low > high)) if needs[2] else None,
     )
 
 

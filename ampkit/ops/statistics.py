@@ -1,4 +1,4 @@
-"""Covariances, histograms and quantiles of what is a number."""
+"""Covariances and histograms."""
 
 from __future__ import annotations
 
@@ -6,26 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.dtypes import LOW, accumulator, float32
+from ..core.dtypes import accumulator, float32
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.policy import autocast
 from ..core.tensor import Tensor
-from .along import gather
-from .arithmetic import div, lerp, mul, sub
-from .axes import axis
+from .arithmetic import div, mul, sub
 from .convert import to
 from .diagonals import diagonal
 from .elementwise import sqrt
 from .index import added_at
-from .join import stack
-from .order import sort
 from .products import matmul
-from .quantiles import _between, _shares
 from .reduce import sum
 from .select import clamp
-from .shape import flatten, movedim, reshape, squeeze, transpose, unsqueeze
+from .shape import reshape, squeeze, transpose, unsqueeze
 
-__all__ = ["corrcoef", "cov", "histogram", "nanquantile"]
+__all__ = ["corrcoef", "cov", "histogram"]
 
 
 def cov(
@@ -135,33 +130,3 @@ def _edges(x: Any, bins: Any, range: Any) -> Any:
     low, high = low - 0.5 * same, high + 0.5 * same
     parts = np.arange(bins + 1, dtype=np.float64, like=x) / bins
     return (low * (1 - parts) + high * parts).astype(x.dtype)
-
-
-def nanquantile(
-    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Tensor:
-    """`quantile` of what is not NaN along `dim`; NaN of nothing.
-
-    Raises DTypeError for integers, ShapeError for no elements, RangeError for q outside [0, 1].
-    """
-    if not input.is_floating_point():
-        raise DTypeError("nanquantile", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
-    if input.dtype in LOW:
-        return to(nanquantile(to(input, float32), q, dim, keepdim, interpolation=interpolation), input.dtype)
-    at = 0 if dim is None else axis("nanquantile", dim, input.ndim)
-    flat = flatten(input) if dim is None else input
-    if not flat.numel() or not flat.ndim:
-        raise ShapeError("nanquantile", "at least one element", f"shape {tuple(input.shape)}")
-    rows = movedim(sort(flat, at).values, at, 0)  # NaN stands last
-    there = (rows.array == rows.array).sum(0, keepdims=True)
-    found = [_at_share(rows, there, share, interpolation) for share in _shares(q)]
-    kept = (1,) * input.ndim if dim is None else (*input.shape[:at], 1, *input.shape[at + 1 :])
-    out = stack([reshape(f, kept) for f in found] if keepdim else found)
-    return out if isinstance(q, Tensor) and q.ndim else squeeze(out, 0)
-
-
-def _at_share(rows: Tensor, there: Any, share: float, interpolation: str) -> Tensor:
-    place, weight = _between(share * np.maximum(there - 1, 0), interpolation)
-    low, high = (Tensor(f(place).astype(np.int64)) for f in (np.floor, np.ceil))
-    weights = Tensor(weight.astype(rows.dtype))
-    return squeeze(lerp(gather(rows, 0, low), gather(rows, 0, high), weights), 0)

@@ -99,6 +99,8 @@ CASES = [
     Case("polygamma", 1, uniform(0.7, 5.0, 3, 4)),
     Case("logit", uniform(0.1, 0.9, 3, 4)),
     Case("logit", uniform(0.0, 1.0, 3, 4), 0.2, smooth=False),
+    Case("xlog1py", normal(3, 4), positive),
+    Case("entr", positive),
     Case("xlogy", normal(3, 4), uniform(0.3, 3.0, 4)),
     Case("copysign", normal(3, 4), normal(4)),
     Case("signbit", normal(3, 4)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import Tensor, ops, tensor
+from ampkit import Tensor, ops, special, tensor
 from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.tape import grad
 
@@ -168,8 +168,14 @@ NAN, INF = np.nan, np.inf
 SLOPES = {
     "relu6": (lambda x: ops.relu6(x), [0.0, 3.0, 6.0, 7.0, NAN], [0, 1, 0, 0, 1]),
     "hardtanh": (lambda x: ops.hardtanh(x), [-1.0, 0.0, 1.0], [0, 1, 0]),
-    "clamp between numbers": (lambda x: x.clamp(0, 6), [0.0, 3.0, 6.0, 7.0, NAN], [0, 1, 0, 0, 0]),
-    "clamp from a number": (lambda x: x.clamp(min=0), [0.0, 3.0, -1.0, INF], [0, 1, 0, 1]),
+    "clamp between numbers": (lambda x: x.clamp(0, 6), [0.0, 3.0, 6.0, 7.0, NAN], [1, 1, 1, 0, 0]),
+    "clamp from a number": (lambda x: x.clamp(min=0), [0.0, 3.0, -1.0, INF, NAN], [1, 1, 0, 1, 0]),
+    "clamp_max": (lambda x: x.clamp_max(6), [6.0, 7.0, -INF], [1, 0, 1]),
+    "logit": (lambda x: x.logit(), [2.0, -1.0, 0.5, 0.0, INF], [NAN, NAN, 4, INF, NAN]),
+    "logit with eps": (lambda x: x.logit(0.25), [2.0, 0.1, 0.5, NAN], [0, 0, 4, NAN]),
+    "entr": (lambda x: special.entr(x), [0.0, 1.0, -1.0, INF], [INF, -1, NAN, -INF]),
+    "quantile beside NaN": (lambda x: ops.quantile(x.reshape(2, 2), 0.5, 0), [2.0, 1.0, 4.0, NAN], [0.5, 0, 0.5, 1]),
+    "the median of a number": (lambda x: ops.quantile(x, tensor([0.5, 1.0]), 0), 3.0, 2),
     "abs": (lambda x: x.abs(), [-2.0, 0.0, NAN, INF], [-1, 0, 0, 1]),
     "max": (lambda x: x.max(), [1.0, NAN, NAN, 2.0], [0, 0.5, 0.5, 0]),
     "min": (lambda x: x.min(), [INF, -INF, -INF], [0, 0.5, 0.5]),
@@ -188,27 +194,51 @@ SLOPES = {
 def test_slopes_at_corners_ties_and_nan_are_pytorchs(name):
     function, at, want = SLOPES[name]
     x = tensor(at, requires_grad=True)
-    assert grad(function(x).sum(), x)[0].tolist() == want
+    assert grad(function(x).sum(), x)[0].tolist() == pytest.approx(want, nan_ok=True)
 
 
 @pytest.mark.parametrize(
     ("values", "want"),
     [
-        ((1.0, 1.0, 2.0), (0.5, 0.5, 0)),
-        ((2.0, 1.0, 2.0), (0.5, 0, 0.5)),
+        ((1.0, 1.0, 2.0), (1, 0, 0)),
+        ((2.0, 1.0, 2.0), (1, 0, 0)),
         ((1.0, 1.0, 1.0), (1, 0, 0)),
         ((0.0, 1.0, 2.0), (0, 1, 0)),
         ((1.5, 2.0, 1.0), (0, 0, 1)),
-        ((NAN, 1.0, 2.0), (1, 0, 0)),
-        ((1.0, NAN, 2.0), (1, 0, 0)),
-        ((1.0, 1.0, None), (0.5, 0.5)),
-        ((1.0, None, NAN), (1, 1)),
+        ((1.0, 3.0, 3.0), (0, 0, 0)),
+        ((5.0, 3.0, 3.0), (0, 0, 1)),
+        ((NAN, 1.0, 2.0), (0, 0, 0)),
+        ((1.0, NAN, 2.0), (0, 0, 0)),
+        ((1.0, 1.0, None), (1, 0)),
+        ((0.0, 1.0, None), (0, 1)),
+        ((2.0, None, 2.0), (1, 0)),
+        ((1.0, None, NAN), (0, 0)),
     ],
 )
-def test_bounds_that_are_tensors_share_the_slope_as_pytorchs_do(values, want):
+def test_of_a_bound_that_is_met_the_slope_is_inputs_as_in_pytorch(values, want):
     tensors = [None if v is None else tensor([v], requires_grad=True) for v in values]
     out = ops.clamp(*tensors)
     assert tuple(g.item() for g in grad(out.sum(), [t for t in tensors if t is not None])) == want
+
+
+@pytest.mark.parametrize("function", [ops.fmax, ops.fmin])
+def test_of_equal_numbers_fmax_and_fmin_pass_the_slope_to_the_first(function):
+    x, y = tensor([1.0, NAN, 3.0, NAN], requires_grad=True), tensor([1.0, 2.0, NAN, NAN], requires_grad=True)
+    assert [g.tolist() for g in grad(function(x, y).sum(), (x, y))] == [[1, 0, 1, 1], [0, 1, 0, 0]]
+
+
+def test_the_slopes_of_products_with_logarithms_at_zero_are_pytorchs():
+    x, y = tensor([0.0, 0.0, 1.0], requires_grad=True), tensor([2.0, -1.0, -1.0], requires_grad=True)
+    slopes = [g.tolist() for g in grad(special.xlog1py(x, y).sum(), (x, y))]
+    assert slopes[0] == [pytest.approx(np.log(3)), 0, -INF]
+    assert slopes[1] == pytest.approx([0, NAN, INF], nan_ok=True)
+
+
+@pytest.mark.parametrize("function", [ops.quantile, ops.nanquantile])
+def test_the_share_of_a_quantile_has_a_gradient(function):
+    x, q = tensor([1.0, 5.0, 2.0, 7.0]), tensor([0.3, 0.5], requires_grad=True)
+    assert grad(function(x, q).sum(), q)[0].tolist() == [3, 9]
+    assert grad(function(tensor([[1.0, 4.0], [2.0, NAN]]), q[0], 0).sum(), q)[0].tolist() == [1, 0]
 
 
 def test_the_larger_of_a_number_and_nan_passes_the_slope_to_both():
