@@ -13,8 +13,9 @@ import numpy as np
 from ..core.errors import ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import plain
+from ..core.replay import apply, plain
 from ..core.words import Word
+from .activation import sigmoid
 from .arithmetic import whole_factor
 from .axes import axis
 
@@ -202,7 +203,7 @@ def glu_check(input, dim):
 @glu.backward
 def glu_backward(dy, saved, needs, dim):
     value, gate = _halves(saved.input, dim)
-    open_ = 1 / (1 + np.exp(-gate))
+    open_ = apply(sigmoid, gate)
     return np.concatenate([dy * open_, dy * value * open_ * (1 - open_)], dim)
 
 

@@ -17,9 +17,10 @@ from .. import backends
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
-from ..core.replay import Taped, plain
+from ..core.replay import Taped, apply, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
+from .activation import sigmoid
 from .bce import check_broadcast, softplus
 from .labels import check_mean
 from .loss import check_pair, reduced
@@ -167,7 +168,7 @@ def multilabel_soft_margin_loss_backward(dy, saved, needs, reduction):
     slope = np.expand_dims(_slope(dy, reduction, plain(x)[..., 0]), -1) / x.shape[-1]
     slope = slope + np.zeros_like(plain(x))
     weighted = slope if weight is None else slope * weight
-    dx = weighted * (1 - t - 1 / (1 + np.exp(x))) if needs[0] is not None else None
+    dx = weighted * (1 - t - apply(sigmoid, -x)) if needs[0] is not None else None
     dt = -weighted * x if needs[1] is not None else None
     return dx, dt, slope * ((1 - t) * x + softplus(-x)) if needs[2] is not None else None
 

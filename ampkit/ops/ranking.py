@@ -16,9 +16,10 @@ from .. import backends
 from ..core.errors import ArgumentError, DTypeError, RangeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import Taped, plain
+from ..core.replay import Taped, apply, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
+from .activation import sigmoid
 from .loss import reduced
 from .select import clamp, minimum, where
 from .sums import check_reduction
@@ -91,7 +92,7 @@ def soft_margin_loss(input: Array, target: Array, size_average: Word = None, red
 @soft_margin_loss.backward
 def soft_margin_loss_backward(dy, saved, needs, reduction):
     x, t = saved.input, saved.target
-    slope = _slope(dy, reduction, x, t) / (1 + np.exp(t * x))
+    slope = _slope(dy, reduction, x, t) * apply(sigmoid, -t * x)
     return -slope * t, -slope * x if needs[1] is not None else None
 
 
