@@ -69,12 +69,12 @@ def diff(
 ) -> Tensor:
     """The differences of neighbours along `dim`, n times over; of bool whether they differ.
 
-    prepend, append: joined to input first. Raises ArgumentError for a negative n.
+    prepend, append: joined to input first, unless n is 0. Raises ArgumentError for a negative n.
     """
     if n < 0:
         raise ArgumentError("diff", "n from 0", f"{n}")
     at = axis_of("diff", input, dim)
-    more = [t for t in (prepend, input, append) if t is not None]
+    more = [t for t in (prepend, input, append) if t is not None] if n else [input]
     found = cat(more, at) if len(more) > 1 else input
     for _ in range(min(n, found.shape[at])):
         length = found.shape[at] - 1
