@@ -91,7 +91,7 @@ def silu(input: Array, inplace: Word = False):
 
 @silu.backward
 def silu_backward(dy, saved, needs):
-    gate = apply(sigmoid, saved.input)  # on the tape, 1 / (1 + exp(-x)) has a slope of inf / inf where exp(-x) overflows
+    gate = apply(sigmoid, saved.input)  # 1 / (1 + exp(-x)) itself has the slope inf / inf where exp(-x) overflows
     return dy * (gate * (1 + saved.input * (1 - gate)))
 
 

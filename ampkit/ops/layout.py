@@ -14,10 +14,10 @@ from ..core.replay import plain
 from ..core.tensor import Tensor
 from ..core.words import Word
 from .axes import axes, axis, sizes
-from .create import arange
 from .edges import extend
 from .index import getitem, index_select, wide
 from .masks import kept, reach
+from .ranges import arange
 from .select import need_to_hold
 from .shape import flatten
 

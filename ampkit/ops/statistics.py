@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.dtypes import accumulator, float32
+from .. import backends
+from ..core.dtypes import DType, accumulator, float32, promote
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.policy import autocast
 from ..core.tensor import Tensor
@@ -30,12 +31,14 @@ def cov(
 
     Sums of products are divided by the number of observations less `correction`. fweights [observations], whole
     numbers: how often each was seen; aweights [observations]: how much each counts. In float32, also in a region,
-    rounded once. Raises ShapeError for more axes, for other weights and for too few observations.
+    rounded once; the answer is in the wider dtype of input and aweights.
+    Raises ShapeError for more axes, for other weights and for too few observations, ArgumentError for negative weights.
     """
     if input.ndim > 2:
         raise ShapeError("cov", "input [variables, observations]", f"shape {tuple(input.shape)}")
     with autocast(enabled=False):
-        return _as_input(squeeze(_covariances(input, correction, fweights, aweights)), input)
+        found = squeeze(_covariances(input, correction, fweights, aweights))
+        return to(found, _answer(input, aweights))
 
 
 def corrcoef(input: Tensor) -> Tensor:
@@ -50,11 +53,11 @@ def corrcoef(input: Tensor) -> Tensor:
         found = _covariances(input, 1, None, None)
         size = sqrt(diagonal(found))
         found = div(div(found, unsqueeze(size, 1)), unsqueeze(size, 0))
-        return _as_input(squeeze(clamp(found, -1, 1)), input)
+        return to(squeeze(clamp(found, -1, 1)), _answer(input, None))
 
 
 def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None) -> Tensor:
-    wide = to(input, accumulator(input.dtype) if input.is_floating_point() else float32)
+    wide = to(input, accumulator(_answer(input, aweights)))
     rows = wide if input.ndim == 2 else reshape(wide, (1, -1))
     count = rows.shape[1]
     weight = None
@@ -64,6 +67,7 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
         if given.shape != (count,) or (name == "fweights" and given.is_floating_point()):
             kind = "whole numbers" if name == "fweights" else "numbers"
             raise ShapeError("cov", f"{name} [{count}], {kind}", f"{given.dtype.name} {list(given.shape)}")
+        _need_positive(name, given.array)
         weight = to(given, rows.dtype) if weight is None else mul(weight, to(given, rows.dtype))
     if weight is None and count <= correction:
         raise ShapeError("cov", f"more than {correction} observations", f"{count}")
@@ -76,8 +80,16 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
     return div(matmul(apart if weight is None else mul(apart, weight), transpose(apart, 0, 1)), free)
 
 
-def _as_input(found: Tensor, input: Tensor) -> Tensor:
-    return to(found, input.dtype) if input.is_floating_point() else found
+def _need_positive(name: str, weights: Any) -> None:
+    def fail(value: Any, position: Any) -> None:
+        raise ArgumentError("cov", f"{name} from 0", f"{value} at position {position}")
+
+    backends.of(weights).inspect(weights, weights < 0, fail)
+
+
+def _answer(input: Tensor, aweights: Tensor | None) -> DType:
+    given = [t.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
+    return promote(*given) if given else float32
 
 
 class Histogram(NamedTuple):

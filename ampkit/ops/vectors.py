@@ -163,8 +163,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """The products of a and b summed over pairs of axes: the last `dims` of a and the first of b, or two lists of axes.
 
-    What is left of a, then of b, are the axes of the answer. An axis of length 1 is broadcast. One matrix product in the
-    wider dtype of the two, summed in float32 and rounded once.
+    What is left of a, then of b, are the axes of the answer. An axis of length 1 is broadcast. One matrix product in
+    the wider dtype of the two, summed in float32 and rounded once.
     Raises ShapeError if the axes of a pair differ in length, ArgumentError for a number of axes that one does not have.
     """
     ours, theirs = _pairs(a, b, dims)
@@ -182,7 +182,8 @@ def _pairs(a: Tensor, b: Tensor, dims: Any) -> tuple[tuple[int, ...], tuple[int,
         if not 0 <= dims <= min(a.ndim, b.ndim):
             raise ArgumentError("tensordot", f"dims from 0 to {min(a.ndim, b.ndim)}", f"{dims}")
         dims = tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims))
-    ours, theirs = (axes("tensordot", tuple(over), t.ndim) if len(over) else () for t, over in zip((a, b), dims, strict=True))
+    pairs = zip((a, b), dims, strict=True)
+    ours, theirs = (axes("tensordot", tuple(over), t.ndim) if len(over) else () for t, over in pairs)
     if len(ours) != len(theirs):
         raise ShapeError("tensordot", "as many axes of a as of b", f"{len(ours)} and {len(theirs)}")
     return ours, theirs

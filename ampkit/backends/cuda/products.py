@@ -72,7 +72,8 @@ def _weight_gradients(rows: Array, saved: Saved, needs: Any, homes: Any) -> tupl
     return _gradient(rows.T, columns, needs[1], homes[1]), None
 
 
-# matmul, mm, tensordot, bmm, mv, dot, vdot: two operands, of which one with a single axis is a row, or on the right a column
+# matmul, mm, tensordot, bmm, mv, dot, vdot: two operands, of which one with a single axis is a row, or on the right a
+# column
 
 
 def _matrices(a: Array, b: Array) -> tuple[Array, Array]:
