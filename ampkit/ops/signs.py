@@ -73,7 +73,7 @@ def _favoured(name: str, wins: Any, meaning: str) -> Any:
         return kept(dy, first), kept(dy, np.logical_not(first))
 
     reference.__name__ = reference.__qualname__ = name
-    reference.__doc__ = f"The {meaning} of two, broadcast; a number wins over NaN. Of equal ones input has the gradient."
+    reference.__doc__ = f"The {meaning} of two, broadcast; a number wins over NaN. Equal ones: input has the gradient."
     made = op(cast=Cast.WIDEST, moves=True)(reference)
     made.backward(backward)
     return made
