@@ -52,7 +52,7 @@ def make_plan(
         raise DTypeError(f"{op.name} inside autocast", "a safer op", op.name, cure)
     widest = answer or result_type(entries)
     if answer is None:
-        _need_to_meet(op, cast, rule, stored)
+        _need_to_meet(op, cast, rule, stored, entries)
     out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, stored)
     casts = _casts(op, cast, widest, answer, out, key, kinds)
     floats = [d for d in stored if d in FLOATS]
@@ -78,12 +78,13 @@ def _need_tensors(op: Any, key: list[Entry]) -> None:
             raise DTypeError(op.name, "Tensors and numbers", entry.__name__, "wrap arrays with ampkit.tensor(...)")
 
 
-def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType]) -> None:
+def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType], entries: list[Entry]) -> None:
     # A product of mixed dtypes, or float64 among narrower floats in a listed op, is a mistake more often than a wish.
     found = set(stored)
     floats = found & FLOATS
     product = op.cast is Cast.LOW and len(found) > 1 and (rule is None or len(floats) < len(found))
-    if product or (cast in (Cast.LOW, Cast.FP32) and float64 in floats and len(floats) > 1):
+    strict = not op.mixes and rule is None and len({k for k in entries if not isinstance(k, (tuple, type))}) > 1
+    if product or strict or (cast in (Cast.LOW, Cast.FP32) and float64 in floats and len(floats) > 1):
         names = ", ".join(d.name for d in stored)
         raise DTypeError(op.name, "operands of one dtype", names, f"cast one: x.to(ampkit.{stored[0].name})")
 
