@@ -26,7 +26,8 @@ __all__ = ["gather", "scatter_add", "take_along_dim"]
 def gather(input: Array, dim, index: Index, *, sparse_grad: Word = False):
     """out[i][j] = input[index[i][j]][j] for dim 0, and so on: index [...] no longer than input on other axes -> [...].
 
-    A 0-d tensor counts as one of length 1. Raises RangeError for an index outside the axis, ShapeError if index does not fit input.
+    A 0-d tensor counts as one of length 1. Raises RangeError for an index outside the axis, ShapeError if index does
+    not fit input.
     """
     in_range("gather", plain(index), length_of(input, dim))
     return _read_at(input, plain(index), dim), Saved(index=index, shape=input.shape)

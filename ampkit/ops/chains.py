@@ -17,7 +17,9 @@ from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .axes import axis
 from .index import broadcast_of
+from .like import ones_like
 from .products import _need_addend, _need_axes, _need_factor, addmm, matmul
+from .select import where
 from .shape import broadcast_to, movedim, permute, reshape, squeeze, unsqueeze
 from .solving import inverse
 from .subscripts import einsum
@@ -108,8 +110,8 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if n < 0:
         return matrix_power(inverse(input), -n)
     if n == 0:
-        one = backends.of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype)
-        return Tensor(np.broadcast_to(one, input.shape).copy())
+        one = Tensor(backends.of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype))
+        return where(ones_like(input, dtype=np.bool_), one, input)  # type: ignore[no-any-return]
     half = input if n == 1 else matrix_power(input, n // 2)
     square = half if n == 1 else matmul(half, half)
     return matmul(square, input) if n > 1 and n % 2 else square  # type: ignore[no-any-return]
@@ -121,6 +123,8 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     Raises ShapeError for shapes that do not broadcast, RangeError for an axis that is not there.
     """
     shape = broadcast_of("vecdot", x.shape, y.shape)
+    x, y = (t if shape else unsqueeze(t, 0) for t in (x, y))
+    shape = shape or (1,)
     at = axis("vecdot", dim, len(shape))
     x, y = (movedim(broadcast_to(t, shape), at, -1) for t in (x, y))
     return einsum("...i,...i->...", x, y)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dtypes import accumulator, finfo
-from ..core.errors import ArgumentError, ShapeError, StateError
+from ..core.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped
@@ -106,6 +106,8 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: Word = None) -> Si
         if A.requires_grad:
             cure = "full_matrices=False"
             raise StateError("svd", "square matrices or reduced factors for a gradient", f"{list(A.shape)}", cure)
+        if not A.is_floating_point():
+            raise DTypeError("svd", "a floating-point tensor", A.dtype.name, "cast it: x.float()")
         u, s, vh = by_lapack("svd", "finite matrices", np.linalg.svd, to(A, accumulator(A.dtype)).array)
         return Singular(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
     s, u, vh = svd_(A)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ShapeError
+from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply, plain
@@ -69,8 +69,17 @@ def selu_backward(dy, saved, needs):
 
 @op(cast=Cast.KEEP, integers="refuse")
 def celu(input: Array, alpha=1.0, inplace: Word = False):
-    """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483."""
+    """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483.
+
+    Raises ArgumentError for an alpha of 0.
+    """
     return _bent(input, alpha, 1 / alpha), Saved(input=input)
+
+
+@celu.check
+def celu_check(input, alpha):
+    if alpha == 0:
+        raise ArgumentError("celu", "an alpha other than 0", f"{alpha}")
 
 
 @celu.backward
@@ -124,9 +133,18 @@ def hardshrink_backward(dy, saved, needs, lambd):
 
 @op(cast=Cast.KEEP, integers="refuse")
 def softshrink(input: Array, lambd=0.5):
-    """input moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
+    """input moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN.
+
+    Raises ArgumentError for a negative lambd.
+    """
     moved = input - lambd * np.sign(input)
     return np.where(np.abs(input) <= lambd, 0, moved), Saved(input=input)
+
+
+@softshrink.check
+def softshrink_check(input, lambd):
+    if not lambd >= 0:
+        raise ArgumentError("softshrink", "lambd from 0", f"{lambd}")
 
 
 @softshrink.backward

@@ -163,7 +163,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         raise ArgumentError("combinations", "r from 0", f"{r}")
     chosen = list((_with_replacement if with_replacement else _combinations)(range(len(input)), r))
     places = backends.of(input.array).constant(np.array(chosen, np.int64).reshape(-1))
-    return reshape(index_select(input, 0, Tensor(places)), (len(chosen) if r else 0, r))
+    return reshape(index_select(input, 0, Tensor(places)), (len(chosen), r) if r else (0,))
 
 
 def _vectors(where: str, tensors: Any) -> Any:

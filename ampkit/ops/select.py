@@ -167,12 +167,21 @@ def masked_fill_backward(dy, saved, needs, value):
 
 @op(cast=Cast.KEEP, moves=True)
 def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: Word = False):
-    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN."""
+    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN.
+
+    Raises ArgumentError for a min_val above max_val.
+    """
     low, high = min_val, max_val
     if not dtypes.is_float(input.dtype):
         limits = np.iinfo(input.dtype)
         low, high = [sorted((limits.min, int(bound), limits.max))[1] for bound in (low, high)]
     return np.minimum(np.maximum(input, low), high), Saved(input=input)
+
+
+@hardtanh.check
+def hardtanh_check(input, min_val, max_val):
+    if min_val > max_val:
+        raise ArgumentError("hardtanh", "min_val up to max_val", f"{min_val} and {max_val}")
 
 
 @hardtanh.backward

@@ -143,6 +143,13 @@ REFUSED = {
     "unflatten a number": (lambda: POINT.unflatten(0, (1,)), ShapeError, "^unflatten: needs a tensor with at least"),
     "a mask that misfits": (lambda: ROW.masked_select(BITS), ShapeError, "^masked_select: needs shapes that broadcast"),
     "indices of other axes": (lambda: ops.take_along_dim(TABLE, tensor([0]), 0), ShapeError, "indices of 2 axes"),
+    "a negative tolerance": (lambda: ops.isclose(ROW, ROW, -1.0), ArgumentError, "isclose: needs rtol and atol from 0"),
+    "a negative closeness": (lambda: ops.allclose(ROW, ROW, 0, -1), ArgumentError, "isclose: needs rtol and atol from"),
+    "bounds in no order": (lambda: ops.hardtanh(ROW, 2, 1), ArgumentError, "hardtanh: needs min_val up to max_val"),
+    "a negative shrinkage": (lambda: ops.softshrink(ROW, -1), ArgumentError, "^softshrink: needs lambd from 0, got -1"),
+    "an alpha of 0": (lambda: ops.celu(ROW, 0), ArgumentError, "^celu: needs an alpha other than 0"),
+    "an axis named twice": (lambda: ops.gradient(TABLE, dim=(0, 0)), ShapeError, "^gradient: needs each dim once"),
+    "factors of integers": (lambda: ops.linalg_svd(TABLE[:1].long()), DTypeError, "^svd: needs a floating-point"),
     "a pool of bools": (lambda: ops.max_pool2d(BITS.reshape(1, 1, 2), 1), DTypeError, "needs numbers, got bool"),
 }
 
@@ -186,6 +193,16 @@ SLOPES = {
     "the sum of sizes": (lambda x: x.norm(1), [NAN, -1.0, 0.0], [0, -1, 0]),
     "the half norm with a zero": (lambda x: x.norm(0.5), [1.0, 1.0, 0.0], [2, 2, 0]),
     "l1_loss": (lambda x: ops.l1_loss(x, x.detach() * 0, reduction="sum"), [NAN, 2.0, 0.0], [0, 1, 0]),
+    "hinge_embedding_loss at its margin": (
+        lambda x: ops.hinge_embedding_loss(x, x.detach() * 0 - 1, reduction="sum"),
+        [1.0, 0.0, 2.0],
+        [-1, -1, 0],
+    ),
+    "margin_ranking_loss at its margin": (
+        lambda x: ops.margin_ranking_loss(x, x.detach() * 0 + 1, x.detach() * 0 + 1, reduction="sum"),
+        [1.0, 0.0, 2.0],
+        [-1, -1, 0],
+    ),
     "the angle of the origin": (lambda x: ops.atan2(x, x.detach() * 0 + tensor([0.0, 1.0])), [0.0, 0.0], [0, 1]),
 }
 
