@@ -21,6 +21,8 @@ from .ops import linalg_solve_triangular as solve_triangular
 from .ops import linalg_svd as svd
 from .ops import linalg_svdvals as svdvals
 from .ops import linalg_vector_norm as vector_norm
+from .ops.axes import axis_of as _axis_of
+from .ops.calculus import powers_of as _powers_of
 from .ops.given import checked as _checked
 from .ops.solving import SignedLog as _SignedLog
 
@@ -67,8 +69,9 @@ def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
 
 
 def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
-    """`ops.vander` with rising powers: [n] -> [n, N]."""
-    return _ops.vander(x, N, increasing=True)
+    """`ops.vander` of vectors [.., n] -> [.., n, N], with rising powers. Raises ShapeError for a number."""
+    _axis_of("vander", x, -1)
+    return _powers_of(x, N, increasing=True)
 
 
 for _name in __all__:

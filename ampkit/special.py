@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from . import ops
 from .core.tensor import Tensor
@@ -28,25 +27,12 @@ from .ops import digamma as psi
 from .ops import lgamma as gammaln
 from .ops import sigmoid as expit
 from .ops.given import checked
+from .ops.special import entr, xlog1py
 
 __all__ = [
     "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_softmax", "logit",
     "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
 ]  # fmt: skip
-
-
-@checked
-def entr(input: Tensor) -> Tensor:
-    """-x log(x), elementwise: 0 at 0 and -inf below."""
-    return ops.where(input < 0, -math.inf, -ops.xlogy(input, ops.clamp(input, 0)))  # type: ignore[operator, no-any-return]
-
-
-@checked
-def xlog1py(input: Any, other: Any) -> Tensor:
-    """input log(1 + other), broadcast; 0 where input is, unless other is NaN."""
-    nothing = (input == 0) & ~ops.isnan(other) if isinstance(other, Tensor) else input == 0
-    safe = ops.where(nothing, 0.0, other)
-    return ops.mul(input, ops.log1p(safe))  # type: ignore[no-any-return]
 
 
 @checked

@@ -113,7 +113,9 @@ def _cast(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> No
 def _narrow(out: Any, plan: Plan) -> Any:
     if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
         return (_narrow(out[0], plan), *out[1:])
-    return out if out.dtype == plan.out or out.dtype not in FLOATS else backends.of(out).cast(out, plan.out)
+    if out.dtype == plan.out or (out.dtype not in FLOATS and plan.out in FLOATS):
+        return out
+    return backends.of(out).cast(out, plan.out)
 
 
 def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:

@@ -50,10 +50,12 @@ ops: dict[str, Op] = {}  # every op by name
 class Op:
     """An operation on Tensors; `op` makes one. Calling it takes the reference's arguments, with Tensors for arrays."""
 
-    def __init__(self, reference: Callable[..., Any], cast: Cast, moves: bool, integers: str, view: bool):
+    def __init__(
+        self, reference: Callable[..., Any], cast: Cast, moves: bool, integers: str, view: bool, mixes: bool = True
+    ):
         self.name = reference.__name__.rstrip("_")
         update_wrapper(self, reference)
-        self.cast, self.moves, self.integers, self.view = cast, moves, integers, view
+        self.cast, self.moves, self.integers, self.view, self.mixes = cast, moves, integers, view, mixes
         self.ours = reference.__module__.startswith("ampkit.")
         self.forward = Primitive(self.name, reference.__module__.rpartition(".")[2], reference)
         self.backward_primitive: Primitive | None = None
@@ -190,6 +192,7 @@ def op(
     numpy: Any = None,
     view: bool = False,
     cure: str | None = None,
+    mixes: bool = True,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Define an op; see the head of this file.
 
@@ -197,13 +200,13 @@ def op(
     leaves integer tensors integers, "float" turns them into float32, "refuse" raises where no operand is a float.
     numpy: the NumPy function, or the method of an array by name, that the op stands for when second derivatives run
     plain array code on the tape. view: the output shares the input's memory. cure: for a BANNED op, what to use
-    instead.
+    instead. mixes: False raises for tensors with axes of several dtypes outside of a region.
     Raises ArgumentError for a name that is taken.
     """
 
     def define(reference: Callable[..., Any]) -> Op:
         kind: Any = type("Op", (Op,), {"__module__": __name__})
-        made: Op = kind(reference, cast, moves, integers, view)
+        made: Op = kind(reference, cast, moves, integers, view, mixes)
         kind.__call__ = made.signature.entry(forward.runner(made))
         if made.name in ops:
             raise ArgumentError(f"@op {made.name}", "a name that no op has yet", "one that is taken")

@@ -52,8 +52,8 @@ def make_plan(
         raise DTypeError(f"{op.name} inside autocast", "a safer op", op.name, cure)
     widest = answer or result_type(entries)
     if answer is None:
-        _need_to_meet(op, cast, rule, stored)
-    out = answer or _answer(op, cast, rule, widest, stored)
+        _need_to_meet(op, cast, rule, stored, entries)
+    out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, stored)
     casts = _casts(op, cast, widest, answer, out, key, kinds)
     floats = [d for d in stored if d in FLOATS]
     compute = None if op.moves or out not in FLOATS else dtypes.accumulator(dtypes.promote(out, *floats))
@@ -62,7 +62,7 @@ def make_plan(
     widens = compute is not None and any(d in FLOATS and d != compute for d in read)
     # Moved values come as stored, but bfloat16 beside a Python number is float32 to NumPy, and an integer float64.
     strays = out in FLOATS and (out in LOW or any(d != out for d in stored))
-    narrows = widens or (strays if compute is None else compute != out)
+    narrows = widens or (strays if compute is None else compute != out) or (answer is not None and out not in FLOATS)
     tapes = any(wanted) and op.backward_primitive is not None
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.keeps.items() if not asked & set(users)])
@@ -78,12 +78,13 @@ def _need_tensors(op: Any, key: list[Entry]) -> None:
             raise DTypeError(op.name, "Tensors and numbers", entry.__name__, "wrap arrays with ampkit.tensor(...)")
 
 
-def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType]) -> None:
+def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType], entries: list[Entry]) -> None:
     # A product of mixed dtypes, or float64 among narrower floats in a listed op, is a mistake more often than a wish.
     found = set(stored)
     floats = found & FLOATS
     product = op.cast is Cast.LOW and len(found) > 1 and (rule is None or len(floats) < len(found))
-    if product or (cast in (Cast.LOW, Cast.FP32) and float64 in floats and len(floats) > 1):
+    strict = not op.mixes and rule is None and len({k for k in entries if not isinstance(k, (tuple, type))}) > 1
+    if product or strict or (cast in (Cast.LOW, Cast.FP32) and float64 in floats and len(floats) > 1):
         names = ", ".join(d.name for d in stored)
         raise DTypeError(op.name, "operands of one dtype", names, f"cast one: x.to(ampkit.{stored[0].name})")
 
@@ -99,6 +100,13 @@ def _answer(op: Any, cast: Cast, rule: Policy | None, widest: DType, stored: lis
     if rule is None or cast is Cast.WIDEST or float64 in stored:
         return widest
     return rule.dtype if cast is Cast.LOW else float32
+
+
+def _explicit(op: Any, answer: DType) -> DType:
+    # An op whose answer is a float for integers too, or that takes none, has no integer answer.
+    if answer not in FLOATS and op.integers != "keep":
+        raise DTypeError(op.name, "a floating-point dtype", f"dtype={answer.name}")
+    return answer
 
 
 def _casts(

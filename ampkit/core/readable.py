@@ -119,7 +119,7 @@ class Readable:
         return backends.of(self.array).to_numpy(self.array).item()
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
+        return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""

@@ -54,6 +54,7 @@ from .pool1d import *
 from .products import *
 from .put import *
 from .quantiles import *
+from .ranges import *
 from .ranking import *
 from .ranks import *
 from .recurrent import *

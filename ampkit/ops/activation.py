@@ -80,7 +80,7 @@ def logsigmoid(input: Array):
 
 @logsigmoid.backward
 def logsigmoid_backward(dy, saved, needs):
-    return dy / (1 + np.exp(saved.input))
+    return dy * apply(sigmoid, -saved.input)
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -91,7 +91,7 @@ def silu(input: Array, inplace: Word = False):
 
 @silu.backward
 def silu_backward(dy, saved, needs):
-    gate = 1 / (1 + np.exp(-saved.input))
+    gate = apply(sigmoid, saved.input)  # 1 / (1 + exp(-x)) itself has the slope inf / inf where exp(-x) overflows
     return dy * (gate * (1 + saved.input * (1 - gate)))
 
 
@@ -106,7 +106,7 @@ def softplus(input: Array, beta=1.0, threshold=20.0):
 @softplus.backward
 def softplus_backward(dy, saved, needs, beta, threshold):
     z = beta * saved.input
-    return dy * np.where(plain(z) > threshold, 1.0, 1 / (1 + np.exp(-z)))
+    return dy * np.where(plain(z) > threshold, 1.0, apply(sigmoid, z))
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -119,7 +119,7 @@ def mish(input: Array, inplace: Word = False):
 def mish_backward(dy, saved, needs):
     x = saved.input
     gate = np.tanh(_softplus(x))
-    return dy * (gate + x * (1 - gate * gate) / (1 + np.exp(-x)))
+    return dy * (gate + x * (1 - gate * gate) * apply(sigmoid, x))
 
 
 def _softplus(x: Any) -> Any:

@@ -117,6 +117,8 @@ def _need_divisor(where: str, input: Any, other: Any) -> None:
     # Floats have infinity and NaN for it; NumPy answers 0 for integers.
     if any(isinstance(a, (float, Taped)) or getattr(a, "dtype", None) in FLOATS for a in (input, other)):
         return
+    if not getattr(input, "size", 1):
+        return
     divisor = other if hasattr(other, "dtype") else np.asarray(other)
 
     def fail(value: Any, position: Any) -> None:

@@ -70,7 +70,7 @@ def scaled_dot_product_attention_(
 
 def _answer(a: Operands, causal: bool, scale: float | None, dropout_p: float, draw: Any) -> tuple[Any, Any]:
     # With the log-sum-exp of each row, which derivatives on the tape do without.
-    scale = 1 / math.sqrt(a.query.shape[-1]) if scale is None else scale
+    scale = 1 / math.sqrt(a.query.shape[-1] or 1) if scale is None else scale
     if any(isinstance(array, Taped) for array in a):
         return on_tape(a, causal, scale, dropout_p, draw), None
     return forward(broadcast(a), causal, scale, dropout_p, draw)
@@ -100,7 +100,7 @@ def scaled_dot_product_attention_check(
 @scaled_dot_product_attention_.backward
 def scaled_dot_product_attention_backward(dy, saved, needs, dropout_p, draw, is_causal, scale, enable_gqa):
     given = Operands(saved.query, saved.key, saved.value, saved.added, saved.allowed)
-    scale = 1 / math.sqrt(given.query.shape[-1]) if scale is None else scale
+    scale = 1 / math.sqrt(given.query.shape[-1] or 1) if scale is None else scale
     if not enable_gqa:
         return *backward(broadcast(given), dy, saved.lse, needs, is_causal, scale, dropout_p, draw), None
     a = broadcast(split_heads(given))

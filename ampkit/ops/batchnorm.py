@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
+from ..core.dtypes import accumulator
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -34,8 +36,8 @@ def batch_norm(
     input [N, C, ...], the others [C] -> [N, C, ...], in the dtype of the input; statistics in float32 (float64 for
     float64 input). In training the batch's own statistics serve, the running ones move towards them by `momentum` in
     place (unbiased variance), unless the batch's are not finite; otherwise the running ones serve.
-    Raises ShapeError for misfit shapes and for one value per channel in training, ArgumentError without running
-    statistics outside of it.
+    An empty input is its own result, and moves nothing. Raises ShapeError for misfit shapes and for one value per
+    channel in training, ArgumentError without running statistics outside of it.
     Ioffe, Szegedy 2015, arXiv:1502.03167, algorithm 1.
     """
     return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, False)
@@ -70,6 +72,9 @@ def _batch_norm(
         if running_mean is None or running_var is None:
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
         return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)  # type: ignore[no-any-return]
+    if not input.numel():  # which has no statistics of its own
+        zeros = Tensor(backends.of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
+        return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)  # type: ignore[no-any-return]
     y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
     if running_mean is not None and running_var is not None and not is_second_run():
         count = input.array.size // mean.array.size

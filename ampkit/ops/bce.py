@@ -14,8 +14,9 @@ from .. import backends
 from ..core.errors import RangeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import Taped
+from ..core.replay import Taped, apply
 from ..core.words import Word
+from .activation import sigmoid
 from .loss import check_pair, reduced, slope_of
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits"]
@@ -55,7 +56,7 @@ def bce_with_logits_backward(dy, saved, needs, reduction):
     x, t, weight, pos_weight = saved.input, saved.target, saved.weight, saved.pos_weight
     slope = slope_of(dy, reduction, x)
     weighted = slope if weight is None else slope * weight
-    dx = weighted * ((1 - t) - _lift(t, pos_weight) / (1 + np.exp(x))) if needs[0] is not None else None
+    dx = weighted * ((1 - t) - _lift(t, pos_weight) * apply(sigmoid, -x)) if needs[0] is not None else None
     if not any(n is not None for n in needs[1:]):
         return dx, None, None, None
     log = softplus(-x)

@@ -24,7 +24,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     """
     outs, height, width = weight.shape
     between = _rows(input1) @ weight.transpose(1, 0, 2).reshape(height, outs * width)
-    out = blocked_sum(between.reshape(-1, outs, width) * _rows(input2)[:, None], 2)
+    out = blocked_sum(between.reshape(len(between), outs, width) * _rows(input2)[:, None], 2)
     if bias is not None:
         out = out + bias
     return out.reshape(*input1.shape[:-1], outs), Saved(input1=input1, input2=input2, weight=weight)

@@ -10,7 +10,7 @@ from ..core.dtypes import LOW, accumulator, float32
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .arithmetic import add, div, mul, sub
-from .axes import axis
+from .axes import axes, axis
 from .convert import to
 from .index import narrow
 from .join import cat
@@ -74,11 +74,11 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
 
     Between neighbours by the second-order difference, at the ends by one of edge_order 1 or 2. spacing: the step, or
     one per axis, each a number or the coordinates, a tensor [n]. In float32, rounded once.
-    Raises ArgumentError for spacings that do not fit, ShapeError for an axis of fewer than edge_order + 1 elements.
+    Raises ArgumentError for spacings that do not fit, ShapeError for an axis of fewer than edge_order + 1 elements and
+    for one that is named twice.
     Fornberg 1988, Mathematics of Computation 51, eq. 3.8 for three points.
     """
-    given = tuple(range(input.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    dims = [axis("gradient", d, input.ndim) for d in given]
+    dims = axes("gradient", dim, input.ndim)
     steps = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
     if len(steps) != len(dims):
         raise ArgumentError("gradient", f"{len(dims)} spacings, one per axis", f"{len(steps)}")
@@ -131,9 +131,14 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """
     if x.ndim != 1:
         raise ShapeError("vander", "a vector [n]", f"shape {tuple(x.shape)}")
-    width = x.shape[0] if N is None else N
+    return powers_of(x, N, increasing)
+
+
+def powers_of(x: Tensor, N: int | None, increasing: bool) -> Tensor:  # noqa: N803
+    """`vander` of vectors [.., n] -> [.., n, N]."""
+    width = x.shape[-1] if N is None else N
     if not isinstance(width, int) or width < 0:
         raise ArgumentError("vander", "N from 0", repr(N))
-    ones = Tensor(np.ones_like(x.array)[:, None][:, : min(1, width)])
-    powers = cumprod(cat([ones, expand(unsqueeze(x, 1), (x.shape[0], max(width - 1, 0)))], 1), 1)
-    return powers if increasing else flip(powers, (1,))
+    ones = Tensor(np.ones_like(x.array)[..., None][..., : min(1, width)])
+    powers = cumprod(cat([ones, expand(unsqueeze(x, -1), (*x.shape, max(width - 1, 0)))], -1), -1)
+    return powers if increasing else flip(powers, (-1,))

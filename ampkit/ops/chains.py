@@ -16,8 +16,11 @@ from .. import backends
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .axes import axis
+from .index import broadcast_of
+from .like import ones_like
 from .products import _need_addend, _need_axes, _need_factor, addmm, matmul
-from .shape import movedim, permute, reshape, squeeze, unsqueeze
+from .select import where
+from .shape import broadcast_to, movedim, permute, reshape, squeeze, unsqueeze
 from .solving import inverse
 from .subscripts import einsum
 
@@ -107,8 +110,8 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if n < 0:
         return matrix_power(inverse(input), -n)
     if n == 0:
-        one = backends.of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype)
-        return Tensor(np.broadcast_to(one, input.shape).copy())
+        one = Tensor(backends.of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype))
+        return where(ones_like(input, dtype=np.bool_), one, input)  # type: ignore[no-any-return]
     half = input if n == 1 else matrix_power(input, n // 2)
     square = half if n == 1 else matmul(half, half)
     return matmul(square, input) if n > 1 and n % 2 else square  # type: ignore[no-any-return]
@@ -117,10 +120,11 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The inner products of vectors along `dim`: x, y [.., n, ..], broadcast -> [..]. Precision as `matmul`.
 
-    Raises ShapeError for shapes that do not fit, RangeError for an axis that is not there.
+    Raises ShapeError for shapes that do not broadcast, RangeError for an axis that is not there.
     """
-    at = max(x.ndim, y.ndim)
-    at = axis("vecdot", dim, at) - at
-    if any(-at > t.ndim for t in (x, y)) or x.shape[at] != y.shape[at]:
-        raise ShapeError("vecdot", f"two axes {dim} of one length", f"{tuple(x.shape)} and {tuple(y.shape)}")
-    return einsum("...i,...i->...", movedim(x, at, -1), movedim(y, at, -1))
+    shape = broadcast_of("vecdot", x.shape, y.shape)
+    x, y = (t if shape else unsqueeze(t, 0) for t in (x, y))
+    shape = shape or (1,)
+    at = axis("vecdot", dim, len(shape))
+    x, y = (movedim(broadcast_to(t, shape), at, -1) for t in (x, y))
+    return einsum("...i,...i->...", x, y)

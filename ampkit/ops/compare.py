@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes
-from ..core.errors import DTypeError
+from ..core.errors import ArgumentError, DTypeError
 from ..core.op import Array, Op, op
 from ..core.policy import Cast
 from ..core.tensor import Tensor
@@ -86,8 +86,17 @@ isreal = _single("isreal", lambda input: np.ones_like(input, np.bool_), "True: t
 
 @op(cast=Cast.WIDEST)
 def isclose(input: Array, other: Array, rtol=1e-05, atol=1e-08, equal_nan=False):
-    """Whether |input - other| <= atol + rtol * |other|, as bool; broadcast. NaN is close to NaN with equal_nan."""
+    """Whether |input - other| <= atol + rtol * |other|, as bool; broadcast. NaN is close to NaN with equal_nan.
+
+    Raises ArgumentError for a negative tolerance.
+    """
     return np.isclose(input, other, rtol, atol, equal_nan)
+
+
+@isclose.check
+def isclose_check(input, other, rtol, atol, equal_nan):
+    if rtol < 0 or atol < 0:
+        raise ArgumentError("isclose", "rtol and atol from 0", f"rtol={rtol}, atol={atol}")
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:

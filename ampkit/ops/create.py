@@ -1,4 +1,4 @@
-"""Creation: tensors from values, constants, ranges and random numbers.
+"""Creation: tensors from values, constants and random numbers.
 
 Everywhere: dtype (float32 by default, int64 for whole numbers), device (the CPU), requires_grad. Random numbers come
 from the stream that `manual_seed` starts, or from `generator`, a `core.random.Stream`.
@@ -22,8 +22,8 @@ from .axes import sizes
 from .select import need_to_hold
 
 __all__ = [
-    "arange", "bernoulli", "empty", "eye", "full", "linspace", "logspace", "multinomial",
-    "normal", "one_hot", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros",
+    "bernoulli", "empty", "eye", "full", "multinomial", "normal", "one_hot", "ones", "rand", "randint", "randn",
+    "randperm", "tensor", "zeros",
 ]  # fmt: skip
 
 Stream = random.Stream
@@ -64,7 +64,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     return Tensor((labels[..., None] == np.arange(count, like=labels)).astype(np.int64))
 
 
-# constants and ranges
+# constants
 
 
 def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -101,49 +101,6 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     """A tensor whose values are whatever the memory held."""
     wanted = float32 if dtype is None else dtypes.parse(dtype)
     return Tensor(backends.get(device).empty(_shape("empty", size), wanted), requires_grad)
-
-
-def arange(
-    start: float | None = None,
-    end: float | None = None,
-    step: float = 1,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
-    """start, start + step, ... up to, not including, end; with one of the two from 0.
-
-    int64, or float32 if one of them is a float.
-
-    Raises ArgumentError for a step of 0 or away from end, and without an end.
-    """
-    first, last = (start or 0, end) if end is not None else (0, start)
-    if last is None or step == 0 or (last - first) * step < 0:
-        raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
-    kind = float32 if float in (type(first), type(last), type(step)) else int64
-    return _made(np.arange(first, last, step), dtype, device, requires_grad, kind, constant=True)
-
-
-def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """`steps` values at equal distances from start to end, both included."""
-    return _made(np.linspace(start, end, steps), dtype, device, requires_grad, constant=True)
-
-
-def logspace(
-    start: float,
-    end: float,
-    steps: int,
-    base: float = 10.0,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
-    """`steps` powers of base, their exponents at equal distances from start to end, both included."""
-    return _made(np.logspace(start, end, steps, base=base), dtype, device, requires_grad, constant=True)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -225,9 +182,14 @@ def normal(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Normal numbers of the given mean and deviation: numbers with a size, or tensors, whose shape it then is."""
+    """Normal numbers of the given mean and deviation: numbers with a size, or tensors, whose shape it then is.
+
+    In the dtype of the first of these that is a floating-point tensor.
+    """
     given = [v.numpy(force=True) if isinstance(v, Tensor) else v for v in (mean, std)]
     device = device or next((v.device for v in (mean, std) if isinstance(v, Tensor)), None)
+    kinds = [v.dtype for v in (mean, std) if isinstance(v, Tensor) and v.is_floating_point()]
+    dtype = dtype or (kinds[0] if kinds else None)
     shape = np.broadcast_shapes(*[np.shape(v) for v in given]) if size is None else _shape("normal", (size,))
     if np.min(given[1], initial=0) < 0:
         raise ArgumentError("normal", "std from 0", f"{np.min(given[1])}")
@@ -249,8 +211,11 @@ def multinomial(
 ) -> Tensor:
     """Positions drawn with probabilities proportional to the rows of input: [..., n] -> [..., num_samples] int64.
 
-    Raises ArgumentError for weights that are negative, not finite or all 0, and for more samples than a row can give.
+    Raises ArgumentError for weights that are negative, not finite or all 0, for no samples, and for more than a row can
+    give.
     """
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise ArgumentError("multinomial", "num_samples from 1", repr(num_samples))
     weights = input.numpy(force=True).astype(np.float64)
     if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
         raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")

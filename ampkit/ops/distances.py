@@ -13,10 +13,15 @@ from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
+from ..core.replay import plain
 from ..core.tensor import Tensor
 from ..core.words import Word
+from .arithmetic import sub
+from .compare import isnan
 from .index import broadcast_of, index_select
 from .norms import size_of, slope_of
+from .reduce import any
+from .select import masked_fill
 from .shape import broadcast_to, flatten
 from .vectors import pairwise_distance
 
@@ -29,12 +34,18 @@ _ROOM = 1 << 22  # differences at once: 16 MB of float32
 def cdist(x1: Array, x2: Array, p=2.0, compute_mode: Word = None):
     """The p-norms of all differences of rows: x1 [.., P, M], x2 [.., R, M], leading axes broadcast -> [.., P, R].
 
-    Of the differences themselves, never by a product, which would cancel. p from 0 on, or inf.
+    Of the differences themselves, never by a product, which would cancel. p from 0 on, or inf; p = 0 counts those that
+    are not 0, and is NaN if one is.
     Raises ShapeError unless the rows are equally long, ArgumentError for a negative p.
     """
-    parts = [size_of(gap, _order(p, x1), -1, False) for gap in _gaps(x1, x2)]
+    parts = [_size(gap, _order(p, x1)) for gap in _gaps(x1, x2)]
     out = parts[0] if len(parts) == 1 else np.concatenate(parts, -2)
     return out, Saved(x1=x1, x2=x2, out=out)
+
+
+def _size(gap: Any, p: float) -> Any:
+    size = size_of(gap, p, -1, False)
+    return size if p else np.where((plain(gap) != plain(gap)).any(-1), math.nan, size)
 
 
 def _order(p: float, x: Any) -> float:
@@ -74,7 +85,7 @@ def cdist_backward(dy, saved, needs, p):
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
-    """The p-norms of the differences of all pairs of rows, (0, 1), (0, 2), ...: [N, M] -> [N (N - 1) / 2].
+    """The p-norms of the differences of all pairs of rows, (0, 1), (0, 2), ...: [N, M] -> [N (N - 1) / 2]; see `cdist`.
 
     Raises ShapeError for another number of axes, ArgumentError for a negative p.
     """
@@ -84,7 +95,8 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise ArgumentError("pdist", "p from 0 on, or inf", f"{p}")
     there = backends.of(input.array).constant
     first, second = (index_select(input, 0, Tensor(there(at))) for at in np.triu_indices(len(input), 1))
-    return pairwise_distance(first, second, p, 0.0)  # type: ignore[no-any-return]
+    found = pairwise_distance(first, second, p, 0.0)
+    return found if p else masked_fill(found, any(isnan(sub(first, second)), -1), math.nan)  # type: ignore[no-any-return]
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:

@@ -11,18 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dtypes import accumulator, finfo
-from ..core.errors import ArgumentError, ShapeError, StateError
+from ..core.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..core.op import Array, Saved, op
-from ..core.policy import Cast, autocast
+from ..core.policy import Cast
 from ..core.replay import Taped
 from ..core.tensor import Tensor
 from ..core.words import Word
-from .arithmetic import div, mul
 from .convert import to
-from .products import matmul
-from .reduce import amax, sum
-from .select import where
-from .shape import transpose, unsqueeze
+from .reduce import sum
 from .solving import by_lapack, even, need_square, turned
 
 __all__ = [
@@ -110,6 +106,8 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: Word = None) -> Si
         if A.requires_grad:
             cure = "full_matrices=False"
             raise StateError("svd", "square matrices or reduced factors for a gradient", f"{list(A.shape)}", cure)
+        if not A.is_floating_point():
+            raise DTypeError("svd", "a floating-point tensor", A.dtype.name, "cast it: x.float()")
         u, s, vh = by_lapack("svd", "finite matrices", np.linalg.svd, to(A, accumulator(A.dtype)).array)
         return Singular(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
     s, u, vh = svd_(A)
@@ -145,7 +143,7 @@ def svd_backward(dy, saved, needs):
 def linalg_qr(A: Tensor, mode: str = "reduced") -> Orthogonal:  # noqa: N803
     """Q [.., M, k] of orthonormal columns and R [.., k, N] upper triangular, of [.., M, N]; k the shorter side.
 
-    Other modes than "reduced", and a gradient of a matrix that is wider than high, are not here.
+    Other modes than "reduced" are not here.
     """
     if mode != "reduced":
         raise ArgumentError("qr", "mode 'reduced'", repr(mode))
@@ -163,10 +161,19 @@ def qr_(input: Array):
 
 @qr_.backward
 def qr_backward(dy, saved, needs):
-    # Walter and Lehmann 2010, arXiv:1009.6112, section 4.
+    # Walter and Lehmann 2010, arXiv:1009.6112, section 4. Of [X | Y] wider than high, X = Q U and Y = Q V with
+    # R = [U | V], so that Y V^T's share of the gradient of Q comes by the definition of V = Q^T Y.
     (dr, dq), q, r = dy, saved.q, saved.r
-    if r.shape[-1] > r.shape[-2]:
-        raise StateError("the gradient of qr", "matrices at least as high as wide", f"R {list(r.shape)}")
+    high = r.shape[-2]
+    if r.shape[-1] == high:
+        return _square_qr_backward(dr, dq, q, r)
+    dv = dr[..., high:]
+    dx = _square_qr_backward(dr[..., :high], dq + q @ (r[..., high:] @ turned(dv)), q, r[..., :high])
+    return np.concatenate([dx, q @ dv], -1)
+
+
+def _square_qr_backward(dr: Any, dq: Any, q: Any, r: Any) -> Any:
+    # Of a square R; Q may be higher than wide.
     inner = np.triu(dr @ turned(r) - turned(q) @ dq)
     inner = inner + turned(np.triu(inner, 1))
     there = by_lapack("the gradient of qr", "columns that differ", np.linalg.solve, r, turned(dq + q @ inner))
@@ -182,13 +189,28 @@ def linalg_pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: boo
     Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
     times the longer side. hermitian changes nothing.
     """
-    with autocast(enabled=False):
-        wide = to(A, accumulator(A.dtype)) if A.is_floating_point() else A
-        u, s, vh = linalg_svd(wide, full_matrices=False)
-        good = s > _small(A, s, atol, rtol)  # type: ignore[operator]
-        over = where(good, div(1.0, where(good, s, 1.0)), 0.0)
-        found = matmul(mul(transpose(vh, -1, -2), unsqueeze(over, -2)), transpose(u, -1, -2))
-        return to(found, A.dtype)
+    return pinv_(A, _bound(atol), _bound(rtol))  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def pinv_(input: Array, atol=None, rtol=None):
+    """`linalg_pinv`, with atol and rtol as numbers or arrays."""
+    _need_matrix("pinv", input)
+    u, s, vh = by_lapack("pinv", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
+    good = s > _small(input, s, atol, rtol)
+    over = np.where(good, 1 / np.where(good, s, 1), 0)
+    out = (turned(vh) * over[..., None, :]) @ turned(u)
+    return out, Saved(input=input, out=out)
+
+
+@pinv_.backward
+def pinv_backward(dy, saved, needs, atol, rtol):
+    # Golub and Pereyra 1973, SIAM J. Numer. Anal. 10, 413, eq. 4.12: no singular vectors, whose own derivatives are
+    # infinite where two singular values meet.
+    a, p, dyt = saved.input, saved.out, turned(dy)
+    pt = turned(p)
+    right, left = dyt @ p @ pt, pt @ p @ dyt
+    return right - a @ (p @ right) + left - (left @ p) @ a - pt @ dy @ pt
 
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
@@ -198,16 +220,21 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 
 def linalg_matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:  # noqa: N803
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
-    s = linalg_svdvals(A.detach())
-    return sum(s > _small(A, s, atol, rtol), -1)  # type: ignore[operator, no-any-return]
+    s = linalg_svdvals(A.detach()).array
+    return sum(Tensor(s > _small(A.array, s, _bound(atol), _bound(rtol))), -1)  # type: ignore[no-any-return]
 
 
-def _small(A: Tensor, s: Tensor, atol: Any, rtol: Any) -> Tensor:  # noqa: N803
+def _bound(given: Any) -> Any:
+    # atol or rtol; a tensor of one for each matrix gets an axis beside those of the singular values.
+    return given.array[..., None] if isinstance(given, Tensor) else given
+
+
+def _small(x: Any, s: Any, atol: Any, rtol: Any) -> Any:
     share = rtol
     if share is None:
-        share = 0.0 if atol is not None else max(A.shape[-2:]) * finfo(accumulator(A.dtype)).eps
-    largest = amax(s.detach(), -1, True) * share  # type: ignore[operator]
-    return largest if atol is None else where(largest > atol, largest, atol)  # type: ignore[no-any-return]
+        share = 0.0 if atol is not None else max(x.shape[-2:]) * finfo(accumulator(x.dtype)).eps
+    largest = s[..., :1] * share  # in falling order
+    return largest if atol is None else np.maximum(largest, atol)
 
 
 eigh_.check(lambda input: need_square("eigh", input))

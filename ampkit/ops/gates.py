@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..core.blocked import blocked_sum
-from ..core.errors import ShapeError
+from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import plain
+from ..core.replay import apply, plain
 from ..core.words import Word
+from .activation import sigmoid
 from .arithmetic import whole_factor
 from .axes import axis
 
@@ -69,8 +70,17 @@ def selu_backward(dy, saved, needs):
 
 @op(cast=Cast.KEEP, integers="refuse")
 def celu(input: Array, alpha=1.0, inplace: Word = False):
-    """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483."""
+    """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483.
+
+    Raises ArgumentError for an alpha of 0.
+    """
     return _bent(input, alpha, 1 / alpha), Saved(input=input)
+
+
+@celu.check
+def celu_check(input, alpha):
+    if alpha == 0:
+        raise ArgumentError("celu", "an alpha other than 0", f"{alpha}")
 
 
 @celu.backward
@@ -124,9 +134,18 @@ def hardshrink_backward(dy, saved, needs, lambd):
 
 @op(cast=Cast.KEEP, integers="refuse")
 def softshrink(input: Array, lambd=0.5):
-    """input moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
+    """input moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN.
+
+    Raises ArgumentError for a negative lambd.
+    """
     moved = input - lambd * np.sign(input)
     return np.where(np.abs(input) <= lambd, 0, moved), Saved(input=input)
+
+
+@softshrink.check
+def softshrink_check(input, lambd):
+    if not lambd >= 0:
+        raise ArgumentError("softshrink", "lambd from 0", f"{lambd}")
 
 
 @softshrink.backward
@@ -203,7 +222,7 @@ def glu_check(input, dim):
 @glu.backward
 def glu_backward(dy, saved, needs, dim):
     value, gate = _halves(saved.input, dim)
-    open_ = 1 / (1 + np.exp(-gate))
+    open_ = apply(sigmoid, gate)
     return np.concatenate([dy * open_, dy * value * open_ * (1 - open_)], dim)
 
 

@@ -264,7 +264,7 @@ def index_select_backward(dy, saved, needs, dim):
     return apply(put_item, wide(dy), _row(saved.index, dim, dy.ndim), saved.shape), None
 
 
-@op(cast=Cast.WIDEST)
+@op(cast=Cast.WIDEST, mixes=False)
 def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
     in_range("index_add", plain(index), length_of(input, dim))

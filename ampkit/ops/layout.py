@@ -15,10 +15,10 @@ from ..core.replay import plain
 from ..core.tensor import Tensor
 from ..core.words import Word
 from .axes import axes, axis, sizes
-from .create import arange
 from .edges import extend
 from .index import getitem, index_select, wide
 from .masks import kept, reach
+from .ranges import arange
 from .select import need_to_hold
 from .shape import flatten
 
@@ -81,7 +81,7 @@ def repeat_interleave(
     at = 0 if dim is None else axis("repeat_interleave", dim, input.ndim)
     if dim is None or not input.ndim:
         input = flatten(input)
-    if isinstance(repeats, Tensor) and repeats.numel() > 1:
+    if isinstance(repeats, Tensor) and repeats.numel() != 1:
         return index_select(input, at, _positions(repeats, input.shape[at]))  # type: ignore[no-any-return]
     times = repeats.item() if isinstance(repeats, Tensor) else repeats
     if not isinstance(times, int) or times < 0:

@@ -38,15 +38,19 @@ def reduced(loss: Any, reduction: str) -> Any:
     if reduction == "none":
         return loss
     if reduction == "batchmean":
-        return blocked_sum(loss) / len(loss)
+        return blocked_sum(loss) / _batch(loss)
     return blocked_sum(loss) / loss.size if reduction == "mean" else blocked_sum(loss)
 
 
 def slope_of(dy: Any, reduction: str, input: Any) -> Any:
     """What reaches each element of the loss before its reduction."""
     if reduction == "batchmean":
-        return dy / len(input)
+        return dy / _batch(input)
     return dy / input.size if reduction == "mean" else dy
+
+
+def _batch(x: Any) -> int:
+    return x.shape[0] if x.ndim else 1  # type: ignore[no-any-return]
 
 
 def _pair(slope: Any, needs: Any) -> tuple[Any, Any]:

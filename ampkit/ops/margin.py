@@ -18,9 +18,10 @@ from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
-from ..core.replay import Taped, plain
+from ..core.replay import Taped, apply, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
+from .activation import sigmoid
 from .bce import check_broadcast, softplus
 from .labels import check_mean
 from .loss import check_pair, reduced
@@ -47,18 +48,20 @@ def multi_margin_loss(
 ):
     """The sum over classes i other than y, the target, of weight_y max(0, margin - input_y + input_i)^p, by C.
 
-    input [N, C] or [C], target [N] or [] of labels from 0 to C - 1, weight [C], p 1 or 2 -> [N] or [].
+    input [N, C] or [C], target [N] or [] of labels from 0 to C - 1, weight [C], p 1 or 2 -> [N] or []. A number as
+    input counts as [1].
     Crammer, Singer 2001, JMLR 2, 265-292 (which takes the largest term, not the sum).
     """
-    _inspect("multi_margin_loss", target, 0, input.shape[-1])
-    gap, scale = _gaps(input, target, margin), _scale(weight, input, target)
-    loss = blocked_sum(gap if p == 1 else gap * gap, -1) * scale / input.shape[-1]
+    x = _with_classes(input)
+    _inspect("multi_margin_loss", target, 0, x.shape[-1])
+    gap, scale = _gaps(x, target, margin), _scale(weight, x, target)
+    loss = blocked_sum(gap if p == 1 else gap * gap, -1) * scale / x.shape[-1]
     return reduced(loss, reduction), Saved(input=input, target=target, weight=weight)
 
 
 @multi_margin_loss.check
 def multi_margin_loss_check(input, target, p, margin, weight, reduction):
-    where, classes = "multi_margin_loss", np.shape(input)[-1:]
+    where, classes = "multi_margin_loss", np.shape(input)[-1:] or (1,)
     _check(where, input, target, reduction, np.shape(input)[:-1])
     if p not in (1, 2):
         raise ArgumentError(where, "p 1 or 2", f"{p}")
@@ -68,17 +71,21 @@ def multi_margin_loss_check(input, target, p, margin, weight, reduction):
 
 @multi_margin_loss.backward
 def multi_margin_loss_backward(dy, saved, needs, p, margin, reduction):
-    x, target, weight = saved.input, saved.target, saved.weight
+    x, target, weight = _with_classes(saved.input), saved.target, saved.weight
     gap, hot, classes = _gaps(x, target, margin), _hot(target, x), x.shape[-1]
     slope = _slope(dy, reduction, plain(target)) / classes
     dx = dw = None
     if needs[0] is not None:
         bend = (slope * _scale(weight, x, target))[..., None] * ((gap > 0) if p == 1 else 2 * gap)
-        dx = bend - np.where(hot, blocked_sum(bend, -1, True), 0)
+        dx = (bend - np.where(hot, blocked_sum(bend, -1, True), 0)).reshape(saved.input.shape)
     if needs[2] is not None:
         each = slope * blocked_sum(gap if p == 1 else gap * gap, -1)
         dw = blocked_sum(np.where(hot, each[..., None], 0).reshape(-1, classes), 0)
     return dx, None, dw
+
+
+def _with_classes(x: Any) -> Any:
+    return x if x.ndim else x.reshape(1)
 
 
 def _hot(target: Any, input: Any) -> Any:
@@ -102,10 +109,12 @@ def multilabel_margin_loss(
 ):
     """The sum over labels y and classes i that are no label of max(0, 1 - input_y + input_i), by C.
 
-    input [N, C] or [C]; target of the same shape: labels from 0 to C - 1, up to the first -1 -> [N] or [].
+    input [N, C] or [C]; target of the same shape: labels from 0 to C - 1, up to the first -1 -> [N] or []. Numbers
+    count as [1].
     """
-    _inspect("multilabel_margin_loss", target, -1, input.shape[-1])
-    loss = blocked_sum(np.maximum(_pairs(input, target), 0), (-2, -1)) / input.shape[-1]
+    x, labels = _with_classes(input), _with_classes(target)
+    _inspect("multilabel_margin_loss", labels, -1, x.shape[-1])
+    loss = blocked_sum(np.maximum(_pairs(x, labels), 0), (-2, -1)) / x.shape[-1]
     return reduced(loss, reduction), Saved(input=input, target=target)
 
 
@@ -116,11 +125,12 @@ def multilabel_margin_loss_check(input, target, reduction):
 
 @multilabel_margin_loss.backward
 def multilabel_margin_loss_backward(dy, saved, needs, reduction):
-    x, (hot, _) = saved.input, _named(saved.target)
+    x, target = _with_classes(saved.input), _with_classes(saved.target)
+    hot, _ = _named(target)
     slope = _slope(dy, reduction, plain(x)[..., 0]) / x.shape[-1]
-    lost = (plain(_pairs(x, saved.target)) > 0).astype(x.dtype)
+    lost = (plain(_pairs(x, target)) > 0).astype(x.dtype)
     steps = blocked_sum(lost, -2) - np.where(hot, blocked_sum(lost, -1, True), 0).sum(-2)
-    return slope[..., None] * steps, None
+    return (slope[..., None] * steps).reshape(saved.input.shape), None
 
 
 def _named(target: Any) -> tuple[Any, Any]:
@@ -159,6 +169,8 @@ def multilabel_soft_margin_loss(
 @multilabel_soft_margin_loss.check
 def multilabel_soft_margin_loss_check(input, target, weight, reduction):
     check_pair("multilabel_soft_margin_loss", input, target, reduction)
+    if not np.ndim(input):
+        raise ShapeError("multilabel_soft_margin_loss", "input [..., C]", "shape ()")
     check_broadcast("multilabel_soft_margin_loss", input, weight=weight)
 
 
@@ -168,7 +180,7 @@ def multilabel_soft_margin_loss_backward(dy, saved, needs, reduction):
     slope = np.expand_dims(_slope(dy, reduction, plain(x)[..., 0]), -1) / x.shape[-1]
     slope = slope + np.zeros_like(plain(x))
     weighted = slope if weight is None else slope * weight
-    dx = weighted * (1 - t - 1 / (1 + np.exp(x))) if needs[0] is not None else None
+    dx = weighted * (1 - t - apply(sigmoid, -x)) if needs[0] is not None else None
     dt = -weighted * x if needs[1] is not None else None
     return dx, dt, slope * ((1 - t) * x + softplus(-x)) if needs[2] is not None else None
 
@@ -210,7 +222,7 @@ def _slope(dy: Any, reduction: str, over: Any) -> Any:
 
 def _check(where: str, input: Any, target: Any, reduction: Any, shape: tuple[int, ...]) -> None:
     check_reduction(where, reduction)
-    if np.ndim(input) not in (1, 2) or not input.shape[-1] or tuple(np.shape(target)) != tuple(shape):
+    if np.ndim(input) > 2 or 0 in np.shape(input)[-1:] or tuple(np.shape(target)) != tuple(shape):
         found = f"{tuple(np.shape(input))} and {tuple(np.shape(target))}"
         raise ShapeError(where, f"input [N, C] or [C], C from 1, and target {list(shape)}", found)
     if target.dtype.kind not in "iu":

@@ -141,15 +141,15 @@ def singular_norm(input: Array, ord, *, dtype=None):
         raise NonFiniteError(
             "linalg_matrix_norm", "a matrix of finite numbers", "one without singular values"
         ) from None
-    out = s.sum(-1) if ord == "nuc" else s.max(-1) if ord == 2 else s.min(-1)
+    out = s.sum(-1) if ord == "nuc" or not s.shape[-1] else s.max(-1) if ord == 2 else s.min(-1)
     hit = np.ones_like(s) if ord == "nuc" else (s == out[..., None]).astype(s.dtype)
-    share = hit if ord == "nuc" else hit / hit.sum(-1, keepdims=True)
+    share = hit if ord == "nuc" else hit / np.maximum(hit.sum(-1, keepdims=True), 1)
     return out, Saved(slope=(u * share[..., None, :]) @ vh)
 
 
 @singular_norm.check
 def singular_norm_check(input, ord, dtype):
-    if ord != "nuc" and not min(input.shape[-2:]):
+    if ord == -2 and not min(input.shape[-2:]):
         raise ShapeError("linalg_matrix_norm", "at least one singular value", f"shape {tuple(input.shape)}")
 
 

@@ -69,12 +69,12 @@ def diff(
 ) -> Tensor:
     """The differences of neighbours along `dim`, n times over; of bool whether they differ.
 
-    prepend, append: joined to input first. Raises ArgumentError for a negative n.
+    prepend, append: joined to input first, unless n is 0. Raises ArgumentError for a negative n.
     """
     if n < 0:
         raise ArgumentError("diff", "n from 0", f"{n}")
     at = axis_of("diff", input, dim)
-    more = [t for t in (prepend, input, append) if t is not None]
+    more = [t for t in (prepend, input, append) if t is not None] if n else [input]
     found = cat(more, at) if len(more) > 1 else input
     for _ in range(min(n, found.shape[at])):
         length = found.shape[at] - 1
@@ -163,7 +163,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         raise ArgumentError("combinations", "r from 0", f"{r}")
     chosen = list((_with_replacement if with_replacement else _combinations)(range(len(input)), r))
     places = backends.of(input.array).constant(np.array(chosen, np.int64).reshape(-1))
-    return reshape(index_select(input, 0, Tensor(places)), (len(chosen) if r else 0, r))
+    return reshape(index_select(input, 0, Tensor(places)), (len(chosen), r) if r else (0,))
 
 
 def _vectors(where: str, tensors: Any) -> Any:

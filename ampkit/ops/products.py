@@ -103,6 +103,17 @@ def mm_backward(dy, saved, needs):
     return dy @ saved.mat2.T if needs[0] else None, saved.input.T @ dy if needs[1] else None
 
 
+@op(cast=Cast.WIDEST)
+def tensordot_(input: Array, other: Array):
+    """`tensordot` of matrices over one pair of axes: input [M, K], other [K, N] -> [M, N]."""
+    return input @ other, Saved(input=input, other=other)
+
+
+@tensordot_.backward(input="other", other="input")
+def tensordot_backward(dy, saved, needs):
+    return dy @ saved.other.T if needs[0] else None, saved.input.T @ dy if needs[1] else None
+
+
 @op(cast=Cast.LOW)
 def bmm(input: Array, mat2: Array):
     """A batch of matrix products: input [B, M, K], mat2 [B, K, N] -> [B, M, N]. Precision and errors as `matmul`."""

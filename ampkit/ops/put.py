@@ -60,7 +60,7 @@ def _need_places(input: Tensor, parts: tuple[Any, ...]) -> None:
         axis += width
 
 
-@op(cast=Cast.WIDEST)
+@op(cast=Cast.WIDEST, mixes=False)
 def index_put_(input: Array, values: Array, index, accumulate):
     """`index_put`, with an index as NumPy takes it."""
     if accumulate:
@@ -103,13 +103,13 @@ def scatter_reduce(
     reduce: "sum", "prod", "mean", "amax" or "amin"; include_self=False: of src alone. Equal extremes share the slope.
     Raises as `gather` does, ArgumentError for another reduce.
     """
-    if input.ndim or index.ndim or src.ndim:
+    if input.ndim and index.ndim:
         return scatter_reduce_(input, dim, index, src, reduce, include_self=include_self)  # type: ignore[no-any-return]
-    row = [reshape(t, 1) for t in (input, index, src)]
-    return reshape(scatter_reduce(row[0], dim, *row[1:], reduce, include_self=include_self), ())
+    row = [t if t.ndim else reshape(t, 1) for t in (input, index, src)]
+    return reshape(scatter_reduce(row[0], dim, *row[1:], reduce, include_self=include_self), input.shape)
 
 
-@op(cast=Cast.WIDEST)
+@op(cast=Cast.WIDEST, mixes=False)
 def scatter_reduce_(input: Array, dim, index: Index, src: Array, reduce, *, include_self=True):
     """`scatter_reduce`, of tensors that have axes."""
     at, part = places(plain(index), dim), _covered(src, index.shape)
@@ -135,17 +135,18 @@ def index_reduce(
 
     reduce: "prod", "mean", "amax" or "amin". Raises ShapeError for a source that does not fit.
     """
+    if not input.ndim:
+        row = [reshape(t, -1) for t in (input, index, source)]
+        return reshape(index_reduce(row[0], dim, *row[1:], reduce, include_self=include_self), ())
     at = axis("index_reduce", dim, input.ndim)
-    wanted = (*input.shape[:at], *index.shape, *input.shape[at + 1 :])
-    if index.ndim > 1 or (input.ndim and (index.ndim != 1 or tuple(source.shape) != wanted)):
+    wanted = (*input.shape[:at], index.numel(), *input.shape[at + 1 :])
+    if index.ndim > 1 or tuple(source.shape) != wanted:
         needs = f"index [n] and source {[*input.shape[:at], 'n', *input.shape[at + 1 :]]}"
         raise ShapeError("index_reduce", needs.replace("'", ""), f"{list(index.shape)} and {list(source.shape)}")
     if reduce == "sum":
         raise ArgumentError("index_reduce", "reduce 'prod', 'mean', 'amax', 'amin'", "'sum'", "use index_add")
-    places = index
-    if input.ndim:
-        line = reshape(index, [-1 if i == at else 1 for i in range(input.ndim)])
-        places = Tensor(np.broadcast_to(line.array, source.shape))
+    line = reshape(index, [-1 if i == at else 1 for i in range(input.ndim)])
+    places = Tensor(np.broadcast_to(line.array, source.shape))
     return scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,15 @@ from ..core.dtypes import LOW, float32
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
 from .along import gather
-from .arithmetic import lerp
+from .arithmetic import add, lerp, mul, sub
 from .axes import axis
 from .convert import to
-from .index import index_select
 from .order import Found, _order, sort
 from .reduce import mean, std, var
+from .select import masked_fill
 from .shape import flatten, movedim, reshape, squeeze
 
-__all__ = ["median", "quantile", "std_mean", "var_mean"]
+__all__ = ["median", "nanquantile", "quantile", "std_mean", "var_mean"]
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -48,33 +47,60 @@ def quantile(
     """The value below which a share q of the elements along `dim` (None: of all) lies; q a number or a tensor [m].
 
     -> [...] or [m, ...]. Between two elements by interpolation: "linear", "lower", "higher", "nearest", "midpoint".
-    In float32 for 16-bit tensors; NaN gives NaN. Raises DTypeError for integers, ShapeError for no elements, RangeError
-    for q outside [0, 1].
+    In float32 for 16-bit tensors; NaN gives NaN. By "linear" a tensor q has a gradient too. Raises DTypeError for
+    integers, ShapeError for no elements, RangeError for q outside [0, 1].
     """
+    return _quantile("quantile", input, q, dim, keepdim, interpolation)
+
+
+def nanquantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """`quantile` of what is not NaN along `dim`; NaN of nothing.
+
+    Raises DTypeError for integers, ShapeError for no elements, RangeError for q outside [0, 1].
+    """
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation)
+
+
+def _quantile(where: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
     if not input.is_floating_point():
-        raise DTypeError("quantile", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+        raise DTypeError(where, "a floating-point tensor", input.dtype.name, "cast it: x.float()")
     if input.dtype in LOW:
-        return to(quantile(to(input, float32), q, dim, keepdim, interpolation=interpolation), input.dtype)
-    shares, at = _shares(q), 0 if dim is None else axis("quantile", dim, input.ndim)
-    flat = flatten(input) if dim is None else input
-    if not flat.numel() or not flat.ndim:
-        raise ShapeError("quantile", "at least one element", f"shape {tuple(input.shape)}")
-    place, share = _between(shares * (flat.shape[at] - 1), interpolation)
-    rows = movedim(sort(flat, at).values, at, 0)
-    there = backends.of(input.array).asarray
-    low, high = (Tensor(there(f(place).astype(np.int64))) for f in (np.floor, np.ceil))
-    weight = Tensor(there(share.astype(input.dtype).reshape(-1, *(1,) * (rows.ndim - 1))))
-    found = _or_nan(lerp(index_select(rows, 0, low), index_select(rows, 0, high), weight), rows)
+        return to(_quantile(where, to(input, float32), q, dim, keepdim, interpolation), input.dtype)
+    shares, at = _shares(where, q), 0 if dim is None else axis(where, dim, input.ndim)
+    flat = flatten(input) if dim is None or not input.ndim else input
+    if not flat.numel():
+        raise ShapeError(where, "at least one element", f"shape {tuple(input.shape)}")
+    rows = movedim(sort(flat, at).values, at, 0)  # NaN stands last
+    column = (-1, *(1,) * (rows.ndim - 1))
+    shares = backends.of(input.array).asarray(shares.reshape(column))
+    slope = reshape(q, column) if isinstance(q, Tensor) and q.requires_grad and interpolation == "linear" else None
+    found = _between_neighbours(rows, shares, slope, interpolation, where == "nanquantile")
     if keepdim:
-        kept = (1,) * input.ndim if dim is None else (*input.shape[:at], 1, *input.shape[at + 1 :])
-        found = reshape(found, len(shares), *kept)
+        found = reshape(found, len(shares), *(1 if dim is None or i == at else n for i, n in enumerate(input.shape)))
     return found if isinstance(q, Tensor) and q.ndim else squeeze(found, 0)
 
 
-def _shares(q: Any) -> Any:
+def _between_neighbours(rows: Tensor, shares: Any, q: Tensor | None, interpolation: str, skips: bool) -> Tensor:
+    # Of rows in order [n, ...], shares [m, 1 ...] -> [m, ...]. q: shares as a tensor that gets a gradient.
+    x, last = rows.array, len(rows) - 1
+    count = (x == x).sum(0, keepdims=True)
+    lost = (count <= last) & (not skips)  # the answer is NaN, which the last row holds
+    steps = np.maximum(count - 1, 0)
+    place, share = _between(shares * steps, interpolation)
+    low, high = (Tensor(np.where(lost, last, f(place)).astype(np.int64)) for f in (np.floor, np.ceil))
+    weight = Tensor(np.where(lost, 0, share).astype(x.dtype))
+    if q is not None:  # the weight itself comes from shares in float64, its slope from q
+        moved = mul(masked_fill(to(q, x.dtype), Tensor(lost), 0), Tensor(steps.astype(x.dtype)))
+        weight = add(weight, sub(moved, moved.detach()))
+    return lerp(gather(rows, 0, low), gather(rows, 0, high), weight)  # type: ignore[no-any-return]
+
+
+def _shares(where: str, q: Any) -> Any:
     shares = np.atleast_1d(q.numpy(force=True) if isinstance(q, Tensor) else np.asarray(q)).astype(np.float64)
     if shares.ndim > 1 or not ((shares >= 0) & (shares <= 1)).all():
-        raise RangeError("quantile", "q from 0 to 1, a number or a vector", f"{shares.tolist()}")
+        raise RangeError(where, "q from 0 to 1, a number or a vector", f"{shares.tolist()}")
     return shares
 
 
@@ -88,11 +114,6 @@ def _between(place: Any, interpolation: str) -> tuple[Any, Any]:
     if interpolation not in ("linear", "midpoint"):
         raise ArgumentError("quantile", "interpolation linear, lower, higher, nearest or midpoint", repr(interpolation))
     return place, place % 1 if interpolation == "linear" else np.where(place % 1, 0.5, 0.0)
-
-
-def _or_nan(found: Tensor, rows: Tensor) -> Tensor:
-    lost = np.isnan(rows.array[-1])  # sorted, NaN stands last
-    return found if not lost.any() else found + Tensor(np.where(lost, math.nan, 0).astype(found.dtype))  # type: ignore[operator, no-any-return]
 
 
 def var_mean(

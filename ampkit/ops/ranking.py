@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core.errors import ArgumentError, DTypeError, RangeError
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import Taped, plain
+from ..core.replay import Taped, apply, plain
 from ..core.tensor import Tensor
 from ..core.words import Word
+from .activation import sigmoid
+from .labels import check_mean
 from .loss import reduced
 from .select import clamp, minimum, where
 from .sums import check_reduction
@@ -58,7 +60,7 @@ def margin_ranking_loss(
 @margin_ranking_loss.backward
 def margin_ranking_loss_backward(dy, saved, needs, margin, reduction):
     a, b, t = saved.input1, saved.input2, saved.target
-    lost = plain(margin - t * (a - b)) > 0
+    lost = plain(margin - t * (a - b)) >= 0
     slope = np.where(lost, _slope(dy, reduction, a, b, t), 0)
     return -slope * t, slope * t, -slope * (a - b) if needs[2] is not None else None
 
@@ -76,7 +78,7 @@ def hinge_embedding_loss(
 @hinge_embedding_loss.backward
 def hinge_embedding_loss_backward(dy, saved, needs, margin, reduction):
     x, t = plain(saved.input), plain(saved.target)
-    steps = (t != -1).astype(x.dtype) - ((t != 1) & (x < margin)).astype(x.dtype)
+    steps = (t != -1).astype(x.dtype) - ((t != 1) & (x <= margin)).astype(x.dtype)
     return _slope(dy, reduction, x, t) * steps, None
 
 
@@ -91,7 +93,7 @@ def soft_margin_loss(input: Array, target: Array, size_average: Word = None, red
 @soft_margin_loss.backward
 def soft_margin_loss_backward(dy, saved, needs, reduction):
     x, t = saved.input, saved.target
-    slope = _slope(dy, reduction, x, t) / (1 + np.exp(t * x))
+    slope = _slope(dy, reduction, x, t) * apply(sigmoid, -t * x)
     return -slope * t, -slope * x if needs[1] is not None else None
 
 
@@ -183,10 +185,13 @@ def gaussian_nll_loss_backward(dy, saved, needs, full, eps, reduction):
 
 def _check(op: Any) -> Any:
     def check(*given: Any, **named: Any) -> None:
-        check_reduction(op.name, named.get("reduction", given[-1]))
+        reduction = named.get("reduction", given[-1])
+        check_reduction(op.name, reduction)
         for name, item in zip(op.signature.names, given, strict=False):
             if not hasattr(item, "dtype") and name != "var":  # NumPy's functions make float64 of a number
                 raise DTypeError(op.name, f"a Tensor for `{name}`", f"the number {item}", "wrap it: ampkit.tensor(...)")
+            if hasattr(item, "dtype"):
+                check_mean(op.name, item, reduction)
 
     return check
 
@@ -215,10 +220,15 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """1 - cosine of two vectors where target is 1, max(0, cosine - margin) where it is -1.
 
-    input1, input2 [N, n] or [n], target [N] or [] -> [N] or [].
+    input1, input2 [N, n] or [n], target [N] or [] -> [N] or []. Another target counts as 0. Raises ShapeError for
+    other shapes.
     """
+    if target.ndim > 1 or input1.ndim != target.ndim + 1 or input2.ndim != target.ndim + 1:
+        got = ", ".join(str(tuple(t.shape)) for t in (input1, input2, target))
+        raise ShapeError("cosine_embedding_loss", "two inputs [N, n] and target [N], or [n] and []", got)
     cosine = cosine_similarity(input1, input2, -1, 1e-6)  # PyTorch adds the square of it to squared lengths
-    loss = where(target == 1, 1 - cosine, clamp(cosine - margin, 0))
+    far = where(target == -1, clamp(cosine - margin, 0), 0.0)
+    loss = where(target == 1, 1 - cosine, far)
     return mean_of(loss, "cosine_embedding_loss", reduction)
 
 

@@ -152,11 +152,12 @@ def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any 
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over `dim` of what is not NaN; NaN of nothing. In float32 for 16-bit tensors, rounded once.
 
-    Raises DTypeError for integers.
+    Raises DTypeError for integers, also as `dtype`.
     """
-    if not input.is_floating_point():
-        raise DTypeError("nanmean", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
     given = to(input, dtype=dtype) if dtype is not None else input
+    for t in (input, given):
+        if not t.is_floating_point():
+            raise DTypeError("nanmean", "a floating-point tensor", t.dtype.name, "cast it: x.float()")
     full = to(given, float32) if given.dtype in LOW else given
     count = to(sum(logical_not(isnan(full)), dim, keepdim), full.dtype)
     return to(div(nansum(full, dim, keepdim), count), given.dtype)

@@ -58,7 +58,7 @@ def _sum(x: Any, dim: Any, keepdim: bool) -> Any:
 
 @op(cast=Cast.FP32)
 def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The sum over `dim`. In float32; integers and bool in int64; an explicit dtype= casts the input first.
+    """The sum over `dim`. In float32; integers and bool in int64; dtype= casts the input first, and is the answer's.
 
     Raises RangeError for an axis that input does not have.
     """
@@ -74,7 +74,8 @@ def sum_backward(dy, saved, needs, dim, keepdim, dtype):
 def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
     """The mean over `dim`; integers give float32.
 
-    Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing.
+    Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing, DTypeError for an integer
+    `dtype`.
     """
     return _sum(input, dim, keepdim) / _count(input.shape, dim), Saved(shape=input.shape)
 

@@ -19,7 +19,7 @@ __all__ = ["cumprod", "cumsum", "logcumsumexp", "prod"]
 
 @op(cast=Cast.FP32)
 def prod(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The product over one `dim`, or of all elements. In float32; integers in int64.
+    """The product over one `dim`, or of all elements. In float32; integers in int64, or in the given `dtype`.
 
     Zeros are differentiated exactly. Raises RangeError for an axis that input does not have.
     """
@@ -55,7 +55,7 @@ def _before(x: Any, axis: int) -> Any:
 
 @op(cast=Cast.FP32)
 def cumsum(input: Array, dim, dtype=None):
-    """The running sum along `dim`. In float32; integers in int64."""
+    """The running sum along `dim`. In float32; integers in int64, or in the given `dtype`."""
     return (_running_sum(input, dim % input.ndim) if input.ndim else input.astype(accumulator(input.dtype))), Saved()
 
 
@@ -87,7 +87,10 @@ def cumsum_backward(dy, saved, needs, dim, dtype):
 
 @op(cast=Cast.FP32)
 def cumprod(input: Array, dim, dtype=None):
-    """The running product along `dim`. In float32; integers in int64. Zeros are differentiated exactly."""
+    """The running product along `dim`. In float32; integers in int64, or in the given `dtype`.
+
+    Zeros are differentiated exactly.
+    """
     return np.cumprod(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved(
         input=input
     )

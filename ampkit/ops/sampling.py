@@ -162,7 +162,7 @@ def _linear(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:
 def _nearest(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:
     at = plain(_pixels(side, n, corners)[0])
     at = at if padding == "zeros" else _held(at, n, padding, corners)[0]
-    return [_tap(np.rint(at), n, at * 0 + 1, None)]  # NaN stays NaN
+    return [_tap(np.rint(at), n, np.where(at == at, 1, at), None)]  # NaN stays NaN
 
 
 def _cubic(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:

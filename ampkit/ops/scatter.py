@@ -10,7 +10,7 @@ from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .along import scatter_, scatter_add
 from .axes import axis
-from .index import getitem
+from .index import getitem, need_integers
 from .like import full_like
 from .put import scatter_reduce
 from .select import masked_fill, where
@@ -26,7 +26,7 @@ def scatter(
 
     Where several are written to one place, the last stays; with reduce="add" they are added, as by `scatter_add`, with
     "multiply" multiplied.
-    Raises as `gather` does, ArgumentError for another reduce and without src.
+    Raises as `gather` does, DTypeError for a src of another dtype, ArgumentError for another reduce and without src.
     """
     src = value if src is None else src
     if src is None or reduce not in (None, "add", "multiply"):
@@ -43,9 +43,14 @@ def scatter(
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """input with the number `value` in the slices of `dim` that index [n] names. Raises RangeError outside the axis."""
+    """input with the number `value` in the slices of `dim` that index [n] names.
+
+    Raises RangeError for an index outside the axis, ShapeError for one of several axes.
+    """
+    if not input.ndim:
+        return reshape(index_fill(reshape(input, 1), dim, index, value), ())
     at = axis("index_fill", dim, input.ndim)
-    column = reshape(index, *(-1 if i == at else 1 for i in range(max(input.ndim, 1))))
+    column = _column("index_fill", index, at, input.ndim)
     shape = tuple(index.numel() if i == at else n for i, n in enumerate(input.shape))
     mask = scatter_(full_like(input, 0, dtype=np.bool_), at, broadcast_to(column, shape), True)
     return masked_fill(input, mask, value)
@@ -56,22 +61,34 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 
     Raises ShapeError if source does not fit, RangeError for an index outside the axis.
     """
+    if not input.ndim:
+        return reshape(index_copy(reshape(input, 1), dim, index, reshape(source, -1)), ())
     at = axis("index_copy", dim, input.ndim)
     needed = (*input.shape[:at], index.numel(), *input.shape[at + 1 :])
     if tuple(source.shape) != needed:
         raise ShapeError("index_copy", f"source of shape {needed}", f"{tuple(source.shape)}")
-    column = reshape(index, *(-1 if i == at else 1 for i in range(max(input.ndim, 1))))
+    column = _column("index_copy", index, at, input.ndim)
     return scatter_(input, at, broadcast_to(column, needed), source)  # type: ignore[no-any-return]
+
+
+def _column(where: str, index: Tensor, at: int, ndim: int) -> Tensor:
+    # An index [n] as one along axis `at` of `ndim`.
+    if index.ndim > 1:
+        raise ShapeError(where, "an index of at most one axis", f"shape {tuple(index.shape)}")
+    return reshape(index, *(-1 if i == at else 1 for i in range(ndim)))  # type: ignore[no-any-return]
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """input with the elements of source, one after the other, where mask (bool, broadcast to input) is true.
 
-    Raises ShapeError if source has too few.
+    Raises ShapeError if source has too few, DTypeError for one of another dtype.
     """
     if mask.dtype != np.bool_:
         raise DTypeError("masked_scatter", "a mask of dtype bool", mask.dtype.name, "compare it: mask != 0")
     chosen = np.broadcast_to(mask.array, np.broadcast_shapes(mask.shape, input.shape))
+    if source.dtype != input.dtype:
+        cure = f"cast it: source.to(ampkit.{input.dtype.name})"
+        raise DTypeError("masked_scatter", f"a source of {input.dtype.name}", source.dtype.name, cure)
     count = np.cumsum(chosen.reshape(-1)).reshape(chosen.shape)
     if chosen.size and count.reshape(-1)[-1] > source.numel():
         raise ShapeError("masked_scatter", f"a source of {count.reshape(-1)[-1]} elements", f"{source.numel()}")
@@ -82,5 +99,9 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
-    """The elements of input at positions in row-major order: index [...] -> [...]. RangeError outside input."""
+    """The elements of input at positions in row-major order: index [...] -> [...]. RangeError outside input.
+
+    Raises DTypeError for an index that holds no integers.
+    """
+    need_integers("take", index.array)
     return getitem(flatten(input), index)

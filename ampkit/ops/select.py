@@ -50,7 +50,7 @@ def _shared(dy: Any, winner: Any, loser: Any) -> tuple[Any, Any]:
 def clamp(input: Array, min: Array | None = None, max: Array | None = None):
     """input held between min and max (numbers or tensors; one may be missing); where min > max, max.
 
-    At a bound the slope is 0; a bound that is a tensor shares it there, half and half.
+    At a bound the gradient goes to input. With NaN there is none.
 
     Raises ArgumentError without any bound.
     """
@@ -67,21 +67,12 @@ def clamp_check(input, min, max):
 @clamp.backward
 def clamp_backward(dy, saved, needs):
     x, low, high = plain(saved.input), plain(saved.min), plain(saved.max)
-    if not hasattr(low, "dtype") and not hasattr(high, "dtype"):  # numbers: flat at a bound and beyond it
-        above, below = (True if low is None else x > low), (True if high is None else x < high)
-        return kept(dy, above & below), None, None
-    if high is None:
-        return *_shared(dy, x, low), None
-    if low is None:
-        dx, bound = _shared(dy, high, x)
-        return dx, None, bound
-    meet, half = low < high, dy * 0.5  # at a bound that is a tensor, it takes half
-    at_low, at_high = meet & (x == low), meet & (x == high)
-    under, over, ordered = x < low, x > high, low <= high
+    alone = high is None
+    low, high = -math.inf if low is None else low, math.inf if alone else high
     return (
-        kept(np.where(at_low | at_high, half, dy), np.logical_not(under | over)) if needs[0] else None,
-        kept(np.where(at_low, half, dy), (under & ordered) | at_low) if needs[1] else None,
-        kept(np.where(at_high, half, dy), (over & ordered) | at_high | (low > high)) if needs[2] else None,
+        kept(dy, (x >= low) & (x <= high)) if needs[0] else None,
+        kept(dy, (x < low) & ((low < high) | alone)) if needs[1] else None,
+        kept(dy, (x > high) | (low > high)) if needs[2] else None,
     )
 
 
@@ -176,12 +167,21 @@ def masked_fill_backward(dy, saved, needs, value):
 
 @op(cast=Cast.KEEP, moves=True)
 def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: Word = False):
-    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN."""
+    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN.
+
+    Raises ArgumentError for a min_val above max_val.
+    """
     low, high = min_val, max_val
     if not dtypes.is_float(input.dtype):
         limits = np.iinfo(input.dtype)
         low, high = [sorted((limits.min, int(bound), limits.max))[1] for bound in (low, high)]
     return np.minimum(np.maximum(input, low), high), Saved(input=input)
+
+
+@hardtanh.check
+def hardtanh_check(input, min_val, max_val):
+    if min_val > max_val:
+        raise ArgumentError("hardtanh", "min_val up to max_val", f"{min_val} and {max_val}")
 
 
 @hardtanh.backward

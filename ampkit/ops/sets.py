@@ -117,6 +117,8 @@ def searchsorted(
     sorted_sequence [n], input [...] -> [...], or sequences [..., n] with input [..., m] -> [..., m]; int64, or int32.
     side="right" is right=True. sorter: the order that sorts the sequences. Raises ShapeError for shapes that differ.
     """
+    if not sorted_sequence.ndim:
+        raise ShapeError("searchsorted", "a sorted_sequence [..., n]", "shape ()")
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError("searchsorted", "side 'left' or 'right', as `right` says", f"{side!r}, right={right}")
     home = backends.of(sorted_sequence.array)
@@ -126,16 +128,24 @@ def searchsorted(
     where = "right" if right or side == "right" else "left"
     if rows.ndim == 1:
         found = home.asarray(np.searchsorted(rows, values, where))
-    elif rows.shape[:-1] != values.shape[:-1]:
+    elif not values.ndim or rows.shape[:-1] != values.shape[:-1]:
         raise ShapeError("searchsorted", f"input [{', '.join(map(str, rows.shape[:-1]))}, m]", f"{tuple(values.shape)}")
+    elif not values.size:
+        found = np.zeros_like(values, np.int64)
     else:
-        pairs = zip(rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True)
+        count = math.prod(rows.shape[:-1])
+        pairs = zip(rows.reshape(count, rows.shape[-1]), values.reshape(count, values.shape[-1]), strict=True)
         found = np.stack([np.searchsorted(row, value, where) for row, value in pairs]).reshape(values.shape)
     return Tensor(found.astype(np.int32 if out_int32 else np.int64))
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """Which of the intervals between rising boundaries [n] each element is in, 0 to n; see `searchsorted`."""
+    """Which of the intervals between rising boundaries [n] each element is in, 0 to n; see `searchsorted`.
+
+    Raises ShapeError for boundaries that are no vector.
+    """
+    if boundaries.ndim != 1:
+        raise ShapeError("bucketize", "boundaries [n]", f"shape {tuple(boundaries.shape)}")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
@@ -152,7 +162,8 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     def fail(value: int, position: Any) -> None:
         raise RangeError("unravel_index", f"positions from 0 to {count - 1}", f"{value} at {position}")
 
-    backends.of(at).inspect(at, (at < 0) | (at >= count), fail)
+    wide = at.astype(np.int64).reshape(-1)  # a size may be beyond a narrow dtype
+    backends.of(at).inspect(at, ((wide < 0) | (wide >= count)).reshape(at.shape), fail)
     steps = [math.prod(axes[i + 1 :]) for i in range(len(axes))]
-    found = [at // max(step, 1) % max(n, 1) for step, n in zip(steps, axes, strict=True)]
-    return tuple(Tensor(places.astype(np.int64).reshape(at.shape)) for places in found)
+    found = [wide // max(step, 1) % max(n, 1) for step, n in zip(steps, axes, strict=True)]
+    return tuple(Tensor(places.reshape(at.shape)) for places in found)

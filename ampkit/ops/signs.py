@@ -69,12 +69,11 @@ def _favoured(name: str, wins: Any, meaning: str) -> Any:
 
     def backward(dy, saved, needs):
         x, y = plain(saved.input), plain(saved.other)
-        first, tie = wins(x, y) | (y != y), x == y
-        dy = np.where(tie, dy * 0.5, dy)
-        return kept(dy, first), kept(dy, tie | np.logical_not(first))
+        first = wins(x, y) | (y != y)
+        return kept(dy, first), kept(dy, np.logical_not(first))
 
     reference.__name__ = reference.__qualname__ = name
-    reference.__doc__ = f"The {meaning} of two, broadcast; a number wins over NaN. Equal ones share the slope."
+    reference.__doc__ = f"The {meaning} of two, broadcast; a number wins over NaN. Equal ones: input has the gradient."
     made = op(cast=Cast.WIDEST, moves=True)(reference)
     made.backward(backward)
     return made

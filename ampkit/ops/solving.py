@@ -15,7 +15,7 @@ from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
 from .convert import to
-from .diagonals import diag_embed
+from .diagonals import diag_embed, diagonal
 from .elementwise import log
 from .layout import tril, triu
 from .like import ones_like
@@ -163,7 +163,7 @@ def linalg_solve_triangular(
     need_square("solve_triangular", A)
     part = triu(A, 1 if unitriangular else 0) if upper else tril(A, -1 if unitriangular else 0)
     if unitriangular:
-        part = part + diag_embed(ones_like(A[..., 0]))  # type: ignore[index, operator]
+        part = part + diag_embed(ones_like(diagonal(A, 0, -2, -1)))  # type: ignore[operator]
     return solve_matrices(part, B, left)
 
 

@@ -87,7 +87,7 @@ def digamma(input: Tensor) -> Tensor:
 def logit(input: Array, eps=None):
     """log(input / (1 - input)), the inverse of `sigmoid`: NaN outside [0, 1]; with eps, of input in [eps, 1 - eps].
 
-    Where eps has moved input the slope is 0.
+    Where eps has moved input the slope is 0; outside [0, 1] it is NaN.
     """
     x = input if eps is None else np.minimum(np.maximum(input, eps), 1 - eps)
     return np.log(x / (1 - x)), Saved(input=input)
@@ -96,22 +96,22 @@ def logit(input: Array, eps=None):
 @logit.backward
 def logit_backward(dy, saved, needs, eps):
     x = saved.input
-    if eps is None:
-        return dy / (x * (1 - x))
-    inside = (plain(x) >= eps) & (plain(x) <= 1 - eps)
-    return np.where(inside, dy / np.where(inside, x * (1 - x), 1), 0)
+    low, high, outside = (0, 1, math.nan) if eps is None else (eps, 1 - eps, 0)
+    moved = (plain(x) < low) | (plain(x) > high)
+    return np.where(moved, outside, dy / np.where(moved, 1, x * (1 - x)))
 
 
 @op(cast=Cast.WIDEST, integers="float")
 def xlogy(input: Array, other: Array):
     """input * log(other), broadcast; 0 where input is 0, unless other is NaN."""
-    return _products(input, other), Saved(input=input, other=other)
+    return _products(input, other, np.log, 1), Saved(input=input, other=other)
 
 
-def _products(x: Any, y: Any) -> Any:
+def _products(x: Any, y: Any, logarithm: Any, neutral: int) -> Any:
+    # x * logarithm(y), where logarithm(neutral) is 0.
     gone = (plain(x) == 0) & (plain(y) == plain(y))
     kind = (x if hasattr(x, "dtype") else y).dtype  # one of them may be a number
-    return np.where(gone, 0, x * np.log(np.where(gone, 1, y).astype(kind)))
+    return np.where(gone, 0, x * logarithm(np.where(gone, neutral, y).astype(kind)))
 
 
 @xlogy.backward
@@ -120,3 +120,30 @@ def xlogy_backward(dy, saved, needs):
     flat = plain(y) <= 0
     dx = dy * np.where(flat & (plain(x) == 0), 0, np.log(y)) if needs[0] is not None else None
     return dx, dy * x / y if needs[1] is not None else None
+
+
+@op(cast=Cast.WIDEST, integers="float")
+def xlog1py(input: Array, other: Array):
+    """input * log(1 + other), broadcast; 0 where input is 0, unless other is NaN."""
+    return _products(input, other, np.log1p, 0), Saved(input=input, other=other)
+
+
+@xlog1py.backward
+def xlog1py_backward(dy, saved, needs):
+    x, y = saved.input, saved.other
+    flat = (plain(y) <= -1) & (plain(x) == 0)
+    dx = dy * np.where(flat, 0, np.log1p(np.where(flat, 0, y))) if needs[0] is not None else None
+    return dx, dy * x / (1 + y) if needs[1] is not None else None
+
+
+@op(cast=Cast.KEEP, integers="float")
+def entr(input: Array):
+    """-input * log(input), elementwise: 0 at 0 and -inf below."""
+    below, zero = plain(input) < 0, plain(input) == 0
+    found = -input * np.log(np.where(below | zero, 1, input))
+    return np.where(below, -math.inf, np.where(zero, 0, found)), Saved(input=input)
+
+
+@entr.backward
+def entr_backward(dy, saved, needs):
+    return dy * (-np.log(saved.input) - 1)

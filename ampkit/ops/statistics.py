@@ -1,4 +1,4 @@
-"""Covariances, histograms and quantiles of what is a number."""
+"""Covariances and histograms."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.dtypes import LOW, accumulator, float32
+from .. import backends
+from ..core.dtypes import DType, accumulator, float32, promote
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.policy import autocast
 from ..core.tensor import Tensor
-from .along import gather
-from .arithmetic import div, lerp, mul, sub
-from .axes import axis
+from .arithmetic import div, mul, sub
 from .convert import to
 from .diagonals import diagonal
 from .elementwise import sqrt
 from .index import added_at
-from .join import stack
-from .order import sort
 from .products import matmul
-from .quantiles import _between, _shares
 from .reduce import sum
 from .select import clamp
-from .shape import flatten, movedim, reshape, squeeze, transpose, unsqueeze
+from .shape import reshape, squeeze, transpose, unsqueeze
 
-__all__ = ["corrcoef", "cov", "histogram", "nanquantile"]
+__all__ = ["corrcoef", "cov", "histogram"]
 
 
 def cov(
@@ -35,12 +31,14 @@ def cov(
 
     Sums of products are divided by the number of observations less `correction`. fweights [observations], whole
     numbers: how often each was seen; aweights [observations]: how much each counts. In float32, also in a region,
-    rounded once. Raises ShapeError for more axes, for other weights and for too few observations.
+    rounded once; the answer is in the wider dtype of input and aweights.
+    Raises ShapeError for more axes, for other weights and for too few observations, ArgumentError for negative weights.
     """
     if input.ndim > 2:
         raise ShapeError("cov", "input [variables, observations]", f"shape {tuple(input.shape)}")
     with autocast(enabled=False):
-        return _as_input(squeeze(_covariances(input, correction, fweights, aweights)), input)
+        found = squeeze(_covariances(input, correction, fweights, aweights))
+        return to(found, _answer(input, aweights))
 
 
 def corrcoef(input: Tensor) -> Tensor:
@@ -55,11 +53,11 @@ def corrcoef(input: Tensor) -> Tensor:
         found = _covariances(input, 1, None, None)
         size = sqrt(diagonal(found))
         found = div(div(found, unsqueeze(size, 1)), unsqueeze(size, 0))
-        return _as_input(squeeze(clamp(found, -1, 1)), input)
+        return to(squeeze(clamp(found, -1, 1)), _answer(input, None))
 
 
 def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None) -> Tensor:
-    wide = to(input, accumulator(input.dtype) if input.is_floating_point() else float32)
+    wide = to(input, accumulator(_answer(input, aweights)))
     rows = wide if input.ndim == 2 else reshape(wide, (1, -1))
     count = rows.shape[1]
     weight = None
@@ -69,6 +67,7 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
         if given.shape != (count,) or (name == "fweights" and given.is_floating_point()):
             kind = "whole numbers" if name == "fweights" else "numbers"
             raise ShapeError("cov", f"{name} [{count}], {kind}", f"{given.dtype.name} {list(given.shape)}")
+        _need_positive(name, given.array)
         weight = to(given, rows.dtype) if weight is None else mul(weight, to(given, rows.dtype))
     if weight is None and count <= correction:
         raise ShapeError("cov", f"more than {correction} observations", f"{count}")
@@ -81,8 +80,16 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
     return div(matmul(apart if weight is None else mul(apart, weight), transpose(apart, 0, 1)), free)
 
 
-def _as_input(found: Tensor, input: Tensor) -> Tensor:
-    return to(found, input.dtype) if input.is_floating_point() else found
+def _need_positive(name: str, weights: Any) -> None:
+    def fail(value: Any, position: Any) -> None:
+        raise ArgumentError("cov", f"{name} from 0", f"{value} at position {position}")
+
+    backends.of(weights).inspect(weights, weights < 0, fail)
+
+
+def _answer(input: Tensor, aweights: Tensor | None) -> DType:
+    given = [t.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
+    return promote(*given) if given else float32
 
 
 class Histogram(NamedTuple):
@@ -135,33 +142,3 @@ def _edges(x: Any, bins: Any, range: Any) -> Any:
     low, high = low - 0.5 * same, high + 0.5 * same
     parts = np.arange(bins + 1, dtype=np.float64, like=x) / bins
     return (low * (1 - parts) + high * parts).astype(x.dtype)
-
-
-def nanquantile(
-    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Tensor:
-    """`quantile` of what is not NaN along `dim`; NaN of nothing.
-
-    Raises DTypeError for integers, ShapeError for no elements, RangeError for q outside [0, 1].
-    """
-    if not input.is_floating_point():
-        raise DTypeError("nanquantile", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
-    if input.dtype in LOW:
-        return to(nanquantile(to(input, float32), q, dim, keepdim, interpolation=interpolation), input.dtype)
-    at = 0 if dim is None else axis("nanquantile", dim, input.ndim)
-    flat = flatten(input) if dim is None else input
-    if not flat.numel() or not flat.ndim:
-        raise ShapeError("nanquantile", "at least one element", f"shape {tuple(input.shape)}")
-    rows = movedim(sort(flat, at).values, at, 0)  # NaN stands last
-    there = (rows.array == rows.array).sum(0, keepdims=True)
-    found = [_at_share(rows, there, share, interpolation) for share in _shares(q)]
-    kept = (1,) * input.ndim if dim is None else (*input.shape[:at], 1, *input.shape[at + 1 :])
-    out = stack([reshape(f, kept) for f in found] if keepdim else found)
-    return out if isinstance(q, Tensor) and q.ndim else squeeze(out, 0)
-
-
-def _at_share(rows: Tensor, there: Any, share: float, interpolation: str) -> Tensor:
-    place, weight = _between(share * np.maximum(there - 1, 0), interpolation)
-    low, high = (Tensor(f(place).astype(np.int64)) for f in (np.floor, np.ceil))
-    weights = Tensor(weight.astype(rows.dtype))
-    return squeeze(lerp(gather(rows, 0, low), gather(rows, 0, high), weights), 0)

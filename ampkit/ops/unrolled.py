@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core.replay import Taped, plain
+from ..core.replay import Taped, apply, plain
 from ..core.tensor import Tensor
+from .activation import sigmoid
 from .recurrence import Given, Sizes, walk
 
 __all__: list[str] = []
@@ -34,8 +35,8 @@ def rnn_unrolled(g: Given, sizes: Sizes, reverse: bool, relu: bool) -> tuple[Arr
 def lstm_unrolled(g: Given, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
         i, f, new, o = _parts(x + _shifted(h @ g.w_hh.T, g.b_hh), 4)
-        c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(new)
-        h = _sigmoid(o) * np.tanh(c)
+        c = _gate(f) * c + _gate(i) * np.tanh(new)
+        h = _gate(o) * np.tanh(c)
         return h if g.w_hr is None else h @ g.w_hr.T, c
 
     width = g.w_hh.shape[0] // 4
@@ -45,7 +46,7 @@ def lstm_unrolled(g: Given, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
 def gru_unrolled(g: Given, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array) -> tuple[Array]:
         (r, z, n), (to_r, to_z, to_n) = _parts(x, 3), _parts(_shifted(h @ g.w_hh.T, g.b_hh), 3)
-        new, kept = np.tanh(n + _sigmoid(r + to_r) * to_n), _sigmoid(z + to_z)
+        new, kept = np.tanh(n + _gate(r + to_r) * to_n), _gate(z + to_z)
         return (new + kept * (h - new),)
 
     return _unrolled(step, g, sizes, reverse, _start(g, g.hx, sizes))
@@ -78,8 +79,8 @@ def _shifted(x: Array, bias: Array | None) -> Array:
     return x if bias is None else x + bias
 
 
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
+def _gate(x: Array) -> Array:
+    return apply(sigmoid, x)
 
 
 def _parts(x: Array, count: int) -> list[Array]:

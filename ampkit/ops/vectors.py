@@ -13,10 +13,11 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
-from .axes import axis
+from .axes import axes, axis
+from .index import broadcast_of
 from .norms import size_of, slope_of
-from .products import matmul
-from .shape import permute, reshape
+from .products import tensordot_
+from .shape import broadcast_to, permute, reshape
 
 __all__ = ["cosine_similarity", "cross", "inner", "pairwise_distance", "tensordot"]
 
@@ -28,7 +29,15 @@ def cosine_similarity(x1: Array, x2: Array, dim=1, eps=1e-8):
     x1, x2 broadcast: [.., n, ..] -> [..]. In float32 (float64 for float64). Raises RangeError for a `dim` out of range.
     """
     at = _from_end(x1, x2, dim)
-    return blocked_sum(_unit(x1, at, eps) * _unit(x2, at, eps), at), Saved(x1=x1, x2=x2, at=at)
+    a, b = _of_one_length(x1, x2, at)
+    return blocked_sum(_unit(a, at, eps) * _unit(b, at, eps), at), Saved(x1=x1, x2=x2, at=at)
+
+
+def _of_one_length(a: Any, b: Any, at: int) -> tuple[Any, Any]:
+    # A vector that is broadcast along `at` counts each of its copies.
+    n = np.broadcast_shapes(a.shape[at:][:1], b.shape[at:][:1])
+    a, b = (x if x.shape[at:][:1] == n else np.broadcast_to(x, (*x.shape[:at], *n, *x.shape[at:][1:])) for x in (a, b))
+    return a, b
 
 
 def _from_end(a: Any, b: Any, dim: int) -> int:
@@ -60,11 +69,12 @@ def cosine_similarity_check(x1, x2, dim, eps):
 @cosine_similarity.backward
 def cosine_similarity_backward(dy, saved, needs, dim, eps):
     at = saved.at
-    a, b = _unit(saved.x1, at, eps), _unit(saved.x2, at, eps)
+    x1, x2 = _of_one_length(saved.x1, saved.x2, at)
+    a, b = _unit(x1, at, eps), _unit(x2, at, eps)
     cosine = blocked_sum(a * b, at, True)
     share = dy.reshape(cosine.shape)
-    da = _turn(share, cosine, saved.x1, a, b, at, eps) if needs[0] is not None else None
-    return da, _turn(share, cosine, saved.x2, b, a, at, eps) if needs[1] is not None else None
+    da = _turn(share, cosine, x1, a, b, at, eps) if needs[0] is not None else None
+    return da, _turn(share, cosine, x2, b, a, at, eps) if needs[1] is not None else None
 
 
 def _turn(dy: Any, cosine: Any, x: Any, own: Any, other: Any, dim: int, eps: float) -> Any:
@@ -146,22 +156,42 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     """
     if not input.ndim or not other.ndim:
         return input * other  # type: ignore[operator, no-any-return]
+    if input.shape[-1] != other.shape[-1]:
+        raise ShapeError("inner", "last axes of equal lengths", f"{tuple(input.shape)} and {tuple(other.shape)}")
     return tensordot(input, other, ([-1], [-1]))
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """The products of a and b summed over pairs of axes: the last `dims` of a and the first of b, or two lists of axes.
 
-    What is left of a, then of b, are the axes of the answer. One matrix product, see `matmul`.
-    Raises ShapeError if the axes of a pair differ in length.
+    What is left of a, then of b, are the axes of the answer. An axis of length 1 is broadcast. One matrix product in
+    the wider dtype of the two, summed in float32 and rounded once.
+    Raises ShapeError if the axes of a pair differ in length, ArgumentError for a number of axes that one does not have.
     """
-    pairs = (range(a.ndim - dims, a.ndim), range(dims)) if isinstance(dims, int) else dims
-    ours, theirs = ([axis("tensordot", d, t.ndim) for d in over] for t, over in zip((a, b), pairs, strict=True))
-    summed = [a.shape[i] for i in ours]
-    if summed != [b.shape[i] for i in theirs]:
-        got = f"{tuple(a.shape)} over {ours}, {tuple(b.shape)} over {theirs}"
-        raise ShapeError("tensordot", "axes of equal lengths", got)
+    ours, theirs = _pairs(a, b, dims)
+    summed = [broadcast_of("tensordot", (a.shape[i],), (b.shape[j],))[0] for i, j in zip(ours, theirs, strict=True)]
+    a, b = _with_lengths(a, ours, summed), _with_lengths(b, theirs, summed)
     rows, columns = ([i for i in range(t.ndim) if i not in over] for t, over in ((a, ours), (b, theirs)))
     left = reshape(permute(a, (*rows, *ours)), (math.prod(a.shape[i] for i in rows), math.prod(summed)))
     right = reshape(permute(b, (*theirs, *columns)), (math.prod(summed), math.prod(b.shape[i] for i in columns)))
-    return reshape(matmul(left, right), (*(a.shape[i] for i in rows), *(b.shape[i] for i in columns)))
+    return reshape(tensordot_(left, right), (*(a.shape[i] for i in rows), *(b.shape[i] for i in columns)))
+
+
+def _pairs(a: Tensor, b: Tensor, dims: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    # The axes of a and of b that are summed over.
+    if isinstance(dims, int):
+        if not 0 <= dims <= min(a.ndim, b.ndim):
+            raise ArgumentError("tensordot", f"dims from 0 to {min(a.ndim, b.ndim)}", f"{dims}")
+        dims = tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims))
+    pairs = zip((a, b), dims, strict=True)
+    ours, theirs = (axes("tensordot", tuple(over), t.ndim) if len(over) else () for t, over in pairs)
+    if len(ours) != len(theirs):
+        raise ShapeError("tensordot", "as many axes of a as of b", f"{len(ours)} and {len(theirs)}")
+    return ours, theirs
+
+
+def _with_lengths(x: Tensor, over: tuple[int, ...], lengths: list[int]) -> Tensor:
+    shape = list(x.shape)
+    for i, length in zip(over, lengths, strict=True):
+        shape[i] = length
+    return x if shape == list(x.shape) else broadcast_to(x, tuple(shape))  # type: ignore[no-any-return]

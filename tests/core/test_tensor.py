@@ -249,4 +249,6 @@ def test_the_users_own_warnings_are_as_before():
 
 def test_a_tensor_of_one_element_takes_a_format():
     assert f"{ampkit.tensor(2 / 3):.3f}" == "0.667"
+    assert f"{ampkit.tensor(12.0)}" == f"{ampkit.tensor(12.0, requires_grad=True)}" == "12.0"
+    assert f"{ampkit.tensor(3)} {ampkit.tensor(True)} {ampkit.tensor(0.5).half()}" == "3 True 0.5"
     assert f"{ampkit.tensor([1.0])}" == "tensor([1.])"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, ops, tensor
-from ampkit.core.dtypes import bfloat16, bool_, float16, float32, float64, int64
+from ampkit.core.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64, uint8
 from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
 from ampkit.core.random import Stream, manual_seed
 
@@ -25,6 +25,14 @@ from ampkit.core.random import Stream, manual_seed
         (lambda: ops.arange(0, 1, 0.25), float32, [0, 0.25, 0.5, 0.75]),
         (lambda: ops.arange(3, 0, -1), int64, [3, 2, 1]),
         (lambda: ops.linspace(0, 1, 3), float32, [0, 0.5, 1]),
+        (lambda: ops.arange(0.5, 5.7, 1.3, dtype=int64), int64, [0, 1, 2, 3, 4]),
+        (lambda: ops.arange(-2.5, 2.7, dtype="int32"), int32, [-2, -1, 0, 1, 2, 3]),
+        (lambda: ops.arange(5.5, -0.5, -2, dtype="uint8"), uint8, [5, 3, 1]),
+        (lambda: ops.arange(3.7, dtype=int64), int64, [0, 1, 2]),
+        (lambda: ops.arange(tensor(3)), int64, [0, 1, 2]),
+        (lambda: ops.linspace(0.5, 9.7, 4, dtype=int64), int64, [0, 3, 6, 9]),
+        (lambda: ops.linspace(-10, 10, 7, dtype=int64), int64, [-10, -6, -3, 0, 3, 6, 10]),
+        (lambda: ops.logspace(-0.7, 3.9, 5, dtype=int64), int64, [1, 5, 31, 177, 1000]),
         (lambda: ops.eye(2, dtype=float64), float64, [[1, 0], [0, 1]]),
         (lambda: ops.one_hot(tensor([1, 0]), 3), int64, [[0, 1, 0], [1, 0, 0]]),
         (lambda: ops.one_hot(tensor([2])), int64, [[0, 0, 1]]),
@@ -99,6 +107,13 @@ def test_random_numbers_have_the_range_they_say():
         (lambda: ops.zeros(2, dtype="float8"), DTypeError),
         (lambda: ops.zeros(2, dtype=int64, requires_grad=True), DTypeError),
         (lambda: ops.arange(0, 3, -1), ArgumentError),
+        (lambda: ops.arange(0, 3, 0.5, dtype=int64), ArgumentError),
+        (lambda: ops.arange(-1.5, 3, dtype="uint8"), ArgumentError),
+        (lambda: ops.linspace(3, -3, 5, dtype="uint8"), ArgumentError),
+        (lambda: ops.logspace(0, 3, 5, dtype="uint8"), ArgumentError),
+        (lambda: ops.linspace(0, 1, -1), ArgumentError),
+        (lambda: ops.multinomial(tensor([1.0]), 0), ArgumentError),
+        (lambda: ops.multinomial(tensor([1.0]), -1, True), ArgumentError),
         (lambda: ops.randint(3, 3, (1,)), ArgumentError),
         (lambda: ops.one_hot(tensor([3]), 3), RangeError),
         (lambda: ops.one_hot(tensor([0.5])), DTypeError),
@@ -117,3 +132,26 @@ def test_a_created_leaf_takes_a_gradient():
     x.sum().backward()
     assert isinstance(x, Tensor)
     assert x.grad.tolist() == [1, 1]
+
+
+def test_ends_that_are_tensors_are_spaced_in_float64():
+    start = tensor(0.1)
+    assert ops.linspace(start, 1.0, 3, dtype=float64).tolist() == [start.item(), (start.item() + 1) / 2, 1]
+    assert ops.logspace(start, 1.0, 2, dtype=float64)[0].item() == pytest.approx(10 ** start.item(), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "want"),
+    [
+        ("float64", None, float64),
+        (None, "float64", float64),
+        ("float32", "float64", float32),
+        ("float16", None, float16),
+    ],
+)
+def test_normal_numbers_come_in_the_dtype_of_their_mean_else_of_their_deviation(mean, std, want):
+    given = [0.5 if kind is None else tensor([1.0, 1.0], dtype=kind) for kind in (mean, std)]
+    out = ops.normal(*given)
+    assert out.dtype == want
+    if want == float64:
+        assert (out.numpy() != out.numpy().astype(np.float32)).any()

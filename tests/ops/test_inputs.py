@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import Tensor, ops, tensor
+from ampkit import Tensor, ops, special, tensor
 from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.tape import grad
 
@@ -143,6 +143,13 @@ REFUSED = {
     "unflatten a number": (lambda: POINT.unflatten(0, (1,)), ShapeError, "^unflatten: needs a tensor with at least"),
     "a mask that misfits": (lambda: ROW.masked_select(BITS), ShapeError, "^masked_select: needs shapes that broadcast"),
     "indices of other axes": (lambda: ops.take_along_dim(TABLE, tensor([0]), 0), ShapeError, "indices of 2 axes"),
+    "a negative tolerance": (lambda: ops.isclose(ROW, ROW, -1.0), ArgumentError, "isclose: needs rtol and atol from 0"),
+    "a negative closeness": (lambda: ops.allclose(ROW, ROW, 0, -1), ArgumentError, "isclose: needs rtol and atol from"),
+    "bounds in no order": (lambda: ops.hardtanh(ROW, 2, 1), ArgumentError, "hardtanh: needs min_val up to max_val"),
+    "a negative shrinkage": (lambda: ops.softshrink(ROW, -1), ArgumentError, "^softshrink: needs lambd from 0, got -1"),
+    "an alpha of 0": (lambda: ops.celu(ROW, 0), ArgumentError, "^celu: needs an alpha other than 0"),
+    "an axis named twice": (lambda: ops.gradient(TABLE, dim=(0, 0)), ShapeError, "^gradient: needs each dim once"),
+    "factors of integers": (lambda: ops.linalg_svd(TABLE[:1].long()), DTypeError, "^svd: needs a floating-point"),
     "a pool of bools": (lambda: ops.max_pool2d(BITS.reshape(1, 1, 2), 1), DTypeError, "needs numbers, got bool"),
 }
 
@@ -168,8 +175,14 @@ NAN, INF = np.nan, np.inf
 SLOPES = {
     "relu6": (lambda x: ops.relu6(x), [0.0, 3.0, 6.0, 7.0, NAN], [0, 1, 0, 0, 1]),
     "hardtanh": (lambda x: ops.hardtanh(x), [-1.0, 0.0, 1.0], [0, 1, 0]),
-    "clamp between numbers": (lambda x: x.clamp(0, 6), [0.0, 3.0, 6.0, 7.0, NAN], [0, 1, 0, 0, 0]),
-    "clamp from a number": (lambda x: x.clamp(min=0), [0.0, 3.0, -1.0, INF], [0, 1, 0, 1]),
+    "clamp between numbers": (lambda x: x.clamp(0, 6), [0.0, 3.0, 6.0, 7.0, NAN], [1, 1, 1, 0, 0]),
+    "clamp from a number": (lambda x: x.clamp(min=0), [0.0, 3.0, -1.0, INF, NAN], [1, 1, 0, 1, 0]),
+    "clamp_max": (lambda x: x.clamp_max(6), [6.0, 7.0, -INF], [1, 0, 1]),
+    "logit": (lambda x: x.logit(), [2.0, -1.0, 0.5, 0.0, INF], [NAN, NAN, 4, INF, NAN]),
+    "logit with eps": (lambda x: x.logit(0.25), [2.0, 0.1, 0.5, NAN], [0, 0, 4, NAN]),
+    "entr": (lambda x: special.entr(x), [0.0, 1.0, -1.0, INF], [INF, -1, NAN, -INF]),
+    "quantile beside NaN": (lambda x: ops.quantile(x.reshape(2, 2), 0.5, 0), [2.0, 1.0, 4.0, NAN], [0.5, 0, 0.5, 1]),
+    "the median of a number": (lambda x: ops.quantile(x, tensor([0.5, 1.0]), 0), 3.0, 2),
     "abs": (lambda x: x.abs(), [-2.0, 0.0, NAN, INF], [-1, 0, 0, 1]),
     "max": (lambda x: x.max(), [1.0, NAN, NAN, 2.0], [0, 0.5, 0.5, 0]),
     "min": (lambda x: x.min(), [INF, -INF, -INF], [0, 0.5, 0.5]),
@@ -180,6 +193,16 @@ SLOPES = {
     "the sum of sizes": (lambda x: x.norm(1), [NAN, -1.0, 0.0], [0, -1, 0]),
     "the half norm with a zero": (lambda x: x.norm(0.5), [1.0, 1.0, 0.0], [2, 2, 0]),
     "l1_loss": (lambda x: ops.l1_loss(x, x.detach() * 0, reduction="sum"), [NAN, 2.0, 0.0], [0, 1, 0]),
+    "hinge_embedding_loss at its margin": (
+        lambda x: ops.hinge_embedding_loss(x, x.detach() * 0 - 1, reduction="sum"),
+        [1.0, 0.0, 2.0],
+        [-1, -1, 0],
+    ),
+    "margin_ranking_loss at its margin": (
+        lambda x: ops.margin_ranking_loss(x, x.detach() * 0 + 1, x.detach() * 0 + 1, reduction="sum"),
+        [1.0, 0.0, 2.0],
+        [-1, -1, 0],
+    ),
     "the angle of the origin": (lambda x: ops.atan2(x, x.detach() * 0 + tensor([0.0, 1.0])), [0.0, 0.0], [0, 1]),
 }
 
@@ -188,27 +211,51 @@ SLOPES = {
 def test_slopes_at_corners_ties_and_nan_are_pytorchs(name):
     function, at, want = SLOPES[name]
     x = tensor(at, requires_grad=True)
-    assert grad(function(x).sum(), x)[0].tolist() == want
+    assert grad(function(x).sum(), x)[0].tolist() == pytest.approx(want, nan_ok=True)
 
 
 @pytest.mark.parametrize(
     ("values", "want"),
     [
-        ((1.0, 1.0, 2.0), (0.5, 0.5, 0)),
-        ((2.0, 1.0, 2.0), (0.5, 0, 0.5)),
+        ((1.0, 1.0, 2.0), (1, 0, 0)),
+        ((2.0, 1.0, 2.0), (1, 0, 0)),
         ((1.0, 1.0, 1.0), (1, 0, 0)),
         ((0.0, 1.0, 2.0), (0, 1, 0)),
         ((1.5, 2.0, 1.0), (0, 0, 1)),
-        ((NAN, 1.0, 2.0), (1, 0, 0)),
-        ((1.0, NAN, 2.0), (1, 0, 0)),
-        ((1.0, 1.0, None), (0.5, 0.5)),
-        ((1.0, None, NAN), (1, 1)),
+        ((1.0, 3.0, 3.0), (0, 0, 0)),
+        ((5.0, 3.0, 3.0), (0, 0, 1)),
+        ((NAN, 1.0, 2.0), (0, 0, 0)),
+        ((1.0, NAN, 2.0), (0, 0, 0)),
+        ((1.0, 1.0, None), (1, 0)),
+        ((0.0, 1.0, None), (0, 1)),
+        ((2.0, None, 2.0), (1, 0)),
+        ((1.0, None, NAN), (0, 0)),
     ],
 )
-def test_bounds_that_are_tensors_share_the_slope_as_pytorchs_do(values, want):
+def test_of_a_bound_that_is_met_the_slope_is_inputs_as_in_pytorch(values, want):
     tensors = [None if v is None else tensor([v], requires_grad=True) for v in values]
     out = ops.clamp(*tensors)
     assert tuple(g.item() for g in grad(out.sum(), [t for t in tensors if t is not None])) == want
+
+
+@pytest.mark.parametrize("function", [ops.fmax, ops.fmin])
+def test_of_equal_numbers_fmax_and_fmin_pass_the_slope_to_the_first(function):
+    x, y = tensor([1.0, NAN, 3.0, NAN], requires_grad=True), tensor([1.0, 2.0, NAN, NAN], requires_grad=True)
+    assert [g.tolist() for g in grad(function(x, y).sum(), (x, y))] == [[1, 0, 1, 1], [0, 1, 0, 0]]
+
+
+def test_the_slopes_of_products_with_logarithms_at_zero_are_pytorchs():
+    x, y = tensor([0.0, 0.0, 1.0], requires_grad=True), tensor([2.0, -1.0, -1.0], requires_grad=True)
+    slopes = [g.tolist() for g in grad(special.xlog1py(x, y).sum(), (x, y))]
+    assert slopes[0] == [pytest.approx(np.log(3)), 0, -INF]
+    assert slopes[1] == pytest.approx([0, NAN, INF], nan_ok=True)
+
+
+@pytest.mark.parametrize("function", [ops.quantile, ops.nanquantile])
+def test_the_share_of_a_quantile_has_a_gradient(function):
+    x, q = tensor([1.0, 5.0, 2.0, 7.0]), tensor([0.3, 0.5], requires_grad=True)
+    assert grad(function(x, q).sum(), q)[0].tolist() == [3, 9]
+    assert grad(function(tensor([[1.0, 4.0], [2.0, NAN]]), q[0], 0).sum(), q)[0].tolist() == [1, 0]
 
 
 def test_the_larger_of_a_number_and_nan_passes_the_slope_to_both():

@@ -102,3 +102,9 @@ def test_in_autocast_distances_and_norms_are_float32_from_the_difference_on(name
     wide = [t.float() if isinstance(t, Tensor) else t for t in more]
     np.testing.assert_allclose(inside.numpy(), getattr(ops, name)(x.float(), *wide).numpy(), rtol=1e-6)
     assert getattr(ops, name)(x, *more).dtype == float16
+
+
+def test_the_count_of_differences_with_nan_is_nan_and_of_equal_infinities_too():
+    x = tensor([[1.0, math.nan], [2.0, 3.0], [math.inf, 3.0], [math.inf, 3.0]])
+    assert ops.pdist(x, 0).tolist() == pytest.approx([math.nan] * 3 + [1, 1, math.nan], nan_ok=True)
+    assert ops.cdist(x, x, 0)[1].tolist() == pytest.approx([math.nan, 0, 1, 1], nan_ok=True)

@@ -114,3 +114,9 @@ def test_random_numbers_of_three_more_kinds_are_written_in_place():
     for call in (lambda: x.cauchy_(0, 0), lambda: x.log_normal_(0, -1), lambda: x.geometric_(1.0)):
         with pytest.raises(ArgumentError):
             call()
+
+
+def test_no_differences_are_the_input_alone():
+    x = tensor([1.0, 2.0, 4.0])
+    assert ops.diff(x, 0, prepend=tensor([9.0]), append=tensor([9.0])).tolist() == [1, 2, 4]
+    assert ops.diff(x, prepend=tensor([0.0])).tolist() == [1, 1, 2]

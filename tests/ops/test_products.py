@@ -185,3 +185,19 @@ def test_the_gradient_of_a_vector_shared_by_a_batch_is_summed_over_it():
     da, db = grad(ops.matmul(a, b).sum(), [a, b])
     assert da.shape == (3, 2, 4)
     np.testing.assert_allclose(db.array, a.array.sum((0, 1)))
+
+
+def test_a_vector_that_is_broadcast_counts_each_of_its_copies():
+    pair = tensor([[1.0, 1.0]]), tensor([[1.0]])
+    assert ops.cosine_similarity(*pair).item() == pytest.approx(1)
+    assert ops.cosine_similarity(tensor([[3.0, 4.0]]), tensor([[2.0]])).item() == pytest.approx(1.4 / 2**0.5)
+    assert ops.vecdot(*pair).tolist() == [2]
+    assert ops.tensordot(pair[1], tensor([[1.0], [2.0], [4.0]]), 1).tolist() == [[7]]
+
+
+def test_in_a_region_tensordot_and_inner_take_the_wider_of_two_dtypes():
+    half, full = tensor([[1.0, 2.0]], dtype=float16), tensor([[1.0, 2.0**-12]])
+    with autocast(dtype=float16):
+        for a, b, want in ((half, full, float32), (full, full, float32), (half, half, float16)):
+            assert ops.tensordot(a, b, 2).dtype == ops.inner(a, b).dtype == want
+        assert ops.tensordot(half, full, 2).item() == 1 + 2.0**-11

@@ -92,3 +92,79 @@ def test_wrong_places_are_told_in_a_line():
     ):
         with pytest.raises(error, match=r"^[a-z_]+: needs .+, got "):
             call()
+
+
+X, PLACES, HALVES = ops.ones(3), tensor([0, 1]), ops.ones(2, dtype=float16)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ops.scatter(X, 0, PLACES, HALVES),
+        lambda: ops.scatter_add(X, 0, PLACES, HALVES),
+        lambda: ops.scatter_reduce(X, 0, PLACES, HALVES, "amax"),
+        lambda: ops.index_add(X, 0, PLACES, HALVES),
+        lambda: ops.index_copy(X, 0, PLACES, HALVES),
+        lambda: ops.index_reduce(X, 0, PLACES, HALVES, "mean"),
+        lambda: ops.index_put(X, (PLACES,), HALVES),
+        lambda: ops.put(X, PLACES, HALVES),
+        lambda: ops.scatter(PLACES, 0, PLACES, X),
+        lambda: ops.masked_scatter(X, X > 0, HALVES),
+    ],
+)
+def test_what_is_put_somewhere_has_the_dtype_of_what_is_there(call):
+    with pytest.raises(DTypeError, match="of one dtype, got|a source of float32, got float16"):
+        call()
+
+
+def test_in_a_region_what_is_put_somewhere_may_have_another_dtype():
+    with autocast(dtype=float16):
+        assert ops.scatter_add(X, 0, PLACES, HALVES).dtype == ops.scatter(X, 0, PLACES, HALVES).dtype == float32
+
+
+POINT = tensor(2.0)
+
+
+@pytest.mark.parametrize("index", [tensor(0), tensor([0])])
+def test_a_tensor_without_axes_is_indexed_as_one_of_length_1(index):
+    source = ops.ones(*index.shape) * 5
+    assert ops.gather(POINT, 0, index).tolist() == (POINT * ops.ones(*index.shape)).tolist()
+    for out, want in [
+        (ops.index_fill(POINT, 0, index, 7.0), 7),
+        (ops.index_copy(POINT, 0, index, source), 5),
+        (ops.index_reduce(POINT, 0, index, source, "prod"), 10),
+        (ops.scatter(POINT, 0, index, source), 5),
+        (ops.scatter_add(POINT, -1, index, source), 7),
+        (ops.scatter_reduce(POINT, 0, index, source, "amax"), 5),
+    ]:
+        assert (out.shape, out.item()) == ((), want)
+
+
+def test_an_index_without_axes_names_one_place_of_a_vector():
+    x, at, source = tensor([1.0, 2.0, 4.0], requires_grad=True), tensor(2), tensor(8.0, requires_grad=True)
+    (slope,) = grad(ops.gather(x, 0, at) * 3, x)
+    assert slope.tolist() == [0, 0, 3]
+    for out, want in [(ops.scatter(x, 0, at, source), [1, 1, 0]), (ops.scatter_add(x, 0, at, source), [1, 1, 1])]:
+        assert out[2].item() == (8 if want[2] == 0 else 12)
+        slopes = grad(out.sum(), (x, source))
+        assert [g.tolist() for g in slopes] == [want, 1]
+    assert ops.index_reduce(x.detach(), 0, at, tensor([3.0]), "mean").tolist() == [1, 2, 3.5]
+
+
+def test_a_number_gathered_twice_gets_both_gradients():
+    x = tensor(2.0, requires_grad=True)
+    assert grad(ops.gather(x, 0, tensor([0, 0])).sum(), x)[0].item() == 2
+
+
+def test_negative_indices_of_take_along_dim_count_from_the_end():
+    x = tensor([[1, 2, 3], [4, 5, 6]])
+    assert ops.take_along_dim(x, tensor([[-1, 0]]), 1).tolist() == [[3, 1], [6, 4]]
+    with pytest.raises(RangeError, match="take_along_dim: needs indices from -3 to 2, got -4"):
+        ops.take_along_dim(x, tensor([[-4]]), 1)
+    with pytest.raises(DTypeError, match="take_along_dim: needs an index of integers, got bool"):
+        ops.take_along_dim(x, x > 2, 1)
+    with pytest.raises(DTypeError, match="take: needs an index of integers, got bool"):
+        ops.take(x, x > 2)
+    for function in (lambda i: ops.index_fill(x, 0, i, 0), lambda i: ops.index_copy(x, 0, i, x)):
+        with pytest.raises(ShapeError, match="an index of at most one axis"):
+            function(tensor([[0], [1]]))

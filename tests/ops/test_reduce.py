@@ -41,6 +41,32 @@ def test_an_explicit_dtype_wins_also_in_autocast():
     assert tensor([1, 2]).sum(dtype=float32).dtype == float32
 
 
+SUMMED = {
+    "sum": (lambda x, d: x.sum(dtype=d), {"int32": 303, "int16": 303, "uint8": 47, "bool": True}),
+    "sum over an axis": (lambda x, d: x.sum(0, True, dtype=d), {"int16": [303]}),
+    "nansum": (lambda x, d: ops.nansum(x, dtype=d), {"int32": 303, "bool": True}),
+    "prod": (lambda x, d: x.prod(dtype=d), {"int32": 600, "uint8": 88, "bool": True}),
+    "cumsum": (lambda x, d: x.cumsum(0, dtype=d), {"int32": [300, 302, 303], "uint8": [44, 46, 47]}),
+    "cumprod": (lambda x, d: x.cumprod(0, dtype=d), {"int16": [300, 600, 600], "uint8": [44, 88, 88]}),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_an_integer_dtype_truncates_the_input_wraps_around_and_is_the_answers(name):
+    reduce, wanted = SUMMED[name]
+    for dtype, want in wanted.items():
+        out = reduce(tensor([300.0, 2.0, 1.7]), dtype)
+        assert (out.dtype.name, out.tolist()) == (dtype, want)
+
+
+@pytest.mark.parametrize("name", ["mean", "nanmean", "norm", "linalg_norm"])
+def test_what_is_no_whole_number_has_no_integer_dtype(name):
+    with pytest.raises(DTypeError, match="needs a floating-point"):
+        getattr(ops, name)(tensor([1.0, 2.5]), dtype="int64")
+    with pytest.raises(DTypeError, match="needs a floating-point dtype, got dtype=int32"):
+        ops.softmax(tensor([1.0, 2.5]), 0, dtype="int32")
+
+
 def test_variance_is_accurate_far_from_zero():
     x = np.float32(1e4) + np.random.default_rng(0).normal(size=1000).astype(np.float32)
     truth = x.astype(np.float64).var(ddof=1)

@@ -61,6 +61,8 @@ def test_an_affine_grid_turns_and_shifts():
         (9.0, "bilinear", "zeros", False, 0),
         (NAN, "bilinear", "zeros", False, NAN),
         (NAN, "nearest", "border", False, NAN),
+        (float("inf"), "nearest", "zeros", False, 0),
+        (float("inf"), "nearest", "border", False, 40),
     ],
 )
 def test_places_between_pixels_and_beyond_the_image(x, mode, padding, corners, found):

@@ -10,7 +10,7 @@ import pytest
 import ampkit
 from ampkit import linalg, nn, ops, optim, tensor
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError, StateError
-from ampkit.testing import assert_close
+from ampkit.testing import assert_close, gradcheck, gradgradcheck
 
 
 def drawn(*shape, seed=0):
@@ -106,6 +106,51 @@ def test_qr_gives_orthonormal_columns_and_an_upper_triangle():
     assert_close(q @ r, a, (1e-9, 1e-9))
     assert_close(q.mT @ q, np.broadcast_to(np.eye(3), (2, 3, 3)), (1e-9, 1e-9))
     assert np.abs(np.tril(r.numpy(), -1)).max() == 0
+
+
+Q = np.linalg.qr(drawn(3, 3, seed=3))[0]
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("a", [np.eye(2), Q, Q[:, :2], Q[:2], drawn(2, 3, 4)], ids=["one", "q", "high", "wide", "any"])
+def test_a_pseudo_inverse_is_differentiated_also_where_singular_values_are_equal(a):
+    x = tensor(a, requires_grad=True)
+    assert gradcheck(linalg.pinv, x)
+    assert gradgradcheck(linalg.pinv, x)
+
+
+@pytest.mark.cpu
+def test_a_pseudo_inverse_of_lower_rank_has_the_gradient_along_matrices_of_that_rank():
+    def inverse_of_product(a, b):
+        return linalg.pinv(a @ b, rtol=1e-9)
+
+    left, right = np.linalg.qr(drawn(4, 2))[0], np.linalg.qr(drawn(3, 2, seed=1))[0].T.copy()
+    assert gradcheck(inverse_of_product, (tensor(left, requires_grad=True), tensor(right, requires_grad=True)))
+    assert_close(linalg.pinv(tensor(left @ right)), np.linalg.pinv(left @ right), (1e-9, 1e-9))
+
+
+def test_bounds_for_small_singular_values_are_one_for_each_matrix():
+    a = np.stack([np.diag([4.0, 1.0]), np.diag([4.0, 1.0])])
+    bound = tensor(np.array([2.0, 0.5]))
+    assert linalg.matrix_rank(tensor(a), atol=bound).tolist() == [1, 2]
+    assert linalg.pinv(tensor(a), atol=bound).tolist() == [[[0.25, 0], [0, 0]], [[0.25, 0], [0, 1]]]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3), (0, 2, 3)])
+def test_matrices_without_elements_have_a_pseudo_inverse_and_rank_0(shape):
+    a = ops.zeros(*shape, requires_grad=True)
+    out = linalg.pinv(a)
+    assert out.shape == (*shape[:-2], shape[-1], shape[-2])
+    out.sum().backward()
+    assert a.grad.shape == shape
+    assert not linalg.matrix_rank(a).any()
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("shape", [(2, 4), (2, 3, 5), (3, 3), (4, 2)])
+@pytest.mark.parametrize("part", [0, 1])
+def test_both_factors_of_qr_are_differentiated_whatever_the_shape(shape, part):
+    assert gradcheck(lambda x: linalg.qr(x)[part], tensor(drawn(*shape), requires_grad=True))
 
 
 def test_ranks_count_singular_values_that_are_not_small():

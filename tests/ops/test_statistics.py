@@ -179,3 +179,18 @@ X = np.ones((2, 3))
 def test_what_does_not_fit_is_refused_in_one_line(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+def test_a_covariance_has_the_wider_dtype_of_input_and_its_weights():
+    x, weight = tensor([[1, 2, 4], [1, 0, 1]]), tensor([1.0, 2.0, 1.0])
+    assert ops.cov(x.half(), aweights=weight).dtype == ops.cov(x, aweights=weight).dtype == ampkit.float32
+    assert ops.cov(x.float(), aweights=weight.double()).dtype == ampkit.float64
+    assert ops.cov(x.half()).dtype == ampkit.float16
+
+
+def test_weights_of_a_covariance_are_not_negative():
+    x = tensor([[1.0, 2.0, 4.0], [1.0, 0.0, 1.0]])
+    with pytest.raises(ArgumentError, match="^cov: needs aweights from 0, got -1.0 at position 0"):
+        ops.cov(x, aweights=tensor([-1.0, 2.0, 1.0]))
+    with pytest.raises(ArgumentError, match="^cov: needs fweights from 0, got -2 at position 1"):
+        ops.cov(x, fweights=tensor([1, -2, 1]))

@@ -60,7 +60,7 @@ def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any, 
     return _answer(dx, dw, column_sums(dy, needs[2]))
 
 
-# matmul, mm, bmm, mv, outer: two operands, of which one may be a vector
+# matmul, mm, tensordot, bmm, mv, outer: two operands, of which one may be a vector
 
 
 def _row(array: HostArray) -> HostArray:
@@ -130,6 +130,7 @@ def _two(op: Any, second: str) -> None:
 for _op, _second in (
     (products.matmul, "other"),
     (products.mm, "mat2"),
+    (products.tensordot_, "other"),
     (products.bmm, "mat2"),
     (products.mv, "vec"),
 ):

@@ -91,7 +91,7 @@ def _added(values: Array, dim: int, index: Array, shape: tuple[int, ...], dtype:
 def _fits(index: Array, shape: tuple[int, ...], *arrays: Array) -> bool:
     """Whether kernels take an index into arrays of `shape`, and move the elements of `arrays`."""
     sizes = 0 < index.size < MOST and 0 < prod(shape) < MOST
-    return 0 < len(shape) <= AXES and sizes and all(a.itemsize in WORDS for a in arrays)
+    return 0 < len(shape) <= AXES and index.ndim == len(shape) and sizes and all(a.itemsize in WORDS for a in arrays)
 
 
 # the bodies

@@ -68,8 +68,6 @@ DEVICE quotient_down(float x, float y) {
 DEVICE tied(float dy, bool equal) { return equal ? dy * 0.5f : dy; }       // of two that are equal each takes half
 static __device__ __forceinline__ bool wins(float x, float y) { return x >= y || y != y; }  // a number over NaN
 static __device__ __forceinline__ bool loses(float x, float y) { return x <= y || y != y; }
-// Whether x is above a bound; minus infinity stands for a bound that is missing.
-static __device__ __forceinline__ bool above(float x, float low) { return x > low || (x == low && x < -MOST); }
 
 // functions of one element; of those that save their output, x is the output in the gradient
 NO_SLOPE(Copy, x)
@@ -112,7 +110,8 @@ NO_SLOPE(Round, rintf(x))
 NO_SLOPE(Frac, x - truncf(x))
 NO_SLOPE(LogGamma, lgammaf(x))
 MAP(Logit, logf(smaller(larger(x, y), z) / (1.0f - smaller(larger(x, y), z))),
-    (x >= y && x <= z) || y < -MOST ? dy / (x * (1.0f - x)) : 0.0f)  // without bounds they are infinite
+    y < -MOST ? dy / (x < 0.0f || x > 1.0f ? as<float>(0x7fc00000u) : x * (1.0f - x))  // without bounds NaN outside
+              : x < y || x > z ? 0.0f : dy / (x * (1.0f - x)))
 
 // activations
 MAP(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
@@ -168,15 +167,13 @@ MAP(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its output
 // choices
 MAP(Maximum, larger(x, y), x < y ? 0.0f : tied(dy, x == y), x > y ? 0.0f : tied(dy, x == y))
 MAP(Minimum, smaller(x, y), y < x ? 0.0f : tied(dy, x == y), y > x ? 0.0f : tied(dy, x == y))
-MAP(Clamp, smaller(larger(x, y), z), above(x, y) && above(-x, -z) ? dy : 0.0f)
-MAP(ClampBoth, smaller(larger(x, y), z), x < y || x > z ? 0.0f : tied(dy, y < z && (x == y || x == z)),
-    (x < y && y <= z) || (y < z && x == y) ? tied(dy, x == y) : 0.0f,
-    (x > z && y <= z) || (y < z && x == z) || y > z ? tied(dy, y < z && x == z) : 0.0f)
+MAP(Clamp, smaller(larger(x, y), z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > MOST) ? dy : 0.0f,
+    x > z || y > z ? dy : 0.0f)  // infinities stand for bounds that are missing
 MAP(HardTanh, smaller(larger(x, y), z), x <= y || x >= z ? 0.0f : dy)
 MAP(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
 MAP(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
-MAP(FMax, wins(x, y) ? x : y, wins(x, y) ? tied(dy, x == y) : 0.0f, x == y || !wins(x, y) ? tied(dy, x == y) : 0.0f)
-MAP(FMin, loses(x, y) ? x : y, loses(x, y) ? tied(dy, x == y) : 0.0f, x == y || !loses(x, y) ? tied(dy, x == y) : 0.0f)
+MAP(FMax, wins(x, y) ? x : y, wins(x, y) ? dy : 0.0f, wins(x, y) ? 0.0f : dy)
+MAP(FMin, loses(x, y) ? x : y, loses(x, y) ? dy : 0.0f, loses(x, y) ? 0.0f : dy)
 MAP(Heaviside, x == 0.0f ? y : float(x > 0.0f), 0.0f, x == 0.0f ? dy : 0.0f)
 DEVICE bounded(float x, float most, float least) { return x > MOST ? most : x < -MOST ? least : x; }
 MAP(NanToNum, bounded(x != x ? y : x, z, w), fabsf(x) <= MOST ? dy : 0.0f)
@@ -246,4 +243,4 @@ __global__ void __launch_bounds__(BLOCK, 4) map_backward(
 //     OutsideUnit)
 // set LOSSES = (MSELoss, L1Loss, SmoothL1Loss, HuberLoss, KLDiv, KLDivOfLogs, BCELoss, BCEOfLogits)
 // entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES + FLAT
-// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES + (ClampBoth)
+// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES

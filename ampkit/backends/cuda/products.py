@@ -72,7 +72,8 @@ def _weight_gradients(rows: Array, saved: Saved, needs: Any, homes: Any) -> tupl
     return _gradient(rows.T, columns, needs[1], homes[1]), None
 
 
-# matmul, mm, bmm, mv, dot, vdot: two operands, of which one with a single axis is a row, or on the right a column
+# matmul, mm, tensordot, bmm, mv, dot, vdot: two operands, of which one with a single axis is a row, or on the right a
+# column
 
 
 def _matrices(a: Array, b: Array) -> tuple[Array, Array]:
@@ -130,6 +131,7 @@ def _right_gradient(dy: Array, a: Array, dtype: DType, home: Array | None, share
 for _op, _second in (
     (products.matmul, "other"),
     (products.mm, "mat2"),
+    (products.tensordot_, "other"),
     (products.bmm, "mat2"),
     (products.mv, "vec"),
     (products.dot, "tensor"),
