@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
-from ampkit.core.errors import ArgumentError, ConfigError
+from ampkit.core.errors import ArgumentError, ConfigError, FileError
 from ampkit.data import text
+from traced_memory import memory_below
 
 
 def test_the_default_corpus_is_python_and_always_the_same():
@@ -43,6 +46,28 @@ def test_the_limit_cuts_across_files(tmp_path):
         (tmp_path / name).write_bytes(name.encode() * 4)
     assert text.corpus(tmp_path, limit=6).tobytes() == b"aaaabb"
     assert text.corpus(tmp_path, limit=4).tobytes() == b"aaaa"
+
+
+def test_no_more_of_a_file_is_read_than_the_limit(tmp_path):
+    with (tmp_path / "sparse.txt").open("wb") as file:
+        file.truncate(2**32)
+    with memory_below(2**20):
+        assert text.corpus(tmp_path / "sparse.txt", limit=1000).shape == (1000,)
+
+
+def test_files_behind_the_limit_are_not_opened(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"12345")
+    asked, opened = [], text.opened
+    monkeypatch.setattr(text, "opened", lambda path, where: asked.append(path.name) or opened(path, where))
+    assert bytes(text.corpus(tmp_path, limit=5)) == b"12345"
+    assert set(asked) == {"a"}
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FileError, match="^text: needs a regular file, got '.*fifo', which is a FIFO$"):
+        text.corpus(tmp_path / "fifo")
 
 
 def test_a_missing_path_is_one_line(tmp_path):
