@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import AmpkitError, FileError
@@ -55,8 +56,8 @@ def reason(error: BaseException) -> str:
 def opened(path: str | os.PathLike[str], where: str) -> BinaryIO:
     """A regular file, open for reading. Raises FileError if it cannot be; never waits for a FIFO or a device."""
     try:
-        _need_regular(path, where, os.stat(path).st_mode)
-        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115, PTH123
+        _need_regular(path, where, Path(path).stat().st_mode)
+        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
     except (OSError, ValueError) as error:
         if isinstance(error, FileError):
             raise

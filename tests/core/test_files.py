@@ -7,10 +7,10 @@ import os
 import socket
 
 import pytest
+from traced_memory import memory_below
 
 from ampkit.core.errors import FileError, ShapeError
 from ampkit.core.files import Bounded, content, foreign, opened, read
-from traced_memory import memory_below
 
 pytestmark = pytest.mark.cpu
 

@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 import pytest
+from traced_memory import memory_below
 
 from ampkit.core.errors import FileError
 from ampkit.data import imagefolder
 from ampkit.data.imagefolder import ImageFolder
 from ampkit.data.pictures import Pictures
 from ampkit.utils.data import DataLoader
-from traced_memory import memory_below
 
 COLOR = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)  # [h, w, c]
 GRAY = np.arange(8, dtype=np.uint8).reshape(2, 4) * 9

@@ -6,10 +6,10 @@ import os
 
 import numpy as np
 import pytest
+from traced_memory import memory_below
 
 from ampkit.core.errors import ArgumentError, ConfigError, FileError
 from ampkit.data import text
-from traced_memory import memory_below
 
 
 def test_the_default_corpus_is_python_and_always_the_same():
