@@ -87,7 +87,7 @@ def _content(path: Path, records: int) -> bytes:
 def _unpacked(archive: Path, names: tuple[str, ...], records: int) -> list[tuple[str, bytes]]:
     found, where = {}, str(archive)
     with opened(archive, "cifar10") as file, foreign(where, "a whole archive", "download it anew"):
-        stream: Any = Bounded(gzip.open(file), _FILES_AT_MOST * records * _RECORD + _BESIDE, where)
+        stream: Any = Bounded(gzip.GzipFile(fileobj=file), _FILES_AT_MOST * records * _RECORD + _BESIDE, where)
         with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as tar:
             for member in tar:
                 if member.isfile() and (name := member.name.rpartition("/")[2]) in names:
