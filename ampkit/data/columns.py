@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ArgumentError, FileError
+from ..core.files import foreign, opened, reason
 from ..core.tensor import Tensor
 from .datasets import BatchDataset
 
 SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 KEPT = 16  # row groups
+_ROWS_PER_BYTE = 1024  # of a file, at most: no table that teaches anything is packed so closely
 
 
 class Columns(BatchDataset):
@@ -49,7 +51,7 @@ class Columns(BatchDataset):
         for path, file in zip(self.paths, self._files, strict=True):
             _check_columns(path, file.schema, self.columns)
         self._groups = [(at, group) for at, file in enumerate(self._files) for group in range(file.count)]
-        self._ends = list(accumulate(self._files[at].rows(group) for at, group in self._groups))
+        self._ends = list(accumulate(self._rows(at, group) for at, group in self._groups))
         if not len(self):
             raise FileError(f"columns: {self.paths[0]}", "at least one row", "none")
         self._read: OrderedDict[int, list[NDArray[Any]]] = OrderedDict()
@@ -94,9 +96,24 @@ class Columns(BatchDataset):
                 self._read.popitem(last=False)
         return found
 
+    def _rows(self, at: int, group: int) -> int:
+        path = self.paths[at]
+        with _reading(path):
+            rows, size = int(self._files[at].rows(group)), path.stat().st_size
+        if not 0 <= rows <= _ROWS_PER_BYTE * size:
+            raise FileError(f"columns: {path}", f"as many rows as {size} bytes can hold", f"{rows}")
+        return rows
+
     def _from_file(self, at: int, group: int) -> list[NDArray[Any]]:
-        table = self._files[at].read(group, list(dict.fromkeys(self.columns)))
-        return [_values(self.paths[at], name, table.column(name)) for name in self.columns]
+        path, file = self.paths[at], self._files[at]
+        with _reading(path):
+            table = file.read(group, list(dict.fromkeys(self.columns)))
+            found = [_values(path, name, table.column(name)) for name in self.columns]
+            rows = file.rows(group)
+        for name, values in zip(self.columns, found, strict=True):
+            if len(values) != rows:
+                raise FileError(f"columns: {path}", f"{rows} rows in column {name!r}", f"{len(values)}")
+        return found
 
     def _joined(self, name: str, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         widths = sorted({part.shape[1:] for part in parts})
@@ -132,7 +149,9 @@ class Table(BatchDataset):
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             got = f"{labels.dtype}" + (" lists" if labels.ndim > 1 else "")
             raise FileError("columns", f"an integer in each row of the target {label!r}", got)
-        joined = np.concatenate([part.reshape(len(part), -1) for part in inputs], 1, dtype=np.float32, casting="unsafe")
+        with np.errstate(over="ignore"):  # infinity is told below
+            parts = [part.reshape(len(part), -1) for part in inputs]
+            joined = np.concatenate(parts, 1, dtype=np.float32, casting="unsafe")
         if joined.shape[1] != prod(self.shape):
             needs = f"{' x '.join(map(str, self.shape))} values in a row of {', '.join(names)}"
             raise FileError("columns", needs, f"{joined.shape[1]}", "say in data.shape how they make a picture")
@@ -148,7 +167,7 @@ class _Parquet:
     def __init__(self, path: Path):
         import pyarrow.parquet as parquet
 
-        self._path, self._file = path, parquet.ParquetFile(path)
+        self._path, self._file = path, parquet.ParquetFile(path, page_checksum_verification=True)
         self.schema, self.count = self._file.schema_arrow, self._file.num_row_groups
 
     def rows(self, group: int) -> int:
@@ -181,8 +200,7 @@ def _found(files: str | Path | Sequence[str | Path]) -> list[Path]:
     asked = [files] if isinstance(files, str | Path) else list(files)
     found: list[Path] = []
     for each in map(str, asked):
-        path = Path(each)  # a pattern is that of the parts behind the root
-        matches = [path] if path.is_file() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        matches = _matches(each)
         if not matches:
             raise FileError("columns", "Parquet or Arrow files", f"{each!r}, where there are none")
         found += matches
@@ -191,24 +209,41 @@ def _found(files: str | Path | Sequence[str | Path]) -> list[Path]:
     return found
 
 
+def _matches(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    try:
+        if path.is_file():
+            return [path]
+        return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))  # what stands behind the root
+    except (ValueError, IndexError, NotImplementedError, OSError) as error:  # what pathlib says of other patterns
+        got = f"{pattern!r}: {reason(error)}"
+        raise FileError("columns", 'a path, or a pattern such as "part-*.parquet"', got) from None
+
+
 def _opened(path: Path) -> Any:
     kind = SUFFIXES.get(path.suffix.lower())
     if kind is None:
         raise FileError(f"columns: {path}", f"a name that ends in {', '.join(SUFFIXES)}", f"{path.suffix or 'none'!r}")
     try:
-        return _KINDS[kind](path)
+        import pyarrow  # noqa: F401
     except ImportError:
         cure = "pip install 'ampkit[arrow]'"
         raise FileError(f"columns: {path}", "pyarrow to read it", "none installed", cure) from None
-    except (OSError, ValueError) as error:  # pyarrow's own errors are these
-        got = f"one that cannot be read as such: {str(error).splitlines()[0]}"
-        raise FileError(f"columns: {path}", f"a whole {kind.capitalize()} file", got) from None
+    opened(path, "columns").close()  # pyarrow would wait for a FIFO
+    with _reading(path):
+        return _KINDS[kind](path)
+
+
+def _reading(path: Path) -> Any:
+    return foreign(f"columns: {path}", f"a whole {SUFFIXES[path.suffix.lower()].capitalize()} file")
 
 
 def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in schema.names:
             raise FileError(f"columns: {path}", f"a column {name!r}", f"only {', '.join(schema.names)}")
+        if (count := schema.names.count(name)) > 1:
+            raise FileError(f"columns: {path}", f"one column {name!r}", f"{count} of this name")
         kind = schema.field(name).type
         if not _is_number(_inner(kind)):
             cure = "leave it out, or write numbers in its place"
@@ -233,6 +268,7 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
     """A column of numbers [rows], or of lists of one length [rows, length]; in place where the file allows it."""
     import pyarrow as arrow
 
+    column.validate(full=True)  # places of lists outside the file would be read as they stand
     array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
     kind = array.type
     flat = array if _inner(kind) is kind else array.flatten()
