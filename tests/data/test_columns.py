@@ -170,7 +170,6 @@ def test_a_file_that_breaks_after_it_was_opened_is_one_clear_line(path):
     path.write_bytes(bytes(len(whole) - 1000) + whole[-1000:])
     with pytest.raises(FileError, match=f"{path.name}: needs a whole (Parquet|Arrow) file, got one that breaks: "):
         rows.batch([0])
-        Columns(path, ["height", "place"]).batch([0])
 
 
 def test_places_of_lists_outside_the_file_are_refused(tmp_path):
