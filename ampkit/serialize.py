@@ -21,7 +21,7 @@ import safetensors.numpy
 from . import backends
 from .core import dtypes
 from .core.errors import DTypeError, FileError
-from .core.files import content, foreign, reason
+from .core.files import content, foreign, panicked, reason
 from .core.tensor import Tensor
 
 _KEY = "ampkit"  # the entry of __metadata__ that holds the description
@@ -49,7 +49,12 @@ def encode(obj: Any) -> bytes:
     except RecursionError:
         raise DTypeError("save", "values that are nested less deeply", "an object in hundreds of others") from None
     arrays = {name: np.asarray(backends.of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()}
-    return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
+    try:
+        return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
+    except BaseException as error:
+        if panicked(error):  # as it does where Python has no memory for the bytes
+            raise MemoryError(f"writing {len(arrays)} tensors: {reason(error)}") from error
+        raise
 
 
 def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:

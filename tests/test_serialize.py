@@ -165,6 +165,15 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
         load(tmp_path / "fifo")
 
 
+def test_a_panic_where_there_is_no_memory_for_the_file_is_a_memory_error(tmp_path, monkeypatch):
+    def panic(*_):
+        raise type("PanicException", (BaseException,), {})("PyObject pointer is null")
+
+    monkeypatch.setattr(safetensors.numpy, "save", panic)
+    with pytest.raises(MemoryError, match="writing 1 tensors: PyObject pointer is null"):
+        save({"x": tensor([1.0])}, tmp_path / "file")
+
+
 def test_an_object_that_holds_itself_is_refused():
     endless = []
     endless.append(endless)

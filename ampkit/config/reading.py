@@ -90,7 +90,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return _parsed(content(path, "recipe", _MOST).decode("utf-8"))
     except FileError as error:
-        raise ConfigError(*str(error).splitlines()[:1], help=_near(path)) from None
+        raise ConfigError(str(error), help=_near(path)) from None
     except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors both
         raise ConfigError(str(path), "TOML", f"text that is none: {reason(error)}") from None
 

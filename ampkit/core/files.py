@@ -39,8 +39,15 @@ def foreign(where: str, needs: str, help: str | None = None) -> Iterator[None]:
         yield
     except AmpkitError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not panicked(error):
+            raise
         raise FileError(where, needs, f"one that breaks: {reason(error)}", help) from error
+
+
+def panicked(error: BaseException) -> bool:
+    """Whether an error is a panic of a library written in Rust: these derive from BaseException alone."""
+    return type(error).__name__ == "PanicException"
 
 
 def reason(error: BaseException) -> str:

@@ -6,6 +6,7 @@ Arrays of NumPy (.npy) and Netpbm's binary files (.ppm, .pgm) are read here; PNG
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..core.files import foreign, opened
 SUFFIXES = (".npy", ".ppm", ".pgm", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 _HEAD = 2**14  # bytes: more than NumPy writes, and comments enough for Netpbm
+_SMALL, _PIXELS_PER_BYTE = 2**22, 2**14  # pixels; a single color in one bit each is packed half as closely
 
 # Netpbm's P5 and P6: words apart by white space, comments from # to the end of a line, one white space, the bytes.
 _GAP = rb"(?:\s++|#[^\n]*+\n)++"
@@ -141,6 +143,12 @@ def _pixels(path: Path, file: BinaryIO, start: bytes, count: int) -> NDArray[np.
     return np.frombuffer(values, np.uint8)
 
 
+def _need_plausible(path: Path, pixels: int, size: int) -> None:
+    # Pillow takes memory for all the pixels that a header claims before it decodes the first.
+    if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
+        raise FileError(str(path), f"as many pixels as {size} bytes can hold", f"{pixels}")
+
+
 def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[np.uint8]:
     try:
         from PIL import Image
@@ -149,6 +157,7 @@ def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[n
         raise FileError(str(path), f"Pillow to read {path.suffix}", "none installed", cure) from None
     with foreign(str(path), "an image"), Image.open(file) as image:
         fits((1 if gray else 3, image.height, image.width))
+        _need_plausible(path, image.width * image.height, os.fstat(file.fileno()).st_size)
         return np.asarray(image.convert("L" if gray else "RGB"))
 
 

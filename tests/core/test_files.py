@@ -81,6 +81,12 @@ def test_what_a_library_raises_is_one_line_that_keeps_its_cause(error, said):
     assert caught.value.__cause__ is error
 
 
+def test_a_panic_of_rust_is_an_error_of_a_library_too():
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(FileError, match="one that breaks: index out of bounds"), foreign("a", "a file"):
+        raise panic("index out of bounds")
+
+
 def test_errors_of_ampkit_and_interrupts_pass_as_they_are():
     for kind in (ShapeError, KeyboardInterrupt):
         with pytest.raises(kind), foreign("a.zip", "a whole archive"):

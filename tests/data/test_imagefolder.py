@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -172,6 +174,16 @@ def test_an_image_of_another_size_is_refused_before_its_pixels_are_read(tmp_path
     folder = imagefolder.ImageFolder(tmp_path, (1, 8, 8))
     with memory_below(4 * 2**20), pytest.raises(FileError, match="an image of 1 x 8 x 8, got 1 x 4000 x 4000"):
         folder[np.array([0])]
+
+
+def test_a_small_file_that_claims_a_large_image_is_refused_before_there_is_memory_for_it(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.png")
+    content = (tmp_path / "a.png").read_bytes()
+    head = b"IHDR" + struct.pack(">II", 9000, 9000) + content[24:29]
+    (tmp_path / "a.png").write_bytes(content[:12] + head + struct.pack(">I", zlib.crc32(head)) + content[33:])
+    with pytest.raises(FileError, match=r"a.png: needs as many pixels as [0-9]+ bytes can hold, got 81000000"):
+        imagefolder.read(tmp_path / "a.png")
 
 
 def test_what_pillow_refuses_as_too_large_is_one_clear_error(tmp_path, monkeypatch):
