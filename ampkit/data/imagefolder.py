@@ -29,10 +29,10 @@ _GAP = rb"(?:\s++|#[^\n]*+\n)++"
 _NETPBM = re.compile(rb"P([56])" + _GAP + rb"(\d{1,20})" + _GAP + rb"(\d{1,20})" + _GAP + rb"(\d{1,20})\s")
 
 # NumPy's .npy: magic, version, length of the header, the header itself, padded with spaces to the end of a line.
+_MAGIC, _LENGTHS = b"\x93NUMPY", {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}  # bytes of the length
 _NUMPY = re.compile(
-    rb"\x93NUMPY[\x01-\x03]\x00.{2,4}?\{'descr': '(?P<dtype>[^']+)', 'fortran_order': (?P<order>True|False), "
-    rb"'shape': \((?P<shape>(?:\d{1,20},? ?){0,64}+)\), *+\} *+\n",
-    re.DOTALL,
+    rb"\{'descr': '(?P<dtype>[^']+)', 'fortran_order': (?P<order>True|False), "
+    rb"'shape': \((?P<shape>(?:\d{1,20},? ?){0,64}+)\), *+\} *+\n"
 )
 
 _Fits = Callable[[tuple[int, ...]], None]  # raises FileError for an image [channels, h, w] that is not wanted
@@ -107,7 +107,9 @@ def _pictures(folder: Path) -> list[Path]:
 def _npy(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[Any]:
     # NumPy parses the header as Python, which several threads at once must not do in Python 3.11 (cpython#106905).
     start = files.read(file, _HEAD)
-    head = _NUMPY.match(start)
+    first = 8 + _LENGTHS.get(start[6:8], 0)
+    end = first + int.from_bytes(start[8:first], "little")
+    head = _NUMPY.fullmatch(start[first:end]) if start.startswith(_MAGIC) and end <= len(start) else None
     if head is None:
         raise FileError(str(path), "an image in NumPy's format", f"a file that begins with {start[:8]!r}")
     with foreign(str(path), "an image in NumPy's format"):
@@ -116,7 +118,7 @@ def _npy(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[Any]:
     if dtype != np.uint8 or len(shape) not in (2, 3):
         raise FileError(str(path), "uint8 values [h, w] or [h, w, channels]", f"{dtype} {list(shape)}")
     fits((shape[2] if len(shape) == 3 else 1, *shape[:2]))
-    flat = _pixels(path, file, start[head.end() :], math.prod(shape))
+    flat = _pixels(path, file, start[end:], math.prod(shape))
     with foreign(str(path), "an image in NumPy's format"):
         return flat.reshape(shape, order="F" if head["order"] == b"True" else "C")
 

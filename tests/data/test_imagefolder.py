@@ -143,6 +143,15 @@ def npy(shape, dtype="|u1", pixels=b"12"):
     return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + pixels
 
 
+def test_pixels_begin_where_the_length_of_the_header_says(tmp_path):
+    whole = npy("(1, 2)")
+    (tmp_path / "a.npy").write_bytes(whole)
+    assert imagefolder.read(tmp_path / "a.npy").tolist() == [[[49, 50]]]
+    (tmp_path / "a.npy").write_bytes(whole[:-3] + b" \n12")
+    with pytest.raises(FileError, match="NumPy's format, got a file that begins with"):
+        imagefolder.read(tmp_path / "a.npy")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -7,7 +7,7 @@ import pytest
 from .formats import FORMATS, NEEDS
 from .readers import GOOD, cases
 
-COUNT = 20
+COUNT = 10
 pytestmark = pytest.mark.cpu
 
 
