@@ -49,7 +49,8 @@ class Columns(BatchDataset):
         self.paths = _found(files)
         self._files = [_opened(path) for path in self.paths]
         for path, file in zip(self.paths, self._files, strict=True):
-            _check_columns(path, file.schema, self.columns)
+            with _reading(path):  # names are decoded when they are asked for
+                _check_columns(path, file.schema, self.columns)
         self._groups = [(at, group) for at, file in enumerate(self._files) for group in range(file.count)]
         self._ends = list(accumulate(self._rows(at, group) for at, group in self._groups))
         if not len(self):

@@ -159,6 +159,12 @@ def test_a_fifo_and_a_folder_of_a_fitting_name_are_refused(tmp_path):
             Columns(tmp_path / pattern, ["height"])
 
 
+def test_a_name_that_is_no_text_is_one_clear_line(path):
+    path.write_bytes(path.read_bytes().replace(b"label", b"\xfaabel"))
+    with pytest.raises(FileError, match="^columns: [^\n]*$"):
+        Columns(path, ["height"])[0]
+
+
 def test_two_columns_of_one_name_are_refused(tmp_path):
     twice = arrow.Table.from_arrays([arrow.array([1.0]), arrow.array([2.0])], ["height", "height"])
     with pytest.raises(FileError, match="a.arrow: needs one column 'height', got 2 of this name"):
