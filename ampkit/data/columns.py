@@ -25,7 +25,7 @@ from .datasets import BatchDataset
 
 SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 KEPT = 16  # row groups
-_ROWS_PER_BYTE = 1024  # of a file, at most: no table that teaches anything is packed so closely
+_VALUES_PER_BYTE = 1024  # of a column, at most: no table that teaches anything is packed so closely
 
 
 class Columns(BatchDataset):
@@ -100,9 +100,10 @@ class Columns(BatchDataset):
     def _rows(self, at: int, group: int) -> int:
         path = self.paths[at]
         with _reading(path):
-            rows, size = int(self._files[at].rows(group)), path.stat().st_size
-        if not 0 <= rows <= _ROWS_PER_BYTE * size:
-            raise FileError(f"columns: {path}", f"as many rows as {size} bytes can hold", f"{rows}")
+            rows, most = self._files[at].rows(group), self._files[at].most(group)
+            size = path.stat().st_size
+        if rows < 0 or most > _VALUES_PER_BYTE * size:
+            raise FileError(f"columns: {path}", f"as many rows and values as {size} bytes can hold", f"{most}")
         return rows
 
     def _from_file(self, at: int, group: int) -> list[NDArray[Any]]:
@@ -174,6 +175,11 @@ class _Parquet:
     def rows(self, group: int) -> int:
         return int(self._file.metadata.row_group(group).num_rows)
 
+    def most(self, group: int) -> int:
+        """The values in its largest column, or its rows."""
+        said = self._file.metadata.row_group(group)
+        return max(self.rows(group), *(said.column(i).num_values for i in range(said.num_columns)))
+
     def read(self, group: int, columns: list[str]) -> Any:
         return self._file.read_row_group(group, columns, use_threads=False)
 
@@ -189,6 +195,9 @@ class _Arrow:
 
     def rows(self, group: int) -> int:
         return int(self._file.get_batch(group).num_rows)
+
+    def most(self, group: int) -> int:
+        return self.rows(group)  # its lists are held against the file when they are read
 
     def read(self, group: int, columns: list[str]) -> Any:
         return self._file.get_batch(group)
