@@ -38,7 +38,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 ImageShape = Annotated[tuple[Size, Size, Size], Field(strict=False)]  # channels, height, width
 Channels = Annotated[tuple[Number, ...], Field(strict=False, min_length=1)]
 Spreads = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
-Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:<index>")]
+Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,4})?)$", description="cpu, cuda or cuda:<index>")]
 
 
 class Section(BaseModel):

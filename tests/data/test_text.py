@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from traced_memory import memory_below
 
+from ampkit import config, feeds
 from ampkit.core.errors import ArgumentError, ConfigError, FileError
 from ampkit.data import text
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def test_the_default_corpus_is_python_and_always_the_same():
@@ -138,6 +142,14 @@ def test_without_a_count_the_windows_stand_side_by_side(length):
     assert starts[0] == 0
     assert (np.diff(starts) >= 10).all()
     assert starts[-1] + 11 <= length
+
+
+def test_an_evaluation_takes_no_more_windows_than_there_are_bytes(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"some words " * 100)
+    large = ["train.eval_batches=2147483647", "data.batch_size=2147483647", f"data.path={tmp_path / 'a.txt'}"]
+    recipe = config.load(RECIPES / "text_gpt.toml", ["model.block_size=8", "data.limit=1000", *large])
+    ((inputs, _),) = feeds.feed(recipe).held_out()
+    assert inputs.shape == (100, 8)
 
 
 def test_text_as_short_as_the_context_is_refused():
