@@ -1,15 +1,17 @@
 """Foreign files: only regular files are opened, only what is needed is read, and what a library raises is a FileError.
 
 with opened(path, "idx") as file:
-    head = read(file, 16)
-    with foreign("idx", "a whole gzip file"):
-        values = read(gzip.open(file), count)
+    stream = Stream(gzip.GzipFile(fileobj=file), str(path), "a whole gzip file")
+    values = read(stream, count)
+    with foreign(str(path), "a dtype of NumPy"):
+        dtype = np.dtype(name)
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,18 +99,19 @@ def content(path: str | os.PathLike[str], where: str, most: int | None = None) -
     return found
 
 
-class Bounded:
-    """A stream that gives at most `most` bytes; the next one raises FileError from `where`."""
+class Stream:
+    """A foreign stream: what its library raises is a FileError as of `foreign`, and so is a byte beyond `most`."""
 
-    def __init__(self, file: Any, most: int, where: str):
-        self._file, self._left, self._most, self._where = file, most, most, where
+    def __init__(self, file: Any, where: str, needs: str, help: str | None = None, most: int = sys.maxsize):
+        self._file, self._said, self._most, self._left = file, (where, needs, help), most, most
 
     def read(self, size: int) -> bytes:
         """The next bytes, at most `size`."""
-        data: bytes = self._file.read(min(size, self._left + 1))
+        with foreign(*self._said):
+            data: bytes = self._file.read(min(size, self._left + 1))
         self._left -= len(data)
         if self._left < 0:
-            raise FileError(self._where, f"at most {self._most} bytes when it is unpacked", "more")
+            raise FileError(self._said[0], f"at most {self._most} bytes when it is unpacked", "more")
         return data
 
 

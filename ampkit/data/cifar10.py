@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import tarfile
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ArgumentError, FileError
-from ..core.files import Bounded, foreign, opened
+from ..core.files import Stream, foreign, opened
 from .download import Source, fetch
 
 SHAPE = (3, 32, 32)
@@ -36,6 +37,7 @@ RECORDS = 10_000  # images in a file
 _FILES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
 _FOLDER = "cifar-10-batches-bin"
 _RECORD = 1 + prod(SHAPE)  # the label, then the red, the green and the blue plane
+_WHOLE = "a whole archive", "download it anew"
 _FILES_AT_MOST, _BESIDE, _BLOCK = 8, 2**20, 2**18  # in an archive; bytes of other things; bytes read at once
 
 
@@ -85,20 +87,35 @@ def _content(path: Path, records: int) -> bytes:
 
 
 def _unpacked(archive: Path, names: tuple[str, ...], records: int) -> list[tuple[str, bytes]]:
-    found, where = {}, str(archive)
-    with opened(archive, "cifar10") as file, foreign(where, "a whole archive", "download it anew"):
-        stream: Any = Bounded(gzip.GzipFile(fileobj=file), _FILES_AT_MOST * records * _RECORD + _BESIDE, where)
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as tar:
-            for member in tar:
-                if member.isfile() and (name := member.name.rpartition("/")[2]) in names:
-                    _need_length(f"{where}: {name}", member.size, records)
-                    found[name] = tar.extractfile(member).read()  # type: ignore[union-attr]
+    where, found = str(archive), {}
+    most = _FILES_AT_MOST * records * _RECORD + _BESIDE
+    with opened(archive, "cifar10") as file:
+        stream = Stream(gzip.GzipFile(fileobj=file), where, *_WHOLE, most)
+        for name, member, tar in _members(where, stream):
+            if name in names:
+                _need_length(f"{where}: {name}", member.size, records)
+                with foreign(where, *_WHOLE):
+                    found[name] = tar.extractfile(member).read()
         while stream.read(_BLOCK):  # gzip's own sum stands at the end
             pass
     missing = [name for name in names if name not in found]
     if missing:
         raise FileError(where, f"{', '.join(missing)} in it", "none")
     return [(f"{archive}: {name}", found[name]) for name in names]
+
+
+def _members(where: str, stream: Any) -> Iterator[tuple[str, tarfile.TarInfo, Any]]:
+    """The files of an archive one after the other: name without folders, member, the archive to read it from."""
+    with foreign(where, *_WHOLE):
+        tar = tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK)  # noqa: SIM115
+    with tar:
+        while True:
+            with foreign(where, *_WHOLE):
+                member = tar.next()
+            if member is None:
+                return
+            if member.isfile():
+                yield member.name.rpartition("/")[2], member, tar
 
 
 def _need_length(where: str, length: int, records: int) -> None:

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ArgumentError, FileError
-from ..core.files import foreign, opened, reason
 from ..core.tensor import Tensor
+from . import columnfiles
 from .datasets import BatchDataset
 
-SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 KEPT = 16  # row groups
-_VALUES_PER_BYTE = 1024  # of a column, at most: no table that teaches anything is packed so closely
+_SHOWN = 20  # names of columns in an error
+_ROWS_PER_BYTE = 1024  # of a file, at most: no table that teaches anything is packed so closely
 
 
 class Columns(BatchDataset):
@@ -46,11 +46,10 @@ class Columns(BatchDataset):
         if isinstance(columns, str) or not columns:
             raise ArgumentError("Columns", "the names of columns, at least one", repr(columns))
         self.columns, self.kept = tuple(columns), kept
-        self.paths = _found(files)
-        self._files = [_opened(path) for path in self.paths]
+        self.paths = columnfiles.find(files)
+        self._files = [columnfiles.opened(path) for path in self.paths]
         for path, file in zip(self.paths, self._files, strict=True):
-            with _reading(path):  # names are decoded when they are asked for
-                _check_columns(path, file.schema, self.columns)
+            _check_columns(path, file.schema, self.columns)
         self._groups = [(at, group) for at, file in enumerate(self._files) for group in range(file.count)]
         self._ends = list(accumulate(self._rows(at, group) for at, group in self._groups))
         if not len(self):
@@ -99,19 +98,18 @@ class Columns(BatchDataset):
 
     def _rows(self, at: int, group: int) -> int:
         path = self.paths[at]
-        with _reading(path):
-            rows, most = self._files[at].rows(group), self._files[at].most(group)
-            size = path.stat().st_size
-        if rows < 0 or most > _VALUES_PER_BYTE * size:
-            raise FileError(f"columns: {path}", f"as many rows and values as {size} bytes can hold", f"{most}")
+        with columnfiles.reading(path):
+            rows, size = self._files[at].rows(group), path.stat().st_size
+        if not 0 <= rows <= _ROWS_PER_BYTE * size:
+            raise FileError(f"columns: {path}", f"as many rows as {size} bytes can hold", f"{rows}")
         return rows
 
     def _from_file(self, at: int, group: int) -> list[NDArray[Any]]:
         path, file = self.paths[at], self._files[at]
-        with _reading(path):
-            table = file.read(group, list(dict.fromkeys(self.columns)))
-            found = [_values(path, name, table.column(name)) for name in self.columns]
-            rows = file.rows(group)
+        with columnfiles.reading(path):
+            table, rows = file.read(group, list(dict.fromkeys(self.columns))), file.rows(group)
+            given = [table.column(name) for name in self.columns]
+        found = [_values(path, name, column) for name, column in zip(self.columns, given, strict=True)]
         for name, values in zip(self.columns, found, strict=True):
             if len(values) != rows:
                 raise FileError(f"columns: {path}", f"{rows} rows in column {name!r}", f"{len(values)}")
@@ -163,96 +161,14 @@ class Table(BatchDataset):
         return [Tensor(joined.reshape(-1, *self.shape)), Tensor(labels.astype(np.int64))]
 
 
-class _Parquet:
-    """A Parquet file by its row groups."""
-
-    def __init__(self, path: Path):
-        import pyarrow.parquet as parquet
-
-        self._path, self._file = path, parquet.ParquetFile(path, page_checksum_verification=True)
-        self.schema, self.count = self._file.schema_arrow, self._file.num_row_groups
-
-    def rows(self, group: int) -> int:
-        return int(self._file.metadata.row_group(group).num_rows)
-
-    def most(self, group: int) -> int:
-        """The values in its largest column, or its rows."""
-        said = self._file.metadata.row_group(group)
-        return max(self.rows(group), *(said.column(i).num_values for i in range(said.num_columns)))
-
-    def read(self, group: int, columns: list[str]) -> Any:
-        return self._file.read_row_group(group, columns, use_threads=False)
-
-
-class _Arrow:
-    """An Arrow IPC file by its record batches, mapped into memory."""
-
-    def __init__(self, path: Path):
-        import pyarrow as arrow
-
-        self._file = arrow.ipc.open_file(arrow.memory_map(str(path)))
-        self.schema, self.count = self._file.schema, self._file.num_record_batches
-
-    def rows(self, group: int) -> int:
-        return int(self._file.get_batch(group).num_rows)
-
-    def most(self, group: int) -> int:
-        return self.rows(group)  # its lists are held against the file when they are read
-
-    def read(self, group: int, columns: list[str]) -> Any:
-        return self._file.get_batch(group)
-
-
-_KINDS: dict[str, Any] = {"parquet": _Parquet, "arrow": _Arrow}
-
-
-def _found(files: str | Path | Sequence[str | Path]) -> list[Path]:
-    asked = [files] if isinstance(files, str | Path) else list(files)
-    found: list[Path] = []
-    for each in map(str, asked):
-        matches = _matches(each)
-        if not matches:
-            raise FileError("columns", "Parquet or Arrow files", f"{each!r}, where there are none")
-        found += matches
-    if not found:
-        raise FileError("columns", "Parquet or Arrow files", "none")
-    return found
-
-
-def _matches(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    try:
-        if path.is_file():
-            return [path]
-        return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))  # what stands behind the root
-    except (ValueError, IndexError, NotImplementedError, OSError) as error:  # what pathlib says of other patterns
-        got = f"{pattern!r}: {reason(error)}"
-        raise FileError("columns", 'a path, or a pattern such as "part-*.parquet"', got) from None
-
-
-def _opened(path: Path) -> Any:
-    kind = SUFFIXES.get(path.suffix.lower())
-    if kind is None:
-        raise FileError(f"columns: {path}", f"a name that ends in {', '.join(SUFFIXES)}", f"{path.suffix or 'none'!r}")
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        cure = "pip install 'ampkit[arrow]'"
-        raise FileError(f"columns: {path}", "pyarrow to read it", "none installed", cure) from None
-    opened(path, "columns").close()  # pyarrow would wait for a FIFO
-    with _reading(path):
-        return _KINDS[kind](path)
-
-
-def _reading(path: Path) -> Any:
-    return foreign(f"columns: {path}", f"a whole {SUFFIXES[path.suffix.lower()].capitalize()} file")
-
-
 def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
+    with columnfiles.reading(path):
+        names = list(schema.names)  # decoded here
     for name in columns:
-        if name not in schema.names:
-            raise FileError(f"columns: {path}", f"a column {name!r}", f"only {', '.join(schema.names)}")
-        if (count := schema.names.count(name)) > 1:
+        if name not in names:
+            shown = ", ".join(each if each.isprintable() else repr(each) for each in names[:_SHOWN])
+            raise FileError(f"columns: {path}", f"a column {name!r}", f"only {shown}")
+        if (count := names.count(name)) > 1:
             raise FileError(f"columns: {path}", f"one column {name!r}", f"{count} of this name")
         kind = schema.field(name).type
         if not _is_number(_inner(kind)):
@@ -278,20 +194,24 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
     """A column of numbers [rows], or of lists of one length [rows, length]; in place where the file allows it."""
     import pyarrow as arrow
 
-    column.validate(full=True)  # places of lists outside the file would be read as they stand
-    array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
-    kind = array.type
-    flat = array if _inner(kind) is kind else array.flatten()
-    if array.null_count or flat.null_count:
-        got, cure = f"{array.null_count or flat.null_count} nulls", "fill the gaps, or leave these rows out"
-        raise FileError(f"columns: {path}", f"a value in every place of column {name!r}", got, cure)
+    with columnfiles.reading(path):
+        column.validate(full=True)  # places of lists outside the file would be read as they stand
+        array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+        kind = array.type
+        flat = array if _inner(kind) is kind else array.flatten()
+        nulls = array.null_count or flat.null_count
+    if nulls:
+        cure = "fill the gaps, or leave these rows out"
+        raise FileError(f"columns: {path}", f"a value in every place of column {name!r}", f"{nulls} nulls", cure)
+    with columnfiles.reading(path):
+        values = np.asarray(flat.to_numpy(zero_copy_only=False))
     if flat is array:
-        return np.asarray(array.to_numpy(zero_copy_only=False))
-    length, rest = divmod(len(flat), len(array)) if len(array) else (0, 0)
+        return values
+    length, rest = divmod(len(values), len(array)) if len(array) else (0, 0)
     if rest or (not arrow.types.is_fixed_size_list(kind) and not _all_as_long(array, length)):
         cure = "cut or fill the lists to one length"
         raise FileError(f"columns: {path}", f"lists of one length in column {name!r}", "several", cure)
-    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(array), length)
+    return values.reshape(len(array), length)
 
 
 def _all_as_long(array: Any, length: int) -> bool:

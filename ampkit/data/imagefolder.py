@@ -157,9 +157,11 @@ def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[n
     except ImportError:
         cure = "pip install 'ampkit[images]', or store the images as .npy or .ppm"
         raise FileError(str(path), f"Pillow to read {path.suffix}", "none installed", cure) from None
-    with foreign(str(path), "an image"), Image.open(file) as image:
-        fits((1 if gray else 3, image.height, image.width))
-        _need_plausible(path, image.width * image.height, os.fstat(file.fileno()).st_size)
+    with foreign(str(path), "an image"):
+        image = Image.open(file)
+    fits((1 if gray else 3, image.height, image.width))
+    _need_plausible(path, image.width * image.height, os.fstat(file.fileno()).st_size)
+    with foreign(str(path), "an image"), image:
         return np.asarray(image.convert("L" if gray else "RGB"))
 
 

@@ -10,14 +10,14 @@ import gzip
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import files
 from ..core.errors import ArgumentError, FileError
-from ..core.files import foreign, opened
+from ..core.files import opened
 from .download import Source, fetch
 
 SHAPE = (1, 28, 28)
@@ -92,11 +92,12 @@ def read_idx(path: Path, dims: int) -> NDArray[np.uint8]:
     for one that gzip cannot read.
     """
     where = str(path)
-    with opened(path, "mnist") as file, foreign(where, "a whole idx file", "download it anew"):
-        return _parse_idx(where, gzip.open(file) if path.suffix == ".gz" else file, dims)
+    with opened(path, "mnist") as file:
+        plain = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        return _parse_idx(where, files.Stream(plain, where, "a whole idx file", "download it anew"), dims)
 
 
-def _parse_idx(where: str, file: Any, dims: int) -> NDArray[np.uint8]:
+def _parse_idx(where: str, file: files.Stream, dims: int) -> NDArray[np.uint8]:
     magic, wanted = file.read(4), bytes([0, 0, _UNSIGNED_BYTE, dims])
     if magic != wanted:
         raise FileError(where, f"the magic number {wanted.hex()}", magic.hex() or "an empty file")

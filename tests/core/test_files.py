@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import socket
@@ -10,7 +11,7 @@ import pytest
 from traced_memory import memory_below
 
 from ampkit.core.errors import FileError, ShapeError
-from ampkit.core.files import Bounded, content, foreign, opened, read
+from ampkit.core.files import Stream, content, foreign, opened, read
 
 pytestmark = pytest.mark.cpu
 
@@ -58,9 +59,16 @@ def test_a_file_of_more_bytes_than_its_kind_may_have_is_refused(tmp_path):
 
 
 def test_a_bounded_stream_ends_in_an_error_where_it_holds_more():
-    assert Bounded(io.BytesIO(b"1234"), 4, "test").read(9) == b"1234"
+    assert Stream(io.BytesIO(b"1234"), "test", "a file", most=4).read(9) == b"1234"
     with pytest.raises(FileError, match="test: needs at most 3 bytes when it is unpacked, got more"):
-        Bounded(io.BytesIO(b"1234"), 3, "test").read(9)
+        Stream(io.BytesIO(b"1234"), "test", "a file", most=3).read(9)
+
+
+def test_what_a_stream_raises_is_one_line_with_the_cure():
+    with pytest.raises(
+        FileError, match="^test: needs a file, got one that breaks: Not a gzipped file .*\nhelp: get it$"
+    ):
+        Stream(gzip.GzipFile(fileobj=io.BytesIO(b"1234")), "test", "a file", "get it").read(9)
 
 
 @pytest.mark.parametrize(
