@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import platform
@@ -73,10 +74,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     # argparse takes no positional arguments after an option: key=value may stand anywhere.
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "overrides")]
     if unknown:
-        parser.error(f"unknown argument {unknown[0]!r}")
+        raise _unknown(unknown[0], options.command)
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
+
+
+def _unknown(word: str, command: argparse.ArgumentParser) -> ConfigError:
+    close = difflib.get_close_matches(word.partition("=")[0], _options(command), 1)
+    cure = f"did you mean {close[0]}?" if close else f"`{command.prog} --help` shows what there is"
+    return ConfigError(f"unknown argument {word!r}", help=cure)
+
+
+def _options(command: argparse.ArgumentParser) -> list[str]:
+    return [word for action in command._actions for word in action.option_strings]
+
+
+def _path(text: str) -> str:
+    if not 0 < len(text) <= 4096 or "\0" in text or text.encode(errors="ignore").decode() != text:
+        raise argparse.ArgumentTypeError(f"needs a path of UTF-8 without a zero byte, got {text[:60]!r}")
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,11 +103,13 @@ def _parser() -> argparse.ArgumentParser:
     train = _command(commands, "train", _train, "train a recipe")
     _recipe(train)
     train.add_argument("--device", help="where to train: cpu (default), or another device of this machine")
-    train.add_argument("--run-dir", help="where config, metrics and checkpoints go: a new or empty directory")
+    train.add_argument(
+        "--run-dir", type=_path, help="where config, metrics and checkpoints go: a new or empty directory"
+    )
     train.add_argument("--resume", action="store_true", help="go on with the run in --run-dir from its last checkpoint")
     compare = _command(commands, "bench", _bench, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
-    compare.add_argument("--json", metavar="FILE", help="write the results there as well")
+    compare.add_argument("--json", type=_path, metavar="FILE", help="write the results there as well")
     table = _command(commands, "ops", _ops, "every op: its category, its dtype, the bodies that run it")
     table.add_argument("--policy", default="float16", help="float16 (default) or bfloat16")
     table.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="whose bodies: cpu (default) or cuda")
@@ -101,12 +120,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, run: Callable[..., int], what: str) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, command=command)
     return command
 
 
 def _recipe(command: argparse.ArgumentParser) -> None:
-    command.add_argument("recipe", metavar="RECIPE.toml", help="the recipe")
+    command.add_argument("recipe", type=_path, metavar="RECIPE.toml", help="the recipe")
     what = "write over the recipe: amp.dtype=float16"
     command.add_argument("overrides", nargs="*", default=(), metavar="key=value", help=what)
 

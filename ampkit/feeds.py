@@ -187,7 +187,8 @@ def _text(recipe: Recipe, data: sections.Text) -> Feed:
     context, size = recipe.model.block_size, data.batch_size
     text.even_starts(train, context, 1)
     wanted = None if recipe.train.eval_batches is None else recipe.train.eval_batches * size
-    starts = text.even_starts(held_out, context, wanted)
+    # There are no more windows than bytes: a larger count would only repeat some.
+    starts = text.even_starts(held_out, context, None if wanted is None else min(wanted, len(held_out)))
 
     def windows(source: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Batch:
         inputs, targets = text.windows(source, at, context)

@@ -21,6 +21,7 @@ import safetensors.numpy
 from . import backends
 from .core import dtypes
 from .core.errors import DTypeError, FileError
+from .core.files import content, foreign, panicked, reason
 from .core.tensor import Tensor
 
 _KEY = "ampkit"  # the entry of __metadata__ that holds the description
@@ -43,9 +44,17 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
 def encode(obj: Any) -> bytes:
     """The content of the file that `save` writes. Raises DTypeError as it does."""
     tensors: dict[str, Tensor] = {}
-    description = _describe(obj, "", tensors, {})
+    try:
+        description = _describe(obj, "", tensors, {})
+    except RecursionError:
+        raise DTypeError("save", "values that are nested less deeply", "an object in hundreds of others") from None
     arrays = {name: np.asarray(backends.of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()}
-    return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
+    try:
+        return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
+    except BaseException as error:
+        if panicked(error):  # as it does where Python has no memory for the bytes
+            raise MemoryError(f"writing {len(arrays)} tensors: {reason(error)}") from error
+        raise
 
 
 def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:
@@ -70,23 +79,22 @@ def load(
     mmap are PyTorch's: no code is ever loaded, and the file is read whole.
     Raises FileError for a file that is missing, cut short or no safetensors file.
     """
-    try:
-        data = Path(f).read_bytes()
-    except OSError as error:
-        raise FileError("load", "a file that can be read", f"{os.fspath(f)}: {error.strerror or error}") from error
-    return decode(data, f, map_location)
+    return decode(content(f, "load"), f, map_location)
 
 
 def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = None) -> Any:
     """What `encode` was given, or the tensors of another safetensors file; `f` names it in errors, as of `load`."""
-    tensors = {name: _tensor(f, name, item, map_location) for name, item in _items(f, data)}
-    description = _metadata(data).get(_KEY)
+    with foreign(*_safetensors(f)):
+        items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)
+    tensors = {name: _tensor(f, name, item, map_location) for name, item in items}
     if description is None:
         return tensors
     try:
         return _rebuild(json.loads(description), tensors)
-    except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise _foreign(f, f"a description that does not fit its tensors ({error})") from error
+    except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
+        raise FileError(
+            *_safetensors(f)[:2], f"a description that does not fit its tensors: {reason(error)}"
+        ) from error
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -160,28 +168,15 @@ def _rebuild(described: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "dict":
         return {key: _rebuild(value, tensors) for key, value in content}
     entries = [_rebuild(value, tensors) for value in content]
-    return tuple(entries) if kind == "tuple" else entries
+    return {"tuple": tuple, "list": list}[kind](entries)
 
 
 # Reading
 
 
-def _items(f: Any, data: bytes) -> Any:
-    try:
-        return safetensors.deserialize(data)
-    except safetensors.SafetensorError as error:
-        raise _foreign(
-            f, f"{len(data)} bytes that are cut short or of another format ({str(error).rpartition(': ')[2]})"
-        ) from error
-
-
-def _foreign(f: Any, got: str) -> FileError:
-    return FileError(
-        "load",
-        "a whole safetensors file",
-        f"{got}: {os.fspath(f)}",
-        "ampkit.save writes such files; torch.save does not",
-    )
+def _safetensors(f: Any) -> tuple[str, str, str]:
+    cure = "ampkit.save writes such files; torch.save does not"
+    return f"load: {os.fspath(f)}", "a whole safetensors file", cure
 
 
 def _metadata(data: bytes) -> dict[str, str]:
@@ -191,8 +186,8 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 def _tensor(f: Any, name: str, item: dict[str, Any], device: str | None) -> Tensor:
     if item["dtype"] not in _FORMATS:
-        raise DTypeError(
-            "load", f"tensors of {', '.join(dtypes.NAMES)}", f"{name!r} of {item['dtype']}: {os.fspath(f)}"
-        )
-    values = np.frombuffer(item["data"], _FORMATS[item["dtype"]]).reshape(item["shape"])
+        got = f"{name!r} of {item['dtype']}: {os.fspath(f)}"
+        raise DTypeError("load", f"tensors of {', '.join(dtypes.NAMES)}", got)
+    with foreign(*_safetensors(f)):  # NumPy has fewer axes, and shorter ones, than the format
+        values = np.frombuffer(item["data"], _FORMATS[item["dtype"]]).reshape(item["shape"])
     return Tensor(backends.get(device).asarray(values if values.flags.writeable else values.copy()))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from pydantic import ValidationError
+from traced_memory import memory_below
 
 from ampkit.config import Recipe, dump, load, sections
+from ampkit.config.reading import _NAMED
 from ampkit.core.errors import ConfigError
 from ampkit.core.policy import Cast
 
@@ -280,17 +284,77 @@ def test_a_missing_recipe_is_one_line_with_the_nearest_name(tmp_path):
     assert text.endswith("help: did you mean 'digits_cnn.toml'?")
 
 
-def test_a_folder_is_no_recipe(tmp_path):
-    assert "needs a TOML file that can be read" in mistake(tmp_path)
+def test_a_folder_and_a_fifo_are_no_recipes(tmp_path):
+    assert "recipe: needs a regular file, got '" in mistake(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    assert mistake(tmp_path / "fifo").endswith("fifo', which is a FIFO")
 
 
-@pytest.mark.parametrize("content", [b"model = ", b"\xff\xfe\x00"])
+def test_a_recipe_of_megabytes_is_refused_before_it_is_read(tmp_path):
+    with (tmp_path / "large.toml").open("wb") as file:
+        file.truncate(2**32)
+    with memory_below(8 * 2**20):
+        assert "recipe: needs at most 1048576 bytes" in mistake(tmp_path / "large.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"model = ",
+        b"\xff\xfe\x00",
+        b"a = " + b"[" * 100_000,
+        b"a = " + b"9" * 5000,
+        b"a." * 100_000 + b"a = 1",
+        b"[" + b"'a' . " * 100_000 + b"a]",
+    ],
+    ids=["cut", "no text", "nested", "digits", "parts", "table"],
+)
 def test_what_is_not_toml_is_one_line(tmp_path, content):
     path = tmp_path / "recipe.toml"
     path.write_bytes(content)
     text = mistake(path)
     assert text.startswith(f"{path}: needs TOML, got text that is none")
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("x=" + "[" * 100_000, "x: needs a value that TOML can hold, got one that it cannot: it is nested too deeply"),
+        ("x=" + "{a=" * 100_000, "x: needs a value that TOML can hold"),
+        ("x={" + "a." * 100_000 + "a=1}", "a key of more than 100 parts"),
+        ("a." * 100_000 + "a=1", "override: needs key=value"),
+        ("a" * 100_000 + "=1", "override: needs key=value"),
+        ("train.steps=" + "9" * 5000, "train.steps: needs a value that TOML can hold, got one that it cannot: Exceeds"),
+        ("train.steps=0x" + "f" * 5000, "train.steps: needs at most 2147483647, got one that is too long to be shown"),
+        ("train.grad_clip=1" + "0" * 400, "train.grad_clip: needs a number, got 1000"),
+        ("model.hidden=[9223372036854775808]", "model.hidden[0]: needs at most 1048576, got 9223372036854775808"),
+        ("data={name='images', folder=\"a\\u0000\", held_out='', shape=[1, 8, 8], classes=2}", "without a zero byte"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_an_override_that_no_recipe_can_hold_is_one_clear_line(small, override, says):
+    text = mistake(small, override)
+    assert says in text
+    assert len(text) < 500
+
+
+def test_every_number_of_a_recipe_has_a_largest_one(small):
+    for section, kinds in {**_NAMED, "amp": {None: sections.Amp}, "train": {None: sections.Train}}.items():
+        for name, kind in kinds.items():
+            for key, field in kind.model_fields.items():
+                if not re.search(r"\b(int|float)\b", str(field.annotation)):
+                    continue
+                large = f"[{'1' + '0' * 39}]" if "tuple" in str(field.annotation) else "1" + "0" * 39
+                for value in (large, large.replace("0]", "0.0]") if "[" in large else large + ".0"):
+                    table = f"name = '{name}', " if name else ""
+                    text = mistake(small, f"{section}={{{table}{key} = {value}}}")
+                    assert f"{section}.{key}" in text, (name, key, value)
+
+
+def test_an_image_of_more_values_than_any_is_refused(small):
+    text = mistake(small, "data={name='synthetic_images', shape=[3, 100000, 100000]}")
+    assert "data.shape: needs at most 268435456 values in an image, got 30000000000" in text
 
 
 def test_a_recipe_made_by_hand_is_checked_too():

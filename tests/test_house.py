@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "ampkit"
 # From the ground up. A file imports from rows above its own in this list and from its own
 # row. A name is a module, or a package with all in it that has no row of its own.
 ROWS = [
-    ("words", {"core.dtypes", "core.errors", "core.observe", "core.version"}),
+    ("words", {"core.dtypes", "core.errors", "core.files", "core.observe", "core.version"}),
     ("machines", {"backends"}),
     ("one call", {"core"}),
     ("ops", {"ops"}),

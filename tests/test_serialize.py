@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from traced_memory import memory_below
 
 from ampkit import Tensor, tensor
 from ampkit.core import dtypes
@@ -91,7 +93,10 @@ def test_other_values_are_refused_by_place(tmp_path):
 def test_a_file_that_is_cut_short_or_foreign_gives_one_clear_error(tmp_path, spoil):
     save({"x": tensor([1.0, 2.0])}, tmp_path / "file")
     (tmp_path / "file").write_bytes(spoil((tmp_path / "file").read_bytes()))
-    with pytest.raises(FileError, match=r"load: needs a whole safetensors file, got .*file"):
+    with pytest.raises(
+        FileError,
+        match=r"^load: .*/file: needs a whole safetensors file, got one that breaks: .*\nhelp: ampkit.save writes",
+    ):
         load(tmp_path / "file")
 
 
@@ -101,6 +106,81 @@ def test_a_description_that_does_not_fit_its_tensors_is_refused(tmp_path):
         load(tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    "description",
+    [
+        '{"list": [' * 900 + "1" + "]}" * 900,
+        "[" * 100_000,
+        '{"list": [1], "tuple": []}',
+        '{"set": [1, 2]}',
+        '{"text": "ab"}',
+        '{"dict": [[[1], 2]]}',
+        '{"dict": [1]}',
+        "9" * 5000,
+    ],
+)
+def test_a_description_of_another_form_is_one_clear_error(tmp_path, description):
+    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": description})
+    with pytest.raises(
+        FileError, match=r"^load: .*/file: needs a whole safetensors file, got a description .*"
+    ) as caught:
+        load(tmp_path / "file")
+    assert "\n" not in str(caught.value)
+
+
+def file_of(header, data=b""):
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + data
+
+
+def entry(shape, size=0, **more):
+    return {"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, size], **more}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file_of(entry([0, 2**63])),
+        file_of(entry([0, 2**63 - 1])),
+        file_of(entry([1] * 65, 4), bytes(4)),
+        file_of(entry([2**64], 4), bytes(4)),
+        file_of(entry([2**40], 2**42)),
+        file_of(b'{"a":' * 100_000),
+        file_of(b'{"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":' + b"9" * 5000 + b"}}"),
+        (2**63).to_bytes(8, "little") + b"{}",
+    ],
+)
+def test_a_header_that_claims_what_no_array_can_be_is_one_clear_error(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with (
+        memory_below(8 * 2**20),
+        pytest.raises(FileError, match=r"file: needs a whole safetensors file, got "),
+    ):
+        load(tmp_path / "file")
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FileError, match="load: needs a regular file, got '.*fifo', which is a FIFO"):
+        load(tmp_path / "fifo")
+
+
+def test_a_panic_where_there_is_no_memory_for_the_file_is_a_memory_error(tmp_path, monkeypatch):
+    def panic(*_):
+        raise type("PanicException", (BaseException,), {})("PyObject pointer is null")
+
+    monkeypatch.setattr(safetensors.numpy, "save", panic)
+    with pytest.raises(MemoryError, match="writing 1 tensors: PyObject pointer is null"):
+        save({"x": tensor([1.0])}, tmp_path / "file")
+
+
+def test_an_object_that_holds_itself_is_refused():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(DTypeError, match="save: needs values that are nested less deeply"):
+        save(endless, "never written")
+
+
 def test_dtypes_without_arithmetic_are_refused_by_name(tmp_path):
     safetensors.numpy.save_file({"w": np.ones(1, np.uint32)}, tmp_path / "file")
     with pytest.raises(DTypeError, match="'w' of U32"):
@@ -108,7 +188,7 @@ def test_dtypes_without_arithmetic_are_refused_by_name(tmp_path):
 
 
 def test_missing_and_unwritable_files_are_named(tmp_path):
-    with pytest.raises(FileError, match=r"load: needs a file that can be read, got .*none: No such file"):
+    with pytest.raises(FileError, match=r"load: needs a file that can be read, got '.*none': No such file"):
         load(tmp_path / "none")
     with pytest.raises(FileError, match=r"save: needs a file that can be written, got .*none/file: No such file"):
         save({}, tmp_path / "none" / "file")

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from ..data import cifar10, digits, mnist, synthetic, text
-from .words import Channels, Count, ImageShape, Names, Part, Section, Seed, Spreads
+from .words import (
+    Bytes,
+    Channels,
+    Classes,
+    Count,
+    FilePath,
+    ImageShape,
+    Items,
+    Length,
+    Names,
+    Part,
+    Pixels,
+    Section,
+    Seed,
+    Spreads,
+    Workers,
+)
 
 
 class Digits(Section):
@@ -28,12 +44,12 @@ class Pictured(Section):
     """
 
     name: str
-    folder: str
+    folder: FilePath
     batch_size: Count = 64
-    crop: Annotated[int, Field(ge=0)] = 0
+    crop: Pixels = 0
     flip: bool = False
-    cutout: Annotated[int, Field(ge=0)] = 0
-    workers: Annotated[int, Field(ge=0)] = 0
+    cutout: Pixels = 0
+    workers: Workers = 0
     processes: bool = False
 
 
@@ -66,9 +82,9 @@ class Images(Pictured):
     """
 
     name: Literal["images"]
-    held_out: str
+    held_out: FilePath
     shape: ImageShape
-    classes: Annotated[int, Field(ge=2)]
+    classes: Classes
     mean: Channels = (0.5,)
     std: Spreads = (0.25,)
 
@@ -81,15 +97,15 @@ class Table(Section):
     """
 
     name: Literal["parquet", "arrow"]
-    files: str
+    files: FilePath
     inputs: Names
     target: str
-    classes: Annotated[int, Field(ge=2)]
+    classes: Classes
     shape: ImageShape
     validation: Part = 0.1
     seed: Seed = 0
     batch_size: Count = 64
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Workers = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -103,8 +119,8 @@ class Text(Section):
     """The bytes of a file or a folder (`ampkit.data.text`); the last share `validation` is held out."""
 
     name: Literal["text"]
-    path: str | None = None
-    limit: Count = text.LIMIT
+    path: FilePath | None = None
+    limit: Bytes = text.LIMIT
     validation: Part = 0.1
     batch_size: Count = 12
     least_vocab: ClassVar[int] = text.VOCABULARY
@@ -115,8 +131,8 @@ class SyntheticImages(Section):
 
     name: Literal["synthetic_images"]
     shape: ImageShape = (3, 32, 32)
-    classes: Annotated[int, Field(ge=2)] = 10
-    count: Annotated[int, Field(ge=2)] = 2048
+    classes: Classes = 10
+    count: Items = 2048
     validation: Part = 0.1
     seed: Seed = 0
     batch_size: Count = 32
@@ -126,7 +142,7 @@ class SyntheticTokens(Section):
     """`count` sequences of `ampkit.data.synthetic`, of the model's block_size and vocab_size."""
 
     name: Literal["synthetic_tokens"]
-    count: Annotated[int, Field(ge=2)] = 2048
+    count: Items = 2048
     validation: Part = 0.1
     seed: Seed = 0
     batch_size: Count = 12
@@ -137,8 +153,8 @@ class SyntheticMasked(Section):
     """`count` sequences of `length` tokens of the model's vocab_size, some of them hidden, to be guessed."""
 
     name: Literal["synthetic_masked"]
-    length: Count = 128
-    count: Annotated[int, Field(ge=2)] = 2048
+    length: Length = 128
+    count: Items = 2048
     validation: Part = 0.1
     seed: Seed = 0
     batch_size: Count = 16
@@ -150,8 +166,8 @@ class SyntheticMaps(Section):
 
     name: Literal["synthetic_maps"]
     shape: ImageShape = (3, 64, 64)
-    classes: Annotated[int, Field(ge=2)] = 21
-    count: Annotated[int, Field(ge=2)] = 256
+    classes: Classes = 21
+    count: Items = 256
     validation: Part = 0.1
     seed: Seed = 0
     batch_size: Count = 8
@@ -164,9 +180,9 @@ class SyntheticSpeech(Section):
     """
 
     name: Literal["synthetic_speech"]
-    length: Count = 16000
-    classes: Annotated[int, Field(ge=2)] = 40
-    count: Annotated[int, Field(ge=2)] = 512
+    length: Length = 16000
+    classes: Classes = 40
+    count: Items = 512
     validation: Part = 0.1
     seed: Seed = 0
     batch_size: Count = 8

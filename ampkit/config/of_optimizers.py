@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .words import Betas, Count, NotNegative, Part, Positive, Section, Share
+from .words import AboveOne, AtLeastOne, Betas, Count, NotNegative, Number, Part, Positive, Section, Share, Whole
 
 
 class SGD(Section):
@@ -110,7 +110,7 @@ class Rprop(Section):
 
     name: Literal["rprop"]
     lr: Positive = 1e-2
-    etas: Annotated[tuple[Part, Annotated[float, Field(gt=1)]], Field(strict=False)] = (0.5, 1.2)
+    etas: Annotated[tuple[Part, AboveOne], Field(strict=False)] = (0.5, 1.2)
     step_sizes: Annotated[tuple[NotNegative, Positive], Field(strict=False)] = (1e-6, 50.0)
     stochastic_rounding: bool = False
 
@@ -122,7 +122,7 @@ class ASGD(Section):
     lr: Positive = 1e-2
     lambd: NotNegative = 1e-4
     alpha: NotNegative = 0.75
-    t0: float = 1e6
+    t0: Number = 1e6
     weight_decay: NotNegative = 0.0
     stochastic_rounding: bool = False
 
@@ -153,8 +153,8 @@ class Adafactor(Section):
 
     name: Literal["adafactor"]
     lr: Positive = 1e-2
-    beta2_decay: Annotated[float, Field(le=0)] = -0.8
-    d: Annotated[float, Field(ge=1)] = 1.0
+    beta2_decay: Annotated[Number, Field(le=0)] = -0.8
+    d: AtLeastOne = 1.0
     weight_decay: NotNegative = 0.0
     stochastic_rounding: bool = False
 
@@ -163,14 +163,14 @@ class Constant(Section):
     """The learning rate as it is, after `warmup` steps of linear rise."""
 
     name: Literal["constant"] = "constant"
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Whole = 0
 
 
 class Cosine(Section):
     """Down to `eta_min` along half a cosine, after `warmup` steps of linear rise."""
 
     name: Literal["cosine"]
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Whole = 0
     eta_min: NotNegative = 0.0
 
 
@@ -178,7 +178,7 @@ class Step(Section):
     """Times `gamma` every `step_size` steps, after `warmup` steps of linear rise."""
 
     name: Literal["step"]
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Whole = 0
     step_size: Count
     gamma: Positive = 0.1
 
@@ -187,7 +187,7 @@ class Linear(Section):
     """Straight down to `end_factor` of the learning rate, after `warmup` steps of linear rise."""
 
     name: Literal["linear"]
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Whole = 0
     end_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 

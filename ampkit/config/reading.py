@@ -12,7 +12,8 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, FileError
+from ..core.files import content, reason
 from .recipe import Fault, Recipe, misfits
 from .sections import Amp, Data, Model, Optimizer, Schedule, Section, Train
 
@@ -57,6 +58,11 @@ _NEEDS = {
 }
 
 
+_MOST = 2**20  # bytes of a recipe
+_DEEPEST = 100  # parts of a key
+_DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
+
+
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in the TOML file `path`, with `overrides` such as "amp.dtype=float16" written over it.
 
@@ -82,40 +88,51 @@ def _error(where: str, faults: Sequence[Fault]) -> ConfigError:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        got = f"{str(path)!r}: {error.strerror}"
-        raise ConfigError("recipe", "a TOML file that can be read", got, _near(path)) from None
-    except ValueError as error:  # TOML's and UTF-8's errors are ValueErrors both
-        raise ConfigError(str(path), "TOML", f"text that is none: {error}") from None
+        return _parsed(content(path, "recipe", _MOST).decode("utf-8"))
+    except FileError as error:
+        raise ConfigError(str(error), help=_near(path)) from None
+    except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors both
+        raise ConfigError(str(path), "TOML", f"text that is none: {reason(error)}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if _DEEP.search(text):  # the parser takes time with the square of the parts
+        raise ValueError("a key of more than 100 parts")
+    return tomllib.loads(text)
 
 
 def _near(path: Path) -> str | None:
-    return _did_you_mean(path.name, (file.name for file in path.parent.glob("*.toml")))
+    try:
+        return _did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
+    except (OSError, ValueError):  # a folder that cannot be read, or none
+        return None
 
 
 def _write(tables: dict[str, Any], override: str) -> Iterator[Fault]:
     """Write `key.sub=value` into the tables; a mistake comes back as a Fault."""
     key, sign, value = override.partition("=")
     *above, last = parts = key.strip().split(".")
-    if not sign or not all(parts):
-        yield Fault("override", "key=value, as in amp.dtype=float16", repr(override))
+    if not sign or not all(parts) or len(parts) > _DEEPEST or len(key) > 100 * _DEEPEST:
+        yield Fault("override", "key=value, as in amp.dtype=float16", _short(override))
         return
     table: Any = tables
     for depth, part in enumerate(above, 1):
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            yield Fault(key.strip(), f"a table at {'.'.join(parts[:depth])}", repr(table))
+            yield Fault(key.strip(), f"a table at {'.'.join(parts[:depth])}", _short(table))
             return
-    if value.strip():
-        table[last] = _value(value.strip())
-    else:
+    if not value.strip():
         table.pop(last, None)
+        return
+    try:
+        table[last] = _value(value.strip())
+    except (ValueError, RecursionError) as error:
+        yield Fault(key.strip(), "a value that TOML can hold", f"one that it cannot: {reason(error)}")
 
 
 def _value(text: str) -> Any:
     try:
-        found = tomllib.loads(f"value = {text}")
+        found = _parsed(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
     return found["value"] if len(found) == 1 else text
@@ -164,7 +181,7 @@ def _fault(section: str, table: Any, error: ErrorDetails) -> Fault:
 
 def _needs(section: str, table: Any, error: ErrorDetails) -> str:
     if error["type"] == "string_pattern_mismatch":
-        return str(_fields(section, table)[str(error["loc"][-1])].description)
+        return _fields(section, table)[str(error["loc"][-1])].description or "a path without a zero byte"
     words = _NEEDS.get(error["type"])
     bounds = {name: _number(bound) for name, bound in error.get("ctx", {}).items()}
     return words.format(**bounds) if words else error["msg"]
@@ -205,5 +222,8 @@ def _did_you_mean(word: Any, known: Iterable[str]) -> str | None:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in hundreds of lists
+        return "one that is too long to be shown"
     return text if len(text) <= 60 else text[:57] + "..."

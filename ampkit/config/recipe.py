@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import model_validator
@@ -50,6 +51,7 @@ _DATA: dict[type[Section], tuple[type[Section], ...]] = {
     Wav2Letter: (SyntheticSpeech,),
 }
 _IMAGES: tuple[type[Section], ...] = (Digits, MNIST, CIFAR10, Images, Table, SyntheticImages)
+_MOST_VALUES = 2**28  # of an image
 _LEAST_SIDE: dict[type[Section], int] = {LeNet5: LENET5_SMALLEST, AlexNet: 63, VGG: 32}  # pixels
 
 
@@ -113,7 +115,10 @@ def _names(kinds: tuple[type[Section], ...]) -> str:
 
 
 def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
-    yield from _image_misfits(model, getattr(data, "shape", None))
+    shape = getattr(data, "shape", None)
+    if shape is not None and prod(shape) > _MOST_VALUES:
+        yield Fault("data.shape", f"at most {_MOST_VALUES} values in an image", str(prod(shape)))
+    yield from _image_misfits(model, shape)
     if isinstance(model, GPT) and model.n_embd % model.n_head:
         yield Fault("model.n_head", f"a divisor of n_embd, {model.n_embd}", str(model.n_head))
     if isinstance(model, BERT):

@@ -55,7 +55,7 @@ from .of_optimizers import (
     Rprop,
     Step,
 )
-from .words import Count, Device, Part, Positive, Section, Seed
+from .words import AboveOne, Count, Device, Part, Positive, Section, Seed, Threads
 
 __all__ = [
     "ASGD",
@@ -123,7 +123,7 @@ class Amp(Section):
     policy: Literal["default", "fast"] = "default"
     overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = Field(default_factory=dict)
     init_scale: Positive = 65536.0
-    growth_factor: Annotated[float, Field(gt=1)] = 2.0
+    growth_factor: AboveOne = 2.0
     backoff_factor: Part = 0.5
     growth_interval: Count = 2000
     min_scale: Positive | None = None
@@ -155,7 +155,7 @@ class Train(Section):
     eval_batches: Count | None = None
     checkpoint_every: Count | None = None
     keep: Count = 2
-    threads: Count | None = None
+    threads: Threads | None = None
     compile: bool = False
 
 

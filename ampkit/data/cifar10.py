@@ -5,16 +5,19 @@ Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images, https://
 
 from __future__ import annotations
 
+import gzip
+import os
 import tarfile
-import zlib
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ArgumentError, FileError
+from ..core.files import Stream, foreign, opened
 from .download import Source, fetch
 
 SHAPE = (3, 32, 32)
@@ -34,6 +37,8 @@ RECORDS = 10_000  # images in a file
 _FILES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
 _FOLDER = "cifar-10-batches-bin"
 _RECORD = 1 + prod(SHAPE)  # the label, then the red, the green and the blue plane
+_WHOLE = "a whole archive", "download it anew"
+_FILES_AT_MOST, _BESIDE, _BLOCK = 8, 2**20, 2**18  # in an archive; bytes of other things; bytes read at once
 
 
 def load(
@@ -56,48 +61,71 @@ def load(
     folder = Path(folder)
     if download:
         fetch(source, folder)
-    found = _contents(folder, folder / source.name, _FILES[split], download)
+    found = _contents(folder, folder / source.name, _FILES[split], download, records)
     parts = [_parse(where, content, records) for where, content in found]
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
-def _contents(folder: Path, archive: Path, names: tuple[str, ...], from_archive: bool) -> list[tuple[str, bytes]]:
+def _contents(
+    folder: Path, archive: Path, names: tuple[str, ...], from_archive: bool, records: int
+) -> list[tuple[str, bytes]]:
     """(where it stands, the bytes) of each of the files."""
     for place in () if from_archive else (folder, folder / _FOLDER):
         if (place / names[0]).is_file():
-            return [(str(place / name), _read(place / name)) for name in names]
+            return [(str(place / name), _content(place / name, records)) for name in names]
     if archive.is_file():
-        return _unpacked(archive, names)
+        return _unpacked(archive, names, records)
     cure = "say download=true, or give the folder that holds the binary version's files"
     raise FileError("cifar10", f"{names[0]} or {archive.name} in {folder}", "neither", cure)
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileError("cifar10", f"{path}", f"{error.strerror or error}") from None
+def _content(path: Path, records: int) -> bytes:
+    with opened(path, "cifar10") as file:
+        _need_length(str(path), os.fstat(file.fileno()).st_size, records)
+        with foreign(str(path), "a file that can be read"):
+            return file.read()
 
 
-def _unpacked(archive: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    found = {}
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                if member.isfile() and (name := member.name.rpartition("/")[2]) in names:
-                    found[name] = tar.extractfile(member).read()  # type: ignore[union-attr]
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise FileError(str(archive), "a whole archive", f"one that breaks: {error}", "download it anew") from None
+def _unpacked(archive: Path, names: tuple[str, ...], records: int) -> list[tuple[str, bytes]]:
+    where, found = str(archive), {}
+    most = _FILES_AT_MOST * records * _RECORD + _BESIDE
+    with opened(archive, "cifar10") as file:
+        stream = Stream(gzip.GzipFile(fileobj=file), where, *_WHOLE, most)
+        for name, member, tar in _members(where, stream):
+            if name in names:
+                _need_length(f"{where}: {name}", member.size, records)
+                with foreign(where, *_WHOLE):
+                    found[name] = tar.extractfile(member).read()
+        while stream.read(_BLOCK):  # gzip's own sum stands at the end
+            pass
     missing = [name for name in names if name not in found]
     if missing:
-        raise FileError(str(archive), f"{', '.join(missing)} in it", "none")
+        raise FileError(where, f"{', '.join(missing)} in it", "none")
     return [(f"{archive}: {name}", found[name]) for name in names]
 
 
-def _parse(where: str, content: bytes, records: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    if len(content) != records * _RECORD:
+def _members(where: str, stream: Any) -> Iterator[tuple[str, tarfile.TarInfo, Any]]:
+    """The files of an archive one after the other: name without folders, member, the archive to read it from."""
+    with foreign(where, *_WHOLE):
+        tar = tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK)  # noqa: SIM115
+    with tar:
+        while True:
+            with foreign(where, *_WHOLE):
+                member = tar.next()
+            if member is None:
+                return
+            if member.isfile():
+                yield member.name.rpartition("/")[2], member, tar
+
+
+def _need_length(where: str, length: int, records: int) -> None:
+    if length != records * _RECORD:
         needs = f"{records} images of {_RECORD} bytes, {records * _RECORD}"
-        raise FileError(where, needs, f"{len(content)} bytes", "download it anew")
+        raise FileError(where, needs, f"{length} bytes", "download it anew")
+
+
+def _parse(where: str, content: bytes, records: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    _need_length(where, len(content), records)
     table = np.frombuffer(content, np.uint8).reshape(records, _RECORD)
     labels = table[:, 0].astype(np.int64)
     if labels.max(initial=0) >= CLASSES:

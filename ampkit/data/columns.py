@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from ..core.errors import ArgumentError, FileError
 from ..core.tensor import Tensor
+from . import columnfiles
 from .datasets import BatchDataset
 
-SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 KEPT = 16  # row groups
+_SHOWN = 20  # names of columns in an error
+_ROWS_PER_BYTE = 1024  # of a file, at most: no table that teaches anything is packed so closely
 
 
 class Columns(BatchDataset):
@@ -44,12 +46,12 @@ class Columns(BatchDataset):
         if isinstance(columns, str) or not columns:
             raise ArgumentError("Columns", "the names of columns, at least one", repr(columns))
         self.columns, self.kept = tuple(columns), kept
-        self.paths = _found(files)
-        self._files = [_opened(path) for path in self.paths]
+        self.paths = columnfiles.find(files)
+        self._files = [columnfiles.opened(path) for path in self.paths]
         for path, file in zip(self.paths, self._files, strict=True):
             _check_columns(path, file.schema, self.columns)
         self._groups = [(at, group) for at, file in enumerate(self._files) for group in range(file.count)]
-        self._ends = list(accumulate(self._files[at].rows(group) for at, group in self._groups))
+        self._ends = list(accumulate(self._rows(at, group) for at, group in self._groups))
         if not len(self):
             raise FileError(f"columns: {self.paths[0]}", "at least one row", "none")
         self._read: OrderedDict[int, list[NDArray[Any]]] = OrderedDict()
@@ -94,9 +96,24 @@ class Columns(BatchDataset):
                 self._read.popitem(last=False)
         return found
 
+    def _rows(self, at: int, group: int) -> int:
+        path = self.paths[at]
+        with columnfiles.reading(path):
+            rows, size = self._files[at].rows(group), path.stat().st_size
+        if not 0 <= rows <= _ROWS_PER_BYTE * size:
+            raise FileError(f"columns: {path}", f"as many rows as {size} bytes can hold", f"{rows}")
+        return rows
+
     def _from_file(self, at: int, group: int) -> list[NDArray[Any]]:
-        table = self._files[at].read(group, list(dict.fromkeys(self.columns)))
-        return [_values(self.paths[at], name, table.column(name)) for name in self.columns]
+        path, file = self.paths[at], self._files[at]
+        with columnfiles.reading(path):
+            table, rows = file.read(group, list(dict.fromkeys(self.columns))), file.rows(group)
+            given = [table.column(name) for name in self.columns]
+        found = [_values(path, name, column) for name, column in zip(self.columns, given, strict=True)]
+        for name, values in zip(self.columns, found, strict=True):
+            if len(values) != rows:
+                raise FileError(f"columns: {path}", f"{rows} rows in column {name!r}", f"{len(values)}")
+        return found
 
     def _joined(self, name: str, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         widths = sorted({part.shape[1:] for part in parts})
@@ -132,7 +149,9 @@ class Table(BatchDataset):
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             got = f"{labels.dtype}" + (" lists" if labels.ndim > 1 else "")
             raise FileError("columns", f"an integer in each row of the target {label!r}", got)
-        joined = np.concatenate([part.reshape(len(part), -1) for part in inputs], 1, dtype=np.float32, casting="unsafe")
+        with np.errstate(over="ignore"):  # infinity is told below
+            parts = [part.reshape(len(part), -1) for part in inputs]
+            joined = np.concatenate(parts, 1, dtype=np.float32, casting="unsafe")
         if joined.shape[1] != prod(self.shape):
             needs = f"{' x '.join(map(str, self.shape))} values in a row of {', '.join(names)}"
             raise FileError("columns", needs, f"{joined.shape[1]}", "say in data.shape how they make a picture")
@@ -142,73 +161,15 @@ class Table(BatchDataset):
         return [Tensor(joined.reshape(-1, *self.shape)), Tensor(labels.astype(np.int64))]
 
 
-class _Parquet:
-    """A Parquet file by its row groups."""
-
-    def __init__(self, path: Path):
-        import pyarrow.parquet as parquet
-
-        self._path, self._file = path, parquet.ParquetFile(path)
-        self.schema, self.count = self._file.schema_arrow, self._file.num_row_groups
-
-    def rows(self, group: int) -> int:
-        return int(self._file.metadata.row_group(group).num_rows)
-
-    def read(self, group: int, columns: list[str]) -> Any:
-        return self._file.read_row_group(group, columns, use_threads=False)
-
-
-class _Arrow:
-    """An Arrow IPC file by its record batches, mapped into memory."""
-
-    def __init__(self, path: Path):
-        import pyarrow as arrow
-
-        self._file = arrow.ipc.open_file(arrow.memory_map(str(path)))
-        self.schema, self.count = self._file.schema, self._file.num_record_batches
-
-    def rows(self, group: int) -> int:
-        return int(self._file.get_batch(group).num_rows)
-
-    def read(self, group: int, columns: list[str]) -> Any:
-        return self._file.get_batch(group)
-
-
-_KINDS: dict[str, Any] = {"parquet": _Parquet, "arrow": _Arrow}
-
-
-def _found(files: str | Path | Sequence[str | Path]) -> list[Path]:
-    asked = [files] if isinstance(files, str | Path) else list(files)
-    found: list[Path] = []
-    for each in map(str, asked):
-        path = Path(each)  # a pattern is that of the parts behind the root
-        matches = [path] if path.is_file() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        if not matches:
-            raise FileError("columns", "Parquet or Arrow files", f"{each!r}, where there are none")
-        found += matches
-    if not found:
-        raise FileError("columns", "Parquet or Arrow files", "none")
-    return found
-
-
-def _opened(path: Path) -> Any:
-    kind = SUFFIXES.get(path.suffix.lower())
-    if kind is None:
-        raise FileError(f"columns: {path}", f"a name that ends in {', '.join(SUFFIXES)}", f"{path.suffix or 'none'!r}")
-    try:
-        return _KINDS[kind](path)
-    except ImportError:
-        cure = "pip install 'ampkit[arrow]'"
-        raise FileError(f"columns: {path}", "pyarrow to read it", "none installed", cure) from None
-    except (OSError, ValueError) as error:  # pyarrow's own errors are these
-        got = f"one that cannot be read as such: {str(error).splitlines()[0]}"
-        raise FileError(f"columns: {path}", f"a whole {kind.capitalize()} file", got) from None
-
-
 def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
+    with columnfiles.reading(path):
+        names = list(schema.names)  # decoded here
     for name in columns:
-        if name not in schema.names:
-            raise FileError(f"columns: {path}", f"a column {name!r}", f"only {', '.join(schema.names)}")
+        if name not in names:
+            shown = ", ".join(each if each.isprintable() else repr(each) for each in names[:_SHOWN])
+            raise FileError(f"columns: {path}", f"a column {name!r}", f"only {shown}")
+        if (count := names.count(name)) > 1:
+            raise FileError(f"columns: {path}", f"one column {name!r}", f"{count} of this name")
         kind = schema.field(name).type
         if not _is_number(_inner(kind)):
             cure = "leave it out, or write numbers in its place"
@@ -233,19 +194,24 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
     """A column of numbers [rows], or of lists of one length [rows, length]; in place where the file allows it."""
     import pyarrow as arrow
 
-    array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
-    kind = array.type
-    flat = array if _inner(kind) is kind else array.flatten()
-    if array.null_count or flat.null_count:
-        got, cure = f"{array.null_count or flat.null_count} nulls", "fill the gaps, or leave these rows out"
-        raise FileError(f"columns: {path}", f"a value in every place of column {name!r}", got, cure)
+    with columnfiles.reading(path):
+        column.validate(full=True)  # places of lists outside the file would be read as they stand
+        array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+        kind = array.type
+        flat = array if _inner(kind) is kind else array.flatten()
+        nulls = array.null_count or flat.null_count
+    if nulls:
+        cure = "fill the gaps, or leave these rows out"
+        raise FileError(f"columns: {path}", f"a value in every place of column {name!r}", f"{nulls} nulls", cure)
+    with columnfiles.reading(path):
+        values = np.asarray(flat.to_numpy(zero_copy_only=False))
     if flat is array:
-        return np.asarray(array.to_numpy(zero_copy_only=False))
-    length, rest = divmod(len(flat), len(array)) if len(array) else (0, 0)
+        return values
+    length, rest = divmod(len(values), len(array)) if len(array) else (0, 0)
     if rest or (not arrow.types.is_fixed_size_list(kind) and not _all_as_long(array, length)):
         cure = "cut or fill the lists to one length"
         raise FileError(f"columns: {path}", f"lists of one length in column {name!r}", "several", cure)
-    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(array), length)
+    return values.reshape(len(array), length)
 
 
 def _all_as_long(array: Any, length: int) -> bool:

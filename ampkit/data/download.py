@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
+import http
 import http.client
 import os
+import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,9 +17,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..core.errors import FileError
+from ..core.files import opened
+from . import paced
 
 _CHUNK = 2**20
 _WHERE = "download"
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,11 @@ def fetch(source: Source, folder: str | Path, timeout: float = 30.0) -> Path:
     """The file of `source` in `folder`, downloaded unless it is there. -> its path.
 
     It gets its name only when it is whole and has its SHA-256; until then its bytes lie beside it under `<name>.part`,
-    and a later call goes on from there, if the server can. timeout: seconds without an answer.
-    Raises FileError for a file there that is another one (it is left as it is), for a server that does not answer or
-    breaks off, for a wrong size or sum, and if another process downloads it right now.
+    and a later call goes on from there, if the server can. timeout: seconds to connect, and seconds in which at least
+    1 KiB for each of them has to come.
+    Raises FileError for a file there that is another one (it is left as it is), for a server that does not answer,
+    breaks off or is slower than that, for a wrong size or sum, for a `<name>.part` that is a link or no regular file,
+    and if another process downloads it right now.
     """
     path = Path(folder) / source.name
     if not path.exists():
@@ -58,10 +66,10 @@ def fetch(source: Source, folder: str | Path, timeout: float = 30.0) -> Path:
 
 def verify(path: Path, source: Source, cure: str | None = None) -> None:
     """Nothing for a file that is the one of `source`. Raises FileError if its size or its SHA-256 is another."""
-    size = path.stat().st_size
-    if size != source.size:
-        raise FileError(_WHERE, f"{source.name} of {source.size} bytes", f"{size}", cure)
-    with path.open("rb") as file:
+    with opened(path, _WHERE) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != source.size:
+            raise FileError(_WHERE, f"{source.name} of {source.size} bytes", f"{size}", cure)
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != source.sha256:
         raise FileError(_WHERE, f"{source.name} with SHA-256 {source.sha256}", found, cure)
@@ -70,15 +78,15 @@ def verify(path: Path, source: Source, cure: str | None = None) -> None:
 def _download(source: Source, path: Path, timeout: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    with part.open("ab") as file:
+    with open(part, "ab", opener=_of_its_own) as file:
         _lock(file, part)
         if path.exists():  # another process finished it, and `file` is what it renamed
             return
-        have = os.fstat(file.fileno()).st_size
+        have = _size(file, part)
         if have > source.size:
             file.truncate(have := 0)
         if have < source.size:
-            _receive(source, file, have, timeout)
+            _receive_rest(source, file, have, timeout)
         file.flush()
         os.fsync(file.fileno())
         try:
@@ -89,6 +97,20 @@ def _download(source: Source, path: Path, timeout: float) -> None:
         part.replace(path)
 
 
+def _of_its_own(path: str, flags: int) -> int:
+    # A link would lead the bytes into another file.
+    try:
+        return os.open(path, flags | _NO_LINKS, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+        raise _not_of_its_own(path) from None
+
+
+def _not_of_its_own(part: Path | str) -> FileError:
+    return FileError(_WHERE, f"{part} for itself", "a link or no regular file", "remove it, then call again")
+
+
 def _lock(file: BinaryIO, part: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,10 +119,28 @@ def _lock(file: BinaryIO, part: Path) -> None:
         raise FileError(_WHERE, f"{part} for itself", got, "wait for that one, then call again") from None
 
 
+def _size(file: BinaryIO, part: Path) -> int:
+    """The bytes of `part` so far. Raises FileError if its bytes would go elsewhere: it has other names, or none."""
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        raise _not_of_its_own(part)
+    return found.st_size
+
+
+def _receive_rest(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
+    try:
+        _receive(source, file, have, timeout)
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
+            raise
+        file.truncate(0)  # else every later call would ask for the same range
+        _receive(source, file, 0, timeout)
+
+
 def _receive(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
     """Append what is missing after `have` bytes. Raises FileError if the server sends less, or more."""
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with urllib.request.urlopen(urllib.request.Request(source.url, headers=headers), timeout=timeout) as answer:
+    with paced.urlopen(urllib.request.Request(source.url, headers=headers), timeout) as answer:
         if not _goes_on(answer, have):
             file.truncate(have := 0)
         for chunk in _chunks(answer):
@@ -121,7 +161,7 @@ def _goes_on(answer: http.client.HTTPResponse, have: int) -> bool:
 
 def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     try:
-        while chunk := answer.read(_CHUNK):
+        while chunk := answer.read1(_CHUNK):
             yield chunk
     except http.client.IncompleteRead as error:
         yield error.partial

@@ -6,28 +6,36 @@ Arrays of NumPy (.npy) and Netpbm's binary files (.ppm, .pgm) are read here; PNG
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core import files
 from ..core.errors import FileError
+from ..core.files import foreign, opened
 
 SUFFIXES = (".npy", ".ppm", ".pgm", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
+_HEAD = 2**14  # bytes: more than NumPy writes, and comments enough for Netpbm
+_SMALL, _PIXELS_PER_BYTE = 2**22, 2**14  # pixels; a single color in one bit each is packed half as closely
+
 # Netpbm's P5 and P6: words apart by white space, comments from # to the end of a line, one white space, the bytes.
-_GAP = rb"(?:\s|#[^\n]*\n)+"
-_NETPBM = re.compile(rb"P([56])" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)\s")
+_GAP = rb"(?:\s++|#[^\n]*+\n)++"
+_NETPBM = re.compile(rb"P([56])" + _GAP + rb"(\d{1,20})" + _GAP + rb"(\d{1,20})" + _GAP + rb"(\d{1,20})\s")
 
 # NumPy's .npy: magic, version, length of the header, the header itself, padded with spaces to the end of a line.
-_HEADER = re.compile(
-    rb"\x93NUMPY[\x01-\x03]\x00.{2,4}?\{'descr': '(?P<dtype>[^']+)', 'fortran_order': (?P<order>True|False), "
-    rb"'shape': \((?P<shape>[\d, ]*)\), *\} *\n",
-    re.DOTALL,
+_MAGIC, _LENGTHS = b"\x93NUMPY", {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}  # bytes of the length
+_NUMPY = re.compile(
+    rb"\{'descr': '(?P<dtype>[^']+)', 'fortran_order': (?P<order>True|False), "
+    rb"'shape': \((?P<shape>(?:\d{1,20},? ?){0,64}+)\), *+\} *+\n"
 )
+
+_Fits = Callable[[tuple[int, ...]], None]  # raises FileError for an image [channels, h, w] that is not wanted
 
 
 class ImageFolder:
@@ -44,7 +52,8 @@ class ImageFolder:
         root = Path(folder)
         if not root.is_dir():
             raise FileError("images", "a folder with a folder of images per class", f"{str(root)!r}, which is none")
-        found = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        with foreign(f"images: {root}", "a folder that can be read"):
+            found = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         self.shape, self.classes = tuple(shape), tuple(found if classes is None else classes)
         strange = [name for name in found if name not in self.classes]
         if strange:
@@ -62,13 +71,13 @@ class ImageFolder:
         return np.stack([self._image(self.paths[index]) for index in indices])
 
     def _image(self, path: Path) -> NDArray[np.uint8]:
-        image = read(path, gray=self.shape[0] == 1)
-        if image.shape != self.shape:
-            wanted, got = (" x ".join(map(str, shape)) for shape in (self.shape, image.shape))
-            raise FileError(
-                str(path), f"an image of {wanted}", got, "bring all images to one size, and say it in shape"
-            )
-        return image
+        def fits(shape: tuple[int, ...]) -> None:
+            if shape != self.shape:
+                wanted, got = (" x ".join(map(str, each)) for each in (self.shape, shape))
+                cure = "bring all images to one size, and say it in shape"
+                raise FileError(str(path), f"an image of {wanted}", got, cure)
+
+        return _read(path, self.shape[0] == 1, fits)
 
 
 def read(path: str | Path, gray: bool = False) -> NDArray[np.uint8]:
@@ -78,17 +87,14 @@ def read(path: str | Path, gray: bool = False) -> NDArray[np.uint8]:
     which also turns color into gray, or gray into color, as asked; the rest is given as it is stored.
     Raises FileError for a file that cannot be read or is of another kind, or that needs Pillow where there is none.
     """
-    path = Path(path)
+    return _read(Path(path), gray, lambda shape: None)
+
+
+def _read(path: Path, gray: bool, fits: _Fits) -> NDArray[np.uint8]:
+    # `fits` sees the shape in the header before any memory is taken for the pixels.
     reader = _READERS.get(path.suffix.lower(), _by_pillow)
-    try:
-        image = reader(path, gray)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(str(path), "an image", f"a file that cannot be read as one: {error}") from None
-    if image.dtype != np.uint8 or image.ndim not in (2, 3):
-        got = f"{image.dtype} {list(image.shape)}"
-        raise FileError(str(path), "uint8 values [h, w] or [h, w, channels]", got)
+    with opened(path, "images") as file:
+        image = reader(path, file, gray, fits)
     return image[None] if image.ndim == 2 else np.moveaxis(image, 2, 0)
 
 
@@ -98,37 +104,69 @@ def _pictures(folder: Path) -> list[Path]:
     return sorted(visible, key=lambda path: path.relative_to(folder).parts)
 
 
-def _npy(path: Path, gray: bool) -> NDArray[Any]:
+def _npy(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[Any]:
     # NumPy parses the header as Python, which several threads at once must not do in Python 3.11 (cpython#106905).
-    content = path.read_bytes()
-    head = _HEADER.match(content)
-    if head is None or b"O" in head["dtype"]:
-        raise ValueError(f"not an array of numbers in NumPy's format, {content[:8]!r}")
-    shape = tuple(int(n) for n in head["shape"].split(b",") if n.strip())
-    flat = np.frombuffer(content, np.dtype(head["dtype"].decode()), math.prod(shape), head.end())
-    return flat.reshape(shape, order="F" if head["order"] == b"True" else "C")
+    start = files.read(file, _HEAD)
+    first = 8 + _LENGTHS.get(start[6:8], 0)
+    end = first + int.from_bytes(start[8:first], "little")
+    head = _NUMPY.fullmatch(start[first:end]) if start.startswith(_MAGIC) and end <= len(start) else None
+    if head is None:
+        raise FileError(str(path), "an image in NumPy's format", f"a file that begins with {start[:8]!r}")
+    with foreign(str(path), "an image in NumPy's format"):
+        dtype = np.dtype(head["dtype"].decode())
+        shape = tuple(int(n) for n in head["shape"].split(b",") if n.strip())
+    if dtype != np.uint8 or len(shape) not in (2, 3):
+        raise FileError(str(path), "uint8 values [h, w] or [h, w, channels]", f"{dtype} {list(shape)}")
+    fits((shape[2] if len(shape) == 3 else 1, *shape[:2]))
+    flat = _pixels(path, file, start[end:], math.prod(shape))
+    with foreign(str(path), "an image in NumPy's format"):
+        return flat.reshape(shape, order="F" if head["order"] == b"True" else "C")
 
 
-def _netpbm(path: Path, gray: bool) -> NDArray[np.uint8]:
-    content = path.read_bytes()
-    head = _NETPBM.match(content)
-    if head is None or int(head[4]) != 255:
-        raise FileError(str(path), "Netpbm's P5 or P6 with 255 as the largest value", repr(content[:16]))
-    width, height, channels = int(head[2]), int(head[3]), 3 if head[1] == b"6" else 1
-    size = len(content) - head.end()
-    if size < width * height * channels:
-        raise FileError(str(path), f"{width * height * channels} bytes of pixels", f"{size}")
-    return np.frombuffer(content, np.uint8, width * height * channels, head.end()).reshape(height, width, channels)
+def _netpbm(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[np.uint8]:
+    start = files.read(file, _HEAD)
+    head = _NETPBM.match(start)
+    with foreign(str(path), "an image in Netpbm's format"):
+        width, height, most = (int(head[i]) for i in (2, 3, 4)) if head else (0, 0, 0)
+    if head is None or most != 255:
+        raise FileError(str(path), "Netpbm's P5 or P6 with 255 as the largest value", repr(start[:16]))
+    channels = 3 if head[1] == b"6" else 1
+    fits((channels, height, width))
+    flat = _pixels(path, file, start[head.end() :], width * height * channels)
+    with foreign(str(path), "an image in Netpbm's format"):
+        return flat.reshape(height, width, channels)
 
 
-def _by_pillow(path: Path, gray: bool) -> NDArray[np.uint8]:
+def _pixels(path: Path, file: BinaryIO, start: bytes, count: int) -> NDArray[np.uint8]:
+    """`count` bytes, of which the first are in `start`."""
+    values = start[:count] + files.read(file, count - len(start))
+    if len(values) < count:
+        raise FileError(str(path), f"{count} bytes of pixels", f"{len(values)}")
+    return np.frombuffer(values, np.uint8)
+
+
+def _need_plausible(path: Path, pixels: int, size: int) -> None:
+    # Pillow takes memory for all the pixels that a header claims before it decodes the first.
+    if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
+        raise FileError(str(path), f"as many pixels as {size} bytes can hold", f"{pixels}")
+
+
+def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
         cure = "pip install 'ampkit[images]', or store the images as .npy or .ppm"
         raise FileError(str(path), f"Pillow to read {path.suffix}", "none installed", cure) from None
-    with Image.open(path) as image:
+    with foreign(str(path), "an image"):
+        image = Image.open(file)
+    fits((1 if gray else 3, image.height, image.width))
+    _need_plausible(path, image.width * image.height, os.fstat(file.fileno()).st_size)
+    with foreign(str(path), "an image"), image:
         return np.asarray(image.convert("L" if gray else "RGB"))
 
 
-_READERS: dict[str, Callable[[Path, bool], NDArray[Any]]] = {".npy": _npy, ".ppm": _netpbm, ".pgm": _netpbm}
+_READERS: dict[str, Callable[[Path, BinaryIO, bool, _Fits], NDArray[Any]]] = {
+    ".npy": _npy,
+    ".ppm": _netpbm,
+    ".pgm": _netpbm,
+}

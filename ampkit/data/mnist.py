@@ -7,16 +7,17 @@ Rasul and Vollgraf 2017, arXiv:1708.07747), are read as well where they are put 
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core import files
 from ..core.errors import ArgumentError, FileError
+from ..core.files import opened
 from .download import Source, fetch
 
 SHAPE = (1, 28, 28)
@@ -40,6 +41,7 @@ SOURCES: dict[str, Source] = {
 }
 _PARTS = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 0x08
+MOST_BYTES = 2**30  # of values in a file: a small gzip file can unpack to any size. A million images are 0.8 * 10^9.
 
 
 def load(
@@ -86,27 +88,28 @@ def read_idx(path: Path, dims: int) -> NDArray[np.uint8]:
     """An idx file of unsigned bytes with `dims` dimensions, gzipped if its name ends so. -> [*sizes] uint8.
 
     The form: two zero bytes, the type 8, the number of dimensions, a big-endian 32-bit size for each, then the bytes.
-    Raises FileError for a file of another form or another length than it says, or one that gzip cannot read.
+    Raises FileError for a file of another form or another length than it says, for one of more than `MOST_BYTES`, and
+    for one that gzip cannot read.
     """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _parse_idx(path, file, dims)
-    except (EOFError, zlib.error, OSError) as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(str(path), "a whole idx file", f"one that breaks: {error}", "download it anew") from None
+    where = str(path)
+    with opened(path, "mnist") as file:
+        plain = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        return _parse_idx(where, files.Stream(plain, where, "a whole idx file", "download it anew"), dims)
 
 
-def _parse_idx(path: Path, file: Any, dims: int) -> NDArray[np.uint8]:
+def _parse_idx(where: str, file: files.Stream, dims: int) -> NDArray[np.uint8]:
     magic, wanted = file.read(4), bytes([0, 0, _UNSIGNED_BYTE, dims])
     if magic != wanted:
-        raise FileError(str(path), f"the magic number {wanted.hex()}", magic.hex() or "an empty file")
+        raise FileError(where, f"the magic number {wanted.hex()}", magic.hex() or "an empty file")
     head = file.read(4 * dims)
     if len(head) != 4 * dims:
-        raise FileError(str(path), f"{dims} sizes", "the end of the file")
+        raise FileError(where, f"{dims} sizes", "the end of the file")
     sizes = tuple(np.frombuffer(head, ">u4").tolist())
-    values = file.read(prod(sizes) + 1)
-    if len(values) != prod(sizes) or not values:
-        got = "more" if len(values) > prod(sizes) else f"{len(values)}"
-        raise FileError(str(path), f"{' x '.join(map(str, sizes))} = {prod(sizes)} bytes, at least 1", got)
+    count, named = prod(sizes), " x ".join(map(str, sizes))
+    if count > MOST_BYTES:
+        raise FileError(where, f"at most {MOST_BYTES} bytes of values", f"{named} = {count}")
+    values = files.read(file, count + 1)
+    if len(values) != count or not values:
+        got = "more" if len(values) > count else f"{len(values)}"
+        raise FileError(where, f"{named} = {count} bytes, at least 1", got)
     return np.frombuffer(values, np.uint8).reshape(sizes)

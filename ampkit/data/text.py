@@ -9,13 +9,14 @@ inputs, targets = text.windows(train, starts, context=128)
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ArgumentError, ConfigError
+from ..core.files import foreign, opened, read
 
 VOCABULARY = 256
 LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second
@@ -36,14 +37,16 @@ def corpus(path: str | Path | None = None, limit: int = LIMIT) -> NDArray[np.uin
     -> [n] uint8. Without a path: the sources of Python's standard library on this machine, less tests,
     generated tables and what distributions pack apart; the same bytes for the same release of Python. A text
     file is one without a zero byte in its first 8 KiB; hidden files and folders are left out.
-    Raises ConfigError for a path that is missing or holds no text, ArgumentError for a limit below 1.
+    Raises ConfigError for a path that is missing or holds no text, FileError for one that cannot be read or is neither
+    a regular file nor a folder, ArgumentError for a limit below 1.
     """
     if limit < 1:
         raise ArgumentError("text.corpus", "limit of at least 1 byte", str(limit))
-    read = b"".join(_take(_contents(path), limit))
-    if not read:
+    files = _standard_library() if path is None else _text_files(Path(path))
+    found = b"".join(_take(files, limit))
+    if not found:
         raise ConfigError("text", "a file or a folder with text", f"{str(path)!r}, which holds none")
-    return np.frombuffer(read, np.uint8)
+    return np.frombuffer(found, np.uint8)
 
 
 def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -98,11 +101,6 @@ def _room(data: NDArray[np.uint8], context: int) -> int:
     return len(data) - context
 
 
-def _contents(path: str | Path | None) -> Iterator[bytes]:
-    files = _standard_library() if path is None else _text_files(Path(path))
-    return (_read(file) for file in files)
-
-
 def _standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     return [file for file in _under(root, "*.py") if _is_standard(file.relative_to(root))]
@@ -112,12 +110,12 @@ def _is_standard(file: Path) -> bool:
     return not _NOT_STANDARD.intersection(file.parts) and not file.parts[0].startswith(_GENERATED)
 
 
-def _text_files(path: Path) -> list[Path]:
+def _text_files(path: Path) -> Iterable[Path]:
     if not path.exists():
         raise ConfigError("text", "a file or a folder that exists", repr(str(path)))
     if not path.is_dir():
         return [path]
-    return [file for file in _under(path, "*") if _is_visible(file.relative_to(path)) and _is_text(file)]
+    return (file for file in _under(path, "*") if _is_visible(file.relative_to(path)) and _is_text(file))
 
 
 def _under(root: Path, pattern: str) -> list[Path]:
@@ -130,21 +128,19 @@ def _is_visible(file: Path) -> bool:
 
 
 def _is_text(file: Path) -> bool:
-    return b"\0" not in _read(file, 8192)
+    return b"\0" not in _start(file, 8192)
 
 
-def _read(file: Path, size: int = -1) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(size)
-    except OSError as error:
-        raise ConfigError("text", "a file that can be read", f"{str(file)!r}: {error.strerror}") from None
+def _start(file: Path, size: int) -> bytes:
+    with opened(file, "text") as stream, foreign("text", f"a file that can be read at {str(file)!r}"):
+        return read(stream, size)
 
 
-def _take(parts: Iterator[bytes], limit: int) -> Iterator[bytes]:
-    """The parts up to `limit` bytes in all; what lies behind is never read."""
-    for part in parts:
-        yield part[:limit]
+def _take(files: Iterable[Path], limit: int) -> Iterator[bytes]:
+    """The content of the files up to `limit` bytes in all; what lies behind is never read."""
+    for file in files:
+        part = _start(file, limit)
+        yield part
         limit -= len(part)
         if limit <= 0:
             return

@@ -42,6 +42,7 @@ def test_wheels_conda_and_the_system_are_looked_through_in_this_order(monkeypatc
     monkeypatch.setattr(dnnl.sys, "prefix", "/venv")
     monkeypatch.setattr(dnnl.sys, "base_prefix", "/conda")
     monkeypatch.setattr(dnnl.site, "getuserbase", lambda: "/home/user")
+    monkeypatch.setattr(dnnl.site, "ENABLE_USER_SITE", True)
     roots = [f"/{root}/lib/libdnnl.so.3" for root in ("venv", "home/user", "conda")]
     for by_name in ("libdnnl.so.2", "libdnnl.so.3", None):
         monkeypatch.setattr(dnnl, "find_library", {"dnnl": by_name}.get)
@@ -49,6 +50,9 @@ def test_wheels_conda_and_the_system_are_looked_through_in_this_order(monkeypatc
         assert list(dnnl._places()) == [*roots, "libdnnl.so.3", *last]
     monkeypatch.setattr(dnnl.sys, "base_prefix", "/venv")
     assert list(dnnl._places()) == [*roots[:2], "libdnnl.so.3"]
+    for off in (False, None):  # python -I or -s, a virtual environment
+        monkeypatch.setattr(dnnl.site, "ENABLE_USER_SITE", off)
+        assert list(dnnl._places()) == [roots[0], "libdnnl.so.3"]
 
 
 @pytest.mark.skipif(dnnl.sys.platform != "linux", reason="oneDNN is used on Linux alone")

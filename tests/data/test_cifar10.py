@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 
 import numpy as np
 import pytest
+from traced_memory import memory_below
 
 from ampkit.core.errors import ArgumentError, FileError
 from ampkit.data import cifar10
@@ -80,7 +82,7 @@ def test_missing_files_are_named_with_the_ways_to_get_them(tmp_path):
         cifar10.load("train", tmp_path)
     write(tmp_path)
     (tmp_path / "data_batch_4.bin").unlink()
-    with pytest.raises(FileError, match="data_batch_4.bin, got No such file"):
+    with pytest.raises(FileError, match="cifar10: needs a file that can be read, got .*batch_4.bin': No such file"):
         cifar10.load("train", tmp_path, records=3)
 
 
@@ -108,6 +110,39 @@ def test_a_broken_archive_is_refused(tmp_path, content, message):
     (tmp_path / ARCHIVE).write_bytes(content)
     with pytest.raises(FileError, match=message):
         cifar10.load("train", tmp_path, records=3)
+
+
+def test_an_archive_is_read_to_the_end_where_its_sum_stands(tmp_path):
+    whole = archive()
+    (tmp_path / ARCHIVE).write_bytes(whole[:-8] + b"\0\0\0\0" + whole[-4:])
+    with pytest.raises(FileError, match="a whole archive, got one that breaks: CRC check failed"):
+        cifar10.load("train", tmp_path, records=3)
+
+
+@pytest.mark.parametrize("claimed", [2**32, 2**60])
+def test_a_member_that_claims_more_than_the_images_is_refused_in_little_memory(tmp_path, claimed):
+    head = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+    head.size = claimed
+    (tmp_path / ARCHIVE).write_bytes(gzip.compress(head.tobuf(tarfile.GNU_FORMAT) + bytes(1024)))
+    with memory_below(4 * 2**20), pytest.raises(FileError, match=f"data_batch_1.bin: needs 3 .* got {claimed} bytes"):
+        cifar10.load("train", tmp_path, records=3)
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_an_archive_that_unpacks_to_far_more_than_the_images_is_refused(tmp_path, kind):
+    head = tarfile.TarInfo("other")
+    head.size, head.type = 64 * 2**20, kind
+    (tmp_path / ARCHIVE).write_bytes(gzip.compress(head.tobuf() + bytes(64 * 2**20), 1))
+    with memory_below(8 * 2**20), pytest.raises(FileError, match="at most 1122328 bytes when it is unpacked, got more"):
+        cifar10.load("train", tmp_path, records=3)
+
+
+def test_a_large_file_in_the_place_of_a_batch_is_not_read(tmp_path):
+    write(tmp_path)
+    with (tmp_path / "test_batch.bin").open("wb") as file:
+        file.truncate(2**40)
+    with memory_below(2**20), pytest.raises(FileError, match="got 1099511627776 bytes"):
+        cifar10.load("test", tmp_path, records=3)
 
 
 def test_an_unknown_part_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from ampkit import config
 from ampkit.core.errors import AmpkitError, ArgumentError, FileError
+from ampkit.data import columnfiles
 from ampkit.data.columns import Columns, Table
 from ampkit.train import EvalRow, fit
 from ampkit.utils.data import DataLoader
@@ -126,7 +128,7 @@ def test_what_is_no_number_is_refused_by_the_name_of_its_column(path, column, va
         (lambda p: Columns(p, "height"), ArgumentError, "needs the names of columns"),
         (lambda p: Columns(p.parent / "no*", ["height"]), FileError, "no*', where there are none"),
         (lambda p: Columns(p.rename(p.with_suffix(".csv")), ["height"]), FileError, "ends in .parquet, .arrow"),
-        (lambda p: p.write_bytes(b"PAR1?") and Columns(p, ["height"]), FileError, "that cannot be read as such"),
+        (lambda p: p.write_bytes(b"PAR1?") and Columns(p, ["height"]), FileError, "file, got one that breaks"),
         (lambda p: Columns(write(p, table().slice(0, 0)), ["height"]), FileError, "at least one row, got none"),
         (lambda p: Table(Columns(p, ["label", "height"]), [1])[0], FileError, "target 'height', got float32"),
         (lambda p: Table(Columns(p, ["label", "place"]), [1])[0], FileError, "target 'place', got float64 lists"),
@@ -141,6 +143,77 @@ def test_what_cannot_be_read_is_one_clear_line(path, make, error, message):
     with pytest.raises(error) as caught:
         make(path)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("files", ["", "/", "a**b", "a\0b", "../" * 3000])
+def test_a_pattern_that_names_no_file_is_one_clear_line(files):
+    with pytest.raises(FileError, match=r"^columns: needs .*, got '[^\n]*$"):
+        Columns(files, ["height"])
+
+
+def test_a_fifo_and_a_folder_of_a_fitting_name_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.parquet")
+    (tmp_path / "b.arrow").mkdir()
+    for pattern, kind in (("*.parquet", "a FIFO"), ("*.arrow", "a directory")):
+        with pytest.raises(FileError, match=f"columns: needs a regular file, got .*, which is {kind}"):
+            Columns(tmp_path / pattern, ["height"])
+
+
+def test_a_name_that_is_no_text_is_one_clear_line(path):
+    path.write_bytes(path.read_bytes().replace(b"label", b"\xfaabel"))
+    with pytest.raises(FileError, match="^columns: [^\n]*$"):
+        Columns(path, ["height"])[0]
+
+
+def test_names_of_columns_are_shown_in_one_line(tmp_path):
+    made = arrow.table({name: arrow.array([1.0]) for name in ("x\ny", *(f"c{i}" for i in range(99)))})
+    with pytest.raises(FileError, match=r"a column 'x', got only 'x\\ny', c0, c1, .*, c18$"):
+        Columns(write(tmp_path / "a.arrow", made), ["x"])
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    twice = arrow.Table.from_arrays([arrow.array([1.0]), arrow.array([2.0])], ["height", "height"])
+    with pytest.raises(FileError, match="a.arrow: needs one column 'height', got 2 of this name"):
+        Columns(write(tmp_path / "a.arrow", twice), ["height"])
+
+
+def test_a_file_that_breaks_after_it_was_opened_is_one_clear_line(path):
+    rows, whole = Columns(path, ["height", "place"]), path.read_bytes()
+    path.write_bytes(bytes(len(whole) - 1000) + whole[-1000:])
+    with pytest.raises(FileError, match=f"{path.name}: needs a whole (Parquet|Arrow) file, got one that breaks: "):
+        rows.batch([0])
+
+
+def test_places_of_lists_outside_the_file_are_refused(tmp_path):
+    lists = arrow.array([[1, 2], [3, 4]])
+    path = write(tmp_path / "a.arrow", arrow.table({"x": lists}))
+    offsets = np.array([0, 2, 4], np.int32)
+    assert path.read_bytes().count(offsets.tobytes()) == 1
+    moved = path.read_bytes().replace(offsets.tobytes(), (offsets + 2**20).tobytes())
+    path.write_bytes(moved)
+    with pytest.raises(FileError, match="a.arrow: needs a whole Arrow file, got one that breaks: "):
+        Columns(path, ["x"]).batch([0])
+
+
+@pytest.mark.parametrize("claimed", [-1, 2**60])
+def test_rows_that_the_file_cannot_hold_are_refused(path, monkeypatch, claimed):
+    monkeypatch.setattr(columnfiles.Parquet, "rows", lambda self, group: claimed)
+    monkeypatch.setattr(columnfiles.Arrow, "rows", lambda self, group: claimed)
+    with pytest.raises(FileError, match="needs as many rows as [0-9]+ bytes can hold, got "):
+        Columns(path, ["height"])
+
+
+def test_rows_that_are_missing_are_told(path, monkeypatch):
+    rows, file = Columns(path, ["height"]), columnfiles.Parquet if path.suffix == ".parquet" else columnfiles.Arrow
+    monkeypatch.setattr(file, "rows", lambda self, group: 7)
+    with pytest.raises(FileError, match="needs 7 rows in column 'height', got 5"):
+        rows.batch([0])
+
+
+def test_values_beyond_float32_are_told_with_their_row(path):
+    write(path, table(large=np.where(np.arange(ROWS) == 4, 1e300, 1.0)))
+    with pytest.raises(FileError, match="NaN or infinity in row 4"):
+        Table(Columns(path, ["large", "label"]), [1]).batch(range(ROWS))
 
 
 def test_lists_of_another_length_in_another_file_are_named(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from dataclasses import replace
 
 import pytest
@@ -107,6 +108,49 @@ def test_a_server_that_has_no_such_file_is_named_with_a_way_around_it(server, tm
 def test_no_server_at_all_is_one_clear_error(tmp_path):
     with pytest.raises(FileError, match="an answer of http.*refused"):
         fetch(Source("http://127.0.0.1:1/numbers.bin", 1, "0"), tmp_path, timeout=5)
+
+
+@pytest.mark.parametrize("drip", ["head", "content"])
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up_and_the_lock_released(server, tmp_path, drip):
+    server.drip = drip
+    with pytest.raises(FileError, match=r"an answer of http.*(fewer than 1024 bytes a second for 0\.1 s|timed out)"):
+        fetch(server.source(NAME), tmp_path, timeout=0.1)
+    server.drip = None
+    assert fetch(server.source(NAME), tmp_path, timeout=5).read_bytes() == CONTENT
+
+
+def test_a_range_that_the_server_refuses_is_asked_for_once_and_then_the_whole_file(server, tmp_path):
+    (tmp_path / "numbers.bin.part").write_bytes(CONTENT[:100])
+    server.refused_ranges = 416
+    assert fetch(server.source(NAME), tmp_path).read_bytes() == CONTENT
+    assert server.asked == ["bytes=100-", None]
+
+
+def test_a_server_that_refuses_everything_leaves_no_part_to_ask_for_again(server, tmp_path):
+    (tmp_path / "numbers.bin.part").write_bytes(CONTENT[:100])
+    server.status = 416
+    for _ in range(2):
+        with pytest.raises(FileError, match="an answer of http.*, got 416"):
+            fetch(server.source(NAME), tmp_path)
+    assert server.asked == ["bytes=100-", None, None]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "name", "fifo", "folder"])
+def test_a_part_that_is_a_link_or_no_file_is_refused_and_its_target_left_as_it_is(server, tmp_path, kind):
+    part, other = tmp_path / "numbers.bin.part", tmp_path / "other"
+    other.write_bytes(b"precious")
+    make = {
+        "link": lambda: part.symlink_to(other),
+        "dangling": lambda: part.symlink_to(tmp_path / "none"),
+        "name": lambda: part.hardlink_to(other),
+        "fifo": lambda: os.mkfifo(part),
+        "folder": part.mkdir,
+    }
+    make[kind]()
+    with pytest.raises(FileError, match="numbers.bin.part for itself, got a link or no regular file\nhelp: remove it"):
+        fetch(server.source(NAME), tmp_path)
+    assert other.read_bytes() == b"precious"
+    assert names(tmp_path) == ["numbers.bin.part", "other"]
 
 
 def test_two_processes_do_not_write_one_file(server, tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
+from traced_memory import memory_below
 
 from ampkit.core.errors import FileError
 from ampkit.data import imagefolder
@@ -82,10 +85,10 @@ def save(path, array):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.npy", b"no array", "an image, got a file that cannot be read as one"),
+        ("a.npy", b"no array", "an image in NumPy's format, got a file that begins with b'no array'"),
         ("a.npy", np.zeros((2, 2)), r"uint8 values \[h, w\] or \[h, w, channels\], got float64 \[2, 2\]"),
         ("a.npy", np.zeros(2, np.uint8), r"got uint8 \[2\]"),
-        ("a.npy", np.array([{}], object), "an image, got a file that cannot be read as one"),
+        ("a.npy", np.array([{}], object), r"uint8 values \[h, w\] or \[h, w, channels\], got object \[1\]"),
         ("a.ppm", b"P3 1 1 255\n0 0 0", "P5 or P6 with 255 as the largest value, got b'P3 1 1"),
         ("a.ppm", b"P6 1 1 65535\n000000", "P5 or P6 with 255"),
         ("a.ppm", b"P6 2 2 255\n12345", "12 bytes of pixels, got 5"),
@@ -131,5 +134,70 @@ def test_arrays_are_read_as_numpy_writes_them(shape, order, tmp_path):
 def test_an_array_that_is_cut_off_is_no_image(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 4), np.uint8))
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
-    with pytest.raises(FileError, match="an image, got a file that cannot be read as one"):
+    with pytest.raises(FileError, match="a.npy: needs 16 bytes of pixels, got 15"):
         imagefolder.read(tmp_path / "a.npy")
+
+
+def npy(shape, dtype="|u1", pixels=b"12"):
+    head = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + pixels
+
+
+def test_pixels_begin_where_the_length_of_the_header_says(tmp_path):
+    whole = npy("(1, 2)")
+    (tmp_path / "a.npy").write_bytes(whole)
+    assert imagefolder.read(tmp_path / "a.npy").tolist() == [[[49, 50]]]
+    (tmp_path / "a.npy").write_bytes(whole[:-3] + b" \n12")
+    with pytest.raises(FileError, match="NumPy's format, got a file that begins with"):
+        imagefolder.read(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.npy", npy(f"({2**70}, 1)"), f"{2**70} bytes of pixels, got 2"),
+        ("a.npy", npy(f"(0, {2**70})", pixels=b""), "an image in NumPy's format, got one that breaks"),
+        ("a.npy", npy("(1, 2)", "zzz"), "NumPy's format, got one that breaks: data type 'zzz' not understood"),
+        ("a.npy", npy(f"({'9' * 4000}, 1)"), "NumPy's format, got a file that begins with"),
+        ("a.npy", npy(f"({'1, ' * 90})"), "NumPy's format, got a file that begins with"),
+        ("a.ppm", b"P6 4294967295 4294967295 255\n123", "55340232195358851075 bytes of pixels, got 3"),
+        ("a.pgm", b"P5 0 99999999999999999999 255\n", "Netpbm's format, got one that breaks"),
+        ("a.ppm", b"P6" + b" " * 2**23 + b"1 1 255\n123", "P5 or P6 with 255 as the largest value, got b'P6 "),
+    ],
+)
+def test_a_header_that_claims_too_much_is_refused_in_one_line_and_little_memory(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with memory_below(4 * 2**20), pytest.raises(FileError, match=message) as caught:
+        imagefolder.read(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "png"])
+def test_an_image_of_another_size_is_refused_before_its_pixels_are_read(tmp_path, suffix):
+    (tmp_path / "cat").mkdir()
+    large = np.zeros((4000, 4000), np.uint8)
+    if suffix == "npy":
+        np.save(tmp_path / "cat" / "1.npy", large)
+    else:
+        pytest.importorskip("PIL.Image").fromarray(large).save(tmp_path / "cat" / "1.png")
+    folder = imagefolder.ImageFolder(tmp_path, (1, 8, 8))
+    with memory_below(4 * 2**20), pytest.raises(FileError, match="an image of 1 x 8 x 8, got 1 x 4000 x 4000"):
+        folder[np.array([0])]
+
+
+def test_a_small_file_that_claims_a_large_image_is_refused_before_there_is_memory_for_it(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.png")
+    content = (tmp_path / "a.png").read_bytes()
+    head = b"IHDR" + struct.pack(">II", 9000, 9000) + content[24:29]
+    (tmp_path / "a.png").write_bytes(content[:12] + head + struct.pack(">I", zlib.crc32(head)) + content[33:])
+    with pytest.raises(FileError, match=r"a.png: needs as many pixels as [0-9]+ bytes can hold, got 81000000"):
+        imagefolder.read(tmp_path / "a.png")
+
+
+def test_what_pillow_refuses_as_too_large_is_one_clear_error(tmp_path, monkeypatch):
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.png")
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 16)
+    with pytest.raises(FileError, match=r"a.png: needs an image, got one that breaks: Image size \(64 pixels\)"):
+        imagefolder.read(tmp_path / "a.png")

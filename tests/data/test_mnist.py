@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+from traced_memory import memory_below
 
 from ampkit.core.errors import ArgumentError, FileError
 from ampkit.data import mnist
@@ -97,6 +98,27 @@ def test_a_file_that_is_not_what_it_says_is_refused_and_named(folder, name, cont
     with pytest.raises(FileError, match=message) as caught:
         mnist.load("test", folder)
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((2**32 - 1,) * 3, "at most 1073741824 bytes of values, got 4294967295 x .* = 79228162458924105385300197375$"),
+        ((1_000_000, 28, 28), "1000000 x 28 x 28 = 784000000 bytes, at least 1, got 3920"),
+    ],
+)
+@pytest.mark.parametrize("pack", [gzip.compress, bytes])
+def test_sizes_that_the_file_does_not_hold_take_no_memory(tmp_path, sizes, message, pack):
+    path = tmp_path / ("a.gz" if pack is gzip.compress else "a")
+    path.write_bytes(pack(idx(IMAGES, sizes=sizes)))
+    with memory_below(4 * 2**20), pytest.raises(FileError, match=message):
+        mnist.read_idx(path, 3)
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_read_no_further_than_its_sizes(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(idx(IMAGES) + bytes(64 * 2**20), 1))
+    with memory_below(4 * 2**20), pytest.raises(FileError, match="3920 bytes, at least 1, got more"):
+        mnist.read_idx(tmp_path / "a.gz", 3)
 
 
 def test_an_unknown_part_is_refused(folder):

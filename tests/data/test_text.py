@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
+from traced_memory import memory_below
 
-from ampkit.core.errors import ArgumentError, ConfigError
+from ampkit import config, feeds
+from ampkit.core.errors import ArgumentError, ConfigError, FileError
 from ampkit.data import text
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def test_the_default_corpus_is_python_and_always_the_same():
@@ -43,6 +50,28 @@ def test_the_limit_cuts_across_files(tmp_path):
         (tmp_path / name).write_bytes(name.encode() * 4)
     assert text.corpus(tmp_path, limit=6).tobytes() == b"aaaabb"
     assert text.corpus(tmp_path, limit=4).tobytes() == b"aaaa"
+
+
+def test_no_more_of_a_file_is_read_than_the_limit(tmp_path):
+    with (tmp_path / "sparse.txt").open("wb") as file:
+        file.truncate(2**32)
+    with memory_below(2**20):
+        assert text.corpus(tmp_path / "sparse.txt", limit=1000).shape == (1000,)
+
+
+def test_files_behind_the_limit_are_not_opened(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"12345")
+    asked, opened = [], text.opened
+    monkeypatch.setattr(text, "opened", lambda path, where: asked.append(path.name) or opened(path, where))
+    assert bytes(text.corpus(tmp_path, limit=5)) == b"12345"
+    assert set(asked) == {"a"}
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FileError, match="^text: needs a regular file, got '.*fifo', which is a FIFO$"):
+        text.corpus(tmp_path / "fifo")
 
 
 def test_a_missing_path_is_one_line(tmp_path):
@@ -113,6 +142,14 @@ def test_without_a_count_the_windows_stand_side_by_side(length):
     assert starts[0] == 0
     assert (np.diff(starts) >= 10).all()
     assert starts[-1] + 11 <= length
+
+
+def test_an_evaluation_takes_no_more_windows_than_there_are_bytes(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"some words " * 100)
+    large = ["train.eval_batches=2147483647", "data.batch_size=2147483647", f"data.path={tmp_path / 'a.txt'}"]
+    recipe = config.load(RECIPES / "text_gpt.toml", ["model.block_size=8", "data.limit=1000", *large])
+    ((inputs, _),) = feeds.feed(recipe).held_out()
+    assert inputs.shape == (100, 8)
 
 
 def test_text_as_short_as_the_context_is_refused():

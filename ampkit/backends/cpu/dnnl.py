@@ -96,8 +96,10 @@ def _load() -> tuple[Library | None, str]:
 
 def _places() -> Iterator[str]:
     # Where wheels and conda put it, also the conda that a virtual environment was made of; then where the system looks,
-    # by the name of version 3, and by the name that it finds, which may be an older one's.
-    for root in dict.fromkeys((sys.prefix, site.getuserbase(), sys.base_prefix)):
+    # by the name of version 3, and by the name that it finds, which may be an older one's. The user's folder counts
+    # where Python itself looks into it: not with -I or -s, and not in a virtual environment.
+    own = (site.getuserbase(),) if site.ENABLE_USER_SITE else ()
+    for root in dict.fromkeys((sys.prefix, *own, sys.base_prefix)):
         yield str(Path(root) / "lib" / "libdnnl.so.3")
     yield from dict.fromkeys(("libdnnl.so.3", find_library("dnnl") or "libdnnl.so.3"))
 

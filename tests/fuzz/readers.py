@@ -1,0 +1,179 @@
+"""Fuzzing of the readers: valid small files of every format, mutated, are read or refused in one line.
+
+    python -m tests.fuzz.readers --count 1000 --seed 0 [--format npy ...]
+
+`count` files of each format are read in child processes; the exit status is 1 if one of them ended in a raw error, in
+other values than an independent reader finds, in a hang, in more memory than a small file may take, or in a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ampkit.core.errors import AmpkitError
+
+from .formats import FORMATS, NEEDS, Format
+
+SECONDS = 5.0
+MEMORY = 96 * 2**20  # bytes above what there was, for a file of some kilobytes
+GOOD = ("read", "refused")
+
+
+class _HangError(BaseException):
+    pass
+
+
+def cases(name: str, seed: int, numbers: range, folder: Path) -> Iterator[tuple[str, str]]:
+    """For each number the outcome of one mutated file, and what there is to say about it."""
+    form = FORMATS[name]
+    for number in numbers:
+        draw = Random(f"{seed} {name} {number}")
+        place = folder / f"{name}-{number}"
+        place.mkdir()
+        path = draw.choice(form.make(place, draw))
+        path.write_bytes(form.mutate(path.read_bytes(), draw))
+        yield outcome(form, path)
+        for each in place.iterdir():
+            each.unlink()
+        place.rmdir()
+
+
+def outcome(form: Format, path: Path) -> tuple[str, str]:
+    """How reading ends: read, refused, raw, wrong, hang or memory; and the message."""
+    before, begun = _resident(), time.monotonic()
+    kind, said, values = _tried(form, path)
+    if time.monotonic() - begun > SECONDS:
+        return "hang", f"{time.monotonic() - begun:.1f} s"
+    if (taken := _peak() - before) > MEMORY:
+        return "memory", f"{taken >> 20} MiB for {path.stat().st_size} bytes"
+    if kind == "read" and form.truth is not None and not _same(values, form, path):
+        return "wrong", "other values than another reader's"
+    return kind, said
+
+
+def _tried(form: Format, path: Path) -> tuple[str, str, Any]:
+    signal.signal(signal.SIGALRM, _hang)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return "read", "", form.read(path)
+    except AmpkitError as error:
+        lines = str(error).splitlines()
+        fine = lines[0].count("needs") and len(lines) <= 2 and len(lines[0]) < 2000
+        return ("refused" if fine or form is FORMATS["recipe"] else "raw"), str(error)[:300], None
+    except _HangError:
+        return "hang", "", None
+    except BaseException as error:  # a panic of Rust is no Exception
+        return "raw", f"{type(error).__name__}: {str(error)[:200]}", None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _hang(*_: object) -> None:
+    raise _HangError
+
+
+def _same(values: Any, form: Format, path: Path) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            truth = form.truth(path)  # type: ignore[misc]
+        except Exception:  # the other reader refuses it, or cannot tell
+            return True
+        return _equal(values, truth)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, np.ndarray):
+        return a.shape == np.shape(b) and a.tobytes() == np.asarray(b, a.dtype).tobytes()
+    return bool(a == b)
+
+
+def _resident() -> int:
+    """The memory in use, and the mark of the largest set back to it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return sys.maxsize
+    return _peak()
+
+
+def _peak() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def available() -> list[str]:
+    """The formats whose libraries are there."""
+    return [name for name in FORMATS if find_spec(NEEDS.get(name, "numpy"))]
+
+
+def campaign(name: str, seed: int, count: int) -> tuple[Counter[str], list[str]]:
+    """The outcomes of `count` files of a format, and a line for each bad one; crashes are survived."""
+    found, lines, number = Counter[str](), [], 0
+    while number < count:
+        for kind, said in _in_child(name, seed, range(number, count)):
+            found[kind] += 1
+            if kind not in GOOD:
+                lines.append(f"{name} {number}: {kind}: {said}")
+            number += 1
+    return found, lines
+
+
+def _in_child(name: str, seed: int, numbers: range) -> Iterator[tuple[str, str]]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        with open(writing, "w", buffering=1) as out, tempfile.TemporaryDirectory() as folder:  # noqa: PTH123
+            for kind, said in cases(name, seed, numbers, Path(folder)):
+                print(kind, " ".join(said.split()), file=out)
+        os._exit(0)
+    os.close(writing)
+    with open(reading, errors="replace") as lines:  # noqa: PTH123
+        for line in lines:
+            kind, _, said = line.strip().partition(" ")
+            yield kind, said
+    if status := os.waitpid(child, 0)[1]:
+        yield "crash", f"status {os.waitstatus_to_exitcode(status)}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--format", nargs="*", choices=list(FORMATS), default=available())
+    options = parser.parse_args()
+    bad = 0
+    for name in options.format:
+        begun = time.monotonic()
+        found, lines = campaign(name, options.seed, options.count)
+        bad += len(lines)
+        counts = ", ".join(f"{kind} {found[kind]}" for kind in sorted(found))
+        said = f"{name:12} {options.count} files: {counts} ({time.monotonic() - begun:.0f} s)"
+        sys.stdout.write("\n".join([said, *lines[:20], ""]))
+        sys.stdout.flush()
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
