@@ -15,7 +15,7 @@ from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
 from .capture import compile
-from .checkpoint import Checkpoints, restore, state_of
+from .checkpoint import Checkpoint, Checkpoints, restore, state_of
 from .config import Recipe, continued
 from .core import random
 from .core.errors import NonFiniteError
@@ -67,7 +67,9 @@ class Run:
     steps: how many updates it will make; done: how many it has made. per_step, unit: what an update sees, samples or
     tokens. model, optimizer, schedule, scaler: its parts. average: of the weights, if train.ema asks for one; then
     evaluations are of average.module.
-    checkpoints: where it leaves them, or None; before_saving is called before each, when all rows have been handed on.
+    checkpoints: where it leaves them, or None; before_saving is called before each, when all rows have been handed on,
+    and returns what the checkpoint is to record of them. resumed: the checkpoint that it goes on from, without its
+    state, or None.
     """
 
     def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
@@ -87,8 +89,8 @@ class Run:
         self.scaler = build.scaler(recipe)
         self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
         self.checkpoints, self.stopping = checkpoints, False
-        self.before_saving: Callable[[], None] = lambda: None
-        self.damaged: tuple[str, ...] = ()  # newer checkpoints that it could not go on from
+        self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self.resumed: Checkpoint | None = None
         self._batches, self._saved = self._feed.batches(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._update = compile(self._advance) if recipe.train.compile else self._advance
@@ -154,8 +156,8 @@ class Run:
         """Leave a checkpoint, where the run has a place for them, unless there is one of just this moment."""
         self._device.settle()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
-            self.before_saving()
-            self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"))
+            rows = self.before_saving()
+            self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"), rows)
             self._saved = (self.done, self.evaluated)
 
     def state_dict(self) -> dict[str, Any]:
@@ -244,5 +246,5 @@ def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = Fa
         return Run(recipe, place)
     run = Run(continued(recipe, last.recipe), place)
     run.load_state_dict(last.state)
-    run.damaged = last.damaged
+    run.resumed = last._replace(state=None)
     return run
