@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from . import nn
 from .core import random
 from .core.errors import AmpkitError, FileError
 from .core.nested import tensors_in
+from .core.states import need_keys
 from .scaler import GradScaler
 from .serialize import decode, encode, write
 
@@ -130,11 +132,32 @@ def restore(
     schedule: Any,
     scaler: GradScaler,
     same_length: bool = True,
+    average: nn.Module | None = None,
 ) -> None:
     """Bring the parts to a state of `state_of`. Without same_length the schedule keeps the constants it was made with.
 
-    Raises StateError or ArgumentError for a state of other parts.
+    average: an AveragedModel, if the state holds one as `average`. Raises StateError, ArgumentError or DTypeError for a
+    state of another form or of other parts; all parts are then as they were.
     """
+    parts = (model, optimizer, schedule, scaler)
+    averages = {} if average is None else {"average": average}
+    need_keys("restore", state, ("model", "optimizer", "schedule", "scaler", "guard", "random", *averages))
+    need_keys("restore", state["schedule"], ("last_epoch", "_pending"))
+    before = deepcopy(state_of(*parts) | {name: each.state_dict() for name, each in averages.items()})
+    try:
+        _restore(state, *parts, same_length=same_length)
+        for name, each in averages.items():
+            each.load_state_dict(state[name])
+    except BaseException:
+        _restore(before, *parts, same_length=True)
+        for name, each in averages.items():
+            each.load_state_dict(before[name])
+        raise
+
+
+def _restore(
+    state: Mapping[str, Any], model: nn.Module, optimizer: Any, schedule: Any, scaler: GradScaler, same_length: bool
+) -> None:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     scaler.load_state_dict(state["scaler"])

@@ -18,7 +18,8 @@ from .capture import compile
 from .checkpoint import Checkpoint, Checkpoints, restore, state_of
 from .config import Recipe, continued
 from .core import random
-from .core.errors import NonFiniteError
+from .core.errors import ArgumentError, NonFiniteError
+from .core.states import is_number, need_count, need_keys
 from .core.tensor import Tensor
 from .steps import Outcome, evaluate, step
 
@@ -170,13 +171,17 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of a run of the same recipe; with another number of steps, on the schedule of that.
 
-        Raises ArgumentError or StateError for a state that does not fit.
+        Raises ArgumentError, StateError or DTypeError, with nothing changed, for a state that does not fit.
         """
-        restore(state, *self._parts(), same_length=state["steps"] == self.steps)
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self._batches = self._feed.batches(state["batches"])
-        vars(self).update(state["counts"])
+        where = "Run.load_state_dict"
+        need_keys(where, state, ("steps", "batches", "counts"))
+        steps, counts = need_count(where, "steps", state["steps"], 1), _need_counts(where, state["counts"])
+        if state["batches"] != (batches := counts["done"] * self.recipe.train.accumulate):
+            raise ArgumentError(where, f"{batches} batches after {counts['done']} steps", repr(state["batches"]))
+        restore(state, *self._parts(), same_length=steps == self.steps, average=self.average)
+        self._batches = self._feed.batches(batches)
+        self.done, self.evaluated, self.skipped = counts["done"], counts["evaluated"], counts["skipped"]
+        self.seconds = counts["seconds"]
         self._saved = (self.done, self.evaluated)
 
     def _parts(self) -> tuple[Any, ...]:
@@ -223,6 +228,16 @@ class Run:
         if self.recipe.amp.dtype != "float32":
             cure += ", or see whether amp.dtype=float32 is finite"
         return NonFiniteError(f"{where}, {self.recipe.amp.dtype}", "a finite loss", f"{loss}", cure)
+
+
+def _need_counts(where: str, counts: Any) -> dict[str, Any]:
+    need_keys(where, counts, ("done", "evaluated", "skipped", "seconds"), exactly=True)
+    done = need_count(where, "done", counts["done"])
+    for name in ("evaluated", "skipped"):
+        need_count(where, name, counts[name], 0, done)
+    if not is_number(counts["seconds"]) or counts["seconds"] < 0:
+        raise ArgumentError(where, "seconds as a number from 0", repr(counts["seconds"]))
+    return dict(counts)
 
 
 def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = False) -> Run:

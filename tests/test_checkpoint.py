@@ -434,6 +434,51 @@ def test_states_that_do_not_fit_are_refused():
         run.load_state_dict(other.state_dict())
 
 
+def everything(run):
+    held = run.state_dict()
+    return weights(run), {name: repr(held[name]) for name in ("random", "scaler", "schedule", "guard", "counts")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"counts": {}}, "one without done, evaluated, skipped, seconds"),
+        ({"counts": {"stop": 1}}, "one with stop"),
+        ({"counts": {"done": -1}}, "done as an integer from 0"),
+        ({"counts": {"skipped": 9}}, "skipped as an integer from 0 to 2"),
+        ({"counts": {"seconds": "1"}}, "seconds as a number from 0"),
+        ({"counts": []}, "needs the dict of state_dict"),
+        ({"batches": 3}, "needs 2 batches after 2 steps, got 3"),
+        ({"steps": None}, "steps as an integer"),
+        ({"random": []}, "random state"),
+        ({"guard": 1}, "guard"),
+        ({"schedule": {}}, "the whole state"),
+        ({"schedule": {"last_epoch": "x", "_pending": False}}, "load_state_dict"),
+        ({"optimizer": {}}, "param_groups"),
+        ({"average": {}}, "missing"),
+        ({"scaler": {"scale": 1}}, "the whole state"),
+        ({"model": {}}, "missing"),
+    ],
+    ids=str,
+)
+def test_a_state_with_one_wrong_part_changes_no_part(changed, says):
+    wanted = recipe("mlp", "amp.dtype=float16", "train.ema=0.5")
+    first, second = fit(wanted), fit(wanted)
+    list(islice(first, 2))
+    list(islice(second, 1))
+    state, before = first.state_dict(), everything(second)
+    if changed.get("counts"):
+        changed = {"counts": state["counts"] | changed["counts"]}
+    with pytest.raises((ArgumentError, StateError)) as error:
+        second.load_state_dict(state | changed)
+    assert says in str(error.value)
+    assert everything(second) == before
+    with pytest.raises(ArgumentError, match="one without steps, batches, counts"):
+        second.load_state_dict({})
+    second.load_state_dict(state)
+    assert everything(second) == everything(first)
+
+
 def test_a_run_whose_every_step_was_skipped_leaves_no_finished_checkpoint(tmp_path):
     wanted = recipe("mlp", "amp.dtype=float16", "amp.init_scale=1e38", "train.steps=3", "train.eval_every=")
     with pytest.raises(NonFiniteError):
