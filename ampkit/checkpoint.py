@@ -215,22 +215,22 @@ def _head(path: Path) -> dict[str, Any]:
     if head["format"] not in _HEADS:
         raise _unfit(path, f"format {head['format']}, where this ampkit knows {' and '.join(map(str, _HEADS))}")
     if faults := list(_faults(head, path)):
-        raise _unfit(path, f"a head without {', '.join(faults)}")
+        raise _unfit(path, f"a head {', '.join(faults)}")
     return head
 
 
 def _faults(head: dict[str, Any], path: Path) -> Iterator[str]:
     """What is wrong with a head: keys that its format does not have, other types, another step, other content."""
     kinds = _HEADS[head["format"]]
-    yield from (key for key, kind in kinds.items() if type(head.get(key)) is not kind)
+    yield from (f"without {key}" for key, kind in kinds.items() if type(head.get(key)) is not kind)
     if head.keys() - kinds:
-        yield "further keys"
+        yield "with further keys"
     if "checksum" in kinds and head.get("checksum") != _checksum({k: v for k, v in head.items() if k != "checksum"}):
-        yield "the content that was written"
+        yield "with other content than was written"
     if type(head.get("step")) is int and path.stem != _stem(head["step"]):
-        yield "the step of its name"
+        yield "of another step than its name"
     if isinstance(head.get("file"), str) and (Path(head["file"]).name != head["file"] or "\0" in head["file"]):
-        yield "a file beside it"
+        yield "whose file is not beside it"
 
 
 def _checksum(head: Mapping[str, Any]) -> str:
