@@ -94,8 +94,9 @@ class Journal:
 def read(path: Path) -> bytes | None:
     """The content of a metrics file, None if there is none. Raises FileError for anything but a regular file."""
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise FileError("metrics", "a regular file", f"another kind of file or a link: {path}", "move it away")
+        if not stat.S_ISREG(mode := path.lstat().st_mode):
+            got = "a symbolic link" if stat.S_ISLNK(mode) else "another kind of file"
+            raise FileError("metrics", "a regular file", f"{got}: {path}", "move it away")
         return path.read_bytes()
     except FileNotFoundError:
         return None

@@ -123,7 +123,7 @@ def test_a_link_or_a_pipe_in_place_of_the_file_is_refused_and_left_alone(path, a
     target = path.with_name("mine")
     target.write_text("mine")
     path.symlink_to(target)
-    with pytest.raises(FileError, match="needs a regular file"):
+    with pytest.raises(FileError, match="needs a regular file, got a symbolic link"):
         Journal(path, after)
     assert target.read_text() == "mine"
     path.unlink()

@@ -101,9 +101,16 @@ def signalled(number: int, directory: Path, overrides: list[str], at: float, dra
     where = "over before it was ended" if status == 0 else f"ended behind {rows} rows"
     if status == 0 or number == signal.SIGKILL:
         return Ended(where)
-    early = status == -number and not rows  # Python itself was still starting
-    fault = "" if status == 128 + number or early else f"status {status}: {said}"
-    return Ended(where, fault or ("" if early else lost_steps(directory)))
+    # Python's own start and end, outside of the run, leave a signal to the system, which ends the process at once.
+    outside = status == -number and (not rows or is_over(directory, overrides))
+    fault = "" if status == 128 + number or outside else f"status {status}: {said}"
+    return Ended(where, fault or lost_steps(directory))
+
+
+def is_over(directory: Path, overrides: list[str]) -> bool:
+    """Whether the run in a directory has made all its steps."""
+    last = Checkpoints(directory / "checkpoints").last()
+    return last is not None and f"train.steps={last.step}" in overrides
 
 
 def lost_steps(directory: Path) -> str:
