@@ -8,10 +8,9 @@ import json
 import os
 import platform
 import shlex
-import signal
-import threading
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +24,9 @@ from .bench import Result, Started, bench
 from .core.errors import AmpkitError, ConfigError, FileError, NonFiniteError
 from .core.op import ops
 from .core.policy import Policy
-from .journal import Journal, Place, default_directory
+from .journal import Journal, Place, examine, read
+from .rundir import RunDirectory, default_directories
+from .signals import Ended, Signals
 from .train import Row, Run, fit
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells have it
@@ -43,21 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         cure = "lower data.batch_size, or take a smaller model"
         return _say(f"failed: out of memory{f' ({error})' if str(error) else ''}\nhelp: {cure}", FAILED)
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return _say("interrupted", error.status if isinstance(error, Ended) else INTERRUPTED)
     except OSError as error:
         return _say(f"failed: {error}", FAILED)
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
+    console = display.console(sys.stdout)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120  # a file has no width: room for tables
     return console
 
 
 def _say(line: str, status: int) -> int:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"ampkit: {escape(line)}")
+    display.console(sys.stderr, soft_wrap=True).print(f"ampkit: {escape(line)}")
     return status
 
 
@@ -133,34 +134,77 @@ def _recipe(command: argparse.ArgumentParser) -> None:
 def _train(options: argparse.Namespace, console: Console) -> int:
     overrides = [*options.overrides, *([f'train.device="{options.device}"'] if options.device else [])]
     recipe = config.load(options.recipe, overrides)
-    directory = Path(options.run_dir or _new_directory(options, recipe.amp.dtype))
-    run = fit(recipe, directory / "checkpoints", options.resume)
-    if options.resume and run.finished:
-        said = f"{directory}: all {run.done} steps are done; train.steps={2 * run.done} would go on"
-        console.print(escape(said), soft_wrap=True)
-        return DONE
-    metrics, rows = directory / "metrics.jsonl", []
-    try:
-        for row in _rows(run, Journal(directory, run.recipe, _place(run, options)), console):
-            rows.append(row)
-    except NonFiniteError as error:
-        return _say(f"failed: {error}\nmetrics are in {metrics}", FAILED)
-    if run.stopping and not run.finished:
-        where = f"interrupted after step {run.done} of {run.steps}; metrics are in {metrics}"
-        return _say(f"{where}\nhelp: to go on: {_command_to_go_on(options, directory)}", INTERRUPTED)
-    console.print(display.summary(recipe, rows, run.per_step, run.unit, str(directory)))
+    with Signals() as signals, _directory(options, recipe.amp.dtype) as directory:
+        run = fit(recipe, directory.checkpoints, options.resume)
+        if options.resume and run.finished:
+            return _finished(run, directory, console)
+        return _trained(run, directory, signals, options, console)
+
+
+def _directory(options: argparse.Namespace, dtype: str) -> RunDirectory:
+    if options.run_dir:
+        return RunDirectory(options.run_dir, options.resume)
+    if options.resume:
+        raise ConfigError("--resume", "the run directory to go on in", "none", "add --run-dir DIR")
+    return RunDirectory.first_free(default_directories(options.recipe, dtype, datetime.now()))
+
+
+def _finished(run: Run, directory: RunDirectory, console: Console) -> int:
+    _show_damaged(run, console)
+    metrics, (after, mark) = directory.metrics, _reached(run)
+    if after is not None and (fault := examine(read(metrics), after, mark)[1]):
+        console.print(escape(f"{metrics}: {fault}"), soft_wrap=True)
+    said = f"{directory.path}: all {run.done} steps are done; train.steps={2 * run.done} would go on"
+    console.print(escape(said), soft_wrap=True)
     return DONE
 
 
-def _rows(run: Run, journal: Journal, console: Console) -> Iterator[Row]:
-    """The rows of a run, written and shown; Ctrl-C ends it."""
-    for line in run.damaged:
+def _trained(run: Run, directory: RunDirectory, signals: Signals, options: argparse.Namespace, console: Console) -> int:
+    journal, rows = directory.begin(run.recipe, *_reached(run)), list[Row]()
+    _show_start(run, directory, options.resume, console)
+    where, onward = f"metrics are in {directory.metrics}", f"to go on: {_command_to_go_on(options, directory.path)}"
+    try:
+        for row in _rows(run, journal, signals, console):
+            rows.append(row)
+    except NonFiniteError as error:
+        return _say(f"failed: {error}" + (f"\n{where}" if journal.size else ""), FAILED)
+    except FileError as error:  # of a disk that is full, or of a sample that cannot be read
+        return _say(f"failed: {error}" + (f"\nhelp: {onward}" if journal.size else ""), FAILED)
+    if run.stopping and not run.finished:
+        line = f"interrupted after step {run.done} of {run.steps}; {where}"
+        return _say(f"{line}\nhelp: {onward}", signals.status)
+    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path)))
+    return DONE
+
+
+def _reached(run: Run) -> tuple[Place | None, dict[str, Any] | None]:
+    """Where the run goes on, and what its checkpoint recorded of the metrics; nothing for one that starts."""
+    return (None, None) if run.resumed is None else (Place(run.done, run.evaluated), run.resumed.metrics)
+
+
+def _show_damaged(run: Run, console: Console) -> None:
+    for line in run.resumed.damaged if run.resumed else ():
         console.print(f"passed over: {escape(line)}", soft_wrap=True)
-    if run.done:
-        console.print(f"going on after step {run.done} of {run.steps}")
-    run.before_saving = journal.sync
+
+
+def _show_start(run: Run, directory: RunDirectory, resume: bool, console: Console) -> None:
+    """Say what was damaged, and where a run that was to go on begins."""
+    _show_damaged(run, console)
+    for line in directory.notices:
+        console.print(escape(line), soft_wrap=True)
+    if run.resumed is not None:
+        said = f"going on after step {run.done} of {run.steps}, from {run.resumed.path}"
+        console.print(escape(said), soft_wrap=True)
+    elif resume:
+        said = f"{directory.path} holds no checkpoint to resume from: starting at step 1"
+        console.print(escape(said), soft_wrap=True)
+
+
+def _rows(run: Run, journal: Journal, signals: Signals, console: Console) -> Iterator[Row]:
+    """The rows of a run, written and shown; a signal ends it after the step under way, a second one at once."""
+    run.before_saving, signals.stop = journal.sync, run.stop
     meter = display.Meter(console, run.recipe.amp.dtype, run.steps, run.per_step, run.unit)
-    with journal, meter, _interruptible(run):
+    with journal, meter:
         try:
             for row in run:
                 journal.write(row)
@@ -168,35 +212,6 @@ def _rows(run: Run, journal: Journal, console: Console) -> Iterator[Row]:
                 yield row
         except KeyboardInterrupt:
             run.stop()
-
-
-def _place(run: Run, options: argparse.Namespace) -> Place | None:
-    return Place(run.done, run.evaluated) if options.resume else None
-
-
-def _new_directory(options: argparse.Namespace, dtype: str) -> Path:
-    if options.resume:
-        raise ConfigError("--resume", "the run directory to go on in", "none", "add --run-dir DIR")
-    return default_directory(options.recipe, dtype, datetime.now())
-
-
-@contextmanager
-def _interruptible(run: Run) -> Iterator[None]:
-    """The first Ctrl-C ends the run after the step under way, with a checkpoint, a second one at once."""
-
-    def interrupt(*_: object) -> None:
-        if run.stopping:
-            raise KeyboardInterrupt
-        run.stop()
-
-    if threading.current_thread() is not threading.main_thread():  # where signals do not come
-        yield
-        return
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _command_to_go_on(options: argparse.Namespace, directory: Path) -> str:

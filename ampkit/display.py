@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable
-from typing import Any, Self
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import IO, Any, Self, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -16,6 +19,50 @@ from .core.op import Op
 from .core.policy import Cast, Policy
 from .doctor import Finding
 from .train import EvalRow, Row, StepRow
+
+
+class Lasting(io.TextIOBase):
+    """A text stream that outlives its reader: when `stream` cannot be written any more, what comes is dropped.
+
+    A pipe whose reader has left, a terminal that was closed or a full disk thus end the output and nothing else.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.stream, self.lost = stream, False
+
+    def write(self, text: str) -> int:
+        return self._try(lambda: self.stream.write(text)) or len(text)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def _try(self, call: Callable[[], Any]) -> Any:
+        try:
+            return None if self.lost else call()
+        except OSError:
+            self.lost = True
+            with suppress(OSError, ValueError):  # what is still buffered would fail again when Python ends
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self.stream.fileno())
+                os.close(nowhere)
+            return None
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding or "utf-8"
+
+
+def console(stream: TextIO | None, **options: Any) -> Console:
+    """A rich console on a stream; None, a stream that was closed before Python began, shows nothing."""
+    file = io.StringIO() if stream is None else Lasting(stream)
+    return Console(file=cast(IO[str], file), highlight=False, **options)
+
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
 

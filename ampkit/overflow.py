@@ -18,9 +18,10 @@ from . import backends
 from .arena import Run, spans
 from .backends import Array
 from .core import dtypes, observe
-from .core.errors import ScaleCollapseError
+from .core.errors import ArgumentError, ScaleCollapseError
 from .core.primitive import Primitive
 from .core.quiet import quietly
+from .core.states import need_count, need_like
 from .core.tensor import Tensor
 from .flat import chunks, look
 from .slot import Slot
@@ -134,9 +135,15 @@ class Guard:
         return self.updates, self.skips, list(self.history)
 
     def restore(self, state: Any) -> None:
-        """Go on from a state."""
-        self.updates, self.skips, history = state
-        self.history = deque(((int(update), float(scale)) for update, scale in history), maxlen=8)
+        """Go on from a state. Raises ArgumentError, with nothing changed, for anything else."""
+        where = "the guard of a GradScaler"
+        if not isinstance(state, (list, tuple)) or len(state) != 3 or not isinstance(state[2], (list, tuple)):
+            raise ArgumentError(where, "(updates, skips in a row, history)", repr(state)[:60])
+        for entry in state[2]:
+            need_like(where, "(update, scale)", entry, (0, 0.0))
+        updates, skips = (need_count(where, name, n) for name, n in zip(("updates", "skips"), state, strict=False))
+        self.updates, self.skips = updates, skips
+        self.history = deque(((int(update), float(scale)) for update, scale in state[2]), maxlen=8)
 
     def count(
         self,

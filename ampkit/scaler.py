@@ -16,6 +16,7 @@ from .core.dtypes import float64
 from .core.errors import ArgumentError, DTypeError, StateError, switch
 from .core.quiet import quietly
 from .core.scaletag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
+from .core.states import need_keys
 from .core.tensor import Tensor
 from .flat import look
 from .lossscale import LossScale, State
@@ -258,11 +259,13 @@ class GradScaler:
         """Take over a state, ours or PyTorch's; a scale beyond min_scale or max_scale is moved there.
 
         Raises, before anything changes, StateError for an empty dict, ArgumentError for one that lacks keys or is out
-        of range.
+        of range. Disabled, it takes any dict and keeps nothing of it.
         """
-        if self._enabled:
-            self._scale.load_state_dict(state_dict)
-            self._tag = None
+        if not self._enabled:
+            need_keys("GradScaler.load_state_dict", state_dict, ())
+            return
+        self._scale.load_state_dict(state_dict)
+        self._tag = None
 
     def __getstate__(self) -> dict[str, Any]:
         if self._verdicts:

@@ -15,10 +15,11 @@ from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
 from .capture import compile
-from .checkpoint import Checkpoints, restore, state_of
+from .checkpoint import Checkpoint, Checkpoints, restore, state_of
 from .config import Recipe, continued
 from .core import random
-from .core.errors import NonFiniteError
+from .core.errors import ArgumentError, NonFiniteError
+from .core.states import is_number, need_count, need_keys
 from .core.tensor import Tensor
 from .steps import Outcome, evaluate, step
 
@@ -67,7 +68,9 @@ class Run:
     steps: how many updates it will make; done: how many it has made. per_step, unit: what an update sees, samples or
     tokens. model, optimizer, schedule, scaler: its parts. average: of the weights, if train.ema asks for one; then
     evaluations are of average.module.
-    checkpoints: where it leaves them, or None; before_saving is called before each, when all rows have been handed on.
+    checkpoints: where it leaves them, or None; before_saving is called before each, when all rows have been handed on,
+    and returns what the checkpoint is to record of them. resumed: the checkpoint that it goes on from, without its
+    state, or None.
     """
 
     def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
@@ -87,8 +90,8 @@ class Run:
         self.scaler = build.scaler(recipe)
         self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
         self.checkpoints, self.stopping = checkpoints, False
-        self.before_saving: Callable[[], None] = lambda: None
-        self.damaged: tuple[str, ...] = ()  # newer checkpoints that it could not go on from
+        self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self.resumed: Checkpoint | None = None
         self._batches, self._saved = self._feed.batches(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._update = compile(self._advance) if recipe.train.compile else self._advance
@@ -154,8 +157,8 @@ class Run:
         """Leave a checkpoint, where the run has a place for them, unless there is one of just this moment."""
         self._device.settle()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
-            self.before_saving()
-            self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"))
+            rows = self.before_saving()
+            self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"), rows)
             self._saved = (self.done, self.evaluated)
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,13 +171,17 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of a run of the same recipe; with another number of steps, on the schedule of that.
 
-        Raises ArgumentError or StateError for a state that does not fit.
+        Raises ArgumentError, StateError or DTypeError, with nothing changed, for a state that does not fit.
         """
-        restore(state, *self._parts(), same_length=state["steps"] == self.steps)
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self._batches = self._feed.batches(state["batches"])
-        vars(self).update(state["counts"])
+        where = "Run.load_state_dict"
+        need_keys(where, state, ("steps", "batches", "counts"))
+        steps, counts = need_count(where, "steps", state["steps"], 1), _need_counts(where, state["counts"])
+        if state["batches"] != (batches := counts["done"] * self.recipe.train.accumulate):
+            raise ArgumentError(where, f"{batches} batches after {counts['done']} steps", repr(state["batches"]))
+        restore(state, *self._parts(), same_length=steps == self.steps, average=self.average)
+        self._batches = self._feed.batches(batches)
+        self.done, self.evaluated, self.skipped = counts["done"], counts["evaluated"], counts["skipped"]
+        self.seconds = counts["seconds"]
         self._saved = (self.done, self.evaluated)
 
     def _parts(self) -> tuple[Any, ...]:
@@ -223,6 +230,16 @@ class Run:
         return NonFiniteError(f"{where}, {self.recipe.amp.dtype}", "a finite loss", f"{loss}", cure)
 
 
+def _need_counts(where: str, counts: Any) -> dict[str, Any]:
+    need_keys(where, counts, ("done", "evaluated", "skipped", "seconds"), exactly=True)
+    done = need_count(where, "done", counts["done"])
+    for name in ("evaluated", "skipped"):
+        need_count(where, name, counts[name], 0, done)
+    if not is_number(counts["seconds"]) or counts["seconds"] < 0:
+        raise ArgumentError(where, "seconds as a number from 0", repr(counts["seconds"]))
+    return dict(counts)
+
+
 def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = False) -> Run:
     """A run of `recipe`, built and checked; iterate over it to train: `for row in ampkit.train.fit(recipe)`.
 
@@ -244,5 +261,5 @@ def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = Fa
         return Run(recipe, place)
     run = Run(continued(recipe, last.recipe), place)
     run.load_state_dict(last.state)
-    run.damaged = last.damaged
+    run.resumed = last._replace(state=None)
     return run

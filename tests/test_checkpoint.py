@@ -210,7 +210,7 @@ def test_the_newest_k_stay_each_with_its_head(tmp_path):
 
 def test_a_head_says_what_its_file_holds(tmp_path):
     head = json.loads(filled(tmp_path, 7).save(7, {"x": tensor(np.ones((2, 3), np.float16))}, {"a": 1}).read_text())
-    assert (head["format"], head["step"], head["shapes"], head["recipe"]) == (1, 7, [["float16", 2, 3]], {"a": 1})
+    assert (head["format"], head["step"], head["shapes"], head["recipe"]) == (2, 7, [["float16", 2, 3]], {"a": 1})
     assert (tmp_path / head["file"]).stat().st_size == head["bytes"]
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
@@ -230,7 +230,7 @@ def turn_a_bit(path):
 
 
 def from_the_future(path):
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
 
 
 def without_its_sum(path):
@@ -239,6 +239,10 @@ def without_its_sum(path):
 
 def leading_elsewhere(path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"file": "../secret"}))
+
+
+def changed(**keys):
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | keys))
 
 
 @pytest.mark.parametrize(
@@ -250,9 +254,17 @@ def leading_elsewhere(path):
         (".json", cut, "a head that is no JSON"),
         (".json", lambda path: path.write_bytes(b""), "a head that is no JSON"),
         (".json", lambda path: path.write_text("[1]"), "a head of another kind"),
-        (".json", from_the_future, "format 2, where this ampkit knows 1"),
+        (".json", from_the_future, "format 3, where this ampkit knows 1 and 2"),
         (".json", without_its_sum, "a head without sha256"),
-        (".json", leading_elsewhere, "a file beside it"),
+        (".json", leading_elsewhere, "whose file is not beside it"),
+        (".json", changed(file="a\0b"), "whose file is not beside it"),
+        (".json", changed(step=3), "with other content than was written, of another step than its name"),
+        (".json", changed(recipe={"of": "tests"}), "a head with other content than was written"),
+        (".json", changed(metrics={"bytes": 0}), "other content than was written"),
+        (".json", changed(format=1), "with further keys"),
+        (".json", changed(format=None), "a head of another kind"),
+        (".json", lambda path: path.write_text("[" * 100_000), "a head that is no JSON"),
+        (".json", lambda path: path.write_text("1" * 5000), "a head that is no JSON"),
     ],
 )
 def test_a_damaged_one_is_passed_over_and_if_it_was_the_last_that_is_one_error(tmp_path, suffix, harm, says):
@@ -267,6 +279,48 @@ def test_a_damaged_one_is_passed_over_and_if_it_was_the_last_that_is_one_error(t
     with pytest.raises(FileError, match="none of 2 checkpoints can be used; .*step-00000002") as error:
         places.last()
     assert says in str(error.value)
+
+
+def test_any_byte_of_a_head_that_is_changed_is_found_or_means_nothing(tmp_path):
+    places = filled(tmp_path, 1, 2)
+    (path,) = tmp_path.glob("step-00000002.json")
+    good, head = path.read_bytes(), places.last()
+    for at in range(0, len(good), 5):
+        path.write_bytes(good[:at] + bytes([good[at] ^ (1 << at % 8)]) + good[at + 1 :])
+        last = places.last()
+        assert last.step == 1 or (last.recipe, last.damaged) == (head.recipe, ())
+
+
+def test_a_checkpoint_of_the_first_format_can_still_be_read(tmp_path):
+    path = filled(tmp_path, 1).save(2, {"x": tensor([1.0])}, {"of": "test"})
+    head = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("metrics", "checksum")}
+    path.write_text(json.dumps(head | {"format": 1}))
+    last = Checkpoints(tmp_path).last()
+    assert (last.step, last.metrics, last.damaged) == (2, None, ())
+
+
+def test_a_head_records_the_rows_before_it(tmp_path):
+    run = fit(recipe("mlp", "train.steps=1"), tmp_path)
+    run.before_saving = lambda: {"bytes": 3, "sha256": "abc"}
+    list(run)
+    assert Checkpoints(tmp_path).last().metrics == {"bytes": 3, "sha256": "abc"}
+    assert fit(recipe("mlp"), tmp_path, resume=True).resumed.path == tmp_path / "step-00000001.json"
+
+
+def test_a_head_that_cannot_be_written_takes_its_state_with_it_but_not_that_of_another(tmp_path, monkeypatch):
+    places, write = filled(tmp_path, 1), __import__("ampkit.serialize", fromlist=["write"]).write
+
+    def no_room_for_heads(where, path, data):
+        if path.suffix == ".json":
+            raise FileError(where, "room")
+        write(where, path, data)
+
+    monkeypatch.setattr("ampkit.checkpoint.write", no_room_for_heads)
+    for step in (1, 2):
+        with pytest.raises(FileError):
+            places.save(step, {"x": tensor([step, 1.0]), "n": step}, {"of": "test"})
+    assert names(tmp_path) == ["00000001.json", "00000001.safetensors"]
+    assert places.last().step == 1
 
 
 def test_damaged_ones_of_later_steps_drive_out_no_good_one(tmp_path):
@@ -378,6 +432,51 @@ def test_states_that_do_not_fit_are_refused():
     run, other = fit(recipe("mlp")), fit(recipe("cnn"))
     with pytest.raises((StateError, ArgumentError)):
         run.load_state_dict(other.state_dict())
+
+
+def everything(run):
+    held = run.state_dict()
+    return weights(run), {name: repr(held[name]) for name in ("random", "scaler", "schedule", "guard", "counts")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"counts": {}}, "one without done, evaluated, skipped, seconds"),
+        ({"counts": {"stop": 1}}, "one with stop"),
+        ({"counts": {"done": -1}}, "done as an integer from 0"),
+        ({"counts": {"skipped": 9}}, "skipped as an integer from 0 to 2"),
+        ({"counts": {"seconds": "1"}}, "seconds as a number from 0"),
+        ({"counts": []}, "needs the dict of state_dict"),
+        ({"batches": 3}, "needs 2 batches after 2 steps, got 3"),
+        ({"steps": None}, "steps as an integer"),
+        ({"random": []}, "random state"),
+        ({"guard": 1}, "guard"),
+        ({"schedule": {}}, "the whole state"),
+        ({"schedule": {"last_epoch": "x", "_pending": False}}, "load_state_dict"),
+        ({"optimizer": {}}, "param_groups"),
+        ({"average": {}}, "missing"),
+        ({"scaler": {"scale": 1}}, "the whole state"),
+        ({"model": {}}, "missing"),
+    ],
+    ids=str,
+)
+def test_a_state_with_one_wrong_part_changes_no_part(changed, says):
+    wanted = recipe("mlp", "amp.dtype=float16", "train.ema=0.5")
+    first, second = fit(wanted), fit(wanted)
+    list(islice(first, 2))
+    list(islice(second, 1))
+    state, before = first.state_dict(), everything(second)
+    if changed.get("counts"):
+        changed = {"counts": state["counts"] | changed["counts"]}
+    with pytest.raises((ArgumentError, StateError)) as error:
+        second.load_state_dict(state | changed)
+    assert says in str(error.value)
+    assert everything(second) == before
+    with pytest.raises(ArgumentError, match="one without steps, batches, counts"):
+        second.load_state_dict({})
+    second.load_state_dict(state)
+    assert everything(second) == everything(first)
 
 
 def test_a_run_whose_every_step_was_skipped_leaves_no_finished_checkpoint(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -14,10 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from ampkit import Tensor, cli
+from ampkit import Tensor, cli, serialize
 from ampkit.backends.cpu import threads
 from ampkit.checkpoint import Checkpoints
+from ampkit.core.errors import FileError, NonFiniteError
 from ampkit.core.op import ops
+from ampkit.journal import Journal
+from ampkit.rundir import RunDirectory
+from ampkit.signals import Signals
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 MLP = str(RECIPES / "digits_mlp.toml")
@@ -183,13 +188,143 @@ def test_ctrl_c_ends_a_bench_and_the_process_it_started():
         os.killpg(process.pid, 0)
 
 
-def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path):
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path):
     process = started("train.steps=500", "--run-dir", str(tmp_path / "run"))
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(60) == 1
+    assert process.wait(60) == 0
+    assert lines(tmp_path / "run")[-1]["step"] == 500
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has left."""
+
+    def write(self, text):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    flush = write
+
+
+def test_streams_that_cannot_be_written_change_nothing(tmp_path, monkeypatch):
+    for name, stream in (("gone", Gone()), ("closed", None)):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert cli.main(["train", MLP, *SHORT, "--run-dir", str(tmp_path / name)]) == 0
+        assert [row["step"] for row in lines(tmp_path / name)] == [1, 4, 4]
+        assert cli.main(["train", "nowhere.toml"]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkeypatch, number):
+    write = Journal.write
+
+    def signalled(journal, row):
+        write(journal, row)
+        if row.step == 2:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Journal, "write", signalled)
+    before = signal.getsignal(number)
+    status, _, err = ampkit("train", MLP, *SHORT, "train.log_every=1", "train.eval_every=", "--run-dir", "run")
+    assert (status, signal.getsignal(number)) == (128 + number, before)
+    assert err.startswith("ampkit: interrupted after step 2 of 4; metrics are in run/metrics.jsonl\nhelp: to go on: ")
+    assert Checkpoints("run/checkpoints").last().step == 2
+    assert not Path("run/ampkit.lock").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_run_at_once(ampkit, monkeypatch, number):
+    def signalled(journal, row):
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Journal, "write", signalled)
+    status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    assert (status, err.count("\n") <= 2) == (128 + number, True)
+    assert not Path("run").exists()
+
+
+def test_a_signal_before_the_first_step_ends_the_start_and_leaves_nothing(ampkit, monkeypatch):
+    monkeypatch.setattr("ampkit.cli.fit", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    assert (status, err) == (143, "ampkit: interrupted\n")
+    assert not Path("run").exists()
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_run_that_fails_before_its_first_row_can_be_tried_again(ampkit, monkeypatch):
+    def diverged(*_):
+        raise NonFiniteError("step 1", "a finite loss", "nan")
+
+    assert ampkit("train", MLP, *SHORT, "schedule.warmup=9", "--run-dir", "run")[0] == 2
+    with monkeypatch.context() as patched:
+        patched.setattr("ampkit.train.step", diverged)
+        status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    assert (status, err) == (1, "ampkit: failed: step 1: needs a finite loss, got nan\n")
+    assert not Path("run").exists()
+    assert ampkit("train", MLP, *SHORT, "--run-dir", "run")[0] == 0
+
+
+def full_after(rows):
+    """A disk that takes so many rows."""
+    taken, write = [], os.write
+
+    def limited(handle, data):
+        if data.startswith(b'{"step"'):
+            taken.append(data)
+            if len(taken) > rows:
+                raise OSError(28, "No space left on device")
+        return write(handle, data)
+
+    return limited
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_run_goes_on_without_loss(ampkit, monkeypatch, tmp_path):
+    command = ["train", MLP, *SHORT, "train.log_every=1", "train.steps=9", "train.checkpoint_every=2"]
+    ampkit(*command, "--run-dir", "whole")
+    for at in (0, 5):
+        with monkeypatch.context() as patched:
+            patched.setattr("ampkit.journal.os.write", full_after(at))
+            status, _, err = ampkit(*command, "--run-dir", f"run{at}")
+        assert (status, err.count("\n") <= 2) == (1, True)
+        assert "metrics: needs a file that can be written, got" in err
+        assert Path(f"run{at}").exists() == (at > 0)
+        assert ("help: to go on: ampkit train" in err) == (at > 0)
+        assert ampkit(*command, "--resume", "--run-dir", f"run{at}")[0] == 0
+        assert lines(tmp_path / f"run{at}") == lines(tmp_path / "whole")
+        assert equal(ending(tmp_path / f"run{at}"), ending(tmp_path / "whole"))
+
+
+def test_a_disk_that_is_too_full_for_a_checkpoint_leaves_the_one_before(ampkit, monkeypatch, tmp_path):
+    command = ["train", MLP, *SHORT, "train.log_every=1", "train.steps=6", "train.checkpoint_every=2"]
+    write = serialize.write
+
+    def full(where, path, data):
+        if "step-00000004" in str(path):
+            raise FileError(where, "a file that can be written", "No space left on device")
+        write(where, path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ampkit.checkpoint.write", full)
+        status, _, err = ampkit(*command, "--run-dir", "run")
+    assert (status, err.count("\n")) == (1, 2)
+    assert err.startswith("ampkit: failed: checkpoint: needs a file that can be written, got No space left")
+    status, out, _ = ampkit(*command, "--resume", "--run-dir", "run")
+    assert status == 0
+    assert "going on after step 2 of 6, from run/checkpoints/step-00000002.json" in out
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4, 5, 6, 6]
 
 
 # going on
@@ -239,6 +374,7 @@ def test_resume_without_a_checkpoint_begins_and_on_a_finished_run_says_so(ampkit
     status, out, err = ampkit(*resume)
     assert (status, err) == (0, "")
     assert "going on" not in out
+    assert "run holds no checkpoint to resume from: starting at step 1\n" in out
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     status, out, err = ampkit(*resume)
     assert (status, out, err) == (0, "run: all 4 steps are done; train.steps=8 would go on\n", "")
@@ -256,9 +392,33 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(ampkit, 
     before = lines(tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "lo')
-    status, _, err = ampkit("train", MLP, *SHORT, "--resume", "--run-dir", "run")
+    status, out, err = ampkit("train", MLP, *SHORT, "--resume", "--run-dir", "run")
     assert (status, err) == (0, "")
+    assert "the rows of an earlier start are kept in metrics.jsonl.old-1" in out
     assert lines(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("steps", [4, 8])
+def test_one_bad_byte_in_the_metrics_of_a_run_is_said_and_loses_no_other_row(ampkit, tmp_path, steps):
+    ampkit("train", MLP, *SHORT, "train.log_every=1", "--run-dir", "run")
+    path = Path("run/metrics.jsonl")
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'{"step": 2', b'{"step" 2 ', 1))
+    more = [f"train.steps={steps}", "train.log_every=1"]
+    status, out, _ = ampkit("train", MLP, *SHORT, *more, "--resume", "--run-dir", "run")
+    assert status == 0
+    assert "run/metrics.jsonl: damaged: 1 of 5 lines cannot be read; 4 rows are kept" in out
+    if steps > 4:
+        assert [row["step"] for row in lines(tmp_path / "run")] == [1, 3, 4, 4, 5, 6, 7, 8, 8]
+        assert b'{"step" 2' in Path("run/metrics.jsonl.damaged-1").read_bytes()
+
+
+def test_two_runs_in_one_directory_at_once_are_refused(ampkit):
+    with RunDirectory("run"):
+        for more in ([], ["--resume"]):
+            status, out, err = ampkit("train", MLP, *SHORT, *more, "--run-dir", "run")
+            assert (status, out) == (2, "")
+            assert err.startswith("ampkit: run directory: needs 'run' for itself, got process ")
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ ROWS = [
         | {"nn", "models", "data", "utils", "serialize", "testing", "amp", "autograd", "cuda", "linalg", "special"},
     ),
     ("bodies", {"backends.cuda.mapped", "backends.cuda.pooling"}),  # backends/<name>/<stem>.py: see is_body
-    ("services", {"config", "doctor", "capture", "profiler", "checkpoint"}),
-    ("a run", {"metrics", "tasks", "feeds", "build", "steps", "train", "journal", "bench"}),
-    ("doors", {"cli", "display", "__main__", ""}),
+    ("services", {"config", "doctor", "capture", "profiler", "checkpoint", "lock"}),
+    ("a run", {"metrics", "tasks", "feeds", "build", "steps", "train", "journal", "rundir", "bench"}),
+    ("doors", {"cli", "display", "signals", "__main__", ""}),
 ]
 DOORS_ALONE = {"rich", "argparse"}
 FOREIGN = {"torch", "jax", "tensorflow", "scipy", "sklearn"}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..core import random
 from ..core.errors import ArgumentError
+from ..core.states import need_count, need_keys
 from . import checks, streams, workers
 from .collate import default_collate as default_collate
 from .collate import default_convert
@@ -138,22 +139,22 @@ class DataLoader:
 
         Raises ArgumentError if it is no such state, or belongs to another dataset or batch size.
         """
-        missing = [key for key in ("draw", "epoch", "position", "batches") if key not in state]
-        if missing:
-            raise ArgumentError("DataLoader.load_state_dict", f"the keys {missing}", f"only {sorted(state)}")
-        if state["batches"] != self._length():
+        where = "DataLoader.load_state_dict"
+        need_keys(where, state, ("draw", "epoch", "position", "batches"))
+        if type(state["batches"]) not in (int, type(None)) or state["batches"] != self._length():
             got = f"a state of {state['batches']} batches per epoch"
             cure = "use the dataset and the batch_size of the run that saved it"
-            raise ArgumentError("DataLoader.load_state_dict", f"{self._length()} batches per epoch", got, cure)
+            raise ArgumentError(where, f"{self._length()} batches per epoch", got, cure)
         count = state.get("num_workers", self.num_workers)
         if self._streams and count != self.num_workers:
             cure = "their number decides the order of the batches"
-            raise ArgumentError(
-                "DataLoader.load_state_dict", f"a state of {self.num_workers} workers", f"{count}", cure
-            )
+            raise ArgumentError(where, f"a state of {self.num_workers} workers", f"{count}", cure)
+        epoch, position = (need_count(where, key, state[key]) for key in ("epoch", "position"))
         if state["draw"] is not None:
-            self._draw = (int(state["draw"][0]), int(state["draw"][1]))
-        self._seek(int(state["epoch"]), int(state["position"]))
+            draw = random.Stream()
+            draw.restore(state["draw"])
+            self._draw = draw.state()
+        self._seek(epoch, position)
         self._place, self._resuming = state.get("dataset"), True
 
     def _seek(self, epoch: int, position: int) -> None:

@@ -137,8 +137,9 @@ def _become_next(work: Work, numbers: Any) -> None:
 
 
 def _begin(task: bytes, numbers: Any) -> None:
-    # Ctrl-C reaches the whole group of processes: the one that started this ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, and SIGHUP of a closed terminal, reach the whole group of processes: the one that started this ends it.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if blas.settable():
         blas.set_num_threads(1)

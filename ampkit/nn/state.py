@@ -68,6 +68,8 @@ def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -
     where = f"{type(module).__name__}.load_state_dict"
     if not isinstance(given, Mapping):
         raise DTypeError(where, "a dict of tensors by name", f"a {type(given).__name__}")
+    if strange := [name for name in given if not isinstance(name, str)]:
+        raise DTypeError(where, "strings as names", repr(strange[0]))
     own, given = dict(named(module)), _renamed(module, given)
     extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
     present = {id(tensor) for name, tensor in own.items() if name in given}

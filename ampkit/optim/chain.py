@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import ArgumentError
+from ..core.states import need_keys
 from .optimizer import Optimizer
-from .schedule import LRScheduler
+from .schedule import LRScheduler, load_parts
 
 
 class ChainedScheduler(LRScheduler):
@@ -43,11 +44,11 @@ class ChainedScheduler(LRScheduler):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        parts = state_dict.get("_schedulers", [])
-        if len(parts) != len(self._schedulers):
-            needs = f"{len(self._schedulers)} schedulers"
-            raise ArgumentError("ChainedScheduler.load_state_dict", needs, f"{len(parts)}")
-        for scheduler, part in zip(self._schedulers, parts, strict=True):
-            scheduler.load_state_dict(part)
-        super().load_state_dict(state_dict)
+    def _with_parts(self) -> list[LRScheduler]:
+        return [self, *(each for part in self._schedulers for each in part._with_parts())]
+
+    def _load(self, state: dict[str, Any]) -> None:
+        where = "ChainedScheduler.load_state_dict"
+        need_keys(where, state, ("_schedulers",))
+        load_parts(where, self._schedulers, state["_schedulers"])
+        super()._load(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core.errors import ArgumentError, DTypeError, switch
 from .group import Group
@@ -28,6 +28,7 @@ class CyclicLR(LRScheduler):
     """
 
     constants = ("_base", "_peaks", "_up", "_down", "mode", "gamma", "_momenta", "_scale_mode")
+    choices: ClassVar = {"_scale_mode": ("cycle", "iterations")}
 
     def __init__(
         self,
@@ -68,6 +69,11 @@ class CyclicLR(LRScheduler):
     def _prepare(self, number: int, group: Group) -> None:
         group.update(initial_lr=self._base[number])
 
+    def _need_constant(self, where: str, name: str, value: Any) -> None:
+        super()._need_constant(where, name, value)
+        if name == "mode" and self._scale_fn is None and value not in _SCALES:
+            raise ArgumentError(where, f"mode as one of {', '.join(_SCALES)}", repr(value))
+
     def values(self, n: int) -> list[dict[str, Any]]:
         return [self._of_group(i, self._height(n)) for i in range(len(self.base_lrs))]
 
@@ -97,6 +103,7 @@ class SWALR(LRScheduler):
     """
 
     constants = ("swa_lrs", "anneal_epochs", "anneal_strategy", "_starts", "_waits")
+    choices: ClassVar = {"anneal_strategy": ("cos", "linear")}
 
     def __init__(
         self,

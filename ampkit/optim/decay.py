@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ..core.errors import ArgumentError
+from ..core.states import is_number
 from .optimizer import Optimizer
 from .schedule import LRScheduler, whole
 
@@ -19,6 +21,12 @@ class MultiStepLR(LRScheduler):
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1):
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer, last_epoch)
+
+    def _need_constant(self, where: str, name: str, value: Any) -> None:
+        if name != "milestones":
+            super()._need_constant(where, name, value)
+        elif not isinstance(value, (list, tuple)) or not all(map(is_number, value)) or sorted(value) != list(value):
+            raise ArgumentError(where, "milestones as a rising list of numbers", repr(value))
 
     def rates(self, n: int) -> list[float]:
         return [base * self.gamma ** bisect_right(self.milestones, n) for base in self.base_lrs]

@@ -56,12 +56,17 @@ def parameters_of(params: Any, where: str) -> list[Parameter]:
     return list(found.values())
 
 
+def _numbered(group: dict[str, Any]) -> bool:
+    numbers = group.get("params")
+    return isinstance(numbers, (list, tuple)) and all(isinstance(number, (int, str)) for number in numbers)
+
+
 def need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
     """The groups and the state of a state_dict. Raises ArgumentError unless its groups are as large as `ours`."""
     if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
         raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
     groups, state = state_dict["param_groups"], state_dict["state"]
-    listed = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and "params" in g for g in groups)
+    listed = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and _numbered(g) for g in groups)
     if not listed or not isinstance(state, dict) or not all(isinstance(entry, dict) for entry in state.values()):
         raise ArgumentError(
             where, "'param_groups' as dicts with 'params', and 'state' as a dict of dicts", repr(state_dict)[:80]
@@ -69,4 +74,7 @@ def need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[di
     want, got = [len(g["params"]) for g in ours], [len(g["params"]) for g in groups]
     if want != got:
         raise ArgumentError(where, f"groups of {want} parameters", f"{got}")
+    ids = [number for g in groups for number in g["params"]]
+    if len(set(ids)) < len(ids) or not state.keys() <= set(ids):
+        raise ArgumentError(where, "a state of the parameters that its groups name, each once", f"{ids}, {list(state)}")
     return groups, state

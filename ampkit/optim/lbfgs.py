@@ -66,7 +66,8 @@ class LBFGS(Optimizer):
         super().check_options(options)
         for key in ("max_iter", "max_eval", "history_size"):
             need_whole("LBFGS", options, key, 1)
-        if options.get("line_search_fn") not in (None, "strong_wolfe"):
+        search = options.get("line_search_fn")
+        if search is not None and (type(search) is not str or search != "strong_wolfe"):
             raise ArgumentError("LBFGS", "line_search_fn None or 'strong_wolfe'", repr(options["line_search_fn"]))
 
     def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core.errors import ArgumentError, switch
+from ..core.states import need_keys, need_like
 from .chain import ChainedScheduler as ChainedScheduler
 from .cyclic import CyclicLR as CyclicLR
 from .decay import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
@@ -18,7 +19,7 @@ from .decay import PolynomialLR as PolynomialLR
 from .group import Group
 from .optimizer import Optimizer
 from .plateau import ReduceLROnPlateau as ReduceLROnPlateau
-from .schedule import LRScheduler, per_group, refuse_without_momentum, share, whole
+from .schedule import LRScheduler, load_parts, per_group, refuse_without_momentum, share, whole
 
 
 class LambdaLR(LRScheduler):
@@ -118,6 +119,7 @@ class OneCycleLR(LRScheduler):
     """
 
     constants = ("total_steps", "_phases", "_peaks", "_lows", "_ends", "_momenta", "anneal_strategy")
+    choices: ClassVar = {"anneal_strategy": ("cos", "linear")}
 
     def __init__(
         self,
@@ -225,14 +227,18 @@ class SequentialLR(LRScheduler):
             "_schedulers": [s.state_dict() for s in self._schedulers],
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        parts = state_dict.get("_schedulers", [])
-        if len(parts) != len(self._schedulers):
-            raise ArgumentError("SequentialLR.load_state_dict", f"{len(self._schedulers)} schedulers", f"{len(parts)}")
-        for scheduler, part in zip(self._schedulers, parts, strict=True):
-            scheduler.load_state_dict(part)
-        self._milestones = list(state_dict["_milestones"])
-        super().load_state_dict(state_dict)
+    def _with_parts(self) -> list[LRScheduler]:
+        return [self, *(each for part in self._schedulers for each in part._with_parts())]
+
+    def _load(self, state: dict[str, Any]) -> None:
+        where = "SequentialLR.load_state_dict"
+        need_keys(where, state, ("_milestones", "_schedulers"))
+        need_like(where, "_milestones", state["_milestones"], self._milestones)
+        if sorted(state["_milestones"]) != list(state["_milestones"]):
+            raise ArgumentError(where, "rising _milestones", repr(state["_milestones"]))
+        load_parts(where, self._schedulers, state["_schedulers"])
+        self._milestones = list(state["_milestones"])
+        super()._load(state)
 
 
 def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.states import need_keys, need_like
 from .optimizer import Optimizer
 
 
@@ -33,9 +34,7 @@ class ReduceLROnPlateau:
         where = type(self).__name__
         if not isinstance(optimizer, Optimizer):
             raise DTypeError(where, "an Optimizer", type(optimizer).__name__)
-        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
-            got = f"{mode!r} and {threshold_mode!r}"
-            raise ArgumentError(where, "mode 'min' or 'max' and threshold_mode 'rel' or 'abs'", got)
+        _need_words(where, mode, threshold_mode)
         if not 0 <= factor < 1:
             raise ArgumentError(where, "factor in [0, 1)", repr(factor))
         groups = len(optimizer.param_groups)
@@ -97,8 +96,16 @@ class ReduceLROnPlateau:
         return {key: value for key, value in vars(self).items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state. ArgumentError, before anything changes, if some of it is missing."""
-        missing = [key for key in self.state_dict() if key not in state_dict]
-        if missing:
-            raise ArgumentError("ReduceLROnPlateau.load_state_dict", "the state of one", f"no {', '.join(missing)}")
-        self.__dict__.update({key: state_dict[key] for key in self.state_dict()})
+        """Take over a state. ArgumentError, before anything changes, for one that does not fit."""
+        where, own = "ReduceLROnPlateau.load_state_dict", self.state_dict()
+        need_keys(where, state_dict, own)
+        for key, value in own.items():
+            need_like(where, key, state_dict[key], value, finite=key != "best")
+        _need_words(where, state_dict["mode"], state_dict["threshold_mode"])
+        self.__dict__.update({key: state_dict[key] for key in own})
+
+
+def _need_words(where: str, mode: str, threshold_mode: str) -> None:
+    if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
+        got = f"{mode!r} and {threshold_mode!r}"
+        raise ArgumentError(where, "mode 'min' or 'max' and threshold_mode 'rel' or 'abs'", got)

@@ -7,6 +7,7 @@ the host extends by one row per call, an upper bound of n. A step that a GradSca
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..backends import Array
 from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.primitive import Primitive
+from ..core.states import need_count, need_keys, need_like, unchanged_on_error
 from ..flat import look
 from .group import Group
 from .optimizer import Optimizer
@@ -40,6 +42,7 @@ class LRScheduler:
     """
 
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
+    choices: Mapping[str, Iterable[str]] = {}  # the words that one of them may be
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
         where = type(self).__name__
@@ -151,21 +154,48 @@ class LRScheduler:
         return {"base_lrs": list(self.base_lrs), **position, **constants}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over position and constants. ArgumentError, before anything changes, if some is missing."""
-        missing = [name for name in ("base_lrs", "last_epoch", *self.constants) if name not in state_dict]
-        if missing or len(state_dict["base_lrs"]) != len(self.base_lrs):
-            got = (
-                f"no {', '.join(missing)}"
-                if missing
-                else f"{len(state_dict['base_lrs'])} base_lrs for {len(self.base_lrs)} groups"
-            )
-            raise ArgumentError(f"{type(self).__name__}.load_state_dict", "the state of a schedule like this one", got)
-        self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]
+        """Take over position and constants. ArgumentError, before anything changes, for a state that does not fit."""
+        with unchanged_on_error(*self._with_parts()):
+            self._load(state_dict)
+
+    def _with_parts(self) -> list[LRScheduler]:
+        """This schedule and those that it is made of."""
+        return [self]
+
+    def _load(self, state: dict[str, Any]) -> None:
+        where = f"{type(self).__name__}.load_state_dict"
+        need_keys(where, state, ("base_lrs", "last_epoch", *self.constants))
+        need_like(where, "base_lrs", state["base_lrs"], self.base_lrs)
+        need_like(where, "_pending", state.get("_pending", False), like=False)
         for name in self.constants:
-            setattr(self, name, state_dict[name])
-        self._start(int(state_dict["last_epoch"]))
-        if state_dict.get("_pending"):
+            self._need_constant(where, name, state[name])
+        self.base_lrs = [float(rate) for rate in state["base_lrs"]]
+        for name in self.constants:
+            setattr(self, name, state[name])
+        count = need_count(where, "last_epoch", state["last_epoch"], -1, 2**31 - 1)
+        try:
+            self._start(count)
+            finite = bool(np.isfinite(backends.of(self._row).to_numpy(self._row)).all())
+        except ArithmeticError:
+            finite = False
+        if not finite:
+            raise ArgumentError(where, "constants that give finite learning rates", str(state))
+        if state.get("_pending"):
             np.subtract(self._seen, 1, out=self._seen)
+
+    def _need_constant(self, where: str, name: str, value: Any) -> None:
+        need_like(where, name, value, getattr(self, name))
+        if name in self.choices and value not in self.choices[name]:
+            raise ArgumentError(where, f"{name} as one of {', '.join(self.choices[name])}", repr(value))
+
+
+def load_parts(where: str, parts: Sequence[LRScheduler], states: Any) -> None:
+    """Load each schedule that another one is made of. Raises ArgumentError for another number of states."""
+    if not isinstance(states, (list, tuple)) or len(states) != len(parts):
+        got = f"{len(states)}" if isinstance(states, (list, tuple)) else f"a {type(states).__name__}"
+        raise ArgumentError(where, f"the states of {len(parts)} schedulers", got)
+    for part, state in zip(parts, states, strict=True):
+        part._load(state)
 
 
 def whole(where: str, name: str, value: Any) -> int:
