@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import FunctionType as _FunctionType
 
 from . import ops as _ops
+from .core.errors import ArgumentError as _ArgumentError
 from .core.tensor import Tensor as _Tensor
 from .core.words import spelled as _spelled
 from .ops import chain_matmul, matmul, vecdot
@@ -21,6 +22,7 @@ from .ops import linalg_solve_triangular as solve_triangular
 from .ops import linalg_svd as svd
 from .ops import linalg_svdvals as svdvals
 from .ops import linalg_vector_norm as vector_norm
+from .ops.calculus import powers as _powers
 from .ops.given import checked as _checked
 from .ops.solving import SignedLog as _SignedLog
 
@@ -67,8 +69,14 @@ def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
 
 
 def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
-    """`ops.vander` with rising powers: [n] -> [n, N]."""
-    return _ops.vander(x, N, increasing=True)
+    """`ops.vander` with rising powers, of vectors: [..., n] -> [..., n, N], N = n by default.
+
+    Raises ArgumentError for N below 0, and for a 0-d x without N.
+    """
+    width = x.shape[-1] if N is None and x.ndim else N
+    if not isinstance(width, int) or width < 0:
+        raise _ArgumentError("linalg.vander", "N from 0", repr(N))
+    return _powers(x, width)
 
 
 for _name in __all__:

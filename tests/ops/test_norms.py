@@ -102,3 +102,11 @@ def test_in_autocast_distances_and_norms_are_float32_from_the_difference_on(name
     wide = [t.float() if isinstance(t, Tensor) else t for t in more]
     np.testing.assert_allclose(inside.numpy(), getattr(ops, name)(x.float(), *wide).numpy(), rtol=1e-6)
     assert getattr(ops, name)(x, *more).dtype == float16
+
+
+def test_the_largest_of_no_sums_and_of_no_singular_values_is_0():
+    for shape, ord in (((0, 0), 1), ((0, 3), 1), ((3, 0), math.inf), ((2, 0), 2), ((0, 0), "nuc")):
+        x = Tensor(np.ones((2, *shape), np.float32))
+        assert ops.linalg_matrix_norm(x, ord).tolist() == [0.0, 0.0]
+    with pytest.raises(ShapeError, match="at least one singular value"):
+        ops.linalg_matrix_norm(Tensor(np.ones((2, 0), np.float32)), -2)

@@ -36,6 +36,8 @@ def test_windows_slide_and_their_gradient_adds_up():
     assert x.unfold(0, 3, 2).tolist() == [[1, 2, 3], [3, 4, 5]]
     assert grad(x.unfold(0, 3, 1).sum(), x)[0].tolist() == [1, 2, 3, 2, 1]
     assert tensor(GRID).unfold(1, 2, 1).shape == (2, 2, 4, 2)
+    assert tensor(7.0).unfold(0, 1, 1).tolist() == [7]
+    assert tensor(7.0).unfold(0, 0, 1).shape == (0,)
 
 
 def test_pieces_of_nearly_equal_length_or_cut_at_places():

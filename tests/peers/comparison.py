@@ -109,8 +109,8 @@ def _coarser(*dtypes: str) -> str:
 def value_fault(got: np.ndarray, needed: np.ndarray, truth: Callable[[], np.ndarray | None], dtype: str) -> str | None:
     """The element that differs most, in words; None where all agree.
 
-    An element agrees that is within the tolerance of `dtype` of what is needed, or no farther from the truth in
-    float64 than that tolerance or twice what PyTorch's is.
+    An element agrees that is within the tolerance of `dtype` of what is needed or of the truth in float64; or that is
+    no farther from the truth than twice what PyTorch's is, or relatively than PyTorch's worst element (within reason).
     """
     if dtype not in TOLERANCES:
         wrong = got != needed
@@ -120,9 +120,18 @@ def value_fault(got: np.ndarray, needed: np.ndarray, truth: Callable[[], np.ndar
         wrong = ~_close(ours, theirs, TOLERANCES[dtype])
         if wrong.any() and (exact := truth()) is not None and exact.shape == ours.shape:
             exact = exact.astype(np.float64)
-            nearer = np.abs(ours - exact) <= 2 * np.abs(theirs - exact)
-            wrong &= ~(nearer | _close(ours, rounded(exact, dtype), TOLERANCES[dtype]))
+            wrong &= ~(
+                _nearer(ours, theirs, exact, TOLERANCES[dtype]) | _close(ours, rounded(exact, dtype), TOLERANCES[dtype])
+            )
         return _worst(got, needed, np.abs(ours - theirs), wrong) if wrong.any() else None
+
+
+def _nearer(ours: np.ndarray, theirs: np.ndarray, exact: np.ndarray, tolerance: Tolerance) -> np.ndarray:
+    error, their_error = np.abs(ours - exact), np.abs(theirs - exact)
+    relative = their_error / np.maximum(np.abs(exact), tolerance.absolute)
+    known = relative[np.isfinite(relative)]
+    worst = min(known.max(), 100 * tolerance.relative, 0.05) if known.size else 0.0
+    return (error <= 2 * their_error) | (error <= worst * np.abs(exact))
 
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}

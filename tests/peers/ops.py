@@ -250,20 +250,16 @@ def derivatives(library: Library, call: Callable[[], Any], inputs: list[Any], se
     With `second`, of a weighted sum of those gradients.
     """
     inputs = [one for one in inputs if one.requires_grad]
-    first = _weighted(library, _differentiable(library, call()), inputs, 0, second)
-    if not second:
-        return first
-    return _weighted(library, _differentiable(library, first), inputs, 100, False)
+    first = _weighted(library, tensors(call(), library.tensor), inputs, 0, second)
+    return _weighted(library, first, inputs, 100, False) if second else first
 
 
-def _differentiable(library: Library, results: Any) -> list[Any]:
-    return [one for one in tensors(results, library.tensor) if one.requires_grad]
-
-
-def _weighted(library: Library, outputs: list[Any], inputs: list[Any], start: int, again: bool) -> list[Any]:
-    if not outputs:
+def _weighted(library: Library, results: list[Any], inputs: list[Any], start: int, again: bool) -> list[Any]:
+    # A weight belongs to the place of a result, so that it is the same where one library needs no gradient of another.
+    pairs = [(one, library.weights(one, start + i)) for i, one in enumerate(results) if one.requires_grad]
+    if not pairs:
         return [library.zeros(one) for one in inputs]
-    weights = [library.weights(one, start + i) for i, one in enumerate(outputs)]
+    outputs, weights = ([pair[i] for pair in pairs] for i in range(2))
     found = library.grad(outputs, inputs, weights, create_graph=again, allow_unused=True)
     return [library.zeros(one) if gradient is None else gradient for one, gradient in zip(inputs, found, strict=True)]
 
