@@ -168,3 +168,9 @@ def test_normalize_divides_by_the_norm_or_by_eps():
 @pytest.mark.parametrize(("p", "norm"), [(0.0, 2.0), (-1.0, 0.75), (math.inf, 3.0), (-math.inf, 1.0)])
 def test_normalize_takes_every_order_of_a_norm(p, norm):
     assert ops.normalize(tensor([[1.0, -3.0]]), p=p).tolist() == [pytest.approx([1 / norm, -3 / norm])]
+
+
+def test_batch_norm_needs_a_positive_eps():
+    for eps in (0.0, -1.0, math.nan):
+        with pytest.raises(ArgumentError, match="batch_norm: needs a positive eps"):
+            ops.batch_norm(Tensor(np.ones((2, 3))), *_buffers(), training=True, eps=eps)

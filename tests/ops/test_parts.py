@@ -116,3 +116,11 @@ def test_random_numbers_of_three_more_kinds_are_written_in_place():
     for call in (lambda: x.cauchy_(0, 0), lambda: x.log_normal_(0, -1), lambda: x.geometric_(1.0)):
         with pytest.raises(ArgumentError):
             call()
+
+
+def test_padding_by_an_outer_element_may_cut_all_the_others_away():
+    x = tensor([1.0, 2.0, 3.0], requires_grad=True)
+    assert ops.pad(x, (-3, 2), "replicate").tolist() == [3, 3]
+    assert ops.pad(x, (2, -4), "replicate").tolist() == [1]
+    assert ops.pad(x, (-2, 1), "replicate").tolist() == [3, 3]
+    assert grad(ops.pad(x, (-4, 3), "replicate").sum(), x)[0].tolist() == [0, 0, 2]
