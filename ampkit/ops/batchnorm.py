@@ -130,6 +130,8 @@ def _centre(x: Any) -> tuple[Any, Any, Any, Any]:
 
 @batch_norm_.check
 def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
+    if not eps > 0:
+        raise ArgumentError("batch_norm", "a positive eps", f"{eps}")
     if input.ndim < 2:
         raise ShapeError("batch_norm", "input of shape [N, C, ...]", f"{tuple(input.shape)}")
     shape = (input.shape[1],)

@@ -15,12 +15,12 @@ from ..core.policy import Cast
 __all__ = ["bilinear"]
 
 
-@op(cast=Cast.WIDEST, integers="float")
+@op(cast=Cast.WIDEST)
 def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = None):
     """input1 times a matrix times input2, one matrix for each output, plus bias.
 
-    input1 [..., I], input2 [..., J], weight [O, I, J], bias [O] -> [..., O]. Summed in float32 (float64 for float64)
-    with the bias, and rounded once. Raises ShapeError for shapes that do not fit.
+    input1 [..., I], input2 [..., J], weight [O, I, J], bias [O] -> [..., O]. Summed in float32 (float64 for float64,
+    int64 for integers) with the bias, and rounded once. Raises ShapeError for shapes that do not fit.
     """
     outs, height, width = weight.shape
     between = _rows(input1) @ weight.transpose(1, 0, 2).reshape(height, outs * width)

@@ -26,8 +26,8 @@ __all__ = ["cumulative_trapezoid", "gradient", "trapezoid", "trapz", "vander"]
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral of y along `dim` by the trapezoid rule, at places x or at steps of dx (1): [.., n] -> [..].
 
-    x [n], or as y. In float32, rounded once; integers give float32. Raises ShapeError for other places, RangeError
-    for an axis that is not there, ArgumentError for both x and dx.
+    x [n], or broadcast with y. In float32, rounded once; integers give float32. Raises ShapeError for other places,
+    RangeError for an axis that is not there, ArgumentError for both x and dx.
     """
     return _narrowed(sum(_trapezoids("trapezoid", y, x, dx, dim), dim), y)
 
@@ -60,13 +60,23 @@ def _trapezoids(where: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> T
     if x is not None:
         if x.ndim == 1 and x.shape[0] == y.shape[at]:
             steps = reshape(diff(_wide(x)), [-1 if i == at else 1 for i in range(y.ndim)])
-        elif x.shape == y.shape:
-            steps = diff(_wide(x), dim=at)
         else:
-            raise ShapeError(where, f"x of shape ({y.shape[at]},) or {tuple(y.shape)}", f"{tuple(x.shape)}")
+            steps = diff(_wide(_places(where, y, x, at)), dim=at)
     wide, n = _wide(y), max(y.shape[at] - 1, 0)
     pairs = add(narrow(wide, at, min(1, y.shape[at]), n), narrow(wide, at, 0, n))
     return mul(mul(pairs, steps), 0.5)
+
+
+def _places(where: str, y: Tensor, x: Tensor, at: int) -> Tensor:
+    # x with as many axes as y, as long as y along the axis `at`.
+    shape = (1,) * (y.ndim - x.ndim) + tuple(x.shape)
+    fits = len(shape) == y.ndim and all(
+        n == m or (1 in (n, m) and i != at) for i, (n, m) in enumerate(zip(shape, y.shape, strict=True))
+    )
+    if not fits:
+        got = f"{tuple(x.shape)}"
+        raise ShapeError(where, f"x of shape ({y.shape[at]},), or one that broadcasts with {tuple(y.shape)}", got)
+    return reshape(x, shape)
 
 
 def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Tensor, ...]:
@@ -79,7 +89,7 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
     Fornberg 1988, Mathematics of Computation 51, eq. 3.8 for three points.
     """
     dims = axes("gradient", dim, input.ndim)
-    steps = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
+    steps = list(spacing) if isinstance(spacing, (tuple, list)) else [1 if spacing is None else spacing] * len(dims)
     if len(steps) != len(dims):
         raise ArgumentError("gradient", f"{len(dims)} spacings, one per axis", f"{len(steps)}")
     if edge_order not in (1, 2):

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..core.dtypes import bool_
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .axes import axis
+from .compare import logical_and, logical_or
 from .index import broadcast_of
 from .like import ones_like
 from .products import _need_addend, _need_axes, _need_factor, addmm, matmul
@@ -40,12 +42,17 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * all products of two vectors' elements, rounded once; beta=0 leaves input out.
 
-    input broadcastable to [M, N], vec1 [M], vec2 [N] -> [M, N]. Raises ShapeError for shapes that do not fit.
+    input broadcastable to [M, N], vec1 [M], vec2 [N] -> [M, N]. Of bool, "or" and "and" take the places of sum and
+    product. Raises ShapeError for shapes that do not fit.
     """
     _need_axes("addr", "vec1", vec1.array, "[M]")
     _need_axes("addr", "vec2", vec2.array, "[N]")
     _need_addend("addr", input.array, (*vec1.shape, *vec2.shape))
-    return addmm(input, unsqueeze(vec1, 1), unsqueeze(vec2, 0), beta=beta, alpha=alpha)  # type: ignore[no-any-return]
+    column, row = unsqueeze(vec1, 1), unsqueeze(vec2, 0)
+    if {input.dtype, vec1.dtype, vec2.dtype} == {bool_}:  # whose sum is "or", and whose product "and"
+        both = logical_and(logical_and(column, row), Tensor(np.full_like(row.array, bool(alpha))))
+        return logical_or(logical_and(input, Tensor(np.full_like(row.array, bool(beta)))), both)  # type: ignore[no-any-return]
+    return addmm(input, column, row, beta=beta, alpha=alpha)  # type: ignore[no-any-return]
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -53,10 +53,12 @@ def cross_entropy(
     is NaN. label_smoothing mixes the target with the uniform distribution (Szegedy et al. 2015, arXiv:1512.00567,
     sec. 7). Computed in float32 (float64 for float64 input).
     Raises ShapeError for shapes that do not fit and for a mean over nothing, RangeError for a label out of range, named
-    with its position, DTypeError for labels that are no integers, ArgumentError for another reduction or a
-    label_smoothing outside [0, 1].
+    with its position, DTypeError for labels that are no integers, ArgumentError for another reduction, a
+    label_smoothing outside [0, 1], and an ignore_index from 0 beside probabilities.
     """
     if isinstance(target, Tensor) and is_float(target.array.dtype):
+        if ignore_index >= 0:
+            raise ArgumentError("cross_entropy", "ignore_index with labels", f"{ignore_index} with probabilities")
         return cross_entropy_probabilities(input, target, weight, reduction, label_smoothing)  # type: ignore[no-any-return]
     return cross_entropy_(input, target, weight, ignore_index, reduction, label_smoothing)  # type: ignore[no-any-return]
 

@@ -131,10 +131,12 @@ def roll_backward(dy, saved, needs, shifts, dims):
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """input shifted along `dims`, what leaves at one end entering at the other; without dims, the flattened input."""
-    if dims is None:
-        return roll_(input, shifts, None)  # type: ignore[no-any-return]
-    over = axes("roll", dims, input.ndim)
     by = tuple(shifts) if isinstance(shifts, (tuple, list)) else (shifts,)
+    if dims is None:
+        if len(by) != 1:
+            raise ArgumentError("roll", "one shift, or a dim for each", f"{len(by)} shifts without dims")
+        return roll_(input, by[0], None)  # type: ignore[no-any-return]
+    over = axes("roll", dims, input.ndim)
     if len(by) != len(over):
         raise ArgumentError("roll", "as many shifts as dims", f"{len(by)} and {len(over)}")
     return roll_(input, by, over)  # type: ignore[no-any-return]
@@ -192,6 +194,14 @@ def pad_backward(dy, saved, needs, widths, value):
     return dy[tuple([slice(before, n - after) for (before, after), n in zip(widths, dy.shape, strict=True)])]
 
 
+def _beside_one(pair: tuple[int, int], n: int) -> tuple[int, int]:
+    # Widths that cut all n elements away and repeat the last of them, as widths that leave that one.
+    rest = n + sum(pair) - 1
+    if not n or rest < 0 or max(pair) <= 0 or n + min(pair) > 0:
+        return pair
+    return (1 - n, rest) if pair[0] < 0 else (rest, 1 - n)
+
+
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
     """input with more elements around it; pad: (before, after) of the last axis, then the one before it.
 
@@ -206,6 +216,8 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]
+    if mode == "replicate":
+        pairs = [_beside_one(pair, n) for pair, n in zip(pairs, input.shape, strict=True)]
     for (before, after), n in zip(pairs, input.shape, strict=True):
         if n + min(before, 0) + min(after, 0) < 0:
             raise ShapeError("pad", f"to cut at most {n} elements of an axis of {n}", f"{(before, after)}")

@@ -42,8 +42,11 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: Word = False) -> Tensor:
-    """`alpha_dropout` of whole channels: input [N, C, ...] -> the same. Raises ShapeError for fewer than two axes."""
-    if input.ndim < 2:
+    """`alpha_dropout` of whole channels: input [N, C, ...] -> the same.
+
+    Raises ShapeError for fewer than two axes where something is dropped.
+    """
+    if training and p and input.ndim < 2:
         raise ShapeError("feature_alpha_dropout", "input [N, C, ...]", f"shape {tuple(input.shape)}")
     return _dropped("feature_alpha_dropout", input, p, training, (*input.shape[:2], *(1,) * (input.ndim - 2)))
 

@@ -16,6 +16,7 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from .axes import axis, sizes
 from .batchnorm import batch_norm, batch_norm_relu, check_scales
+from .norms import size_of, slope_of
 from .sums import channels, dot_along, dot_channels, dot_last, sum_channels
 
 __all__ = ["batch_norm", "batch_norm_relu", "group_norm", "layer_norm", "normalize", "rms_norm"]
@@ -195,10 +196,9 @@ def _groups(array: Any, groups: int) -> Any:
 
 @op(cast=Cast.FP32, integers="float")
 def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
-    """Divide by the p-norm along `dim`, or by `eps` where the norm is smaller.
+    """Divide by the p-norm along `dim` (see `norm`), or by `eps` where the norm is smaller.
 
-    input [...] -> [...]. Computed in float32 (float64 for float64 input). Raises RangeError for a `dim` out of range,
-    ArgumentError for a p that is no positive, finite number.
+    input [...] -> [...]. Computed in float32 (float64 for float64 input). Raises RangeError for a `dim` out of range.
     """
     norm = _norm(input, p, dim)
     return input / np.maximum(norm, eps), Saved(input=input, norm=norm)
@@ -207,14 +207,16 @@ def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
 def _norm(input: Any, p: float, dim: int) -> Any:
     if p == 2:
         return np.sqrt(dot_along(input, input, dim))
-    return blocked_sum(abs(input) ** p, dim, True) ** (1 / p)
+    return size_of(input, p, dim, True)
 
 
 @normalize.check
 def normalize_check(input, p, dim, eps):
     axis("normalize", dim, input.ndim)
-    if not 0 < p < math.inf:
-        raise ArgumentError("normalize", "a positive, finite p", f"{p}")
+    if math.isnan(p):
+        raise ArgumentError("normalize", "p as a number", f"{p}")
+    if (p < 0 or math.isinf(p)) and not input.shape[dim]:
+        raise ShapeError("normalize", f"at least one element along dim {dim} for this p", f"shape {tuple(input.shape)}")
 
 
 @normalize.backward
@@ -222,5 +224,5 @@ def normalize_backward(dy, saved, needs, p, dim, eps):
     x, norm = saved.input, saved.norm
     floor = np.maximum(norm, eps)
     along = dot_along(dy, x, dim) / (floor * floor)
-    pull = x / floor if p == 2 else np.sign(x) * (abs(x) / floor) ** (p - 1)
+    pull = x / floor if p == 2 else slope_of(x, norm, p, dim)
     return dy / floor - np.where(norm < eps, 0, along) * pull

@@ -16,7 +16,7 @@ from ..core.tensor import Tensor
 from ..core.words import Word
 from .axes import axes, axis_of
 from .masks import sign as sign_of
-from .reduce import amax, amin, over, spread
+from .reduce import amax, amin, over, spread, sum
 from .shape import movedim, reshape
 
 __all__ = ["linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "renorm"]
@@ -110,8 +110,9 @@ def linalg_matrix_norm(
     """The norm of the matrices in the axes `dim`: [.., M, N] -> [..].
 
     ord: "fro" the root of the sum of squares; 1, -1 the largest and smallest sum of a column's sizes, inf, -inf of a
-    row's; "nuc" the sum of the singular values, 2, -2 the largest and the smallest. In float32.
-    Raises ArgumentError for another ord, ShapeError unless dim names two axes.
+    row's; "nuc" the sum of the singular values, 2, -2 the largest and the smallest. The largest of
+    none is 0. In float32.
+    Raises ArgumentError for another ord, ShapeError unless dim names two axes, and for the smallest of none.
     """
     pair = axes("linalg_matrix_norm", dim, A.ndim) if isinstance(dim, (tuple, list)) else ()
     if len(pair) != 2:
@@ -121,7 +122,8 @@ def linalg_matrix_norm(
     if ord in _BY_SIGHT:
         at, extreme = _BY_SIGHT[ord]
         sums = norm_(A, 1, pair[at], True, dtype=dtype)
-        found = extreme(sums, pair[1 - at], True)
+        none = extreme is amax and not sums.shape[pair[1 - at]]
+        found = (sum if none else extreme)(sums, pair[1 - at], True)
     elif ord in _BY_SINGULAR_VALUES:
         found = singular_norm(movedim(A, pair, (-2, -1)), ord, dtype=dtype)
     else:

@@ -34,7 +34,7 @@ greater, greater_equal, less, less_equal, not_equal = compare.gt, compare.ge, co
 concatenate, ger = join.cat, products.outer
 
 
-@op(cast=Cast.WIDEST, integers="float")
+@op(cast=Cast.WIDEST, integers="float", numpy=np.logaddexp)
 def logaddexp(input: Array, other: Array):
     """log(exp(input) + exp(other)), broadcast: the larger one, and log1p of what the other one adds."""
     added = np.log1p(np.exp(-np.abs(_lead(input, other))))

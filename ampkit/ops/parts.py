@@ -124,8 +124,11 @@ def _even_split(where: str, input: Tensor, sections: Any, dim: int, least: int =
 def unfold_along(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` along an axis, one every `step`: [.., n, ..] -> [.., windows, .., size]. A copy.
 
-    Raises ShapeError for windows longer than the axis, ArgumentError for a step below 1.
+    A number is an axis of one element: [] -> [size]. Raises ShapeError for windows longer than the axis, ArgumentError
+    for a step below 1.
     """
+    if not input.ndim:
+        return reshape(unfold_along(reshape(input, 1), dimension, size, step), -1)[:size]
     at = axis_of("unfold", input, dimension)
     if step < 1 or size < 0:
         raise ArgumentError("unfold", "a size from 0 and a step from 1", f"size={size}, step={step}")

@@ -177,6 +177,8 @@ def scatter_reduce_backward(dy, saved, needs, dim, reduce, include_self):
 def _slopes(reduce: str, x: Any, part: Any, at: tuple[Any, ...], out: Any, include_self: bool) -> tuple[Any, Any]:
     """How the result moves with what was there [like x], and with what came [like part]."""
     own, one = int(include_self), np.ones_like(plain(part))
+    if reduce == "prod" and plain(part) is not part:
+        return _others_on_the_tape(x, part, at, include_self)
     if reduce == "prod":
         return _others(x, part, at, out, include_self)
     if reduce in ("amax", "amin"):
@@ -197,3 +199,32 @@ def _others(x: Any, part: Any, at: tuple[Any, ...], out: Any, include_self: bool
     rest = np.where(zeros == 1, rest * np.where(zero, 1, plain(x)) if include_self else rest, 0)
     mine = np.where(zero, rest, out / np.where(zero, 1, x))
     return mine, np.where(here, rest[at], apply(pick_item, out, at) / np.where(here, 1, part))
+
+
+def _others_on_the_tape(x: Any, part: Any, at: tuple[Any, ...], include_self: bool) -> tuple[Any, Any]:
+    # The products of those before and after: without a division, so that the slope at a zero has a slope too.
+    cells = np.arange(x.size, like=plain(x))
+    keys = cells.reshape(x.shape)[at].reshape(-1)
+    if include_self:
+        keys, values = np.concatenate([cells, keys]), np.concatenate([x.reshape(-1), part.reshape(-1)])
+    else:
+        values = part.reshape(-1)
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], values[order]
+    both = _products_before(values, keys) * np.flip(_products_before(np.flip(values, 0), np.flip(keys, 0)), 0)
+    found, own = both[np.argsort(order)], x.size if include_self else 0
+    mine = found[:own].reshape(x.shape) if include_self else np.zeros_like(plain(x))
+    return mine, found[own:].reshape(part.shape)
+
+
+def _products_before(values: Any, keys: Any) -> Any:
+    # The product of the values before each one under the same key; keys are sorted. In log n steps.
+    if not keys.size:
+        return values
+    ones = np.ones_like(plain(values))
+    found, step = np.concatenate([ones[:1], np.where(keys[1:] == keys[:-1], values[:-1], ones[1:])], 0), 1
+    while step < keys.size:
+        same = keys[step:] == keys[:-step]
+        joined = np.where(same, found[step:] * found[:-step], found[step:])
+        found, step = np.concatenate([found[:step], joined], 0), 2 * step
+    return found

@@ -114,7 +114,7 @@ def cumprod_backward(dy, saved, needs, dim, dtype):
 def logcumsumexp(input: Array, dim):
     """The logarithm of the running sum of exp(input) along `dim`, without overflow."""
     if not input.ndim:
-        return input.copy(), Saved(input=input, out=input)
+        return input.copy(), Saved(input=input, sums=input)
     out, at, n, step = input, dim % input.ndim, input.shape[dim], 1
     while step < n:  # each element takes in the sum that ends `step` before it
         late, early, head = (
@@ -122,14 +122,14 @@ def logcumsumexp(input: Array, dim):
         )
         out = np.concatenate([out[head], np.logaddexp(out[late], out[early])], at)
         step *= 2
-    return out.copy() if out is input else out, Saved(input=input, out=out)
+    return out.copy() if out is input else out, Saved(input=input, sums=out)  # unrounded: an exponent is made of them
 
 
 @logcumsumexp.backward
 def logcumsumexp_backward(dy, saved, needs, dim):
     if not dy.ndim or not dy.size:
         return dy
-    x, out, dy = (np.moveaxis(a, dim, 0) for a in (saved.input, saved.out, dy))
+    x, out, dy = (np.moveaxis(a, dim, 0) for a in (saved.input, saved.sums, dy))
     tail = [dy[-1]]  # tail_i = dy_i + tail_{i+1} exp(out_i - out_{i+1}), whose exponent is never above 0
     for i in range(len(x) - 2, -1, -1):
         tail.append(dy[i] + tail[-1] * _share(out[i], out[i + 1]))

@@ -1,3 +1,5 @@
+import math
+
 from ampkit.testing import Case, normal, uniform
 
 CASES = [
@@ -34,5 +36,8 @@ CASES = [
     Case("normalize", normal(3, 5), eps=10.0),
     Case("normalize", uniform(0.5, 2, 3, 5), p=3.0),
     Case("normalize", uniform(0.5, 2, 3, 5), p=1.0, dim=-2),
+    Case("normalize", uniform(0.5, 2, 3, 5), p=-1.0),
+    Case("normalize", normal(3, 5), p=0.0),
+    Case("normalize", normal(3, 5), p=math.inf, smooth=False),
     Case("normalize", normal(0, 5)),
 ]

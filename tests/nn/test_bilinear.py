@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, tensor
-from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.core.dtypes import bfloat16, float16, float32, int64
 from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.testing import assert_close
@@ -69,3 +69,8 @@ def test_a_parameter_dict_says_what_it_does_not_hold():
         held["b"] = 1.0
     with pytest.raises(ArgumentError, match=r"needs a name without a dot, got 'b\.c'"):
         held["b.c"] = ampkit.ones(2)
+
+
+def test_whole_numbers_give_whole_numbers():
+    out = ops.bilinear(tensor([1, 2]), tensor([3, 4]), tensor([[[1, 0], [0, 1]]]), tensor([5]))
+    assert (out.dtype, out.tolist()) == (int64, [16])

@@ -32,6 +32,10 @@ def test_the_addend_is_rounded_with_the_product_and_left_out_at_beta_0():
     nothing = ops.full((2,), math.nan)
     assert ops.addmv(nothing, ones(2, 3), ones(3), beta=0).tolist() == [3, 3]
     assert ops.addr(nothing, ones(2), ones(2), beta=0, alpha=2).tolist() == [[2, 2], [2, 2]]
+    yes, no = tensor([True, False]), tensor([[False, True]])
+    assert ops.addr(no, yes, yes, beta=3).tolist() == [[True, True], [False, True]]
+    assert ops.addr(no, yes, yes, alpha=0).tolist() == [[False, True], [False, True]]
+    assert ops.addr(no, yes, yes, beta=0).tolist() == [[True, False], [False, False]]
     sums = ops.addbmm(ones(2), ones(4096, 2, 1, dtype=float16).float(), ones(4096, 1, 2), beta=4)
     assert sums.tolist() == [[4100, 4100], [4100, 4100]]
 

@@ -200,3 +200,8 @@ def test_a_batch_of_ignored_labels_alone_has_a_gradient_of_zero(loss):
     out.backward()
     assert np.isnan(out.item())  # the mean of nothing, as in PyTorch
     assert x.grad.tolist() == [[0.0] * 3] * 2
+
+
+def test_probabilities_have_no_index_to_ignore():
+    with pytest.raises(ArgumentError, match="cross_entropy: needs ignore_index with labels, got 1 with probabilities"):
+        ops.cross_entropy(tensor([[1.0, 2.0]]), tensor([[0.5, 0.5]]), ignore_index=1)

@@ -87,7 +87,11 @@ def test_a_hard_sample_has_the_gradient_of_the_soft_one():
 
 BAD = [
     (ArgumentError, "alpha_dropout: needs a probability p from 0 to 1, got 1.5", lambda x: ops.alpha_dropout(x, 1.5)),
-    (ShapeError, r"feature_alpha_dropout: needs input \[N, C", lambda x: ops.feature_alpha_dropout(x[0])),
+    (
+        ShapeError,
+        r"feature_alpha_dropout: needs input \[N, C",
+        lambda x: ops.feature_alpha_dropout(x[0], training=True),
+    ),
     (ArgumentError, "rrelu: needs lower <= upper, got 2 and 1", lambda x: ops.rrelu(x, 2, 1)),
     (ArgumentError, "RReLU: needs lower <= upper", lambda x: nn.RReLU(2, 1)),
     (ArgumentError, "gumbel_softmax: needs a positive tau, got 0", lambda x: ops.gumbel_softmax(x, 0)),

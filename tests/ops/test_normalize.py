@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -157,5 +159,18 @@ def test_normalize_divides_by_the_norm_or_by_eps():
     with pytest.raises(RangeError, match="dim from -1 to 0, got 1"):
         ops.normalize(tensor([1.0]))
     assert ops.normalize(Tensor(np.ones((2, 0)))).shape == (2, 0)
-    with pytest.raises(ArgumentError, match="a positive, finite p, got 0"):
-        ops.normalize(tensor([[1.0]]), p=0)
+    with pytest.raises(ArgumentError, match="p as a number, got nan"):
+        ops.normalize(tensor([[1.0]]), p=math.nan)
+    with pytest.raises(ShapeError, match="at least one element along dim 1 for this p"):
+        ops.normalize(Tensor(np.ones((2, 0))), p=math.inf)
+
+
+@pytest.mark.parametrize(("p", "norm"), [(0.0, 2.0), (-1.0, 0.75), (math.inf, 3.0), (-math.inf, 1.0)])
+def test_normalize_takes_every_order_of_a_norm(p, norm):
+    assert ops.normalize(tensor([[1.0, -3.0]]), p=p).tolist() == [pytest.approx([1 / norm, -3 / norm])]
+
+
+def test_batch_norm_needs_a_positive_eps():
+    for eps in (0.0, -1.0, math.nan):
+        with pytest.raises(ArgumentError, match="batch_norm: needs a positive eps"):
+            ops.batch_norm(Tensor(np.ones((2, 3))), *_buffers(), training=True, eps=eps)

@@ -108,3 +108,11 @@ def test_the_count_of_differences_with_nan_is_nan_and_of_equal_infinities_too():
     x = tensor([[1.0, math.nan], [2.0, 3.0], [math.inf, 3.0], [math.inf, 3.0]])
     assert ops.pdist(x, 0).tolist() == pytest.approx([math.nan] * 3 + [1, 1, math.nan], nan_ok=True)
     assert ops.cdist(x, x, 0)[1].tolist() == pytest.approx([math.nan, 0, 1, 1], nan_ok=True)
+
+
+def test_the_largest_of_no_sums_and_of_no_singular_values_is_0():
+    for shape, ord in (((0, 0), 1), ((0, 3), 1), ((3, 0), math.inf), ((2, 0), 2), ((0, 0), "nuc")):
+        x = Tensor(np.ones((2, *shape), np.float32))
+        assert ops.linalg_matrix_norm(x, ord).tolist() == [0.0, 0.0]
+    with pytest.raises(ShapeError, match="at least one singular value"):
+        ops.linalg_matrix_norm(Tensor(np.ones((2, 0), np.float32)), -2)

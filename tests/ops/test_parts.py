@@ -36,6 +36,8 @@ def test_windows_slide_and_their_gradient_adds_up():
     assert x.unfold(0, 3, 2).tolist() == [[1, 2, 3], [3, 4, 5]]
     assert grad(x.unfold(0, 3, 1).sum(), x)[0].tolist() == [1, 2, 3, 2, 1]
     assert tensor(GRID).unfold(1, 2, 1).shape == (2, 2, 4, 2)
+    assert tensor(7.0).unfold(0, 1, 1).tolist() == [7]
+    assert tensor(7.0).unfold(0, 0, 1).shape == (0,)
 
 
 def test_pieces_of_nearly_equal_length_or_cut_at_places():
@@ -120,3 +122,11 @@ def test_no_differences_are_the_input_alone():
     x = tensor([1.0, 2.0, 4.0])
     assert ops.diff(x, 0, prepend=tensor([9.0]), append=tensor([9.0])).tolist() == [1, 2, 4]
     assert ops.diff(x, prepend=tensor([0.0])).tolist() == [1, 1, 2]
+
+
+def test_padding_by_an_outer_element_may_cut_all_the_others_away():
+    x = tensor([1.0, 2.0, 3.0], requires_grad=True)
+    assert ops.pad(x, (-3, 2), "replicate").tolist() == [3, 3]
+    assert ops.pad(x, (2, -4), "replicate").tolist() == [1]
+    assert ops.pad(x, (-2, 1), "replicate").tolist() == [3, 3]
+    assert grad(ops.pad(x, (-4, 3), "replicate").sum(), x)[0].tolist() == [0, 0, 2]

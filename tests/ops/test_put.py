@@ -9,6 +9,7 @@ from ampkit import autocast, ops, tensor, zeros
 from ampkit.core.dtypes import float16, float32
 from ampkit.core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.tape import grad
+from ampkit.testing import gradgradcheck
 
 
 def test_values_are_put_or_added_as_often_as_a_place_is_named():
@@ -65,6 +66,14 @@ def test_products_with_zeros_have_the_slope_of_the_others_and_equal_extremes_sha
         pytest.approx([1 / 3, 1, 1]),
         pytest.approx([1 / 3, 1 / 3, 0]),
     ]
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+def test_the_second_derivative_of_products_holds_at_zeros(include_self):
+    x = tensor(np.array([0.0, 3.0, 4.0]), requires_grad=True)
+    src = tensor(np.array([0.0, 5.0, 0.0, 0.0, 2.0]), requires_grad=True)
+    index = tensor([0, 0, 1, 1, 2])
+    assert gradgradcheck(lambda x, s: ops.scatter_reduce(x, 0, index, s, "prod", include_self=include_self), (x, src))
 
 
 def test_a_tensor_without_axes_is_one_place():

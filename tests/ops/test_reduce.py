@@ -145,3 +145,9 @@ def test_running_sums_of_exponentials_do_not_overflow_and_take_nothing_from_minu
     out = ops.logcumsumexp(x, 0)
     assert out.tolist() == [-math.inf, 1000, pytest.approx(1000 + math.log(2)), pytest.approx(1000 + math.log(2))]
     assert grad(out[1:].sum(), x)[0].tolist() == pytest.approx([0, 2, 1, 0], rel=1e-4)
+
+
+def test_the_gradient_of_running_sums_of_exponentials_is_that_of_unrounded_sums():
+    x = tensor(np.array([100.0, 100.0, 100.0, 100.0]), dtype=bfloat16, requires_grad=True)
+    (slopes,) = grad(ops.logcumsumexp(x, 0), x, tensor([0.0, 0.0, 0.0, 1.0], dtype=bfloat16))
+    assert slopes.tolist() == pytest.approx([0.25] * 4, rel=4e-3)

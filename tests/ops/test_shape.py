@@ -127,6 +127,7 @@ WRONG = {
     "pad cuts too much": (lambda x: ops.pad(x, (-2, -2)), ShapeError, "to cut at most 3"),
     "repeat": (lambda x: x.repeat(2), ShapeError, "at least 2 sizes"),
     "roll": (lambda x: x.roll((1, 2), 0), ArgumentError, "as many shifts as dims"),
+    "roll by several": (lambda x: x.roll(()), ArgumentError, "one shift, or a dim for each, got 0 shifts"),
     "t": (lambda x: x[None].t(), ShapeError, "at most 2 axes"),
 }
 

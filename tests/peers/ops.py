@@ -1,0 +1,299 @@
+"""One op on every sample of its OpInfo: values, gradients, second derivatives, and inputs that are errors."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from functools import cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import ampkit
+from ampkit.core.errors import AmpkitError
+
+from . import names
+from .comparison import Difference, Leaf, Tally, faults
+from .translate import OutOfScope, copied, described, in_float64, leaves, tensors, to_ampkit
+
+KINDS = ("values", "grad", "gradgrad", "errors")
+DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "bool")
+
+
+class Settings(NamedTuple):
+    """What to compare: kinds, names of dtypes, at most so many samples of one op, dtype and variant, and the seed."""
+
+    kinds: tuple[str, ...] = KINDS
+    dtypes: tuple[str, ...] = DTYPES
+    samples: int | None = None
+    seed: int = 0
+    extended: bool = False
+
+
+class Place(NamedTuple):
+    """Where a comparison stands: what a Difference begins with."""
+
+    name: str
+    variant: str
+    dtype: str
+    sample: int
+    kind: str
+
+
+def seeded(seed: int) -> None:
+    """Start all random numbers that samples are drawn from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def compare(info: Any, settings: Settings) -> dict[str, Tally]:
+    """A tally per kind for one OpInfo."""
+    tallies = {kind: Tally() for kind in settings.kinds}
+    for kind, tally in tallies.items():
+        if kind == "errors":
+            _errors(info, settings, tally)
+            continue
+        for dtype in _dtypes(info, kind, settings):
+            _samples(info, kind, dtype, settings, tally)
+    for tally in tallies.values():
+        if tally.agree or tally.differences:
+            tally.names.add(info.name)
+    return tallies
+
+
+def _dtypes(info: Any, kind: str, settings: Settings) -> list[str]:
+    if kind == "values":
+        able = info.supported_dtypes("cpu")
+    elif info.name in names.RANDOM or not info.supports_autograd:
+        able = set()
+    else:
+        able = info.supported_backward_dtypes("cpu") if kind == "grad" or info.supports_gradgrad else set()
+    wanted = [dtype for dtype in settings.dtypes if getattr(torch, dtype) in able]
+    return wanted if kind != "gradgrad" else [dtype for dtype in wanted if dtype == "float64"]
+
+
+def _samples(info: Any, kind: str, dtype: str, settings: Settings, tally: Tally) -> None:
+    ways = names.variants(info)[: None if kind == "values" else 1]
+    run = _values if kind == "values" else _gradients
+    for number, sample in enumerate(_drawn(info, kind, dtype, settings, tally)):
+        for variant in ways:
+            place = Place(info.name, _title(info, variant), dtype, number, kind)
+            one(place, sample, tally, lambda v=variant, s=sample: run(info, v, s, kind))
+
+
+def _title(info: Any, variant: names.Variant) -> str:
+    title = "" if variant.title == "function" else variant.title
+    return " ".join(part for part in (info.variant_test_name, title) if part)
+
+
+def _drawn(info: Any, kind: str, dtype: str, settings: Settings, tally: Tally) -> list[Any]:
+    seeded(settings.seed)
+    draw = info.reference_inputs if settings.extended and kind == "values" else info.sample_inputs
+    try:
+        return list(islice(draw("cpu", getattr(torch, dtype), requires_grad=kind != "values"), settings.samples))
+    except Exception as error:
+        tally.out_of_scope[f"PyTorch cannot draw its samples: {type(error).__name__}"] += 1
+        return []
+
+
+def one(place: Place, sample: Any, tally: Tally, run: Callable[[], list[tuple[str, str]]]) -> None:
+    """Run one comparison and enter it in the tally."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = run()
+    except OutOfScope as rule:
+        tally.out_of_scope[str(rule)] += 1
+        return
+    except Exception as error:  # of the comparison itself: shown as a difference, so that a run goes on
+        found = [("not compared", f"{type(error).__name__}: {_first_line(error)}")]
+    if not found:
+        tally.agree += 1
+    call = described((sample.input, *sample.args)) + (f" {described(sample.kwargs)}" if sample.kwargs else "")
+    tally.differences += [Difference(*place, fault, detail, call) for fault, detail in found]
+
+
+def asked(call: Callable[[], Any]) -> Any:
+    """What ampkit answers. Raises Refused with (fault, detail) for an error."""
+    try:
+        return call()
+    except AmpkitError as error:
+        raise Refused("refused", _first_line(error)) from None
+    except Exception as error:
+        raise Refused("raw error", f"{type(error).__name__}: {_first_line(error)}") from None
+
+
+class Refused(Exception):  # noqa: N818
+    """An error of ampkit's where an answer is needed: its fault and the detail."""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:160]
+
+
+def of_pytorch(call: Callable[[], Any]) -> Any:
+    """What PyTorch answers. Raises OutOfScope where it raises."""
+    try:
+        return call()
+    except Exception as error:
+        raise OutOfScope(f"PyTorch raises {type(error).__name__}") from None
+
+
+def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (sample.input, *sample.args), sample.kwargs
+
+
+def _off_the_tape(op: Callable[..., Any], given: Any) -> Any:
+    with torch.no_grad():
+        return op(*given[0], **given[1])
+
+
+def _values(info: Any, variant: names.Variant, sample: Any, kind: str) -> list[tuple[str, str]]:
+    if variant.inplace and sample.broadcasts_input:
+        raise OutOfScope("in-place samples that broadcast their input")
+    theirs = copied(_arguments(sample))
+    seen: dict[int, Any] = {}
+    args, kwargs = to_ampkit(theirs, seen)
+    needed = of_pytorch(lambda: _off_the_tape(variant.theirs, theirs))
+    before = leaves(needed)
+    wide = lazily(lambda: leaves(_off_the_tape(variant.theirs, in_float64(copied(_arguments(sample))))))
+    written = [t for t in tensors(theirs) if t._version]
+    try:
+        got = asked(lambda: variant.ours(*args, **kwargs))
+    except Refused as refused:
+        return [refused.args]
+    numbers = not _random(info, sample)
+    found = faults(leaves(got), before, wide, numbers)
+    if variant.inplace and got is not args[0]:
+        found.append(("structure", "another tensor, needed the one that is written to"))
+    for tensor in written if not found else []:
+        if seen[id(tensor)] is not got:
+            changed = faults(leaves(seen[id(tensor)]), leaves(tensor), lambda: None, numbers)
+            found += [(fault, f"argument written in place: {detail}") for fault, detail in changed]
+    return found
+
+
+def _random(info: Any, sample: Any) -> bool:
+    return info.name in names.RANDOM or sample.kwargs.get("dropout_p", 0) > 0
+
+
+def _gradients(info: Any, variant: names.Variant, sample: Any, kind: str) -> list[tuple[str, str]]:
+    theirs = copied(_arguments(sample))
+    ours, second = to_ampkit(theirs), kind == "gradgrad"
+
+    def wrapped(op: Callable[..., Any], given: Any) -> Any:
+        return sample.output_process_fn_grad(info.gradcheck_wrapper(op, *given[0], **given[1]))
+
+    def pytorchs(given: Any) -> Any:
+        return derivatives(TORCH, lambda: wrapped(variant.theirs, given), tensors(given), second)
+
+    def ampkits() -> Any:
+        return derivatives(AMPKIT, lambda: wrapped(variant.ours, ours), tensors(ours, ampkit.Tensor), second)
+
+    needed = of_pytorch(lambda: leaves(pytorchs(theirs)))
+    wide = lazily(lambda: leaves(pytorchs(in_float64(copied(_arguments(sample))))))
+    try:
+        answer = asked(ampkits)
+    except Refused as refused:
+        return [refused.args]
+    return faults(leaves(answer), needed, wide, not _random(info, sample))
+
+
+def lazily(call: Callable[[], list[Leaf]]) -> Callable[[], list[Leaf] | None]:
+    """`call`, made at most once and only when it is asked for; None where PyTorch raises in float64."""
+
+    @cache
+    def answer() -> list[Leaf] | None:
+        try:
+            return call()
+        except Exception:
+            return None
+
+    return answer
+
+
+class Library(NamedTuple):
+    """What the derivatives of a library are made with."""
+
+    tensor: type
+    grad: Callable[..., Any]
+    weights: Callable[[Any, int], Any]  # a tensor like the first, the same in both libraries
+    zeros: Callable[[Any], Any]
+
+
+def _numbers(shape: tuple[int, ...], number: int) -> np.ndarray:
+    # Multiples of 1/16, which all formats hold.
+    return np.round(np.random.RandomState(number).uniform(0.25, 1.0, shape) * 16) / 16
+
+
+TORCH = Library(
+    torch.Tensor,
+    torch.autograd.grad,
+    lambda like, n: torch.tensor(_numbers(tuple(like.shape), n), dtype=like.dtype),
+    torch.zeros_like,
+)
+AMPKIT = Library(
+    ampkit.Tensor,
+    ampkit.grad,
+    lambda like, n: ampkit.tensor(_numbers(tuple(like.shape), n), dtype=like.dtype),
+    ampkit.zeros_like,
+)
+
+
+def derivatives(library: Library, call: Callable[[], Any], inputs: list[Any], second: bool) -> list[Any]:
+    """Gradients of a weighted sum of all results for all inputs that require grad; zeros where none depends on one.
+
+    With `second`, of a weighted sum of those gradients.
+    """
+    inputs = [one for one in inputs if one.requires_grad]
+    first = _weighted(library, tensors(call(), library.tensor), inputs, 0, second)
+    return _weighted(library, first, inputs, 100, False) if second else first
+
+
+def _weighted(library: Library, results: list[Any], inputs: list[Any], start: int, again: bool) -> list[Any]:
+    # A weight belongs to the place of a result, so that it is the same where one library needs no gradient of another.
+    pairs = [(one, library.weights(one, start + i)) for i, one in enumerate(results) if one.requires_grad]
+    if not pairs:
+        return [library.zeros(one) for one in inputs]
+    outputs, weights = ([pair[i] for pair in pairs] for i in range(2))
+    found = library.grad(outputs, inputs, weights, create_graph=again, allow_unused=True)
+    return [library.zeros(one) if gradient is None else gradient for one, gradient in zip(inputs, found, strict=True)]
+
+
+def _errors(info: Any, settings: Settings, tally: Tally) -> None:
+    if info.error_inputs_func is None:
+        return
+    seeded(settings.seed)
+    function = names.variants(info)[0].ours
+    for number, error in enumerate(info.error_inputs("cpu")):
+        sample = error.sample_input
+        place = Place(info.name, info.variant_test_name, "", number, "errors")
+        one(place, sample, tally, lambda s=sample: _error(function, info.get_op(), s))
+
+
+def _error(ours: Callable[..., Any], theirs: Callable[..., Any], sample: Any) -> list[tuple[str, str]]:
+    given = copied(_arguments(sample))
+    args, kwargs = to_ampkit(given)
+    try:
+        theirs(*given[0], **given[1])
+    except Exception as error:
+        return must_raise(lambda: ours(*args, **kwargs), error)
+    raise OutOfScope("inputs that PyTorch warns of, or takes after all")
+
+
+def must_raise(call: Callable[[], Any], theirs: Exception) -> list[tuple[str, str]]:
+    """A fault if a call of ampkit's does not raise an error of its own, or Python's of a call that does not fit."""
+    needed = f"needed an error: {_first_line(theirs)}"
+    try:
+        call()
+    except AmpkitError:
+        return []
+    except TypeError as error:
+        return [] if "argument" in str(error) else [("raw error", f"TypeError: {_first_line(error)}, {needed}")]
+    except Exception as error:
+        return [("raw error", f"{type(error).__name__}: {_first_line(error)}, {needed}")]
+    return [("missing error", needed)]
