@@ -33,7 +33,9 @@ class Stream:
 
     def restore(self, state: tuple[int, int]) -> None:
         """Go back, or on, to a state."""
-        self.seed, self.call = _seed(state[0]), int(state[1])
+        if not isinstance(state, (tuple, list)) or len(state) != 2 or not isinstance(state[1], int) or state[1] < 0:
+            raise ArgumentError("set_rng_state", "a state (seed, call) that get_rng_state gave", repr(state)[:80])
+        self.seed, self.call = _seed(state[0]), state[1]
 
 
 class Generator(Stream):

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..core import random
+from ..core.arguments import checked_constructor
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
 
@@ -177,3 +178,7 @@ def rows(dataset: Any, indices: Any, epoch: int) -> Any:
     if isinstance(dataset, BatchDataset):
         return dataset.batch(indices, epoch)
     return list(dataset[indices]) if isinstance(dataset, TensorDataset) else None
+
+
+for _made in (TensorDataset, Subset, ConcatDataset, ChainDataset, StackDataset):
+    checked_constructor(_made)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from operator import index
 from typing import Any
 
-from ..core.errors import DTypeError, RangeError, ShapeError
+from ..core.arguments import MOST, shown
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 
 __all__: list[str] = []
 
@@ -33,7 +34,7 @@ def axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
     Raises ShapeError for a repeated one, RangeError for one that is not there.
     """
-    if dim is None or dim == () or dim == []:
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(ndim))
     if not isinstance(dim, (tuple, list)):
         return (axis(where, dim, ndim),) if ndim else _none(where, dim)
@@ -52,6 +53,9 @@ def sizes(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
     """A shape given as numbers or as one sequence: `view(2, 3)`, `view((2, 3))`. Raises DTypeError if not integers."""
     found = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     try:
-        return tuple([n.__index__() for n in found])
-    except AttributeError:
-        raise DTypeError(where, "a shape of integers", repr(tuple(found))) from None
+        shape = tuple([index(n) for n in found])
+    except TypeError:
+        raise DTypeError(where, "a shape of integers", ", ".join(map(shown, found))) from None
+    if any(n > MOST for n in shape):
+        raise ArgumentError(where, "sizes within 64 bits", f"{shape}")
+    return shape

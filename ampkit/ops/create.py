@@ -6,6 +6,7 @@ from the stream that `manual_seed` starts, or from `generator`, a `core.random.S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 
 from .. import backends
 from ..core import dtypes, random
+from ..core.arguments import MOST, is_whole, shown
 from ..core.dtypes import DType, bool_, float32, int64
-from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.errors import ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
 from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from ..core.values import tensor
@@ -40,10 +42,15 @@ def _made(
     return Tensor(there.constant(made) if constant else there.asarray(made), requires_grad)
 
 
+_ADDRESSABLE = 1 << 47  # bytes that a process can address on today's machines
+
+
 def _shape(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     shape = sizes(where, size)
     if any(n < 0 for n in shape):
         raise ShapeError(where, "sizes from 0", f"{shape}")
+    if math.prod(shape) >= _ADDRESSABLE:
+        raise OutOfMemoryError(where, "a shape that memory can hold", f"{shape}")
     return shape
 
 
@@ -77,7 +84,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
     if not dtypes.is_float(wanted):
         need_to_hold("full", wanted, fill_value)
     return _made(
-        np.full(_shape("full", (size,) if isinstance(size, int) else size), fill_value),
+        np.full(_shape("full", (size,)), fill_value),
         dtype,
         device,
         requires_grad,
@@ -202,9 +209,12 @@ def randint(
     """
     if size is None:
         low, high, size = 0, low, high
+    for name, bound in (("low", low), ("high", high)):
+        if not is_whole(bound) or not -MOST - 1 <= bound <= MOST:
+            raise ArgumentError("randint", f"{name} as an integer within 64 bits", shown(bound))
     if not low < high:
         raise ArgumentError("randint", "low below high", f"{low} and {high}")
-    shape = _shape("randint", (size,) if isinstance(size, int) else size)
+    shape = _shape("randint", (size,))
     return _random(lambda g: g.integers(low, high, shape), dtype, device, requires_grad, generator, int64)
 
 

@@ -265,7 +265,7 @@ def index_select_backward(dy, saved, needs, dim):
 
 
 @op(cast=Cast.WIDEST)
-def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
+def index_add(input: Array, dim, index: Index, source: Array, *, alpha: float = 1):
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
     in_range("index_add", plain(index), length_of(input, dim))
     added = apply(put_item, source, _row(index, dim, input.ndim), input.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ def roll_backward(dy, saved, needs, shifts, dims):
     return np.roll(dy, tuple([-s for s in shifts]) if type(shifts) is tuple else -shifts, dims)
 
 
-def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor:
     """input shifted along `dims`, what leaves at one end entering at the other; without dims, the flattened input."""
     if dims is None:
         return roll_(input, shifts, None)  # type: ignore[no-any-return]
@@ -140,13 +141,13 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 @op(cast=Cast.KEEP, moves=True)
-def tril(input: Array, diagonal=0):
+def tril(input: Array, diagonal: int = 0):
     """The lower triangles of the matrices [..., rows, columns]: zero above the diagonal numbered `diagonal`."""
     return _masked(input, reach(input, *input.shape[-2:], diagonal)), Saved()
 
 
 @op(cast=Cast.KEEP, moves=True)
-def triu(input: Array, diagonal=0):
+def triu(input: Array, diagonal: int = 0):
     """The upper triangles of the matrices [..., rows, columns]: zero below the diagonal numbered `diagonal`."""
     return _masked(input, np.logical_not(reach(input, *input.shape[-2:], diagonal - 1))), Saved()
 
@@ -191,7 +192,7 @@ def pad_backward(dy, saved, needs, widths, value):
     return dy[tuple([slice(before, n - after) for (before, after), n in zip(widths, dy.shape, strict=True)])]
 
 
-def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """input with more elements around it; pad: (before, after) of the last axis, then the one before it.
 
     They are `value` (0); or with mode "reflect" mirrored at the outer element, "replicate" the outer element repeated,
@@ -200,8 +201,6 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     """
     if mode != "constant" and (value or not isinstance(mode, str)):
         raise ArgumentError("pad", "a mode, and no value but with mode 'constant'", f"{mode!r} and {value}")
-    if not all(hasattr(n, "__index__") for n in pad):
-        raise ArgumentError("pad", "widths as integers", f"{tuple(pad)}")
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -148,13 +149,17 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     return tensordot(input, other, ([-1], [-1]))
 
 
-def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Any] = 2) -> Tensor:
     """The products of a and b summed over pairs of axes: the last `dims` of a and the first of b, or two lists of axes.
 
     What is left of a, then of b, are the axes of the answer. One matrix product, see `matmul`.
     Raises ShapeError if the axes of a pair differ in length.
     """
+    if isinstance(dims, int) and not 0 <= dims <= min(a.ndim, b.ndim):
+        raise ArgumentError("tensordot", f"dims from 0 to {min(a.ndim, b.ndim)}", f"{dims}")
     pairs = (range(a.ndim - dims, a.ndim), range(dims)) if isinstance(dims, int) else dims
+    if len(pairs) != 2 or not all(isinstance(over, (list, tuple, range)) for over in pairs):
+        raise ArgumentError("tensordot", "dims as a number, or two lists of axes", repr(dims)[:80])
     ours, theirs = ([axis("tensordot", d, t.ndim) for d in over] for t, over in zip((a, b), pairs, strict=True))
     summed = [a.shape[i] for i in ours]
     if summed != [b.shape[i] for i in theirs]:

@@ -14,6 +14,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..core import dtypes
+from ..core.arguments import checked_constructor
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.primitive import Primitive
 from ..flat import look
@@ -40,6 +41,10 @@ class LRScheduler:
     """
 
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked_constructor(cls)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
         where = type(self).__name__

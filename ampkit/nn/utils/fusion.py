@@ -12,12 +12,13 @@ from ...core.parameter import Parameter
 from ...core.policy import autocast
 from ...core.recording import no_grad
 from ...core.tensor import Tensor
+from ...ops.given import check_all
 from ..module import Module
 
 __all__ = ["fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights"]
 
 
-def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
+def fuse_conv_bn_eval(conv: Module, bn: Module, transpose: bool = False) -> Any:
     """A copy of a convolution that does what it and the batch norm behind it do, both in `eval`.
 
     transpose: for a transposed convolution. Raises StateError unless both are in eval and the norm has statistics.
@@ -49,7 +50,7 @@ def fuse_conv_bn_weights(
     return Parameter(weight, conv_w.requires_grad), Parameter(bias, asks)
 
 
-def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
+def fuse_linear_bn_eval(linear: Module, bn: Module) -> Any:
     """A copy of a Linear that does what it and the batch norm behind it do, both in `eval`; see fuse_conv_bn_eval."""
     _need_eval("fuse_linear_bn_eval", linear, bn)
     return _fused(linear, fuse_linear_bn_weights(linear.weight, linear.bias, *_norm_of(bn)))
@@ -83,3 +84,6 @@ def _fused(layer: Any, weights: tuple[Parameter, Parameter]) -> Any:
     made = deepcopy(layer)
     made.weight, made.bias = weights
     return made
+
+
+check_all(globals())

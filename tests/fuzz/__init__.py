@@ -1,0 +1,1 @@
+"""Fuzzers: random calls of the public API, random sequences of scaler calls."""
