@@ -56,7 +56,7 @@ def is_whole(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether `value` is one real number, a tensor of one element included."""
     if isinstance(value, Tensor):
-        return value.array.size == 1
+        return bool(value.array.size == 1)
     if isinstance(value, (str, bytes, complex, np.ndarray)):
         return False
     try:
@@ -88,6 +88,8 @@ _SIMPLE = {
 
 def _several(item: Kind | None, sized: bool) -> Callable[[Any], bool]:
     def takes(value: Any) -> bool:
+        if isinstance(value, Tensor):
+            return item is None or item.types == (Tensor,)
         if isinstance(value, np.ndarray):
             value = value.tolist() if value.ndim == 1 else None
         if isinstance(value, (str, bytes, dict, type)) or not _holds_items(value, sized):

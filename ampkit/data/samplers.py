@@ -99,7 +99,7 @@ class WeightedRandomSampler(Sampler[int]):
 
     def __init__(
         self,
-        weights: Any,
+        weights: Tensor | Iterable[float],
         num_samples: int,
         replacement: bool = True,
         generator: random.Stream | None = None,

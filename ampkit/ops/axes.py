@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from operator import index
 from typing import Any
 
 from ..core.arguments import MOST, shown
-from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ..core.errors import ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
 
 __all__: list[str] = []
 
@@ -47,6 +48,23 @@ def axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
 def _none(where: str, dim: Any) -> tuple[int, ...]:
     axis(where, dim, 0)  # a 0-d tensor takes dim 0 and -1, which name nothing
     return ()
+
+
+_ADDRESSABLE = 1 << 47  # elements: a process of today's machines can address as many bytes
+
+
+def addressable(where: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape`. Raises OutOfMemoryError for one that no memory can hold."""
+    if prod(shape) >= _ADDRESSABLE:
+        raise OutOfMemoryError(where, "a shape that memory can hold", f"{shape}")
+    return shape
+
+
+def count(where: str, name: str, value: Any) -> int:
+    """`value`, how many there are to be. Raises ArgumentError below 0, OutOfMemoryError for more than memory holds."""
+    if value < 0:
+        raise ArgumentError(where, f"{name} from 0", f"{value}")
+    return addressable(where, (int(value),))[0]
 
 
 def sizes(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:

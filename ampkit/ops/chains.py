@@ -121,6 +121,6 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """
     at = max(x.ndim, y.ndim)
     at = axis("vecdot", dim, at) - at
-    if any(-at > t.ndim for t in (x, y)) or x.shape[at] != y.shape[at]:
+    if any(not t.ndim or -at > t.ndim for t in (x, y)) or x.shape[at] != y.shape[at]:
         raise ShapeError("vecdot", f"two axes {dim} of one length", f"{tuple(x.shape)} and {tuple(y.shape)}")
     return einsum("...i,...i->...", movedim(x, at, -1), movedim(y, at, -1))

@@ -6,8 +6,8 @@ from the stream that `manual_seed` starts, or from `generator`, a `core.random.S
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from .. import backends
 from ..core import dtypes, random
 from ..core.arguments import MOST, is_whole, shown
 from ..core.dtypes import DType, bool_, float32, int64
-from ..core.errors import ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from ..core.values import tensor
-from .axes import sizes
+from .axes import addressable, count, sizes
 from .select import need_to_hold
 
 __all__ = [
@@ -42,16 +42,11 @@ def _made(
     return Tensor(there.constant(made) if constant else there.asarray(made), requires_grad)
 
 
-_ADDRESSABLE = 1 << 47  # bytes that a process can address on today's machines
-
-
 def _shape(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     shape = sizes(where, size)
     if any(n < 0 for n in shape):
         raise ShapeError(where, "sizes from 0", f"{shape}")
-    if math.prod(shape) >= _ADDRESSABLE:
-        raise OutOfMemoryError(where, "a shape that memory can hold", f"{shape}")
-    return shape
+    return addressable(where, shape)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -126,8 +121,12 @@ def arange(
     Raises ArgumentError for a step of 0 or away from end, and without an end.
     """
     first, last = (start or 0, end) if end is not None else (0, start)
+    for name, value in (("start", first), ("end", last), ("step", step)):
+        if value is not None and not -inf < value < inf:
+            raise ArgumentError("arange", f"{name} as a finite number", f"{value}")
     if last is None or step == 0 or (last - first) * step < 0:
         raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
+    addressable("arange", (int((last - first) / step),))
     kind = float32 if float in (type(first), type(last), type(step)) else int64
     return _made(np.arange(first, last, step), dtype, device, requires_grad, kind, constant=True)
 
@@ -136,7 +135,9 @@ def linspace(
     start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` values at equal distances from start to end, both included."""
-    return _made(np.linspace(start, end, steps), dtype, device, requires_grad, constant=True)
+    return _made(
+        np.linspace(start, end, count("linspace", "steps", steps)), dtype, device, requires_grad, constant=True
+    )
 
 
 def logspace(
@@ -150,11 +151,15 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` powers of base, their exponents at equal distances from start to end, both included."""
-    return _made(np.logspace(start, end, steps, base=base), dtype, device, requires_grad, constant=True)
+    with quietly():
+        values = np.logspace(start, end, count("logspace", "steps", steps), base=base)
+    return _made(values, dtype, device, requires_grad, constant=True)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix [n, m], m being n by default."""
+    n, m = count("eye", "n", n), count("eye", "m", n if m is None else m)
+    addressable("eye", (n, m))
     return _made(np.eye(n, m), dtype, device, requires_grad, constant=True)
 
 
@@ -222,12 +227,12 @@ def randperm(
     n: int, *, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """The numbers from 0 to n - 1 in random order, int64."""
-    return _random(lambda g: g.permutation(n), dtype, device, requires_grad, generator, int64)
+    return _random(lambda g: g.permutation(count("randperm", "n", n)), dtype, device, requires_grad, generator, int64)
 
 
 def normal(
-    mean: Any = 0.0,
-    std: Any = 1.0,
+    mean: Tensor | float = 0.0,
+    std: Tensor | float = 1.0,
     size: Any = None,
     *,
     generator: Stream | None = None,

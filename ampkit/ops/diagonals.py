@@ -11,7 +11,7 @@ from ..core import dtypes
 from ..core.errors import RangeError, ShapeError
 from ..core.tensor import Tensor
 from ..core.words import Word
-from .axes import axis
+from .axes import addressable, axis
 from .create import tensor
 from .index import getitem, put_item
 from .reduce import sum
@@ -83,4 +83,5 @@ def triu_indices(
 def _indices(where: str, find: Any, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RangeError(where, "sizes from 0", f"{row} and {col}")
+    addressable(where, (row, col))
     return tensor(np.stack(find(row, offset, col)), dtype, device)

@@ -72,7 +72,7 @@ def _one(values: Any) -> Any:
     return (line[:, None] == line).astype(values.dtype)
 
 
-def linalg_eigh(A: Tensor, UPLO: str = "L") -> Eigen:  # noqa: N803 - PyTorch's names
+def linalg_eigh(A: Tensor, UPLO: str = "L") -> Eigen:  # noqa: N803 - PyTorch's names  # noqa: N803
     """(eigenvalues [.., M], eigenvectors [.., M, M]) of symmetric matrices, of (A + A^T) / 2 whatever UPLO."""
     if UPLO not in ("L", "U"):
         raise ArgumentError("eigh", "UPLO 'L' or 'U'", repr(UPLO))
@@ -176,7 +176,9 @@ def qr_backward(dy, saved, needs):
 # what follows from singular values
 
 
-def linalg_pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:  # noqa: N803
+def linalg_pinv(
+    A: Tensor, *, atol: Tensor | float | None = None, rtol: Tensor | float | None = None, hermitian: bool = False  # noqa: N803
+) -> Tensor:
     """The pseudo-inverse of matrices [.., M, N] -> [.., N, M], by singular values, whose small ones count as 0.
 
     Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
@@ -196,13 +198,15 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg_pinv(input, rtol=rcond)
 
 
-def linalg_matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:  # noqa: N803
+def linalg_matrix_rank(
+    A: Tensor, *, atol: Tensor | float | None = None, rtol: Tensor | float | None = None, hermitian: bool = False  # noqa: N803
+) -> Tensor:
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach())
     return sum(s > _small(A, s, atol, rtol), -1)  # type: ignore[operator, no-any-return]
 
 
-def _small(A: Tensor, s: Tensor, atol: Any, rtol: Any) -> Tensor:  # noqa: N803
+def _small(A: Tensor, s: Tensor, atol: Tensor | float | None, rtol: Tensor | float | None) -> Tensor:  # noqa: N803
     share = rtol
     if share is None:
         share = 0.0 if atol is not None else max(A.shape[-2:]) * finfo(accumulator(A.dtype)).eps

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ShapeError
+from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
@@ -70,6 +70,12 @@ def selu_backward(dy, saved, needs):
 def celu(input: Array, alpha=1.0, inplace: Word = False):
     """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483."""
     return _bent(input, alpha, 1 / alpha), Saved(input=input)
+
+
+@celu.check
+def celu_check(input, alpha):
+    if alpha == 0:
+        raise ArgumentError("celu", "alpha other than 0", f"{alpha}")
 
 
 @celu.backward

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
+from ..core.arguments import is_whole
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Arrays, Saved, op
 from ..core.policy import Cast
@@ -113,8 +115,8 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     """
     at = axis_of("split", tensor, dim)
     length = tensor.shape[at]
-    if isinstance(split_size_or_sections, int):
-        size = split_size_or_sections
+    if is_whole(split_size_or_sections):
+        size = index(split_size_or_sections)
         if size <= 0 and (size or length):
             raise ArgumentError("split", "a length from 1", f"{size}")
         lengths = [min(size, length - start) for start in range(0, length, size or 1)] or [0]

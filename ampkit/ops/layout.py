@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import is_float
-from ..core.errors import ArgumentError, ShapeError
+from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
 from ..core.words import Word
-from .axes import axes, axis, sizes
+from .axes import addressable, axes, axis, sizes
 from .create import arange
 from .edges import extend
 from .index import getitem, index_select, wide
@@ -35,6 +35,8 @@ def repeat_(input: Array, sizes):
 def repeat_check(input, sizes):
     if len(sizes) < input.ndim or any(n < 0 for n in sizes):
         raise ShapeError("repeat", f"at least {input.ndim} sizes from 0", f"{tuple(sizes)}")
+    shape = (1,) * (len(sizes) - input.ndim) + tuple(input.shape)
+    addressable("repeat", tuple([n * m for n, m in zip(sizes, shape, strict=True)]))
 
 
 @repeat_.backward
@@ -59,6 +61,11 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
 def repeat_interleave_(input: Array, repeats, dim):
     """Each element along `dim` `repeats` times in a row."""
     return np.repeat(input, repeats, dim), Saved(shape=input.shape)
+
+
+@repeat_interleave_.check
+def repeat_interleave_check(input, repeats, dim):
+    addressable("repeat_interleave", (repeats, input.size))
 
 
 @repeat_interleave_.backward
@@ -134,6 +141,8 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor
     if dims is None:
         return roll_(input, shifts, None)  # type: ignore[no-any-return]
     over = axes("roll", dims, input.ndim)
+    if isinstance(shifts, Tensor):
+        raise DTypeError("roll", "shifts as numbers", "a Tensor")
     by = tuple(shifts) if isinstance(shifts, (tuple, list)) else (shifts,)
     if len(by) != len(over):
         raise ArgumentError("roll", "as many shifts as dims", f"{len(by)} and {len(over)}")
@@ -210,4 +219,5 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, input.shape, strict=True)])
     inner = getitem(input, cut) if any(n < 0 for n in pad) else input
     widths = tuple([(max(a, 0), max(b, 0)) for a, b in pairs])
+    addressable("pad", tuple([n + a + b for n, (a, b) in zip(inner.shape, widths, strict=True)]))
     return pad_(inner, widths, value or 0) if mode == "constant" else extend(inner, widths, mode)  # type: ignore[no-any-return]

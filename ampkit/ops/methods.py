@@ -234,7 +234,12 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
     # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
     def new(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **words: Any) -> Any:
-            return make(*args, dtype=dtype or self.dtype, device=device or self.device, **words)
+            return make(
+                *args,
+                dtype=self.dtype if dtype is None else dtype,
+                device=self.device if device is None else device,
+                **words,
+            )
 
         return made
 

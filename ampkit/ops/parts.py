@@ -37,7 +37,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return reshape(mul(left, right), [a * b for a, b in zip(ours, theirs, strict=True)])
 
 
-def rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """input turned k times by 90 degrees, from the first of two `dims` towards the second. A copy.
 
     Raises ShapeError unless dims are two different axes.

@@ -10,6 +10,7 @@ import numpy as np
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.readable import Shape
 from ..core.tensor import Tensor
+from .axes import sizes
 from .join import cat
 from .shape import broadcast_to, reshape
 
@@ -75,7 +76,7 @@ row_stack = vstack
 
 def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
     """The shape that shapes broadcast to. Raises ShapeError if they do not."""
-    given = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    given = [sizes("broadcast_shapes", (s,)) for s in shapes]
     try:
         return Shape(np.broadcast_shapes(*given))
     except ValueError:

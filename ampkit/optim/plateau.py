@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.arguments import checked_constructor
+from ..core.errors import ArgumentError, StateError
 from .optimizer import Optimizer
 
 
@@ -27,12 +29,10 @@ class ReduceLROnPlateau:
         threshold: float = 1e-4,
         threshold_mode: str = "rel",
         cooldown: int = 0,
-        min_lr: float | list[float] = 0,
+        min_lr: float | Sequence[float] = 0,
         eps: float = 1e-8,
     ):
         where = type(self).__name__
-        if not isinstance(optimizer, Optimizer):
-            raise DTypeError(where, "an Optimizer", type(optimizer).__name__)
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             got = f"{mode!r} and {threshold_mode!r}"
             raise ArgumentError(where, "mode 'min' or 'max' and threshold_mode 'rel' or 'abs'", got)
@@ -102,3 +102,6 @@ class ReduceLROnPlateau:
         if missing:
             raise ArgumentError("ReduceLROnPlateau.load_state_dict", "the state of one", f"no {', '.join(missing)}")
         self.__dict__.update({key: state_dict[key] for key in self.state_dict()})
+
+
+checked_constructor(ReduceLROnPlateau)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import ops
 from ...core.dtypes import accumulator
-from ...core.errors import StateError
+from ...core.errors import DTypeError, ShapeError, StateError
 from ...core.parameter import Parameter
 from ...core.policy import autocast
 from ...core.recording import no_grad
@@ -38,6 +38,8 @@ def fuse_conv_bn_weights(
     transpose: bool = False,
 ) -> tuple[Parameter, Parameter]:
     """(weight, bias) of a convolution that does what one and the norm behind it do; computed in float32."""
+    if conv_w.ndim < 2:
+        raise ShapeError("fuse_conv_bn_weights", "a weight of at least two axes", f"shape {tuple(conv_w.shape)}")
     with no_grad(), autocast(enabled=False):
         wide = accumulator(conv_w.dtype)
         scale = ops.rsqrt(bn_rv.to(wide) + bn_eps) * (1.0 if bn_w is None else bn_w.to(wide))
@@ -74,6 +76,9 @@ def _norm_of(bn: Any) -> tuple[Any, ...]:
 
 
 def _need_eval(where: str, layer: Module, bn: Any) -> None:
+    if not all(hasattr(bn, name) for name in ("running_mean", "running_var", "eps")) or not hasattr(layer, "weight"):
+        got = f"{type(layer).__name__} and {type(bn).__name__}"
+        raise DTypeError(where, "a layer with a weight, and a batch norm", got)
     if layer.training or bn.training:
         raise StateError(where, "both modules in eval mode", "one in train mode", "call .eval() first")
     if bn.running_mean is None:
