@@ -70,7 +70,8 @@ def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
 
 def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
     """`ops.vander` of vectors [.., n] -> [.., n, N], with rising powers. Raises ShapeError for a number."""
-    _axis_of("vander", x, -1)
+    if N is None:
+        _axis_of("vander", x, -1)
     return _powers_of(x, N, increasing=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from . import ops
+from .core.errors import ArgumentError
 from .core.tensor import Tensor
 from .ops import (
     digamma,
@@ -41,12 +42,17 @@ def ndtr(input: Tensor) -> Tensor:
     return ops.erfc(input * -math.sqrt(0.5)) * 0.5  # type: ignore[operator, no-any-return]
 
 
+_DIMENSIONS = 1 << 16  # each takes a pass over the input
+
+
 @checked
 def multigammaln(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension p, elementwise, for elements above (p - 1) / 2.
 
     p (p - 1) / 4 log(pi) + the sum of lgamma(x - i / 2) for i below p.
     """
+    if not 1 <= p <= _DIMENSIONS:
+        raise ArgumentError("multigammaln", f"p from 1 to {_DIMENSIONS}", f"{p}")
     total = ops.lgamma(input)
     for i in range(1, p):
         total = total + ops.lgamma(input - i / 2)  # type: ignore[operator]

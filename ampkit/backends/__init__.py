@@ -95,7 +95,9 @@ def get(device: str | None = None) -> Backend:
 
     Raises DeviceError for a device that this machine does not have.
     """
-    name = device or _default
+    name = _default if device is None else device
+    if not isinstance(name, str):
+        raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", f"{type(name).__name__}")
     if name in _BY_NAME:
         return _BY_NAME[name]
     kind, _, number = name.partition(":")

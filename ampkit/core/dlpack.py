@@ -76,7 +76,10 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     """
     if not hasattr(ext_tensor, "__dlpack__"):
         raise DTypeError("from_dlpack", "an object with __dlpack__", type(ext_tensor).__name__)
-    capsule, home = ext_tensor.__dlpack__(), ext_tensor.__dlpack_device__()
+    try:
+        capsule, home = ext_tensor.__dlpack__(), ext_tensor.__dlpack_device__()
+    except (BufferError, TypeError) as error:  # what the protocol raises for memory that cannot be shared
+        raise DTypeError("from_dlpack", "memory that can be shared", str(error)) from None
     low = _type_of(capsule).code == _BFLOAT
     if low:
         _type_of(capsule).code = _UINT

@@ -42,6 +42,8 @@ def parse(dtype: Any) -> DType:
         return dtype
     if dtype is float:
         return float32
+    if not isinstance(dtype, (str, type, np.dtype)):  # of which NumPy would make structures, with a warning
+        raise DTypeError("dtype", f"one of {', '.join(NAMES)}", f"a {type(dtype).__name__}")
     try:
         found = NAMES[dtype] if isinstance(dtype, str) else np.dtype(dtype).newbyteorder("=")
         return NAMES[found.name]
@@ -91,6 +93,8 @@ class finfo:
     """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, dtype."""
 
     def __init__(self, dtype: Any = float32):
+        if not is_float(parse(dtype)):
+            raise DTypeError("finfo", "a floating-point dtype", parse(dtype).name, "use iinfo")
         info: Any = ml_dtypes.finfo(parse(dtype))  # type: ignore[no-untyped-call]
         self.dtype, self.bits = parse(dtype).name, int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)

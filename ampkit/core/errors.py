@@ -58,7 +58,7 @@ class DeviceError(AmpkitError, RuntimeError):
 
 
 class OutOfMemoryError(AmpkitError, MemoryError):
-    """A GPU's memory that is not enough; says what was asked for, who holds how much, and three ways down."""
+    """Memory that is not enough; on a GPU says what was asked for, who holds how much, and three ways down."""
 
 
 class RangeError(AmpkitError, IndexError):

@@ -89,7 +89,13 @@ class Readable:
     def stride(self, dim: int | None = None) -> Any:
         """Steps between neighbours along each axis, in elements, or along one."""
         steps = tuple(s // self.itemsize for s in self.array.strides)
-        return steps if dim is None else steps[dim]
+        if dim is None:
+            return steps
+        if not isinstance(dim, (int, np.integer)):
+            raise DTypeError("stride", "dim as an integer", repr(dim)[:80])
+        if not -len(steps) <= dim < len(steps):
+            raise RangeError("stride", f"dim from {-len(steps)} to {len(steps) - 1}", f"{dim}")
+        return steps[dim]
 
     def is_floating_point(self) -> bool:
         return dtypes.is_float(self.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes, words
+from . import arguments, dtypes, words
 from .errors import DTypeError
 from .policy import _stack
 from .tensor import Tensor
@@ -73,7 +73,7 @@ class Signature:
         scope |= {"_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
-        lines = list(words.lines(self.name, self.given, "_self"))
+        lines = [*words.lines(self.name, self.given, "_self"), *self._checks(scope)]
         if self.variadic:
             body = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
         else:
@@ -92,6 +92,18 @@ class Signature:
             )
         body = "\n".join([*lines, body])
         return _compile(f"def {self.name}(_self, {words.header(self.given)}):\n{body}", self.name, scope)
+
+    def _checks(self, scope: dict[str, Any]) -> list[str]:
+        # The source that checks the parameters beside the tensors; what it names goes to `scope`.
+        lines = []
+        for name in self.param_names:
+            wanted = arguments.of_parameter(self._parameters[name], {})
+            if wanted is not None:
+                scope |= {f"_kind_{name}": wanted, f"_types_{name}": wanted.types, "_check": arguments.check}
+                given = f"{name} is not _default_{name} and " if f"_default_{name}" in scope else ""
+                call = f"_check({self.name!r}, {name!r}, _kind_{name}, {name})"
+                lines.append(f"    if {given}type({name}) not in _types_{name}: {call}")
+        return lines
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
         places = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
@@ -147,6 +159,8 @@ def _unlike(item: Any) -> tuple[Any, Any]:
 
 def _several(inputs: Any, params: tuple[Any, ...], answer: tuple[Any, ...]) -> tuple[Any, ...]:
     # What `entry` passes on, for an op that takes a list of tensors.
+    if not isinstance(inputs, (list, tuple)) and not hasattr(inputs, "__iter__"):
+        raise DTypeError("op", "a list of Tensors", f"a {type(inputs).__name__}")
     inputs, region = tuple(inputs), _stack.get()
     arrays: list[Any] = []
     key: list[Any] = [None if region is None else region.rules]

@@ -150,6 +150,9 @@ def _refuse(name: str, word: str, value: Any) -> None:
 
 def reduction_of(size_average: Any, reduce: Any) -> str:
     """What the two meant before `reduction`: a missing one is True, and without reduce every element stays."""
+    for name, value in (("size_average", size_average), ("reduce", reduce)):
+        if not isinstance(value, (bool, int, type(None))):
+            raise ArgumentError("loss", f"{name} True, False or None", f"a {type(value).__name__}")
     if reduce is not None and not reduce:
         return "none"
     return "mean" if size_average is None or size_average else "sum"

@@ -6,6 +6,7 @@ for height, width, label in DataLoader(rows, batch_size=32, shuffle=True): ...
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,7 @@ class Columns(BatchDataset):
             raise FileError(f"columns: {self.paths[0]}", "at least one row", "none")
         self._read: OrderedDict[int, list[NDArray[Any]]] = OrderedDict()
         self._lock = threading.Lock()  # pyarrow's readers are for one thread at a time
+        _open.add(self)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -121,6 +124,19 @@ class Columns(BatchDataset):
             lengths = ", ".join(str(shape[0]) if shape else "a single value" for shape in widths)
             raise FileError(f"columns: {name}", "lists of one length", f"lengths {lengths} in different parts")
         return np.concatenate(parts)
+
+
+_open: WeakSet[Columns] = WeakSet()
+
+
+def _unlock_all() -> None:
+    # A lock that another thread held at a fork would stay locked in the child for ever.
+    for columns in _open:
+        columns._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_all)
 
 
 class Table(BatchDataset):

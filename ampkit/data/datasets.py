@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ..core import random
+from ..core.arguments import checked_constructor, shown
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
 
@@ -76,6 +77,8 @@ class Subset(Dataset[Any]):
     """The items of `dataset` that `indices` names, in that order."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]):
+        if not hasattr(dataset, "__getitem__"):
+            raise DTypeError("Subset", "a dataset with __getitem__", shown(dataset))
         self.dataset, self.indices = dataset, indices
 
     def __getitem__(self, index: Any) -> Any:
@@ -90,7 +93,7 @@ class Subset(Dataset[Any]):
 class ConcatDataset(Dataset[Any]):
     """One dataset after the other. Raises ArgumentError for none."""
 
-    def __init__(self, datasets: Iterable[Any]):
+    def __init__(self, datasets: Iterable[Sized]):
         self.datasets = list(datasets)
         if not self.datasets:
             raise ArgumentError("ConcatDataset", "at least one dataset", "none")
@@ -135,9 +138,11 @@ class StackDataset(Dataset[Any]):
     Raises ArgumentError for none, for both kinds at once, and for different lengths.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Sized, **kwargs: Sized):
         self.datasets = args or kwargs
         held = [*args, *kwargs.values()]
+        if not all(isinstance(dataset, Sized) for dataset in held):
+            raise DTypeError("StackDataset", "datasets with a length", ", ".join(map(shown, held)))
         if not held or (args and kwargs) or len(set(map(len, held))) != 1:
             got = f"lengths {list(map(len, held))}" + (", some of them named" if args and kwargs else "")
             raise ArgumentError("StackDataset", "datasets of one length, all by name or none", got)
@@ -177,3 +182,7 @@ def rows(dataset: Any, indices: Any, epoch: int) -> Any:
     if isinstance(dataset, BatchDataset):
         return dataset.batch(indices, epoch)
     return list(dataset[indices]) if isinstance(dataset, TensorDataset) else None
+
+
+for _made in (TensorDataset, Subset, ConcatDataset, ChainDataset, StackDataset):
+    checked_constructor(_made)

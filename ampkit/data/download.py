@@ -12,6 +12,7 @@ import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -78,8 +79,7 @@ def verify(path: Path, source: Source, cure: str | None = None) -> None:
 def _download(source: Source, path: Path, timeout: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    with open(part, "ab", opener=_of_its_own) as file:
-        _lock(file, part)
+    with open(part, "ab", opener=_of_its_own) as file, _locked(file, part):
         if path.exists():  # another process finished it, and `file` is what it renamed
             return
         have = _size(file, part)
@@ -111,12 +111,17 @@ def _not_of_its_own(part: Path | str) -> FileError:
     return FileError(_WHERE, f"{part} for itself", "a link or no regular file", "remove it, then call again")
 
 
-def _lock(file: BinaryIO, part: Path) -> None:
+@contextmanager
+def _locked(file: BinaryIO, part: Path) -> Iterator[None]:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         got = "another process that downloads it"
         raise FileError(_WHERE, f"{part} for itself", got, "wait for that one, then call again") from None
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # closing it would not: a child forked meanwhile has it open too
 
 
 def _size(file: BinaryIO, part: Path) -> int:

@@ -7,6 +7,7 @@ a run that was cut off goes on with the very next batch.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -99,6 +100,7 @@ class DataLoader:
         self.timeout, self.worker_init_fn, self.persistent_workers = timeout, worker_init_fn, persistent_workers
         self.multiprocessing_context = multiprocessing_context
         self._kept: list[Executor] = []  # processes of an epoch that has ended
+        self._keeper = 0  # the process that they work for
         self._iterations = 0
         self.epoch, self.position = 0, 0  # of the next batch
         self._place: Any = None  # of the dataset, if it keeps one
@@ -223,7 +225,8 @@ class DataLoader:
 
     def _helped(self, batches: Callable[[list[Executor]], Iterator[Any]]) -> Iterator[Any]:
         """What workers make of their work: all in one pool, or for a stream, each in one of its own."""
-        pools, self._kept = self._kept or self._pools(), []  # a second iteration at the same time has others
+        kept = self._kept if self._keeper == os.getpid() else []  # a forked child cannot use its parent's
+        pools, self._kept = kept or self._pools(), []  # a second iteration at the same time has others
         whole = False
         try:
             yield from batches(pools)
@@ -233,7 +236,7 @@ class DataLoader:
             raise
         finally:
             if whole and self.persistent_workers and self.multiprocessing_context is not None:
-                self._kept = pools
+                self._kept, self._keeper = pools, os.getpid()
             else:
                 for pool in pools:
                     pool.shutdown(wait=True, cancel_futures=True)

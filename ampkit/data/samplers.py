@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ..core import random
+from ..core.arguments import checked_constructor
 from ..core.errors import ArgumentError
 from ..core.tensor import Tensor
 
@@ -17,6 +18,10 @@ _Key = TypeVar("_Key", covariant=True)
 
 class Sampler(Generic[_Key]):
     """The keys of items in an order: a subclass gives `__iter__` and, where it can, `__len__`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked_constructor(cls)
 
     def __init__(self, data_source: Any = None):
         pass
@@ -28,7 +33,7 @@ class Sampler(Generic[_Key]):
 class SequentialSampler(Sampler[int]):
     """0, 1, 2, ... to the length of `data_source`."""
 
-    def __init__(self, data_source: Any):
+    def __init__(self, data_source: Sized):
         self.data_source = data_source
 
     def __iter__(self) -> Iterator[int]:
@@ -47,7 +52,7 @@ class RandomSampler(Sampler[int]):
 
     def __init__(
         self,
-        data_source: Any,
+        data_source: Sized,
         replacement: bool = False,
         num_samples: int | None = None,
         generator: random.Stream | None = None,
@@ -94,7 +99,7 @@ class WeightedRandomSampler(Sampler[int]):
 
     def __init__(
         self,
-        weights: Any,
+        weights: Tensor | Iterable[float],
         num_samples: int,
         replacement: bool = True,
         generator: random.Stream | None = None,

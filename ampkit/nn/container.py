@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self
 
+from ..core.arguments import shown
 from ..core.errors import ArgumentError, DTypeError, RangeError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -176,7 +177,7 @@ class ModuleDict(Module):
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Add modules, or replace those of the same name."""
-        for name, module in dict(modules).items():
+        for name, module in _named("ModuleDict", modules).items():
             self[name] = module
 
     def pop(self, key: str) -> Module:
@@ -200,7 +201,7 @@ class ParameterDict(Module):
 
     def __init__(self, parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None):
         super().__init__()
-        self.update(parameters or {})
+        self.update({} if parameters is None else _named("ParameterDict", parameters))
 
     def __getitem__(self, key: str) -> Parameter:
         if key not in self._parameters:
@@ -230,6 +231,15 @@ class ParameterDict(Module):
 
     def extra_repr(self) -> str:
         return "\n".join(f"({name}): Parameter {list(p.shape)} {p.dtype.name}" for name, p in self.items())
+
+
+def _named(where: str, items: Any) -> dict[str, Any]:
+    # Of a mapping, or of (name, item) pairs.
+    pairs = items.items() if hasattr(items, "items") else items
+    found = list(pairs) if isinstance(pairs, Iterable) else [None]
+    if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in found):
+        raise DTypeError(where, "a mapping, or (name, item) pairs", shown(items))
+    return dict(found)
 
 
 class _UnknownError(ArgumentError, KeyError):

@@ -200,6 +200,6 @@ class Softmax2d(Module):
     """softmax over the channels of each pixel: input [N, C, H, W] or [C, H, W]. Raises ShapeError for other shapes."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.ndim not in (3, 4):
+        if getattr(input, "ndim", 0) not in (3, 4):
             raise ShapeError("Softmax2d", "input [N, C, H, W] or [C, H, W]", f"shape {tuple(input.shape)}")
         return ops.softmax(input, -3)

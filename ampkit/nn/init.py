@@ -14,6 +14,7 @@ import numpy as np
 from ..core import random
 from ..core.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
+from ..ops.given import check_all
 
 # What keeps the variance of a signal through each nonlinearity (He et al. 2015, arXiv:1502.01852; for tanh and selu
 # PyTorch's customary values).
@@ -42,8 +43,8 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """Values from the uniform distribution on [a, b)."""
-    if b < a:
-        raise ArgumentError("uniform_", "a <= b", f"a={a}, b={b}")
+    if not -math.inf < a <= b < math.inf:
+        raise ArgumentError("uniform_", "finite a <= b", f"a={a}, b={b}")
     return _fill(tensor, _draw(generator).uniform(a, b, tensor.shape))
 
 
@@ -215,3 +216,6 @@ def _draw(generator: random.Stream | None) -> np.random.Generator:
 def _fill(tensor: Tensor, values: Any) -> Tensor:
     tensor.data = values
     return tensor
+
+
+check_all(globals())

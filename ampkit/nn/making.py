@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import backends
 from ..core import dtypes
+from ..core.arguments import MOST, is_whole
 from ..core.errors import ArgumentError, DTypeError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -28,7 +29,7 @@ def zeros(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Tens
 
 def is_size(value: Any) -> bool:
     """Whether `value` is a positive integer."""
-    return hasattr(value, "__index__") and not isinstance(value, bool) and value >= 1
+    return is_whole(value) and not isinstance(value, bool) and 1 <= value <= MOST
 
 
 def sizes(where: str, **values: Any) -> None:

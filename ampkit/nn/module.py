@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from ..core import dtypes
+from ..core.arguments import checked_constructor
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -24,6 +25,10 @@ class Module(Tree):
     """
 
     training: bool
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked_constructor(cls)
 
     def __init__(self) -> None:
         self.__dict__.update(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from .. import ops
 from ..core.tensor import Tensor
@@ -26,13 +26,12 @@ class Flatten(Module):
 class Unflatten(Module):
     """One axis as several: input [..., n, ...] -> [..., *unflattened_size, ...]."""
 
-    def __init__(self, dim: int, unflattened_size: Any):
+    def __init__(self, dim: int, unflattened_size: Sequence[int]):
         super().__init__()
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, input: Tensor) -> Tensor:
-        dim = self.dim % max(input.ndim, 1)
-        return ops.reshape(input, (*input.shape[:dim], *self.unflattened_size, *input.shape[dim + 1 :]))
+        return ops.unflatten(input, self.dim, self.unflattened_size)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from .. import ops
 from ..core.errors import DTypeError, ShapeError
 from ..core.tensor import Tensor
+from ..ops.given import check_all
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
@@ -45,3 +46,6 @@ def _tensors(where: str, parameters: Iterable[Tensor]) -> list[Tensor]:
         if not isinstance(item, Tensor):
             raise DTypeError(where, "Tensors", f"a {type(item).__name__}", "pass model.parameters()")
     return found
+
+
+check_all(globals())

@@ -26,7 +26,7 @@ _FEW = (int, float)
 
 
 @op(cast=Cast.WIDEST, numpy=np.add)
-def add(input: Array, other: Array, *, alpha=1):
+def add(input: Array, other: Array, *, alpha: float = 1):
     """input + alpha * other, broadcast; bool with bool is `or`. Raises ShapeError if the shapes do not broadcast."""
     return input + (other if alpha == 1 else _times(alpha, input, other))
 
@@ -51,7 +51,7 @@ def add_backward(dy, saved, needs, alpha):
 
 
 @op(cast=Cast.WIDEST, numpy=np.subtract)
-def sub(input: Array, other: Array, *, alpha=1):
+def sub(input: Array, other: Array, *, alpha: float = 1):
     """input - alpha * other, broadcast. Raises ShapeError if the shapes do not broadcast."""
     return input - (other if alpha == 1 else _times(alpha, input, other))
 
@@ -234,7 +234,7 @@ def lerp_backward(dy, saved, needs):
 
 
 @op(cast=Cast.WIDEST)
-def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value=1):
+def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1):
     """input + value * tensor1 * tensor2, broadcast, rounded once."""
     value = whole_factor("addcmul", "value", value, input, tensor1, tensor2)
     return input + value * (tensor1 * tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
@@ -250,7 +250,7 @@ def addcmul_backward(dy, saved, needs, value):
 
 
 @op(cast=Cast.WIDEST, integers="refuse")
-def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value=1):
+def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1):
     """input + value * tensor1 / tensor2, broadcast, rounded once."""
     return input + value * (tensor1 / tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
 

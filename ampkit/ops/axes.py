@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from operator import index
 from typing import Any
 
-from ..core.errors import DTypeError, RangeError, ShapeError
+from ..core.arguments import MOST, shown
+from ..core.errors import ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
 
 __all__: list[str] = []
 
@@ -33,7 +35,7 @@ def axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
     Raises ShapeError for a repeated one, RangeError for one that is not there.
     """
-    if dim is None or dim == () or dim == []:
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(ndim))
     if not isinstance(dim, (tuple, list)):
         return (axis(where, dim, ndim),) if ndim else _none(where, dim)
@@ -48,10 +50,30 @@ def _none(where: str, dim: Any) -> tuple[int, ...]:
     return ()
 
 
+_ADDRESSABLE = 1 << 47  # elements: a process of today's machines can address as many bytes
+
+
+def addressable(where: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape`. Raises OutOfMemoryError for one that no memory can hold."""
+    if prod(shape) >= _ADDRESSABLE:
+        raise OutOfMemoryError(where, "a shape that memory can hold", f"{shape}")
+    return shape
+
+
+def count(where: str, name: str, value: Any) -> int:
+    """`value`, how many there are to be. Raises ArgumentError below 0, OutOfMemoryError for more than memory holds."""
+    if value < 0:
+        raise ArgumentError(where, f"{name} from 0", f"{value}")
+    return addressable(where, (int(value),))[0]
+
+
 def sizes(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
     """A shape given as numbers or as one sequence: `view(2, 3)`, `view((2, 3))`. Raises DTypeError if not integers."""
     found = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     try:
-        return tuple([n.__index__() for n in found])
-    except AttributeError:
-        raise DTypeError(where, "a shape of integers", repr(tuple(found))) from None
+        shape = tuple([index(n) for n in found])
+    except TypeError:
+        raise DTypeError(where, "a shape of integers", ", ".join(map(shown, found))) from None
+    if any(n > MOST for n in shape):
+        raise ArgumentError(where, "sizes within 64 bits", f"{shape}")
+    return shape

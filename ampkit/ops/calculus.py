@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,9 @@ def _places(where: str, y: Tensor, x: Tensor, at: int) -> Tensor:
     return reshape(x, shape)
 
 
-def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Tensor, ...]:
+def gradient(
+    input: Tensor, *, spacing: Any = 1, dim: int | Sequence[int] | None = None, edge_order: int = 1
+) -> tuple[Tensor, ...]:
     """The slopes of input along each of `dim` (None: all axes), a tensor like input for each.
 
     Between neighbours by the second-order difference, at the ends by one of edge_order 1 or 2. spacing: the step, or

@@ -13,12 +13,13 @@ import numpy as np
 
 from .. import backends
 from ..core import dtypes, random
+from ..core.arguments import MOST, is_whole, shown
 from ..core.dtypes import DType, bool_, float32, int64
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from ..core.values import tensor
-from .axes import sizes
+from .axes import addressable, count, sizes
 from .select import need_to_hold
 
 __all__ = [
@@ -44,7 +45,7 @@ def _shape(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     shape = sizes(where, size)
     if any(n < 0 for n in shape):
         raise ShapeError(where, "sizes from 0", f"{shape}")
-    return shape
+    return addressable(where, shape)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -77,7 +78,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
     if not dtypes.is_float(wanted):
         need_to_hold("full", wanted, fill_value)
     return _made(
-        np.full(_shape("full", (size,) if isinstance(size, int) else size), fill_value),
+        np.full(_shape("full", (size,)), fill_value),
         dtype,
         device,
         requires_grad,
@@ -105,6 +106,8 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix [n, m], m being n by default."""
+    n, m = count("eye", "n", n), count("eye", "m", n if m is None else m)
+    addressable("eye", (n, m))
     return _made(np.eye(n, m), dtype, device, requires_grad, constant=True)
 
 
@@ -159,9 +162,12 @@ def randint(
     """
     if size is None:
         low, high, size = 0, low, high
+    for name, bound in (("low", low), ("high", high)):
+        if not is_whole(bound) or not -MOST - 1 <= bound <= MOST:
+            raise ArgumentError("randint", f"{name} as an integer within 64 bits", shown(bound))
     if not low < high:
         raise ArgumentError("randint", "low below high", f"{low} and {high}")
-    shape = _shape("randint", (size,) if isinstance(size, int) else size)
+    shape = _shape("randint", (size,))
     return _random(lambda g: g.integers(low, high, shape), dtype, device, requires_grad, generator, int64)
 
 
@@ -169,12 +175,12 @@ def randperm(
     n: int, *, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """The numbers from 0 to n - 1 in random order, int64."""
-    return _random(lambda g: g.permutation(n), dtype, device, requires_grad, generator, int64)
+    return _random(lambda g: g.permutation(count("randperm", "n", n)), dtype, device, requires_grad, generator, int64)
 
 
 def normal(
-    mean: Any = 0.0,
-    std: Any = 1.0,
+    mean: Tensor | float = 0.0,
+    std: Tensor | float = 1.0,
     size: Any = None,
     *,
     generator: Stream | None = None,

@@ -13,7 +13,7 @@ from ..core.policy import Cast
 from ..core.replay import apply
 from ..core.tensor import Tensor
 from ..core.words import Word
-from .axes import axis
+from .axes import addressable, axis
 from .create import tensor
 from .index import put_item
 from .reduce import sum
@@ -99,4 +99,5 @@ def triu_indices(
 def _indices(where: str, find: Any, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RangeError(where, "sizes from 0", f"{row} and {col}")
+    addressable(where, (row, col))
     return tensor(np.stack(find(row, offset, col)), dtype, device)

@@ -56,7 +56,7 @@ dropout2d = _whole("dropout2d", (3, 4), "[N, C, H, W] or [C, H, W]")
 dropout3d = _whole("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
 
 
-@op(cast=Cast.KEEP)
+@op(cast=Cast.KEEP, integers="refuse")
 def dropout_(input: Array, p, seed, call, shape=None):
     """`dropout` with the draw named by (seed, call): the same elements every time; shape: of the mask, input's own."""
     keep = backends.of(input).asarray(random.keep_mask(seed, call, p, shape or input.shape))

@@ -248,7 +248,7 @@ trunc = _step("trunc", np.trunc, "input without its fraction.")
 
 
 @op(cast=Cast.KEEP, numpy=np.round)
-def round(input: Array, *, decimals=0):
+def round(input: Array, *, decimals: int = 0):
     """The nearest whole number, halves to even; with `decimals`, the nearest multiple of 10^-decimals.
 
     Its gradient is zero.

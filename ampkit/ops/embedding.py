@@ -21,7 +21,7 @@ __all__ = ["embedding"]
 def embedding(
     input: Index,
     weight: Array,
-    padding_idx=None,
+    padding_idx: int | None = None,
     max_norm: Word = None,
     norm_type: Word = 2.0,
     scale_grad_by_freq: Word = False,

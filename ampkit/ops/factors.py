@@ -68,7 +68,7 @@ def _one(values: Any) -> Any:
     return (line[:, None] == line).astype(values.dtype)
 
 
-def linalg_eigh(A: Tensor, UPLO: str = "L") -> Eigen:  # noqa: N803 - PyTorch's names
+def linalg_eigh(A: Tensor, UPLO: str = "L") -> Eigen:  # noqa: N803 - PyTorch's names  # noqa: N803
     """(eigenvalues [.., M], eigenvectors [.., M, M]) of symmetric matrices, of (A + A^T) / 2 whatever UPLO."""
     if UPLO not in ("L", "U"):
         raise ArgumentError("eigh", "UPLO 'L' or 'U'", repr(UPLO))
@@ -183,7 +183,13 @@ def _square_qr_backward(dr: Any, dq: Any, q: Any, r: Any) -> Any:
 # what follows from singular values
 
 
-def linalg_pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:  # noqa: N803
+def linalg_pinv(
+    A: Tensor,
+    *,
+    atol: Tensor | float | None = None,
+    rtol: Tensor | float | None = None,
+    hermitian: bool = False,  # noqa: N803
+) -> Tensor:
     """The pseudo-inverse of matrices [.., M, N] -> [.., N, M], by singular values, whose small ones count as 0.
 
     Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
@@ -218,7 +224,13 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg_pinv(input, rtol=rcond)
 
 
-def linalg_matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:  # noqa: N803
+def linalg_matrix_rank(
+    A: Tensor,
+    *,
+    atol: Tensor | float | None = None,
+    rtol: Tensor | float | None = None,
+    hermitian: bool = False,  # noqa: N803
+) -> Tensor:
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach()).array
     return sum(Tensor(s > _small(A.array, s, _bound(atol), _bound(rtol))), -1)  # type: ignore[no-any-return]

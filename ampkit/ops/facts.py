@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.dtypes import is_float
+from ..core.errors import DTypeError
 from ..core.tensor import Tensor
 from ..core.words import strided
 
@@ -42,7 +43,9 @@ def is_nonzero(self: Tensor) -> bool:
 
 
 def is_same_size(self: Tensor, other: Tensor) -> bool:
-    """Whether another tensor has this shape."""
+    """Whether another tensor has this shape. Raises DTypeError for anything else."""
+    if not isinstance(other, Tensor):
+        raise DTypeError("is_same_size", "a Tensor for `other`", type(other).__name__)
     return self.shape == other.shape
 
 

@@ -154,7 +154,7 @@ def softshrink_backward(dy, saved, needs, lambd):
 
 
 @op(cast=Cast.KEEP)
-def threshold(input: Array, threshold, value, inplace: Word = False):
+def threshold(input: Array, threshold: float, value: float, inplace: Word = False):
     """input where it is above `threshold`, else the number `value`, which for integers has to be whole."""
     value = whole_factor("threshold", "value", value, input)
     return np.where(input <= threshold, value, input), Saved(input=input)

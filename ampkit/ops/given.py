@@ -1,58 +1,55 @@
-"""What a function is given: tensors where its signature says Tensor. Ops see to it themselves (see core/plan.py)."""
+"""What a function is given, checked before it runs. Ops check their tensors themselves (see core/plan.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
 from inspect import isfunction, signature
-from types import NoneType
 from typing import Any
 
-from ..core.errors import AmpkitError, DTypeError, unfit
+from .. import backends
+from ..core.arguments import Checks
+from ..core.errors import AmpkitError, unfit
 from ..core.tensor import Tensor
 
 __all__: list[str] = []
 
-_KINDS = {"Tensor": Tensor, "Tensor | None": (Tensor, NoneType)}
-
 
 def checked(function: Any) -> Any:
-    """`function` (or method), which raises DTypeError for anything but a Tensor in a parameter that is annotated so.
+    """`function` (or method), which raises DTypeError or ArgumentError for what its annotations do not take.
 
     What Python or NumPy raise for the types of its other arguments becomes a DTypeError too. An op, a class, or a
     function from elsewhere comes back as it is.
     """
     if not isfunction(function) or not function.__module__.startswith("ampkit."):
         return function
-    parameters = signature(function).parameters.values()
-    kinds = {p.name: _KINDS.get(p.annotation, object) for p in parameters}
-    while kinds and list(kinds.values())[-1] is object:
-        kinds.popitem()
-    return _checked(function, kinds)
+    return _checked(function)
 
 
-def _checked(function: Callable[..., Any], kinds: dict[str, Any]) -> Callable[..., Any]:
-    pairs, where = list(kinds.items()), function.__qualname__.partition(".")[0]  # of a method, its class
+def check_all(names: dict[str, Any]) -> None:
+    """Have the public functions that a module defines, given its `globals()`, check their arguments."""
+    for name, item in list(names.items()):
+        if not name.startswith("_") and isfunction(item) and item.__module__ == names["__name__"]:
+            names[name] = checked(item)
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    where = function.__qualname__.partition(".")[0]  # of a method, its class
+    checks: list[Checks] = []  # made at the first call: annotations name classes that are defined later
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for (name, kind), item in zip(pairs, args, strict=False):
-            if not isinstance(item, kind):
-                raise _error(where, name, item)
-        for name in kwargs.keys() & kinds if kwargs else ():
-            if not isinstance(kwargs[name], kinds[name]):
-                raise _error(where, name, kwargs[name])
+        if not checks:
+            checks.append(Checks(function))
+        checks[0](where, args, kwargs)
         try:
             return function(*args, **kwargs)
         except (TypeError, ValueError, AttributeError) as error:
             if isinstance(error, AmpkitError) or error.__traceback__.tb_next is None:  # type: ignore[union-attr]
                 raise  # a line of ours already, or Python's about the names of the arguments
             others = signature(function).bind(*args, **kwargs).arguments
-            raise unfit(where, {k: v for k, v in others.items() if k not in kinds}, error) from error
+            raise unfit(where, {k: v for k, v in others.items() if not isinstance(v, Tensor)}, error) from error
+        except MemoryError as error:
+            raise backends.exhausted([a.array for a in args if isinstance(a, Tensor)], error) from None
 
     return call
-
-
-def _error(where: str, name: str, item: Any) -> DTypeError:
-    got, cure = type(item).__name__, "wrap it: ampkit.tensor(...)"
-    return DTypeError(where, f"a Tensor for `{name}`", *(("None",) if item is None else (got, cure)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from .. import backends
+from ..core.arguments import is_whole, shown
 from ..core.dtypes import accumulator
 from ..core.errors import AmpkitError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
@@ -53,6 +55,13 @@ def getitem(input: Tensor, index: Any) -> Tensor:
 _PLAIN = (int, slice, type(None), type(...))
 
 
+def _listed(part: Any) -> Any:
+    try:
+        return np.asarray(part, None if len(part) else np.int64)
+    except ValueError:
+        raise DTypeError("index", "lists of integers or bool of one length", shown(part)) from None
+
+
 def part_of(part: Any) -> Any:
     """One part of an index as NumPy takes it. Raises DTypeError for what is no index."""
     if type(part) in _PLAIN:
@@ -60,11 +69,11 @@ def part_of(part: Any) -> Any:
     if isinstance(part, Tensor):
         part = part.array
     elif isinstance(part, (list, range)):
-        part = np.asarray(part, None if len(part) else np.int64)
-    elif hasattr(part, "__index__") and type(part) is not bool:
-        return part.__index__()
+        part = _listed(part)
+    elif type(part) is not bool and is_whole(part):
+        return index(part)
     kind = getattr(getattr(part, "dtype", None), "kind", None)
-    if kind not in ("i", "u", "b"):
+    if kind not in ("i", "u", "b") or not hasattr(part, "astype"):
         got = part.dtype.name if hasattr(part, "dtype") else type(part).__name__
         raise DTypeError("index", "integers, slices, None, ... or tensors of integers or bool", got)
     if part.dtype == np.uint8:
@@ -265,7 +274,7 @@ def index_select_backward(dy, saved, needs, dim):
 
 
 @op(cast=Cast.WIDEST, mixes=False)
-def index_add(input: Array, dim, index: Index, source: Array, *, alpha=1):
+def index_add(input: Array, dim, index: Index, source: Array, *, alpha: float = 1):
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
     in_range("index_add", plain(index), length_of(input, dim))
     added = apply(put_item, source, _row(index, dim, input.ndim), input.shape)

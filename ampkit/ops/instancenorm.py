@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arguments import is_whole
 from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
@@ -91,7 +92,7 @@ def _window(x: Any, before: int, after: int) -> Any:
 def local_response_norm_check(input, size, alpha, beta, k):
     if input.ndim < 2:
         raise ShapeError("local_response_norm", "input of shape [N, C, ...]", f"{tuple(input.shape)}")
-    if not hasattr(size, "__index__") or isinstance(size, bool) or size < 1:
+    if not is_whole(size) or isinstance(size, bool) or not 1 <= size < 1 << 31:
         raise ArgumentError("local_response_norm", "size as a positive integer", repr(size))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
+from ..core.arguments import is_whole
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Arrays, Saved, op
 from ..core.policy import Cast
@@ -43,7 +46,7 @@ def cat_backward(dy, saved, needs, dim):
     return tuple(parts)
 
 
-def cat(tensors: Any, dim: int = 0) -> Tensor:
+def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
     """The tensors joined along `dim`; dtypes agree on the widest. Raises ShapeError if the other axes differ.
 
     An empty one of shape [0] joins any others, as in PyTorch.
@@ -81,7 +84,7 @@ def stack_backward(dy, saved, needs, dim):
     return tuple([dy[(*before, i)] for i in range(dy.shape[dim])])
 
 
-def stack(tensors: Any, dim: int = 0) -> Tensor:
+def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
     """The tensors joined along a new axis at `dim`; dtypes agree on the widest. Raises ShapeError if shapes differ."""
     return stack_(_some("stack", tensors), dim)  # type: ignore[no-any-return]
 
@@ -105,15 +108,15 @@ def split_backward(dy, saved, needs, ends, dim):
     return np.concatenate(list(dy), dim) if type(dy) is tuple else dy
 
 
-def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces along `dim`: of a given length (the last may be shorter), or of the lengths in a list. Shares memory.
 
     Raises ShapeError if the lengths do not add up to the axis.
     """
     at = axis_of("split", tensor, dim)
     length = tensor.shape[at]
-    if isinstance(split_size_or_sections, int):
-        size = split_size_or_sections
+    if is_whole(split_size_or_sections):
+        size = index(split_size_or_sections)
         if size <= 0 and (size or length):
             raise ArgumentError("split", "a length from 1", f"{size}")
         lengths = [min(size, length - start) for start in range(0, length, size or 1)] or [0]
@@ -125,10 +128,13 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
     return split_(tensor, ends, at)  # type: ignore[no-any-return]
 
 
+_PIECES = 1 << 24  # each is a Tensor of its own: more would take hours and all memory
+
+
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces along `dim`, of equal length but for the last. Shares memory."""
-    if chunks < 1:
-        raise ArgumentError("chunk", "chunks from 1", f"{chunks}")
+    if not 1 <= chunks < _PIECES:
+        raise ArgumentError("chunk", f"chunks from 1, below {_PIECES}", f"{chunks}")
     length = input.shape[axis_of("chunk", input, dim)]
     return split(input, -(-length // chunks) if length else [0] * chunks, dim)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..core.blocked import blocked_sum
 from ..core.dtypes import is_float
-from ..core.errors import ArgumentError, ShapeError
+from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.tensor import Tensor
 from ..core.words import Word
-from .axes import axes, axis, sizes
+from .axes import addressable, axes, axis, sizes
 from .edges import extend
 from .index import getitem, index_select, wide
 from .masks import kept, reach
@@ -35,6 +36,8 @@ def repeat_(input: Array, sizes):
 def repeat_check(input, sizes):
     if len(sizes) < input.ndim or any(n < 0 for n in sizes):
         raise ShapeError("repeat", f"at least {input.ndim} sizes from 0", f"{tuple(sizes)}")
+    shape = (1,) * (len(sizes) - input.ndim) + tuple(input.shape)
+    addressable("repeat", tuple([n * m for n, m in zip(sizes, shape, strict=True)]))
 
 
 @repeat_.backward
@@ -59,6 +62,11 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
 def repeat_interleave_(input: Array, repeats, dim):
     """Each element along `dim` `repeats` times in a row."""
     return np.repeat(input, repeats, dim), Saved(shape=input.shape)
+
+
+@repeat_interleave_.check
+def repeat_interleave_check(input, repeats, dim):
+    addressable("repeat_interleave", (repeats, input.size))
 
 
 @repeat_interleave_.backward
@@ -129,8 +137,10 @@ def roll_backward(dy, saved, needs, shifts, dims):
     return np.roll(dy, tuple([-s for s in shifts]) if type(shifts) is tuple else -shifts, dims)
 
 
-def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor:
     """input shifted along `dims`, what leaves at one end entering at the other; without dims, the flattened input."""
+    if isinstance(shifts, Tensor):
+        raise DTypeError("roll", "shifts as numbers", "a Tensor")
     by = tuple(shifts) if isinstance(shifts, (tuple, list)) else (shifts,)
     if dims is None:
         if len(by) != 1:
@@ -143,13 +153,13 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 @op(cast=Cast.KEEP, moves=True)
-def tril(input: Array, diagonal=0):
+def tril(input: Array, diagonal: int = 0):
     """The lower triangles of the matrices [..., rows, columns]: zero above the diagonal numbered `diagonal`."""
     return _masked(input, reach(input, *input.shape[-2:], diagonal)), Saved()
 
 
 @op(cast=Cast.KEEP, moves=True)
-def triu(input: Array, diagonal=0):
+def triu(input: Array, diagonal: int = 0):
     """The upper triangles of the matrices [..., rows, columns]: zero below the diagonal numbered `diagonal`."""
     return _masked(input, np.logical_not(reach(input, *input.shape[-2:], diagonal - 1))), Saved()
 
@@ -202,7 +212,7 @@ def _beside_one(pair: tuple[int, int], n: int) -> tuple[int, int]:
     return (1 - n, rest) if pair[0] < 0 else (rest, 1 - n)
 
 
-def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """input with more elements around it; pad: (before, after) of the last axis, then the one before it.
 
     They are `value` (0); or with mode "reflect" mirrored at the outer element, "replicate" the outer element repeated,
@@ -211,8 +221,6 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     """
     if mode != "constant" and (value or not isinstance(mode, str)):
         raise ArgumentError("pad", "a mode, and no value but with mode 'constant'", f"{mode!r} and {value}")
-    if not all(hasattr(n, "__index__") for n in pad):
-        raise ArgumentError("pad", "widths as integers", f"{tuple(pad)}")
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]
@@ -224,4 +232,5 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, input.shape, strict=True)])
     inner = getitem(input, cut) if any(n < 0 for n in pad) else input
     widths = tuple([(max(a, 0), max(b, 0)) for a, b in pairs])
+    addressable("pad", tuple([n + a + b for n, (a, b) in zip(inner.shape, widths, strict=True)]))
     return pad_(inner, widths, value or 0) if mode == "constant" else extend(inner, widths, mode)  # type: ignore[no-any-return]

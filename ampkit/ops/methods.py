@@ -193,19 +193,33 @@ def _viewed(self: Tensor, made: Tensor) -> Tensor:
 
 
 def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
+    def of_another(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Tensor, other: Tensor) -> Tensor:
+            if not isinstance(other, Tensor):
+                raise DTypeError(name, "a Tensor for `other`", type(other).__name__)
+            return function(self, other)  # type: ignore[no-any-return]
+
+        return call
+
     return {
         "view": lambda self, *shape, size=None: _view(f, self, shape if size is None else (size,)),
-        "view_as": lambda self, other: _viewed(self, f.reshape(self, other.shape)),
-        "reshape_as": lambda self, other: f.reshape(self, other.shape),
-        "expand_as": lambda self, other: f.expand(self, other.shape),
+        "view_as": of_another("view_as", lambda self, other: _viewed(self, f.reshape(self, other.shape))),
+        "reshape_as": of_another("reshape_as", lambda self, other: f.reshape(self, other.shape)),
+        "expand_as": of_another("expand_as", lambda self, other: f.expand(self, other.shape)),
         "unfold": lambda self, dimension, size, step: unfold_along(self, dimension, size, step),
         "adjoint": lambda self: f.transpose(self, -2, -1),
         "polygamma": lambda self, n: f.polygamma(n, self),
         "narrow_copy": lambda self, dim, start, length: f.clone(f.narrow(self, dim, start, length)),
-        "split_with_sizes": lambda self, split_sizes, dim=0: f.split(self, list(split_sizes), dim),
+        "split_with_sizes": lambda self, split_sizes, dim=0: f.split(self, _lengths(split_sizes), dim),
         "sum_to_size": lambda self, *size: _summed(f, self, sizes("sum_to_size", size)),
-        "type_as": lambda self, other: f.to(self, other.device, other.dtype),
+        "type_as": of_another("type_as", lambda self, other: f.to(self, other.device, other.dtype)),
     }
+
+
+def _lengths(split_sizes: Any) -> list[int]:
+    if not isinstance(split_sizes, (list, tuple)):
+        raise DTypeError("split_with_sizes", "a list of lengths", f"a {type(split_sizes).__name__}")
+    return list(split_sizes)
 
 
 def _summed(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -220,7 +234,12 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
     # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
     def new(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **words: Any) -> Any:
-            return make(*args, dtype=dtype or self.dtype, device=device or self.device, **words)
+            return make(
+                *args,
+                dtype=self.dtype if dtype is None else dtype,
+                device=self.device if device is None else device,
+                **words,
+            )
 
         return made
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.blocked import blocked_sum
-from ..core.errors import ArgumentError, NonFiniteError, ShapeError, StateError
+from ..core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, plain
@@ -23,7 +23,12 @@ __all__ = ["linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "r
 
 
 def norm(
-    input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: Word = None, dtype: Any = None
+    input: Tensor,
+    p: float | str | None = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: Word = None,
+    dtype: Any = None,
 ) -> Tensor:
     """The vector norm over `dim`: (sum |x|^p)^(1/p); p = inf or -inf the extreme |x|, p = 0 the count of non-zeros.
 
@@ -36,7 +41,7 @@ def norm(
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def norm_(input: Array, p="fro", dim=None, keepdim=False, *, dtype=None):
+def norm_(input: Array, p: float | str | None = "fro", dim=None, keepdim=False, *, dtype=None):
     """`norm` of vectors."""
     out = size_of(input, _order(p), over(dim, input.ndim), keepdim)
     return out, Saved(input=input, out=out)
@@ -50,7 +55,9 @@ def norm_check(input, p, dim, keepdim, dtype):
 
 
 def _order(p: Any) -> float:
-    return 2.0 if p == "fro" or p is None else float(p)
+    if isinstance(p, str) and p != "fro":
+        raise DTypeError("norm", "p as a number, 'fro' or 'nuc'", repr(p))
+    return 2.0 if isinstance(p, str) or p is None else float(p)
 
 
 def size_of(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
@@ -101,7 +108,7 @@ _BY_SINGULAR_VALUES = ("nuc", 2, -2)
 
 def linalg_matrix_norm(
     A: Tensor,  # noqa: N803 - PyTorch's name
-    ord: Any = "fro",
+    ord: float | str = "fro",
     dim: Any = (-2, -1),
     keepdim: bool = False,
     *,
@@ -186,7 +193,7 @@ def linalg_norm(
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def renorm(input: Array, p, dim, maxnorm):
+def renorm(input: Array, p: float, dim: int, maxnorm: float):
     """input, with each slice along `dim` whose norm of order p is above maxnorm scaled down to it. In float32.
 
     Raises ShapeError for fewer than two axes, ArgumentError unless p and maxnorm are positive.

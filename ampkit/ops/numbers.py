@@ -91,7 +91,7 @@ def fmod_backward(dy, saved, needs):
 
 
 @op(cast=Cast.KEEP, moves=True)
-def nan_to_num(input: Array, nan=0.0, posinf=None, neginf=None):
+def nan_to_num(input: Array, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None):
     """input with numbers in place of NaN and the infinities: by default 0 and the largest numbers of its dtype."""
     if input.dtype not in FLOATS:
         return input.copy(), Saved(input=input)
@@ -106,17 +106,17 @@ def nan_to_num_backward(dy, saved, needs, nan, posinf, neginf):
     return kept(dy, np.isfinite(plain(saved.input)))
 
 
-def clamp_min(input: Tensor, min: Any) -> Tensor:
+def clamp_min(input: Tensor, min: Tensor | float) -> Tensor:
     """input, but at least min (a number or a tensor); see `clamp`."""
     return clamp(input, min)  # type: ignore[no-any-return]
 
 
-def clamp_max(input: Tensor, max: Any) -> Tensor:
+def clamp_max(input: Tensor, max: Tensor | float) -> Tensor:
     """input, but at most max (a number or a tensor); see `clamp`."""
     return clamp(input, max=max)  # type: ignore[no-any-return]
 
 
-def rsub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+def rsub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
     """other - alpha * input, broadcast."""
     return arithmetic.sub(other, input, alpha=alpha)  # type: ignore[no-any-return]
 
@@ -159,7 +159,7 @@ def can_cast(from_: Any, to: Any) -> bool:
     return ranks[0] <= ranks[1]
 
 
-def result_type(tensor1: Any, tensor2: Any) -> DType:
+def result_type(tensor1: Tensor | float, tensor2: Tensor | float) -> DType:
     """The dtype that two tensors or numbers agree on; a tensor without axes, or a number, only widens a lower kind."""
     return agreed(
         [(t.dtype if t.ndim else (t.dtype,)) if isinstance(t, Tensor) else type(t) for t in (tensor1, tensor2)]

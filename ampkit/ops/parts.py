@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations as _combinations
 from itertools import combinations_with_replacement as _with_replacement
 from typing import Any
@@ -16,7 +17,7 @@ from .axes import axes, axis_of
 from .compare import ne
 from .diagonals import diag
 from .index import index_select, narrow
-from .join import cat, split, stack
+from .join import _PIECES, cat, split, stack
 from .layout import flip, pad
 from .shape import flatten, movedim, reshape, transpose
 from .stacks import atleast_2d, meshgrid
@@ -36,7 +37,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return reshape(mul(left, right), [a * b for a, b in zip(ours, theirs, strict=True)])
 
 
-def rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """input turned k times by 90 degrees, from the first of two `dims` towards the second. A copy.
 
     Raises ShapeError unless dims are two different axes.
@@ -83,32 +84,35 @@ def diff(
     return found
 
 
-def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces along `dim`: a number of nearly equal ones, the first the longer, or cut at places. Shares memory."""
     at = axis_of("tensor_split", input, dim)
     length, cuts = input.shape[at], indices_or_sections
     if isinstance(cuts, Tensor):
+        if cuts.ndim > 1 or cuts.is_floating_point():
+            got = f"{cuts.dtype.name} of shape {tuple(cuts.shape)}"
+            raise DTypeError("tensor_split", "a number or a vector of integers", got)
         cuts = cuts.tolist()
     if isinstance(cuts, int):
-        if cuts < 1:
-            raise ArgumentError("tensor_split", "sections from 1", f"{cuts}")
+        if not 1 <= cuts < _PIECES:
+            raise ArgumentError("tensor_split", f"sections from 1, below {_PIECES}", f"{cuts}")
         return split(input, [length // cuts + (i < length % cuts) for i in range(cuts)], at)
     ends = [min(max(c + length if c < 0 else c, 0), length) for c in (*cuts, length)]
     starts = [0, *ends[:-1]]
     return tuple([narrow(input, at, min(a, b), max(b - a, 0)) for a, b in zip(starts, ends, strict=True)])
 
 
-def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def hsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
     """`tensor_split` along the second axis, of vectors along their only one; a number has to divide it."""
     return _even_split("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1)
 
 
-def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def vsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
     """`tensor_split` along the first of at least two axes; a number has to divide it."""
     return _even_split("vsplit", input, indices_or_sections, 0, 2)
 
 
-def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def dsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
     """`tensor_split` along the third axis; a number has to divide it."""
     return _even_split("dsplit", input, indices_or_sections, 2, 3)
 

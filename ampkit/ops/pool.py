@@ -217,12 +217,18 @@ def adaptive_windows(n: int, windows: int) -> list[tuple[int, int]]:
     return [(i * n // windows, -(-(i + 1) * n // windows)) for i in range(windows)]
 
 
+_WINDOWS = 1 << 24  # of an image; each is found by Python
+
+
 def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d") -> tuple[int, ...]:
     """How many windows by axis an adaptive pool takes of images of `size`. Raises ArgumentError."""
     axes = len(size)
     asked = tuple(output_size) if isinstance(output_size, (list, tuple)) else (output_size,) * axes
     filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
-    return pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes)
+    found = pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes)
+    if prod(found) >= _WINDOWS:
+        raise ArgumentError(where, f"fewer than {_WINDOWS} windows", f"output_size {found}")
+    return found
 
 
 def _spread_taped(dy: Any, weights: Array, w: Windows) -> Any:

@@ -198,7 +198,7 @@ def outer_backward(dy, saved, needs):
 
 
 @op(cast=Cast.LOW)
-def addmm(input: Array, mat1: Array, mat2: Array, *, beta=1, alpha=1):
+def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1):
     """beta * input + alpha * (mat1 @ mat2), rounded once; beta=0 leaves input out, NaN and all.
 
     input broadcastable to [M, N], mat1 [M, K], mat2 [K, N] -> [M, N]. Raises ShapeError for shapes that do not fit.
@@ -220,7 +220,7 @@ def addmm_backward(dy, saved, needs, beta, alpha):
 
 
 @op(cast=Cast.LOW)
-def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta=1, alpha=1):
+def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1):
     """beta * input + alpha * (batch1 @ batch2), rounded once; beta=0 leaves input out, NaN and all.
 
     input broadcastable to [B, M, N], batch1 [B, M, K], batch2 [B, K, N] -> [B, M, N]. Raises ShapeError as `addmm`.

@@ -10,7 +10,9 @@ import numpy as np
 from ..core import dtypes
 from ..core.dtypes import DType, bool_, float32, int64
 from ..core.errors import ArgumentError
+from ..core.quiet import quietly
 from ..core.tensor import Tensor
+from .axes import addressable, count
 from .create import _made
 from .select import need_to_hold
 
@@ -33,11 +35,15 @@ def arange(
     Raises ArgumentError for a step of 0 or away from end, and without an end.
     """
     first, last, step = map(_number, (start or 0, end, step) if end is not None else (0, start, step))
+    for name, value in (("start", first), ("end", last), ("step", step)):
+        if value is not None and not -math.inf < value < math.inf:
+            raise ArgumentError("arange", f"{name} as a finite number", f"{value}")
     fractions = float in (type(first), type(last), type(step))
     kind = float32 if fractions else int64
     kind = kind if dtype is None else dtypes.parse(dtype)
     if last is None or step == 0 or (last - first) * step < 0:
         raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
+    addressable("arange", (int((last - first) / step),))
     values = _steps(first, last, step, kind) if fractions and _is_whole(kind) else np.arange(first, last, step)
     return _made(values, kind, device, requires_grad, constant=True)
 
@@ -47,8 +53,8 @@ def _steps(first: float, last: float, step: float, dtype: DType) -> Any:
     begin, stride = _whole("arange", dtype, first), math.trunc(step)
     if not stride:
         raise ArgumentError("arange", f"a step of 1 or more, for {dtype.name}", f"{step}")
-    count = np.arange(begin, math.trunc(last), stride).size if dtype == int64 else np.arange(first, last, step).size
-    return begin + stride * np.arange(count)
+    steps = np.arange(begin, math.trunc(last), stride).size if dtype == int64 else np.arange(first, last, step).size
+    return begin + stride * np.arange(steps)
 
 
 def _is_whole(dtype: DType) -> bool:
@@ -87,7 +93,9 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` powers of base, their exponents at equal distances from start to end, both included; see `linspace`."""
-    powers, kind = np.power(float(base), _evenly("logspace", start, end, steps, dtype)), dtypes.parse(dtype or float32)
+    exponents, kind = _evenly("logspace", start, end, steps, dtype), dtypes.parse(dtype or float32)
+    with quietly():
+        powers = np.power(float(base), exponents)
     if _is_whole(kind) and steps:
         _whole("logspace", kind, float(powers.max()))
     return _made(powers, dtype, device, requires_grad, constant=True)
@@ -95,6 +103,5 @@ def logspace(
 
 def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
     ends, kind = [_number(value) for value in (start, end)], dtypes.parse(dtype or float32)
-    if steps < 0:
-        raise ArgumentError(where, "steps from 0", f"{steps}")
+    steps = count(where, "steps", steps)
     return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)

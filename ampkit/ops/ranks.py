@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..core.replay import apply
 from ..core.tensor import Tensor
 from .along import gather, places
 from .arithmetic import div
-from .axes import axis
+from .axes import axis, count
 from .compare import isnan, logical_not
 from .convert import to
 from .index import put_item, wide
@@ -183,6 +184,9 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     """
     if not input.is_floating_point():
         raise DTypeError("histc", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+    count("histc", "bins", bins)
+    if not -math.inf < min <= max < math.inf:
+        raise ArgumentError("histc", "finite min up to max", f"min={min}, max={max}")
     if bins < 1 or not min <= max:
         raise ArgumentError("histc", "bins from 1 and min up to max", f"bins={bins}, min={min}, max={max}")
     x = input.array.reshape(-1)

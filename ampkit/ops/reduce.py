@@ -141,7 +141,7 @@ def _which(dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> tuple[Any
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def var_(input: Array, dim=None, keepdim=False, correction=1):
+def var_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
     """The variance over `dim`."""
     return _variance(input, dim, keepdim, correction), Saved(input=input)
 
@@ -152,7 +152,7 @@ def var_backward(dy, saved, needs, dim, keepdim, correction):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def std_(input: Array, dim=None, keepdim=False, correction=1):
+def std_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
     """The square root of the variance over `dim`."""
     out = np.sqrt(_variance(input, dim, keepdim, correction))
     return out, Saved(input=input, out=out)

@@ -7,7 +7,7 @@ linear, and its transpose is of the same kind, so one op is both.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply
 from ..core.tensor import Tensor
+from .axes import addressable
 from .index import beside
 from .pool import adaptive_avg_pool2d, adaptive_avg_pool3d
 from .pool1d import adaptive_avg_pool1d
@@ -53,8 +54,8 @@ class Taps(NamedTuple):
 
 def interpolate(
     input: Tensor,
-    size: Any = None,
-    scale_factor: Any = None,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
@@ -104,6 +105,7 @@ def _sizes(input: Tensor, size: Any, scale: Any, recompute: bool) -> tuple[tuple
         kind = "integer" if scale is None else "number"
         raise ArgumentError("interpolate", f"a positive {kind}, or {len(lengths)} of them", repr(given))
     sizes = each if scale is None else tuple(int(n * s) for n, s in zip(lengths, each, strict=True))
+    addressable("interpolate", sizes)
     if min(sizes) < 1 or 0 in lengths:
         raise ShapeError("interpolate", "at least one pixel", f"{lengths} to {sizes}")
     if scale is None or recompute:

@@ -15,6 +15,7 @@ from .like import full_like
 from .put import scatter_reduce
 from .select import masked_fill, where
 from .shape import broadcast_to, flatten, reshape
+from .stacks import broadcast_shapes
 
 __all__ = ["index_copy", "index_fill", "masked_scatter", "scatter", "take"]
 
@@ -85,7 +86,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """
     if mask.dtype != np.bool_:
         raise DTypeError("masked_scatter", "a mask of dtype bool", mask.dtype.name, "compare it: mask != 0")
-    chosen = np.broadcast_to(mask.array, np.broadcast_shapes(mask.shape, input.shape))
+    chosen = np.broadcast_to(mask.array, broadcast_shapes(mask.shape, input.shape))
     if source.dtype != input.dtype:
         cure = f"cast it: source.to(ampkit.{input.dtype.name})"
         raise DTypeError("masked_scatter", f"a source of {input.dtype.name}", source.dtype.name, cure)

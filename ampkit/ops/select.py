@@ -97,7 +97,7 @@ def where_backward(dy, saved, needs):
     return None, kept(dy, condition) if needs[1] else None, kept(dy, np.logical_not(condition)) if needs[2] else None
 
 
-def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+def where(condition: Tensor, input: Tensor | float | None = None, other: Tensor | float | None = None) -> Any:
     """input where condition, else other; broadcast: condition [...] bool, two tensors or numbers -> [...].
 
     Without input and other: the indices of the true elements, one int64 tensor per axis.
@@ -112,7 +112,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     return where_(condition, input, other)
 
 
-def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+def masked_fill(input: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
     """input with `value` (a number or a tensor of one element) where mask [...] bool is true; broadcast.
 
     The answer has input's dtype. Raises ArgumentError for a value that this dtype does not hold, DTypeError for a mask
@@ -124,7 +124,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 @op(cast=Cast.KEEP, moves=True)
-def masked_fill_(input: Array, mask: Index, value):
+def masked_fill_(input: Array, mask: Index, value: float):
     """input, with the number `value` where mask."""
     return np.where(mask, np.asarray(value, input.dtype, like=input), input), Saved(mask=mask)
 

@@ -121,6 +121,8 @@ def searchsorted(
         raise ShapeError("searchsorted", "a sorted_sequence [..., n]", "shape ()")
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError("searchsorted", "side 'left' or 'right', as `right` says", f"{side!r}, right={right}")
+    if sorter is not None:
+        _need_order(sorted_sequence, sorter)
     home = backends.of(sorted_sequence.array)
     values = input.array if isinstance(input, Tensor) else home.asarray(input)
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
@@ -139,7 +141,19 @@ def searchsorted(
     return Tensor(found.astype(np.int32 if out_int32 else np.int64))
 
 
-def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+def _need_order(sequence: Tensor, sorter: Tensor) -> None:
+    if sorter.dtype != np.int64 or sorter.shape != sequence.shape:
+        needs = f"sorter as int64 of shape {tuple(sequence.shape)}"
+        raise ShapeError("searchsorted", needs, f"{sorter.dtype.name} of shape {tuple(sorter.shape)}")
+    places, length = sorter.array, sequence.shape[-1]
+
+    def fail(value: int, position: Any) -> None:
+        raise RangeError("searchsorted", f"sorter from 0 to {length - 1}", f"{value} at position {position}")
+
+    backends.of(places).inspect(places, (places < 0) | (places >= length), fail)
+
+
+def bucketize(input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Which of the intervals between rising boundaries [n] each element is in, 0 to n; see `searchsorted`.
 
     Raises ShapeError for boundaries that are no vector.

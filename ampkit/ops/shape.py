@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..core.errors import ShapeError
+from ..core.errors import DTypeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.tensor import Tensor
@@ -58,7 +59,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape_(input, (*shape[:first], middle, *shape[last + 1 :]))  # type: ignore[no-any-return]
 
 
-def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """input with axis `dim` split into axes of `sizes`; one -1 stands for what is left."""
     at, shape, parts = axis_of("unflatten", input, dim), tuple(input.shape), list(sizes)
     if -1 in parts:
@@ -70,7 +71,7 @@ def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """input without its axes of length 1, or without those among `dim` that have length 1."""
-    gone = () if dim == () or dim == [] else axes("squeeze", dim, input.ndim)
+    gone = () if isinstance(dim, (tuple, list)) and not dim else axes("squeeze", dim, input.ndim)
     return reshape_(input, tuple([n for i, n in enumerate(input.shape) if n != 1 or i not in gone]))  # type: ignore[no-any-return]
 
 
@@ -145,6 +146,9 @@ def broadcast_to(input: Array, shape):
 
 @broadcast_to.check
 def broadcast_to_check(input, shape):
+    sizes("broadcast_to", (shape,))
+    if not isinstance(shape, (tuple, list)):
+        raise DTypeError("broadcast_to", "a shape", repr(shape))
     ends = shape[len(shape) - input.ndim :]
     if len(shape) < input.ndim or not all(n in (1, m) for n, m in zip(input.shape, ends, strict=True)):
         raise ShapeError("broadcast_to", f"a shape that {tuple(input.shape)} broadcasts to", f"{tuple(shape)}")

@@ -56,6 +56,9 @@ def lgamma_backward(dy, saved, needs):
     return dy * apply(polygamma_, saved.input, n=0)
 
 
+_ORDERS = 1 << 10  # derivatives of a higher order are beyond all formats: 170! is the largest that float64 holds
+
+
 @op(cast=Cast.KEEP, integers="float")
 def polygamma_(input: Array, n):
     """`polygamma`, input first."""
@@ -66,6 +69,8 @@ def polygamma_(input: Array, n):
 def polygamma_check(input, n):
     if n < 0:
         raise ArgumentError("polygamma", "n from 0", f"{n}")
+    if n > _ORDERS:
+        raise ArgumentError("polygamma", f"n up to {_ORDERS}", f"{n}")
 
 
 @polygamma_.backward
@@ -84,7 +89,7 @@ def digamma(input: Tensor) -> Tensor:
 
 
 @op(cast=Cast.KEEP, integers="float")
-def logit(input: Array, eps=None):
+def logit(input: Array, eps: float | None = None):
     """log(input / (1 - input)), the inverse of `sigmoid`: NaN outside [0, 1]; with eps, of input in [eps, 1 - eps].
 
     Where eps has moved input the slope is 0; outside [0, 1] it is NaN.

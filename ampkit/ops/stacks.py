@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.readable import Shape
 from ..core.tensor import Tensor
+from .axes import sizes
 from .join import cat
 from .shape import broadcast_to, reshape
 
@@ -18,24 +20,26 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _each(function: Any, tensors: tuple[Any, ...]) -> Any:
+def _each(where: str, function: Any, tensors: tuple[Any, ...]) -> Any:
     given = tensors[0] if len(tensors) == 1 else tensors
+    if len(tensors) > 1 and not all(isinstance(t, Tensor) for t in tensors):
+        raise DTypeError(where, "Tensors", "a list among them")
     return function(given) if isinstance(given, Tensor) else tuple(function(t) for t in given)
 
 
-def atleast_1d(*tensors: Any) -> Any:
+def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> Any:
     """A tensor, or several, with at least one axis: [] -> [1]."""
-    return _each(lambda t: reshape(t, 1) if not t.ndim else t, tensors)
+    return _each("atleast_1d", lambda t: reshape(t, 1) if not t.ndim else t, tensors)
 
 
-def atleast_2d(*tensors: Any) -> Any:
+def atleast_2d(*tensors: Tensor | Sequence[Tensor]) -> Any:
     """A tensor, or several, with at least two axes: [n] -> [1, n]."""
-    return _each(lambda t: reshape(t, *(1,) * (2 - t.ndim), *t.shape) if t.ndim < 2 else t, tensors)
+    return _each("atleast_2d", lambda t: reshape(t, *(1,) * (2 - t.ndim), *t.shape) if t.ndim < 2 else t, tensors)
 
 
-def atleast_3d(*tensors: Any) -> Any:
+def atleast_3d(*tensors: Tensor | Sequence[Tensor]) -> Any:
     """A tensor, or several, with at least three axes: [n] -> [1, n, 1], [n, m] -> [n, m, 1]."""
-    return _each(lambda t: reshape(atleast_2d(t), *atleast_2d(t).shape, 1) if t.ndim < 3 else t, tensors)
+    return _each("atleast_3d", lambda t: reshape(atleast_2d(t), *atleast_2d(t).shape, 1) if t.ndim < 3 else t, tensors)
 
 
 def _given(where: str, tensors: Any) -> tuple[Tensor, ...]:
@@ -70,9 +74,9 @@ def column_stack(tensors: Any) -> Tensor:
 row_stack = vstack
 
 
-def broadcast_shapes(*shapes: Any) -> Shape:
+def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
     """The shape that shapes broadcast to. Raises ShapeError if they do not."""
-    given = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    given = [sizes("broadcast_shapes", (s,)) for s in shapes]
     try:
         return Shape(np.broadcast_shapes(*given))
     except ValueError:
@@ -86,12 +90,14 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple([broadcast_to(t, shape) for t in tensors])
 
 
-def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, ...]:
     """Grids of coordinates: vectors [n], [m], ... -> as many tensors [n, m, ...], that share the vectors' memory.
 
     indexing="xy" exchanges the first two axes. Raises ShapeError for tensors that are no vectors or numbers.
     """
-    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    given: Any = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    if not all(isinstance(t, Tensor) for t in given):
+        raise DTypeError("meshgrid", "Tensors", "a list among them")
     if indexing not in ("ij", "xy"):
         raise ArgumentError("meshgrid", "indexing 'ij' or 'xy'", repr(indexing))
     if any(t.ndim > 1 for t in given):

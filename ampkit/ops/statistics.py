@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +101,12 @@ class Histogram(NamedTuple):
 
 
 def histogram(
-    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+    input: Tensor,
+    bins: Any,
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
 ) -> Histogram:
     """(hist [n], bin_edges [n + 1]): how many elements, or the sum of whose weights, lie between neighbouring edges.
 
@@ -128,7 +134,7 @@ def histogram(
     return Histogram(to(Tensor(counts), input.dtype), to(Tensor(edges), input.dtype))
 
 
-def _edges(x: Any, bins: Any, range: Any) -> Any:
+def _edges(x: Any, bins: Any, range: Sequence[float] | None) -> Any:
     if isinstance(bins, Tensor):
         if bins.ndim != 1 or bins.numel() < 2:
             raise ShapeError("histogram", "bins as edges [2 or more]", f"shape {tuple(bins.shape)}")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ArgumentError
+from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from .create import _made
 
@@ -77,6 +78,7 @@ def kaiser_window(
     """The Bessel function I0(beta sqrt(1 - x^2)) / I0(beta), x from -1 to 1: [window_length]; see `hann_window`."""
 
     def bell(place: Any) -> Any:
-        return np.i0(beta * np.sqrt(np.maximum(1 - (2 * place - 1) ** 2, 0))) / np.i0(beta)
+        with quietly():
+            return np.i0(beta * np.sqrt(np.maximum(1 - (2 * place - 1) ** 2, 0))) / np.i0(beta)
 
     return _window("kaiser_window", window_length, periodic, bell, dtype, device, requires_grad)

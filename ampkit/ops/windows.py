@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..core.arguments import shown
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -104,8 +105,17 @@ def windows(
     reaches beyond the edge, as in PyTorch's ceil_mode.
     Raises ArgumentError for an argument out of range, ShapeError if no window fits.
     """
-    parts = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation, size))
+    parts = [_plain(where, v) for v in (kernel, stride, padding, dilation, size)]
     return _windows(where, *parts, bool(ceil))
+
+
+def _plain(where: str, value: Any) -> Any:
+    # As what is looked up by: an integer, text, or a tuple of such.
+    if isinstance(value, (list, tuple)):
+        return tuple([_plain(where, each) for each in value])
+    if not isinstance(value, (int, str, np.integer)):
+        raise ArgumentError(where, "integers, or as many as there are axes", shown(value))
+    return value
 
 
 @lru_cache(4096)
@@ -142,6 +152,9 @@ def _numbers(axes: int) -> str:
     return {1: "an integer", 2: "an integer or a pair"}.get(axes, f"an integer or {axes}")
 
 
+_FAR = 1 << 40  # beyond, what is computed from them would leave 64 bits
+
+
 def pair(where: str, name: str, value: Any, least: int, axes: int = 2) -> Axes:
     """`value`, an integer for all axes or one each. Raises ArgumentError for anything else, or below `least`."""
     if isinstance(value, (list, tuple)) and len(value) == 1:
@@ -150,6 +163,8 @@ def pair(where: str, name: str, value: Any, least: int, axes: int = 2) -> Axes:
     if len(found) != axes or not all(isinstance(v, (int, np.integer)) and v >= least for v in found):
         need = _numbers(axes) + (" of them" if axes > 1 else "")
         raise ArgumentError(where, f"{name} as {need}, at least {least}", repr(value))
+    if any(v >= _FAR for v in found):
+        raise ArgumentError(where, f"{name} below {_FAR}", shown(value))
     return tuple([int(v) for v in found])
 
 

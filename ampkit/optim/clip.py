@@ -18,6 +18,7 @@ from ..core.quiet import quietly
 from ..core.scaletag import count_scaled
 from ..core.tensor import Tensor
 from ..flat import CHUNK, chunks, keep, look, mask
+from ..ops.given import check_all
 from ..slot import Slot
 from .given import refuse_scaled
 from .options import plain
@@ -210,3 +211,6 @@ def _need(where: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise ArgumentError(where, f"{name} >= 0", repr(value))
     return float(value)
+
+
+check_all(globals())

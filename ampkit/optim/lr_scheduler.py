@@ -147,6 +147,9 @@ class OneCycleLR(LRScheduler):
         self.anneal_strategy = anneal_strategy
         up = share("OneCycleLR", "pct_start", pct_start) * self.total_steps
         self._phases = [up - 1, 2 * up - 2, self.total_steps - 1] if three_phase else [up - 1, self.total_steps - 1]
+        if not div_factor or not final_div_factor:
+            got = f"div_factor={div_factor}, final_div_factor={final_div_factor}"
+            raise ArgumentError("OneCycleLR", "div_factor and final_div_factor other than 0", got)
         self._peaks = per_group("OneCycleLR", "max_lr", max_lr, groups)
         self._lows = [peak / div_factor for peak in self._peaks]
         self._ends = [low / final_div_factor for low in self._lows]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ..core.errors import ArgumentError, DTypeError, StateError
+from ..core.arguments import checked_constructor
+from ..core.errors import ArgumentError, StateError
 from ..core.states import need_keys, need_like
 from .optimizer import Optimizer
 
@@ -28,12 +30,10 @@ class ReduceLROnPlateau:
         threshold: float = 1e-4,
         threshold_mode: str = "rel",
         cooldown: int = 0,
-        min_lr: float | list[float] = 0,
+        min_lr: float | Sequence[float] = 0,
         eps: float = 1e-8,
     ):
         where = type(self).__name__
-        if not isinstance(optimizer, Optimizer):
-            raise DTypeError(where, "an Optimizer", type(optimizer).__name__)
         _need_words(where, mode, threshold_mode)
         if not 0 <= factor < 1:
             raise ArgumentError(where, "factor in [0, 1)", repr(factor))
@@ -109,3 +109,6 @@ def _need_words(where: str, mode: str, threshold_mode: str) -> None:
     if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
         got = f"{mode!r} and {threshold_mode!r}"
         raise ArgumentError(where, "mode 'min' or 'max' and threshold_mode 'rel' or 'abs'", got)
+
+
+checked_constructor(ReduceLROnPlateau)

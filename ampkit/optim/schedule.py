@@ -15,6 +15,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..core import dtypes
+from ..core.arguments import checked_constructor
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.primitive import Primitive
 from ..core.states import need_count, need_keys, need_like, unchanged_on_error
@@ -43,6 +44,10 @@ class LRScheduler:
 
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
     choices: Mapping[str, Iterable[str]] = {}  # the words that one of them may be
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked_constructor(cls)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
         where = type(self).__name__

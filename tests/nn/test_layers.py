@@ -270,7 +270,7 @@ def test_inside_autocast_products_are_16_bit_and_norms_float32():
 
 WRONG = [
     (lambda: nn.Linear(0, 3), ArgumentError, "Linear: needs in_features as a positive integer, got 0"),
-    (lambda: nn.Linear(2, 2.5), ArgumentError, "Linear: needs out_features as a positive integer, got 2.5"),
+    (lambda: nn.Linear(2, 2.5), DTypeError, "Linear: needs out_features as an integer, got 2.5"),
     (lambda: nn.Linear(2, 2, dtype=dtypes.int64), DTypeError, "Parameter: needs a floating-point dtype, got int64"),
     (lambda: nn.Conv2d(3, 4, 3, groups=2), ArgumentError, "Conv2d: needs channels that groups divides"),
     (lambda: nn.Conv2d(3, 4, (3, 3, 3)), ArgumentError, "Conv2d: needs kernel_size as a positive integer or 2 of them"),

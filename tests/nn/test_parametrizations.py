@@ -351,15 +351,15 @@ def test_within_cached_a_weight_is_computed_once():
     (lambda m: UTILS.weight_norm(m, "wait"), ArgumentError, r"weight_norm: needs the name of a Parameter of Linear"),
     (lambda m: UTILS.weight_norm(m, dim=2), RangeError, "weight_norm: needs dim below 2, got 2"),
     (lambda m: UTILS.weight_norm(UTILS.weight_norm(m)), StateError, "needs a plain 'weight', got one that is computed"),
-    (lambda m: UTILS.weight_norm(m, dim="0"), RangeError, "weight_norm: needs dim below 2, got '0'"),
-    (lambda m: UTILS.weight_norm(5), DTypeError, "weight_norm: needs a Module, got a int"),
+    (lambda m: UTILS.weight_norm(m, dim="0"), DTypeError, "weight_norm: needs dim as an integer, got '0'"),
+    (lambda m: UTILS.weight_norm(5), DTypeError, "weight_norm: needs module as a Module, got 5"),
     (lambda m: UTILS.spectral_norm(m, dim=5), RangeError, "spectral_norm: needs dim below 2, got 5"),
     (lambda m: UTILS.spectral_norm(m, n_power_iterations=0), ArgumentError, "needs n_power_iterations from 1, got 0"),
     (lambda m: parametrizations.spectral_norm(m, "wait"), ArgumentError, "needs the name of a Parameter of Linear"),
     (lambda m: UTILS.weight_norm(m).__setattr__("weight", ops.ones(2, 3)), StateError, "a Parameter to assign to"),
     (lambda m: parametrize.register_parametrization(m, "weight", nn.Flatten(0)), ShapeError, r"the shape \(2, 3\)"),
     (lambda m: parametrize.register_parametrization(m, "weight", Halved()), ShapeError, r"the shape \(2, 3\)"),
-    (lambda m: parametrize.register_parametrization(m, "weight", len), DTypeError, "a Module as its parametrization"),
+    (lambda m: parametrize.register_parametrization(m, "weight", len), DTypeError, "parametrization as a Module"),
     (lambda m: setattr(parametrizations.weight_norm(m), "weight", ops.ones(3)), ShapeError, "needs originals"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_line_and_changes_nothing(call, error, match):

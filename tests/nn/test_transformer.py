@@ -172,7 +172,7 @@ def test_what_does_not_fit_gives_one_clear_line():
         nn.TransformerEncoderLayer(E, H, activation="tanhh")
     with pytest.raises(ArgumentError, match="embed_dim that num_heads divides"):
         nn.TransformerEncoderLayer(7, 2)
-    with pytest.raises(DTypeError, match="TransformerEncoder: needs a layer to copy, got a int"):
+    with pytest.raises(DTypeError, match="TransformerEncoder: needs encoder_layer as a Module, got 3"):
         nn.TransformerEncoder(3, 2)
     with pytest.raises(ArgumentError, match="num_layers as a positive integer"):
         nn.TransformerDecoder(nn.TransformerDecoderLayer(E, H, 5), 0)

@@ -37,9 +37,9 @@ def test_a_misfit_vector_writes_nothing():
     before = utils.parameters_to_vector(layer.parameters()).tolist()
     with pytest.raises(ShapeError, match=r"vector_to_parameters: needs a vector of shape \(8,\), got \(7,\)"):
         utils.vector_to_parameters(ops.ones(7), layer.parameters())
-    with pytest.raises(DTypeError, match="vec as a Tensor, got a list"):
+    with pytest.raises(DTypeError, match="a Tensor for `vec`, got list"):
         utils.vector_to_parameters([1.0] * 8, layer.parameters())
-    with pytest.raises(DTypeError, match="parameters_to_vector: needs Tensors, got a int"):
+    with pytest.raises(DTypeError, match="parameters_to_vector: needs parameters as an iterable"):
         utils.parameters_to_vector([3])
     with pytest.raises(ShapeError, match="at least one Tensor"):
         utils.parameters_to_vector([])
@@ -85,5 +85,5 @@ def test_norms_that_mean_nothing_are_refused():
         utils.get_total_norm(tensor([1.0, float("nan")]), error_if_nonfinite=True)
     with pytest.raises(ArgumentError, match="norm_type"):
         utils.get_total_norm(tensor([1.0]), -1)
-    with pytest.raises(ShapeError, match=r"total_norm as a Tensor of one element, got float"):
+    with pytest.raises(DTypeError, match="a Tensor for `total_norm`, got float"):
         utils.clip_grads_with_norm_([p], 1.0, 2.0)

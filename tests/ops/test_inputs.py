@@ -277,7 +277,6 @@ STRANGE = {
     "narrow": lambda: TABLE.narrow(0, "x", 1),
     "unflatten": lambda: TABLE.unflatten(0, 5),
     "masked_fill": lambda: TABLE.masked_fill(TABLE > 1, None),
-    "fill_": lambda: TABLE.clone().fill_("x"),
     "normal_": lambda: TABLE.clone().normal_("x"),
     "isclose": lambda: TABLE.isclose(TABLE, "x"),
     "arange": lambda: ops.arange("x"),
@@ -290,9 +289,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_an_argument_of_a_strange_type_is_named_in_one_line(name):
-    with pytest.raises(
-        DTypeError, match=rf"^{name}: needs other arguments, got .*=('x'|1.5|5|None).*\nhelp: Python says"
-    ):
+    with pytest.raises(DTypeError, match=rf"^{name}: needs \w+ as .*, got ('x'|1.5|5|None)$"):
         STRANGE[name]()
 
 

@@ -96,8 +96,8 @@ def test_a_group_keeps_its_parameters_and_what_an_update_reads():
     ("call", "message"),
     [
         (lambda o: o.step(3), "Adam.step: needs a closure or nothing, got a int"),
-        (lambda o: optim.clip_grad_norm_(3, 1.0), "clip_grad_norm_: needs Tensors, got int"),
-        (lambda o: optim.clip_grad_value_([3], 1.0), "clip_grad_value_: needs Tensors, got int"),
+        (lambda o: optim.clip_grad_norm_(3, 1.0), "clip_grad_norm_: needs parameters as a Tensor or an iterable"),
+        (lambda o: optim.clip_grad_value_([3], 1.0), "clip_grad_value_: needs parameters as a Tensor or an iterable"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(call, message):

@@ -88,7 +88,7 @@ def test_swa_takes_over_from_another_schedule_at_its_first_step():
         (lambda o: CyclicLR(o, 1.0, 2.0, scale_mode="step"), ArgumentError, "needs scale_mode 'cycle'"),
         (lambda o: SWALR(o, 1.0, -1), ArgumentError, "needs anneal_epochs as an integer >= 0"),
         (lambda o: SWALR(o, 1.0, anneal_strategy="x"), ArgumentError, "needs anneal_strategy 'cos' or 'linear'"),
-        (lambda o: SWALR(3, 1.0), DTypeError, "needs an Optimizer, got int"),
+        (lambda o: SWALR(3, 1.0), DTypeError, "SWALR: needs optimizer as an Optimizer, got 3"),
     ],
 )
 def test_values_out_of_range_are_refused(call, error, message):

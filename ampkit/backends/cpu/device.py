@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...core import dtypes
 from ...core.dtypes import DType
+from ...core.errors import OutOfMemoryError
 from . import float16, rooms
 from .formats import convert
 
@@ -33,10 +35,16 @@ class CPU:
         return values
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
-        return rooms.empty(shape, dtype)
+        try:
+            return rooms.empty(shape, dtype)
+        except (MemoryError, OverflowError, ValueError) as error:
+            raise _too_large(shape, dtype, error) from None
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
-        return rooms.zeros(shape, dtype)
+        try:
+            return rooms.zeros(shape, dtype)
+        except (MemoryError, OverflowError, ValueError) as error:
+            raise _too_large(shape, dtype, error) from None
 
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""
@@ -83,8 +91,18 @@ class CPU:
             fail(values.view(np.ndarray)[at].item(), at[0] if len(at) == 1 else at)
 
     def exhausted(self, error: MemoryError) -> MemoryError:
-        """The error to raise where memory ran out: Python's, as it is."""
-        return error
+        """The error to raise where memory ran out."""
+        if isinstance(error, OutOfMemoryError):
+            return error
+        return OutOfMemoryError("cpu", "more memory", str(error) or "no more of it")
+
+
+def _too_large(shape: tuple[int, ...], dtype: DType, error: Exception) -> Exception:
+    # NumPy names a shape whose size does not fit in its integers in a ValueError or an OverflowError.
+    nbytes = prod(shape) * dtype.itemsize
+    if isinstance(error, MemoryError) or nbytes >= 2**63:
+        return OutOfMemoryError("cpu", f"{nbytes} bytes", "less", f"for a tensor of shape {tuple(shape)}, {dtype.name}")
+    return error
 
 
 def _once(array: HostArray) -> HostArray:

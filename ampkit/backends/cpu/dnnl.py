@@ -7,11 +7,12 @@ in a line (`trouble`), never raised: without it the references run.
 from __future__ import annotations
 
 import ctypes
+import os
 import site
 import sys
 from collections.abc import Iterator
 from ctypes.util import find_library
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from ...core.dtypes import DType
 
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 5: "runtime error"}
 INVALID, UNIMPLEMENTED = 2, 3
+_PAUSE_SOFT = 1  # omp_pause_soft of omp.h: threads end, settings stay
 
 
 class Handle(ctypes.c_void_p):
@@ -89,6 +91,7 @@ def _load() -> tuple[Library | None, str]:
             reason = f"{path}: {error}"
         else:
             if found is not None:
+                _outlast_forks(slow)
                 return found, ""
             reason = f"{path}: {reason}"
     return None, reason
@@ -120,6 +123,16 @@ def _opened(slow: Any, quick: Any) -> tuple[Library | None, str]:
     stream = make(slow, "stream_create", engine, 1)
     version = (found.major, found.minor, found.patch)
     return Library(slow, quick, engine, stream, version, int(slow.dnnl_get_effective_cpu_isa())), ""
+
+
+def _outlast_forks(slow: Any) -> None:
+    # A forked child has none of its parent's OpenMP threads and would wait for them for ever. They end before the fork,
+    # and each process starts its own; an OpenMP older than 5.0 cannot end them, and the child keeps to one thread.
+    pause, limit = (getattr(slow, name, None) for name in ("omp_pause_resource_all", "omp_set_num_threads"))
+    if pause is not None:
+        os.register_at_fork(before=partial(pause, ctypes.c_int(_PAUSE_SOFT)))
+    elif limit is not None:
+        os.register_at_fork(after_in_child=partial(limit, ctypes.c_int(1)))
 
 
 def make(lib: Any, name: str, *arguments: Any) -> Handle:

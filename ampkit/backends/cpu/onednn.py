@@ -9,6 +9,7 @@ oneDNN 3.2, developer guide: https://uxlfoundation.github.io/oneDNN/v3.2/
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Sequence
 from math import prod
@@ -109,6 +110,8 @@ class Layout:
 
 _met: list[Layout] = []
 _meeting = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a lock that another thread holds at a fork stays locked in the child
+    os.register_at_fork(before=_meeting.acquire, after_in_parent=_meeting.release, after_in_child=_meeting.release)
 
 
 def engine() -> Handle:

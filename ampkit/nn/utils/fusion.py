@@ -7,17 +7,18 @@ from typing import Any
 
 from ... import ops
 from ...core.dtypes import accumulator
-from ...core.errors import StateError
+from ...core.errors import DTypeError, ShapeError, StateError
 from ...core.parameter import Parameter
 from ...core.policy import autocast
 from ...core.recording import no_grad
 from ...core.tensor import Tensor
+from ...ops.given import check_all
 from ..module import Module
 
 __all__ = ["fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights"]
 
 
-def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
+def fuse_conv_bn_eval(conv: Module, bn: Module, transpose: bool = False) -> Any:
     """A copy of a convolution that does what it and the batch norm behind it do, both in `eval`.
 
     transpose: for a transposed convolution. Raises StateError unless both are in eval and the norm has statistics.
@@ -37,6 +38,8 @@ def fuse_conv_bn_weights(
     transpose: bool = False,
 ) -> tuple[Parameter, Parameter]:
     """(weight, bias) of a convolution that does what one and the norm behind it do; computed in float32."""
+    if conv_w.ndim < 2:
+        raise ShapeError("fuse_conv_bn_weights", "a weight of at least two axes", f"shape {tuple(conv_w.shape)}")
     with no_grad(), autocast(enabled=False):
         wide = accumulator(conv_w.dtype)
         scale = ops.rsqrt(bn_rv.to(wide) + bn_eps) * (1.0 if bn_w is None else bn_w.to(wide))
@@ -49,7 +52,7 @@ def fuse_conv_bn_weights(
     return Parameter(weight, conv_w.requires_grad), Parameter(bias, asks)
 
 
-def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
+def fuse_linear_bn_eval(linear: Module, bn: Module) -> Any:
     """A copy of a Linear that does what it and the batch norm behind it do, both in `eval`; see fuse_conv_bn_eval."""
     _need_eval("fuse_linear_bn_eval", linear, bn)
     return _fused(linear, fuse_linear_bn_weights(linear.weight, linear.bias, *_norm_of(bn)))
@@ -73,6 +76,9 @@ def _norm_of(bn: Any) -> tuple[Any, ...]:
 
 
 def _need_eval(where: str, layer: Module, bn: Any) -> None:
+    if not all(hasattr(bn, name) for name in ("running_mean", "running_var", "eps")) or not hasattr(layer, "weight"):
+        got = f"{type(layer).__name__} and {type(bn).__name__}"
+        raise DTypeError(where, "a layer with a weight, and a batch norm", got)
     if layer.training or bn.training:
         raise StateError(where, "both modules in eval mode", "one in train mode", "call .eval() first")
     if bn.running_mean is None:
@@ -83,3 +89,6 @@ def _fused(layer: Any, weights: tuple[Parameter, Parameter]) -> Any:
     made = deepcopy(layer)
     made.weight, made.bias = weights
     return made
+
+
+check_all(globals())

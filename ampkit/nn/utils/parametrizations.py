@@ -14,6 +14,7 @@ from ...core.policy import autocast
 from ...core.recording import no_grad
 from ...core.rerun import is_second_run
 from ...core.tensor import Tensor
+from ...ops.given import check_all
 from .. import init
 from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..making import is_size
@@ -182,3 +183,6 @@ def need_iterations(count: Any) -> int:
     if not is_size(count):
         raise ArgumentError("spectral_norm", "n_power_iterations from 1", repr(count))
     return int(count)
+
+
+check_all(globals())

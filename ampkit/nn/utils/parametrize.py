@@ -12,6 +12,7 @@ from ...core.parameter import Parameter
 from ...core.policy import autocast
 from ...core.recording import no_grad
 from ...core.tensor import Tensor
+from ...ops.given import check_all
 from ..computed import Computed, compute, need_free, settle, taken
 from ..container import ModuleDict, ModuleList
 from ..module import Module
@@ -206,3 +207,6 @@ def _need_alike(before: Tensor, after: Any) -> None:
     if after.shape != before.shape:
         needs = f"a parametrization that keeps the shape {tuple(before.shape)}"
         raise ShapeError(where, needs, f"{tuple(after.shape)}", cure)
+
+
+check_all(globals())

@@ -15,6 +15,7 @@ from ... import backends, ops
 from ...core import dtypes
 from ...core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ...core.tensor import Tensor
+from ...ops.given import check_all
 
 __all__ = [
     "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence",
@@ -247,3 +248,6 @@ def _need_axes(where: str, tensor: Any) -> None:
 def _need_packed(where: str, sequence: Any) -> None:
     if not isinstance(sequence, PackedSequence):
         raise DTypeError(where, "a PackedSequence", type(sequence).__name__, "pack_padded_sequence makes one")
+
+
+check_all(globals())

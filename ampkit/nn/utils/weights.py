@@ -8,6 +8,7 @@ from ...core.errors import ArgumentError
 from ...core.parameter import Parameter
 from ...core.recording import no_grad
 from ...core.tensor import Tensor
+from ...ops.given import check_all
 from ..computed import Computed, compute, need_free, settle, taken
 from ..module import Module
 from .parametrizations import axis_for, divided, drawn, iterate, need_iterations, normed, norms
@@ -111,3 +112,6 @@ def _remove(what: str, kind: type[Any], module: Module, name: str) -> Module:
         if hook is made:
             del module._forward_pre_hooks[key]
     return module
+
+
+check_all(globals())

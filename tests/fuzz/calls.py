@@ -1,0 +1,223 @@
+"""Calls of the public API as source text: what there is to call, and with which arguments."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import ampkit
+from ampkit import linalg, nn, ops, optim, special, testing, utils
+from ampkit.testing.cases import Draw
+
+from . import values
+from .values import HOSTILE, tensor_text, valid
+
+SPACE: dict[str, Any] = {
+    "ampkit": ampkit, "linalg": linalg, "nn": nn, "ops": ops, "optim": optim, "special": special, "utils": utils,
+    "np": np, "inf": ampkit.inf, "nan": ampkit.nan, "t": values.t, "parameter": values.parameter,
+    "optimizer": values.optimizer, "stepped": values.stepped, "drained": values.drained,
+}  # fmt: skip
+# They write files, start threads, or run what they are given.
+SKIPPED = {
+    "ampkit.save", "ampkit.load", "ampkit.set_num_threads", "ampkit.op", "ampkit.compile", "ampkit.profile", "ampkit.Primitive",
+    "ampkit.recompute", "Tensor.register_hook", "Tensor.copy_in", "Tensor.rebind", "Tensor.write_", "Tensor.accumulate",
+    "nn.RNNCellBase", "optim.Optimizer", "optim.Elementwise", "utils.data.Dataset", "utils.data.IterableDataset", "utils.data.Sampler",
+}  # fmt: skip
+_TOP = ("arange", "tensor", "manual_seed", "set_rng_state", "get_rng_state", "Generator", "GradScaler", "Policy", "finfo",
+        "iinfo", "grad", "set_grad_enabled", "inference_mode", "set_default_device", "set_float32_matmul_precision",
+        "get_autocast_dtype", "is_autocast_enabled", "from_dlpack", "device", "Size", "autocast")  # fmt: skip
+_OPERATORS = ("__add__", "__mul__", "__sub__", "__truediv__", "__pow__", "__matmul__", "__mod__", "__floordiv__", "__and__",
+              "__or__", "__eq__", "__lt__", "__getitem__", "__rsub__", "__rpow__", "__iadd__", "__imul__", "__lshift__")  # fmt: skip
+
+
+def _of(place: str, holder: Any) -> Iterator[str]:
+    for name in dir(holder):
+        item = getattr(holder, name)
+        ours = str(getattr(item, "__module__", "")).startswith("ampkit") and not (
+            isinstance(item, type) and issubclass(item, Exception)
+        )
+        if not name.startswith("_") and callable(item) and ours and f"{place}.{name}" not in SKIPPED:
+            yield f"{place}.{name}"
+
+
+def _public(place: str, holder: Any) -> Iterator[str]:
+    # Of a module without __all__: what its own package defines.
+    for path in _of(place, holder):
+        item = getattr(holder, path.rpartition(".")[2])
+        module = str(getattr(item, "__module__", ""))
+        if (
+            inspect.isfunction(item)
+            and module != holder.__name__
+            and not module.startswith(holder.__name__.rpartition(".")[0])
+        ):
+            continue
+        if inspect.isclass(item) or inspect.isfunction(item) or type(item).__name__ == "Op":
+            yield path
+
+
+@cache
+def targets() -> tuple[str, ...]:
+    """The paths of all that is called."""
+    found = [f"ops.{name}" for name in ops.__all__]
+    found += [f"linalg.{name}" for name in linalg.__all__] + [f"special.{name}" for name in special.__all__]
+    found += [f"nn.{n}" for n, c in vars(nn).items() if inspect.isclass(c) and issubclass(c, nn.Module)]
+    found += ["nn.Parameter"]
+    found += [p for p in _of("nn.init", nn.init) if p.endswith("_")] + ["nn.init.calculate_gain"]
+    found += [p for p in _public("nn.utils", nn.utils)]
+    found += [f"optim.{n}" for n, c in vars(optim).items() if inspect.isclass(c) and issubclass(c, optim.Optimizer)]
+    found += ["optim.clip_grad_norm_", "optim.clip_grad_value_"]
+    schedulers = optim.lr_scheduler
+    found += [f"optim.lr_scheduler.{n}" for n, c in vars(schedulers).items()
+              if inspect.isclass(c) and issubclass(c, schedulers.LRScheduler) and c is not schedulers.LRScheduler]  # fmt: skip
+    found += ["optim.lr_scheduler.ReduceLROnPlateau", "optim.swa_utils.SWALR", "optim.swa_utils.AveragedModel"]
+    found += [p for p in _public("utils.data", utils.data)]
+    found += [f"ampkit.{name}" for name in _TOP]
+    found += [p for p in _of("Tensor", ampkit.Tensor)] + [f"Tensor.{name}" for name in _OPERATORS]
+    return tuple(sorted({path for path in found if path not in SKIPPED}))
+
+
+@cache
+def _cases() -> dict[str, list[testing.Case]]:
+    found: dict[str, list[testing.Case]] = {}
+    for path in sorted(Path(__file__).parents[1].joinpath("cases").glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"cases_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for case in module.CASES:
+            found.setdefault(case.name, []).append(case)
+    return found
+
+
+def _text(item: Any, rng: Random) -> str:
+    # An argument of a case as source.
+    if isinstance(item, Draw):
+        if item.kind == "integers":
+            return (
+                f"t({', '.join(map(str, item.shape))}{', ' if item.shape else ''}dtype='int64', fill={int(item.low)})"
+            )
+        return tensor_text(rng, item.shape, "bool" if item.kind == "booleans" else None)
+    if isinstance(item, (list, tuple)):
+        inside = ", ".join(_text(i, rng) for i in item)
+        return f"[{inside}]" if isinstance(item, list) else f"({inside}{',' * (len(item) == 1)})"
+    if isinstance(item, np.dtype):
+        return f"ampkit.{item.name}"
+    return repr(item)
+
+
+@cache
+def _parameters(path: str) -> tuple[inspect.Parameter, ...]:
+    item = found_at(path)
+    try:
+        parameters = tuple(inspect.signature(item).parameters.values())
+    except (TypeError, ValueError):
+        return ()
+    if (
+        path.startswith("Tensor.")
+        and parameters
+        and not isinstance(inspect.getattr_static(ampkit.Tensor, path[7:]), staticmethod)
+    ):
+        parameters = parameters[1:]
+    return parameters
+
+
+def found_at(path: str) -> Any:
+    """What a path names."""
+    item: Any = ampkit
+    for part in path.removeprefix("ampkit.").split("."):
+        item = getattr(item, part)
+    return item
+
+
+def _drawn(rng: Random, path: str, shape: Any) -> tuple[list[str], dict[str, str]]:
+    # Arguments by the signature; what may be left out mostly is.
+    args: list[str] = []
+    named: dict[str, str] = {}
+    for p in _parameters(path):
+        if p.kind is p.VAR_KEYWORD or (p.annotation == "Word" and rng.random() < 0.97):
+            continue
+        required = p.default is p.empty or "required" in repr(p.default)
+        if not required and rng.random() < 0.6:
+            continue
+        value = valid(rng, p.name, p.annotation, p.default, shape)
+        if p.kind is p.VAR_POSITIONAL:
+            if not named:
+                args += [value] if rng.random() < 0.7 else [value, "1"]
+        elif p.kind is p.KEYWORD_ONLY or named or not required:
+            named[p.name] = value
+        else:
+            args.append(value)
+    return args, named
+
+
+def _from_case(rng: Random, name: str) -> tuple[list[str], dict[str, str]]:
+    case = rng.choice(_cases()[name])
+    return [_text(i, rng) for i in case.inputs], {k: _text(v, rng) for k, v in case.params.items()}
+
+
+def _spoiled(rng: Random, path: str, args: list[str], named: dict[str, str]) -> None:
+    # One or two arguments become hostile.
+    words = rng.random() < 0.05
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [p.name for p in _parameters(path) if p.kind in kinds and (words or p.annotation != "Word")]
+    for _ in range(rng.choice((1, 1, 2))):
+        places: list[Any] = [*range(len(args)), *named] + names[len(args) :]
+        if not places:
+            return
+        place, value = rng.choice(places), rng.choice(HOSTILE)
+        if isinstance(place, int):
+            args[place] = value
+        else:
+            named[place] = value
+
+
+_INPUTS = ((r"1d", (2, 4, 6)), (r"2d", (2, 4, 6, 6)), (r"3d", (1, 4, 4, 4, 4)))
+
+
+def _inputs(rng: Random, path: str) -> list[str]:
+    # What a module of this name is called with.
+    name = path.rpartition(".")[2]
+    shape: Any = next((s for key, s in _INPUTS if key in name), rng.choice(((2, 4), (3, 2, 4), (2, 4, 6, 6), (4,))))
+    if "Embedding" in name and "Loss" not in name:
+        return [f"t(3, 2, dtype='int64')"]
+    count = sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+                for p in list(inspect.signature(found_at(path).forward).parameters.values())[1:])  # fmt: skip
+    found = [tensor_text(rng, shape) for _ in range(max(count, 1))]
+    if "Loss" in name and count >= 2 and rng.random() < 0.5:
+        found[-1] = f"t({shape[0]}, dtype='int64')"
+    if rng.random() < 0.25:
+        found[rng.randrange(len(found))] = rng.choice(HOSTILE)
+    return found
+
+
+def generate(rng: Random, path: str, hostile: float = 0.7) -> str:
+    """The source of one call of what `path` names; `hostile`: how many of the calls get a wrong argument."""
+    name, shape = path.rpartition(".")[2], rng.choice(values.SHAPES)
+    if name in _cases() and rng.random() < 0.6 and not path.startswith(("nn", "Tensor")):
+        args, named = _from_case(rng, name)
+    else:
+        args, named = _drawn(rng, path, shape)
+    if rng.random() < hostile:
+        _spoiled(rng, path, args, named)
+    row = ", ".join([*args, *(f"{k}={v}" for k, v in named.items())])
+    if path.startswith("Tensor."):
+        item = tensor_text(rng, shape)
+        if name in _OPERATORS or not _parameters(path):
+            return f"{item}.{name}({rng.choice((*HOSTILE, tensor_text(rng, shape))) if name in _OPERATORS else ''})"
+        return f"{item}.{name}({row})"
+    call = f"{path}({row})"
+    item = found_at(path)
+    if inspect.isclass(item) and issubclass(item, nn.Module) and "swa" not in path:
+        return f"{call}({', '.join(_inputs(rng, path))})"
+    if path.startswith(("optim.lr_scheduler", "optim.swa_utils.SWALR")) or (
+        inspect.isclass(item) and issubclass(item, optim.Optimizer)
+    ):
+        return f"stepped({call})"
+    return f"drained({call})" if path.startswith("utils.data") and inspect.isclass(item) else call
