@@ -26,12 +26,6 @@ def _rebuild(kind: type[AmpkitError], text: str) -> AmpkitError:
     return error
 
 
-def unfit(where: str, params: dict[str, Any], error: Exception) -> DTypeError:
-    """The error for a call whose tensors are fine, where Python or NumPy cannot do with what came along with them."""
-    found = ", ".join([f"{name}={value!r}" for name, value in params.items()])
-    return DTypeError(where, "other arguments", found or "these", f"Python says: {str(error).splitlines()[0]}")
-
-
 def switch(where: str, name: str, value: Any) -> bool:
     """`value` as True or False. Raises ArgumentError for text: "no" and "False", say, would be true."""
     if isinstance(value, (str, bytes)):

@@ -24,6 +24,8 @@ def change(function: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any
     Raises StateError for a tensor that must not change (see `views.need_changeable`), DTypeError for floats into
     integers, ShapeError if the answer has another shape.
     """
+    if not isinstance(self, Tensor):
+        raise DTypeError(function.__name__, "a Tensor to change in place", type(self).__name__)
     need_changeable(self)
     if not is_recorded(self, *args, *kwargs.values()):
         with no_grad():

@@ -184,11 +184,11 @@ def _square_qr_backward(dr: Any, dq: Any, q: Any, r: Any) -> Any:
 
 
 def linalg_pinv(
-    A: Tensor,
+    A: Tensor,  # noqa: N803
     *,
     atol: Tensor | float | None = None,
     rtol: Tensor | float | None = None,
-    hermitian: bool = False,  # noqa: N803
+    hermitian: bool = False,
 ) -> Tensor:
     """The pseudo-inverse of matrices [.., M, N] -> [.., N, M], by singular values, whose small ones count as 0.
 
@@ -225,11 +225,11 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 
 
 def linalg_matrix_rank(
-    A: Tensor,
+    A: Tensor,  # noqa: N803
     *,
     atol: Tensor | float | None = None,
     rtol: Tensor | float | None = None,
-    hermitian: bool = False,  # noqa: N803
+    hermitian: bool = False,
 ) -> Tensor:
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach()).array

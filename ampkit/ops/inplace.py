@@ -74,7 +74,7 @@ def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
     return take(self, to(values, dtype=self.dtype)) if is_recorded(self, values) else write(self, values.array)
 
 
-def fill_(self: Tensor, value: Any) -> Tensor:
+def fill_(self: Tensor, value: float | Tensor) -> Tensor:
     """Overwrite every element with a number."""
     return write(self, value.item() if isinstance(value, Tensor) else value)
 
