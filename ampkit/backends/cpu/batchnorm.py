@@ -36,7 +36,6 @@ from .onednn import (
     DIFF_SRC,
     DIFF_WEIGHTS,
     DST,
-    LONGEST,
     MEAN,
     SCALE,
     SHIFT,
@@ -60,6 +59,7 @@ _LANES = 16  # elements of a vector of float32
 _PIECE = 1 << 19  # elements of which oneDNN makes statistics at once: what it writes meanwhile stays in the caches
 _READ = 1 << 18  # elements where it writes nothing, one sum of which is good to some 3e-7
 _IMAGES = 32  # which threads share
+_TALLEST = 1 << 17  # rows whose gradients oneDNN's backward adds up one by one: past 100 roundings, beyond
 _CANCELS = 16  # mean^2 / variance: sums of squares, good to some 3e-7, leave 5e-6 of a variance at most
 
 
@@ -219,7 +219,7 @@ def _wide(each: HostArray) -> HostArray:
 
 @batch_norm_cpu.backward
 def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> Any:
-    if saved.running_mean is not None or saved.input.size > LONGEST * saved.input.shape[1]:
+    if saved.running_mean is not None or saved.input.size > _TALLEST * saved.input.shape[1]:
         return NotImplemented
     slope, dmean, dvariance = dy
     x, weight = saved.input, saved.weight

@@ -35,7 +35,7 @@ from .onednn import (
     prepared,
 )
 
-LONGEST_ROW = 1 << 18  # elements of whose sums a lane adds up its share: beyond, errors grow past ten roundings
+LONGEST_ROW = 1 << 13  # elements of whose sums a lane adds up its share: beyond, errors grow past a few roundings
 _ROWS = 1024  # whose gradients of weight and bias oneDNN adds up one after the other
 GIVEN, SCALED, SHIFTED = 1, 2, 4  # flags: the statistics are given, there is a scale, a shift
 
@@ -72,13 +72,13 @@ def backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, fla
     return call
 
 
-def rows_fit(input: HostArray, normalized_shape: Any) -> bool:
-    """Whether the body of layer_norm is for `input`: large, in one piece, and normalized along its last axis, unless
-    that is longer than oneDNN's sums are accurate.
+def rows_fit(input: HostArray, normalized_shape: Any, longest: int = LONGEST_ROW) -> bool:
+    """Whether the body of layer_norm is for `input`: large, in one piece, and normalized along its last axis, of no
+    more than `longest` elements.
     """
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
     known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
-    return known and axes == 1 and bool(input.flags.c_contiguous) and 1 < input.shape[-1] <= LONGEST_ROW
+    return known and axes == 1 and bool(input.flags.c_contiguous) and 1 < input.shape[-1] <= longest
 
 
 def normalized(

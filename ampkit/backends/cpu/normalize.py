@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.blocked import blocked_sum
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.normalize import group_norm, layer_norm, rms_norm
@@ -17,7 +18,7 @@ from .eltwise import computed, computes, computing
 from .formats import FORMATS
 from .gemm import folded
 from .layernorm import GIVEN, LONGEST_ROW, backward, flags_of, forward, gradients_into, normalized, rows_fit, slopes
-from .onednn import Call, HostArray, Layout, empty, prepared
+from .onednn import LONGEST, Call, HostArray, Layout, empty, prepared
 
 _LARGE = 1 << 17  # elements, for rms_norm; NumPy is as fast for fewer
 _BLOCK = 1 << 18  # elements that are read several times in a row
@@ -51,7 +52,7 @@ def _row_blocks(rows: HostArray) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, len(rows), step))
 
 
-@rms_norm.on("cpu", when=lambda input, shape, *more: input.size >= _LARGE and rows_fit(input, shape))
+@rms_norm.on("cpu", when=lambda input, shape, *more: input.size >= _LARGE and rows_fit(input, shape, input.size))
 def rms_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
 ) -> Any:
@@ -76,7 +77,7 @@ def rms_norm_cpu(
 def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> bool:
     if not needs[0] or dy.size < _LARGE or saved.rstd.dtype != float32:
         return False
-    return rows_fit(dy, normalized_shape) and rows_fit(saved.input, normalized_shape)
+    return all(rows_fit(array, normalized_shape, array.size) for array in (dy, saved.input))
 
 
 @rms_norm.backward_primitive.on("cpu", when=_rms_back_fits)  # type: ignore[union-attr,untyped-decorator]
@@ -102,8 +103,8 @@ def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_sh
 # group_norm: layer_norm of groups of channels, without scales, which belong to each channel
 
 
-def _groups_fit(array: HostArray, groups: int) -> bool:
-    known = array.dtype in FORMATS and array.size >= _LARGE and 1 < array[0].size <= LONGEST_ROW * groups
+def _groups_fit(array: HostArray) -> bool:
+    known = array.dtype in FORMATS and array.size >= _LARGE and array[0].size > 1
     return known and computes(float32) and bool(array.flags.c_contiguous)
 
 
@@ -125,16 +126,28 @@ def _by_channel(kind: str, array: HostArray, scale: HostArray) -> HostArray:
 def _standardized(input: HostArray, groups: int, eps: float) -> tuple[HostArray, HostArray, HostArray] | None:
     """Each group of `input` [N, C, ...] with mean 0 and variance 1, float32; the means, and the variances."""
     rows = len(input) * groups
-    shape = rows, input.size // rows
-    call = prepared(("group_norm", shape, eps), lambda: forward(shape, float32, float32, 0, eps))
+    shape, wide = (rows, input.size // rows), in_format(input, float32)
+    long = shape[1] > LONGEST_ROW
+    call = prepared(("group_norm", shape, eps), lambda: forward(shape, float32, float32, GIVEN * long, eps))
     if call is None:
         return None
-    out, mean, variance = empty(input.shape, float32), empty((rows,), float32), empty((rows,), float32)
-    call(in_format(input, float32), out, mean, variance)
+    out = empty(input.shape, float32)
+    mean, variance = _statistics(wide.reshape(shape)) if long else (empty((rows,), float32) for _ in range(2))
+    call(wide, out, mean, variance)
     return out, mean, variance
 
 
-@group_norm.on("cpu", when=lambda input, groups, *more: _groups_fit(input, groups), least=_LARGE)
+def _statistics(rows: HostArray) -> tuple[HostArray, HostArray]:
+    """The mean and the variance of each row, of any length, in two passes."""
+    mean, variance = empty((len(rows), 1), float32), empty((len(rows), 1), float32)
+    for at in _row_blocks(rows):
+        np.divide(blocked_sum(rows[at], 1, True), rows.shape[1], out=mean[at])
+        centred = rows[at] - mean[at]
+        np.divide(dot_last(centred, centred), rows.shape[1], out=variance[at])
+    return mean.reshape(-1), variance.reshape(-1)
+
+
+@group_norm.on("cpu", when=lambda input, *more: _groups_fit(input), least=_LARGE)
 def group_norm_cpu(
     input: HostArray, num_groups: int, weight: HostArray | None, bias: HostArray | None, eps: float, *, dtype: DType
 ) -> Any:
@@ -150,8 +163,8 @@ def group_norm_cpu(
 
 
 def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> bool:
-    known = bool(needs[0]) and saved.rstd.dtype == float32
-    return known and _groups_fit(dy, num_groups) and _groups_fit(saved.input, num_groups)
+    known = bool(needs[0]) and saved.rstd.dtype == float32 and dy.size <= LONGEST * len(saved.rstd)
+    return known and _groups_fit(dy) and _groups_fit(saved.input)
 
 
 @group_norm.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]

@@ -25,9 +25,7 @@ from .rooms import empty as empty
 
 HostArray = np.ndarray[Any, Any]
 WORTH = 1 << 13  # elements; for fewer, NumPy is as fast as the call of a primitive
-LONGEST = (
-    1 << 17
-)  # elements of a sum: a lane of a vector adds up its share in float32, good to ten roundings up to here
+LONGEST = 1 << 16  # elements of a row whose sum oneDNN makes: a lane adds up its share one by one, in float32
 
 # the enumerations of dnnl_types.h, where this project uses them
 SRC, SRC_1, DST, WEIGHTS, BIAS, MEAN, VARIANCE, SCALE, SHIFT = 1, 2, 17, 33, 41, 49, 50, 51, 52

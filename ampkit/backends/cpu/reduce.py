@@ -1,7 +1,10 @@
-"""Body of the sums that undo a broadcast: products with ones, in float32, by all threads."""
+"""Body of the sums that undo a broadcast: products with ones, in float32, by all threads, of as many elements as such a
+product adds up accurately; sums of these in float64.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -12,13 +15,22 @@ from . import eltwise
 from .device import in_format
 from .dnnl import multiplies
 from .formats import flattened, memory_order
-from .gemm import multiply
-from .onednn import LONGEST, WORTH, HostArray, empty
+from .gemm import BLOCK, multiply
+from .onednn import WORTH, HostArray, empty
+
+_SHORT = 64  # elements: blocks of fewer, of a number of elements without larger divisors, are not worth the call
 
 
 def _fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
     parts = _parts(gradient, axes) if axes and eltwise.fits(gradient) else None
-    return parts is not None and parts[1] <= LONGEST
+    return parts is not None and _block(*parts[1:]) >= min(parts[1], _SHORT)
+
+
+@lru_cache(256)
+def _block(along: int, behind: int) -> int:
+    """How many of `along` elements a product adds up: a part of them that leaves no rest, longer for rows."""
+    most = BLOCK if behind > 1 else 8 * BLOCK
+    return next(n for n in range(min(along, most), 0, -1) if not along % n)
 
 
 def _parts(array: HostArray, axes: tuple[int, ...]) -> tuple[int, int, int] | None:
@@ -39,12 +51,15 @@ def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
     assert parts is not None
     assert flat is not None
     before, along, behind = parts
-    rows = flat.reshape(before, along, behind)
+    block = _block(along, behind)
+    rows = flat.reshape(before * (along // block), block, behind)
     rows = rows if multiplies(rows.dtype) else in_format(rows, float32)
+    sums = empty((len(rows), behind), float32)
+    ones = np.ones((block, 1) if behind == 1 else (len(rows), 1, block), rows.dtype)
+    a, b = (rows[..., 0], ones) if behind == 1 else (ones, rows)
+    if not multiply(a, b, sums.reshape(*a.shape[:-1], b.shape[-1])):
+        return sum_over.reference.run(gradient, axes)  # type: ignore[no-any-return]
     order = memory_order(gradient)
     out = empty([1 if i in axes else gradient.shape[i] for i in order], float32)
-    ones = np.ones((along, 1) if behind == 1 else (before, 1, along), rows.dtype)
-    a, b = (rows.reshape(before, along), ones) if behind == 1 else (ones, rows)
-    if not multiply(a, b, out.reshape(*a.shape[:-1], b.shape[-1])):
-        return sum_over.reference.run(gradient, axes)  # type: ignore[no-any-return]
+    out.reshape(before, behind)[...] = np.add.reduce(sums.reshape(before, -1, behind), 1, np.float64)
     return out.transpose(np.argsort(order))

@@ -64,7 +64,7 @@ struct Blocked {
     T low = Op::template nothing<T>(), middle = low, high = low;
     unsigned count = 0;
 
-    // After each change of `low`.
+    // After an addition to `low`.
     __device__ __forceinline__ void carry() {
         if (!LONG || ++count % RUN) return;
         middle = Op::combine(middle, low), low = Op::template nothing<T>();

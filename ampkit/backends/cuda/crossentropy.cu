@@ -77,9 +77,10 @@ __global__ void cross_entropy_forward(
     if (smoothing > 0.0f && label.counts) {
         Blocked<Sum, float> gaps;
         sweep(from, cols, [&](int64 at, float* v, int n) {
+            float some = 0.0f;
 #pragma unroll
-            for (int j = 0; j < n; j++) gaps.low += (log - (v[j] - mine.most)) * (weight ? weight[at + j] : 1.0f);
-            gaps.carry();
+            for (int j = 0; j < n; j++) some += (log - (v[j] - mine.most)) * (weight ? weight[at + j] : 1.0f);
+            gaps.add(some);
         });
         spread = block_sum(gaps.total());
     }

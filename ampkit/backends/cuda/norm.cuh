@@ -83,16 +83,18 @@ __device__ __forceinline__ void forward(
     if (CENTRED || K > 0)
         each<V, K, BLOCK>(cols, [&](int k, int64 at) {
             x.load(v[k], start + at);
+            float some = 0.0f;
 #pragma unroll
-            for (int j = 0; j < V; j++) sum.low += v[k][j];
-            sum.carry();
+            for (int j = 0; j < V; j++) some += v[k][j];
+            sum.add(some);
         });
     float mean = CENTRED ? Mine::template reduce<Sum>(sum.total()) / cols : 0.0f;
     each<V, K, BLOCK>(cols, [&](int k, int64 at) {
         if (K == 0) x.again(v[k], start + at);
+        float some = 0.0f;
 #pragma unroll
-        for (int j = 0; j < V; j++) squares.low += (v[k][j] - mean) * (v[k][j] - mean);
-        squares.carry();
+        for (int j = 0; j < V; j++) some += (v[k][j] - mean) * (v[k][j] - mean);
+        squares.add(some);
     });
     float rstd = 1.0f / sqrtf(Mine::template reduce<Sum>(squares.total()) / cols + eps);
     each<V, K, BLOCK>(cols, [&](int k, int64 at) {
@@ -177,12 +179,13 @@ __device__ __forceinline__ void backward(
                 if (CENTRED) dbs[k][j] += g[k][j];
             }
             scales.scale(g[k], row, at);
+            Pair some = {0.0f, 0.0f};
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                mine.low.a += g[k][j] * hat[k][j];
-                if (CENTRED) mine.low.b += g[k][j];
+                some.a += g[k][j] * hat[k][j];
+                if (CENTRED) some.b += g[k][j];
             }
-            mine.carry();
+            mine.add(some);
         });
         Pair sums = Mine::template reduce<Pairs>(mine.total());
         float along = sums.a / cols, level = sums.b / cols;

@@ -4,14 +4,16 @@
 
 constexpr int EACH = 4;  // elements side by side of a thread
 
-// A running sum of any length: `lost` is what the additions to `sum` have rounded off, exactly (Knuth, The Art of Computer
-// Programming 2, section 4.2.2, theorem B), until the sum is not finite.
+// A running sum of any length: what an addition rounds off goes into the next one, exactly (Kahan 1965, Communications of
+// the ACM 8, page 40; the error by Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B), unless the sum is
+// not finite.
 struct Compensated {
     float sum = 0.0f, lost = 0.0f;
 
     __device__ __forceinline__ void add(float value) {
+        value += lost;
         float next = sum + value, back = next - sum;
-        lost = isfinite(next) ? lost + ((sum - (next - back)) + (value - back)) : 0.0f;
+        lost = isfinite(next) ? (sum - (next - back)) + (value - back) : 0.0f;
         sum = next;
     }
     __device__ __forceinline__ float with(float more) const { return sum + (lost + more); }

@@ -119,9 +119,10 @@ __device__ __forceinline__ void backward_block(const T* dy, const T* out, S* dx,
         float g[V], y[V];
         load_floats<V>(dy + at, g);
         load_floats<V>(out + at, y);
+        float some = 0.0f;
 #pragma unroll
-        for (int j = 0; j < V; j++) mine.low += summand<LOG>(g[j], y[j]);
-        mine.carry();
+        for (int j = 0; j < V; j++) some += summand<LOG>(g[j], y[j]);
+        mine.add(some);
     }
     float sum = block_sum(mine.total());
     for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
