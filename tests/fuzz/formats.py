@@ -230,6 +230,24 @@ def _true_recipe(path: Path) -> Any:
 _RECIPE = {"model": {"name": "mlp"}, "train": {"steps": 30}}
 
 
+_OVERRIDES = (
+    *("model.hidden=[16, 32]", "train.steps=10", "optimizer.betas=[0.9, 0.99]", "amp.dtype=float16", "train.epochs="),
+    *(
+        'schedule={name="cosine", warmup=3}',
+        'data={name="images", folder="a", held_out="b", shape=[1, 8, 8], classes=2}',
+    ),
+)
+
+
+def _make_override(folder: Path, draw: Random) -> list[Path]:
+    return _written(folder / "a", draw.choice(_OVERRIDES).encode())
+
+
+def _read_override(path: Path) -> Any:
+    recipe = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"
+    return config.load(recipe, [path.read_bytes().decode(errors="surrogateescape")])
+
+
 def _state(step: int) -> dict[str, Any]:
     return {"w": Tensor(np.full((2, 3), step, np.float32)), "n": [step, {"lr": 0.5}]}
 
@@ -291,6 +309,7 @@ FORMATS: dict[str, Format] = {
     "text": Format(_make_text, lambda path: bytes(text.corpus(path, 100)), lambda path: path.read_bytes()[:100]),
     "safetensors": Format(_make_safetensors, _read_safetensors, _true_safetensors),
     "recipe": Format(_make_recipe, config.load, _true_recipe),
+    "override": Format(_make_override, _read_override),
     "checkpoint": Format(_make_checkpoint, _read_checkpoint, _true_checkpoint),
     "metrics": Format(_make_metrics, _read_metrics, _true_metrics),
     "png": Format(_make_png, _read_image, None, mutate_png),

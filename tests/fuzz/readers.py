@@ -75,7 +75,8 @@ def _tried(form: Format, path: Path) -> tuple[str, str, Any]:
     except AmpkitError as error:
         lines = str(error).splitlines()
         fine = lines[0].count("needs") and len(lines) <= 2 and len(lines[0]) < 2000
-        return ("refused" if fine or form is FORMATS["recipe"] else "raw"), str(error)[:300], None
+        several = form in (FORMATS["recipe"], FORMATS["override"])  # a line for each mistake
+        return ("refused" if fine or several else "raw"), str(error)[:300], None
     except _HangError:
         return "hang", "", None
     except BaseException as error:  # a panic of Rust is no Exception
@@ -144,10 +145,12 @@ def _in_child(name: str, seed: int, numbers: range) -> Iterator[tuple[str, str]]
     child = os.fork()
     if not child:
         os.close(reading)
-        with open(writing, "w", buffering=1) as out, tempfile.TemporaryDirectory() as folder:  # noqa: PTH123
-            for kind, said in cases(name, seed, numbers, Path(folder)):
-                print(kind, " ".join(said.split()), file=out)
-        os._exit(0)
+        status = 1
+        try:
+            _report(name, seed, numbers, writing)
+            status = 0
+        finally:
+            os._exit(status)
     os.close(writing)
     with open(reading, errors="replace") as lines:  # noqa: PTH123
         for line in lines:
@@ -155,6 +158,12 @@ def _in_child(name: str, seed: int, numbers: range) -> Iterator[tuple[str, str]]
             yield kind, said
     if status := os.waitpid(child, 0)[1]:
         yield "crash", f"status {os.waitstatus_to_exitcode(status)}"
+
+
+def _report(name: str, seed: int, numbers: range, writing: int) -> None:
+    with open(writing, "w", 1, errors="backslashreplace") as out, tempfile.TemporaryDirectory() as folder:
+        for kind, said in cases(name, seed, numbers, Path(folder)):
+            out.write(f"{kind} {' '.join(said.split())}\n")
 
 
 def main() -> int:
