@@ -57,10 +57,8 @@ class RunDirectory:
 
     def __enter__(self) -> Self:
         with self._or_nothing(), _in_one_line(self.path):
-            while self._lock is None:
-                with suppress(FileNotFoundError):  # a failed start removed the directory between these two lines
-                    self._make()
-                    self._lock = Lock(self.path / _LOCK, _WHERE)
+            if self._lock is None:  # else `first_free` has entered it
+                self._lock = self._make_and_lock()
             self._need_room()
         return self
 
@@ -81,6 +79,15 @@ class RunDirectory:
         except BaseException:
             self.__exit__()
             raise
+
+    def _make_and_lock(self, tries: int = 10) -> Lock:
+        self._make()
+        try:
+            return Lock(self.path / _LOCK, _WHERE)
+        except FileNotFoundError:  # the failed start of another process removed the directory meanwhile
+            if tries == 1:
+                raise
+            return self._make_and_lock(tries - 1)
 
     def _make(self) -> None:
         if "\0" in str(self.path):

@@ -125,6 +125,19 @@ def test_a_lock_is_no_way_to_write_over_what_a_link_leads_to(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+def test_a_directory_that_another_start_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
+    def removed_first(path, where, calls=[]):  # noqa: B006
+        calls.append(path.parent.rmdir() if len(calls) < 2 else None)
+        return Lock(path, where)
+
+    monkeypatch.setattr("ampkit.rundir.Lock", removed_first)
+    run_in(tmp_path / "run")
+    assert names(tmp_path / "run") == ["config.toml", "metrics.jsonl"]
+    monkeypatch.setattr("ampkit.rundir.Lock", lambda path, where: Lock(path / "nowhere", where))
+    with pytest.raises(FileError, match="No such file"):
+        RunDirectory(tmp_path / "other").__enter__()
+
+
 # a failed start
 
 
