@@ -69,14 +69,15 @@ def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
 
 
 def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
-    """`ops.vander` with rising powers, of vectors: [..., n] -> [..., n, N], N = n by default.
+    """`ops.vander` with rising powers, of vectors: [..., n] -> [..., n, N], N = n by default; [] is [1].
 
-    Raises ArgumentError for N below 0, and for a 0-d x without N.
+    Raises ArgumentError for N below 0.
     """
-    width = x.shape[-1] if N is None and x.ndim else N
+    vectors = x if x.ndim else _ops.reshape(x, 1)
+    width = vectors.shape[-1] if N is None else N
     if not isinstance(width, int) or width < 0:
         raise _ArgumentError("linalg.vander", "N from 0", repr(N))
-    return _powers(x, width)
+    return _powers(vectors, width)
 
 
 for _name in __all__:
