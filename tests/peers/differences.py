@@ -189,6 +189,13 @@ LISTED: list[Listed] = [
         when=_detail("must be Tensor, not int", "got (int, Tensor)", "doesn't apply to a 'int' object"),
     ),
     Listed(
+        "float_power",
+        "The power is float64 and is rounded to the tensor that it is written to; PyTorch writes to float64 alone.",
+        kinds="values",
+        faults="missing error",
+        when=_detail("requires dtype Double"),
+    ),
+    Listed(
         "mean",
         "The mean of integers is float32.",
         kinds="errors",
