@@ -21,7 +21,6 @@ from .ops import linalg_solve_triangular as solve_triangular
 from .ops import linalg_svd as svd
 from .ops import linalg_svdvals as svdvals
 from .ops import linalg_vector_norm as vector_norm
-from .ops.axes import axis_of as _axis_of
 from .ops.calculus import powers_of as _powers_of
 from .ops.given import checked as _checked
 from .ops.solving import SignedLog as _SignedLog
@@ -69,10 +68,11 @@ def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
 
 
 def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
-    """`ops.vander` of vectors [.., n] -> [.., n, N], with rising powers. Raises ShapeError for a number."""
-    if N is None:
-        _axis_of("vander", x, -1)
-    return _powers_of(x, N, increasing=True)
+    """`ops.vander` with rising powers, of vectors: [..., n] -> [..., n, N], N = n by default; [] is [1].
+
+    Raises ArgumentError for N below 0.
+    """
+    return _powers_of(x if x.ndim else _ops.reshape(x, 1), N, increasing=True)
 
 
 for _name in __all__:

@@ -83,7 +83,8 @@ def backward(
     for block in _blocks(a, causal):
         weights, slopes = _scores(a, block, causal, scale), dy[block.rows]
         weights -= lse[block.rows][..., None]
-        np.exp(weights, out=weights)
+        total = np.exp(weights, out=weights).sum(-1, keepdims=True)
+        weights /= np.where(total == 0, 1, total)  # lse is rounded as scores are, which a weight near 1 would pass on
         kept = weights if keep is None else weights * keep[block.scores] / (1 - dropout_p)
         if dv is not None:
             dv[block.columns] += times(kept.swapaxes(-1, -2), slopes)

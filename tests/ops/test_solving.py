@@ -165,7 +165,7 @@ def test_other_arguments_by_pytorchs_address():
     assert linalg.diagonal(x).shape == (2, 3)
     assert linalg.vander(tensor([2.0, 3.0])).tolist() == [[1.0, 2.0], [1.0, 3.0]]
     assert linalg.vander(tensor([[2.0], [3.0]]), N=3).tolist() == [[[1.0, 2.0, 4.0]], [[1.0, 3.0, 9.0]]]
-    assert linalg.vander(tensor(2.0), N=2).tolist() == [1.0, 2.0]
+    assert linalg.vander(tensor(2.0), N=2).tolist() == [[1.0, 2.0]]
     assert linalg.inv(A=x).tolist() == ops.inverse(x).tolist()
 
 

@@ -20,7 +20,7 @@ class Tolerance(NamedTuple):
 
 TOLERANCES = {
     "float64": Tolerance(1e-9, 1e-11, 1e-12),
-    "float32": Tolerance(1e-5, 1e-6, 2e-6),
+    "float32": Tolerance(1e-5, 2e-6, 2e-6),
     "bfloat16": Tolerance(1.6e-2, 1e-5, 8e-3),
     "float16": Tolerance(2e-3, 1e-5, 1e-3),
 }

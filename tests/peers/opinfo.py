@@ -107,7 +107,12 @@ def _run(work: partial[dict[str, Tally]], chosen: list[str], jobs: int) -> Itera
 
 def _in_full(options: argparse.Namespace, chosen: list[str]) -> set[str] | None:
     # The names of which nothing was left out; None for a whole run.
-    if options.samples is not None or set(options.kind) != set(KINDS) or set(options.dtype) != set(ops.DTYPES):
+    if (
+        options.extended
+        or options.samples is not None
+        or set(options.kind) != set(KINDS)
+        or set(options.dtype) != set(ops.DTYPES)
+    ):
         return set()
     return None if len(chosen) == len(all_names()) else set(chosen)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo
 
 import ampkit
 from ampkit.core.errors import AmpkitError
@@ -155,10 +156,19 @@ def _off_the_tape(op: Callable[..., Any], given: Any) -> Any:
 def _values(info: Any, variant: names.Variant, sample: Any, kind: str) -> list[tuple[str, str]]:
     if variant.inplace and sample.broadcasts_input:
         raise OutOfScope("in-place samples that broadcast their input")
+    if not isinstance(sample.input, torch.Tensor) and (variant.title != "function" or info.name.startswith("__")):
+        raise OutOfScope("methods and operators of numbers")
+    if isinstance(info, BinaryUfuncInfo) and not tensors((sample.input, sample.args)):
+        raise OutOfScope("two numbers")
     theirs = copied(_arguments(sample))
     seen: dict[int, Any] = {}
     args, kwargs = to_ampkit(theirs, seen)
-    needed = of_pytorch(lambda: _off_the_tape(variant.theirs, theirs))
+    try:
+        needed = _off_the_tape(variant.theirs, theirs)
+    except Exception as error:
+        if variant.inplace:  # a result that the tensor cannot hold
+            return must_raise(lambda: variant.ours(*args, **kwargs), error)
+        raise OutOfScope(f"PyTorch raises {type(error).__name__}") from None
     before = leaves(needed)
     wide = lazily(lambda: leaves(_off_the_tape(variant.theirs, in_float64(copied(_arguments(sample))))))
     written = [t for t in tensors(theirs) if t._version]
