@@ -60,7 +60,7 @@ def part_of(part: Any) -> Any:
     if isinstance(part, Tensor):
         part = part.array
     elif isinstance(part, (list, range)):
-        part = np.asarray(part, None if len(part) else np.int64)
+        part = _listed(part)
     elif hasattr(part, "__index__") and type(part) is not bool:
         return part.__index__()
     kind = getattr(getattr(part, "dtype", None), "kind", None)
@@ -70,6 +70,13 @@ def part_of(part: Any) -> Any:
     if part.dtype == np.uint8:
         raise DTypeError("index", "integers or bool", "uint8, which may mean either", "say which: .long() or .bool()")
     return int(part) if part.ndim == 0 and kind != "b" else part
+
+
+def _listed(part: Any) -> Any:
+    try:
+        return np.asarray(part, None if len(part) else np.int64)
+    except ValueError:
+        raise ShapeError("index", "nested lists of equal lengths", repr(part)[:80]) from None
 
 
 def in_turn(parts: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:

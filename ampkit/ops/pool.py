@@ -204,15 +204,15 @@ def _along(x: Array, matrix: Array, axis: int) -> Array:
 
 def _means(like: Array, n: int, windows: int) -> Array:
     # The matrix [windows, n] that takes the means.
-    matrix = np.zeros_like(like, shape=(windows, n), order="C")
-    for i, (first, end) in enumerate(adaptive_windows(n, windows)):
-        matrix[i, first:end] = 1 / (end - first)
-    return matrix
+    first, end = (edges[:, None] for edges in adaptive_windows(n, windows, like))
+    pixel = np.arange(n, like=first)
+    return ((pixel >= first) & (pixel < end)).astype(like.dtype) / (end - first).astype(like.dtype)
 
 
-def adaptive_windows(n: int, windows: int) -> list[tuple[int, int]]:
-    """Where the windows that cover `n` pixels evenly begin and end."""
-    return [(i * n // windows, -(-(i + 1) * n // windows)) for i in range(windows)]
+def adaptive_windows(n: int, windows: int, like: Any = None) -> tuple[Array, Array]:
+    """Where the windows that cover `n` pixels evenly begin and end, int64 arrays, on the device of `like`."""
+    number = np.arange(windows, like=like)
+    return number * n // windows, -(-(number + 1) * n // windows)
 
 
 def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d") -> tuple[int, ...]:
@@ -220,7 +220,14 @@ def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d
     axes = len(size)
     asked = tuple(output_size) if isinstance(output_size, (list, tuple)) else (output_size,) * axes
     filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
-    return pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes)
+    return need_to_fit(where, pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
+
+
+def need_to_fit(where: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """`sizes` of an output. Raises ArgumentError for more elements than any memory has addresses for."""
+    if prod(sizes) >= 1 << 40:
+        raise ArgumentError(where, "an output that fits into memory", " x ".join(map(str, sizes)))
+    return sizes
 
 
 def _spread_taped(dy: Any, weights: Array, w: Windows) -> Any:

@@ -19,7 +19,7 @@ from ..core.policy import Cast
 from ..core.replay import apply
 from ..core.tensor import Tensor
 from .index import beside
-from .pool import adaptive_avg_pool2d, adaptive_avg_pool3d
+from .pool import adaptive_avg_pool2d, adaptive_avg_pool3d, need_to_fit
 from .pool1d import adaptive_avg_pool1d
 
 __all__ = ["interpolate"]
@@ -104,6 +104,7 @@ def _sizes(input: Tensor, size: Any, scale: Any, recompute: bool) -> tuple[tuple
         kind = "integer" if scale is None else "number"
         raise ArgumentError("interpolate", f"a positive {kind}, or {len(lengths)} of them", repr(given))
     sizes = each if scale is None else tuple(int(n * s) for n, s in zip(lengths, each, strict=True))
+    need_to_fit("interpolate", sizes)
     if min(sizes) < 1 or 0 in lengths:
         raise ShapeError("interpolate", "at least one pixel", f"{lengths} to {sizes}")
     if scale is None or recompute:
