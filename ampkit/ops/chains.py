@@ -24,7 +24,9 @@ from .shape import broadcast_to, movedim, permute, reshape, squeeze, unsqueeze
 from .solving import inverse
 from .subscripts import einsum
 
-__all__ = ["addbmm", "addmv", "addr", "chain_matmul", "matrix_power", "vecdot"]
+__all__ = [
+    "addbmm", "addmv", "addr", "chain_matmul", "linalg_multi_dot", "linalg_vecdot", "matrix_power", "vecdot",
+]  # fmt: skip
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -75,6 +77,20 @@ def chain_matmul(*matrices: Any) -> Tensor:
     for left, right in pairwise(m.array for m in chain):
         _need_factor("chain_matmul", "matrix", right, "a matrix", left, "[{1}, N]", "[M, K]")
     return _multiplied(chain, _splits((*(m.shape[0] for m in chain), chain[-1].shape[1])), 0, len(chain) - 1)
+
+
+def linalg_multi_dot(tensors: Any) -> Tensor:
+    """`chain_matmul` of a list of at least two, whose first may be a row [a] and whose last a column [z].
+
+    Their axis is missing in the answer. Raises as `chain_matmul`, and ArgumentError for fewer than two.
+    """
+    chain = list(tensors)
+    if len(chain) < 2:
+        raise ArgumentError("multi_dot", "at least two tensors", f"{len(chain)}")
+    gone = [at for at, vector in ((0, chain[0].ndim == 1), (-1, chain[-1].ndim == 1)) if vector]
+    for at in gone:
+        chain[at] = unsqueeze(chain[at], at)
+    return squeeze(chain_matmul(*chain), tuple(gone)) if gone else chain_matmul(*chain)
 
 
 def _splits(sizes: tuple[int, ...]) -> Any:
@@ -128,3 +144,6 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     at = axis("vecdot", dim, len(shape))
     x, y = (movedim(broadcast_to(t, shape), at, -1) for t in (x, y))
     return einsum("...i,...i->...", x, y)
+
+
+linalg_vecdot = vecdot
