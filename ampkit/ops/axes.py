@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
 from operator import index
 from typing import Any
 
-from ..core.errors import DTypeError, RangeError, ShapeError
+from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 
 __all__: list[str] = []
 
@@ -55,3 +56,10 @@ def sizes(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
         return tuple([n.__index__() for n in found])
     except AttributeError:
         raise DTypeError(where, "a shape of integers", repr(tuple(found))) from None
+
+
+def need_to_fit(where: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """`sizes` of an output. Raises ArgumentError for more elements than any machine's memory holds."""
+    if prod(sizes) >= 1 << 40:
+        raise ArgumentError(where, "an output that fits into memory", " x ".join(map(str, sizes)))
+    return sizes

@@ -12,6 +12,7 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Op, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, apply, plain
+from .axes import need_to_fit
 from .sums import times
 from .windows import Windows, batch_first, batch_last, batched, fold_, padded, pair, unbatched, windows
 
@@ -221,13 +222,6 @@ def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d
     asked = tuple(output_size) if isinstance(output_size, (list, tuple)) else (output_size,) * axes
     filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
     return need_to_fit(where, pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
-
-
-def need_to_fit(where: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """`sizes` of an output. Raises ArgumentError for more elements than any memory has addresses for."""
-    if prod(sizes) >= 1 << 40:
-        raise ArgumentError(where, "an output that fits into memory", " x ".join(map(str, sizes)))
-    return sizes
 
 
 def _spread_taped(dy: Any, weights: Array, w: Windows) -> Any:

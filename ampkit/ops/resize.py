@@ -18,8 +18,9 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply
 from ..core.tensor import Tensor
+from .axes import need_to_fit
 from .index import beside
-from .pool import adaptive_avg_pool2d, adaptive_avg_pool3d, need_to_fit
+from .pool import adaptive_avg_pool2d, adaptive_avg_pool3d
 from .pool1d import adaptive_avg_pool1d
 
 __all__ = ["interpolate"]
