@@ -7,12 +7,13 @@ from types import FunctionType as _FunctionType
 from . import ops as _ops
 from .core.tensor import Tensor as _Tensor
 from .core.words import spelled as _spelled
-from .ops import chain_matmul, matmul, vecdot
 from .ops import linalg_cholesky as cholesky
 from .ops import linalg_eigh as eigh
 from .ops import linalg_eigvalsh as eigvalsh
+from .ops import linalg_inv as inv
 from .ops import linalg_matrix_norm as matrix_norm
 from .ops import linalg_matrix_rank as matrix_rank
+from .ops import linalg_multi_dot as multi_dot
 from .ops import linalg_norm as norm
 from .ops import linalg_pinv as pinv
 from .ops import linalg_qr as qr
@@ -20,12 +21,12 @@ from .ops import linalg_solve as solve
 from .ops import linalg_solve_triangular as solve_triangular
 from .ops import linalg_svd as svd
 from .ops import linalg_svdvals as svdvals
+from .ops import linalg_vecdot as vecdot
 from .ops import linalg_vector_norm as vector_norm
+from .ops import matmul
 from .ops.calculus import powers_of as _powers_of
 from .ops.given import checked as _checked
 from .ops.solving import SignedLog as _SignedLog
-
-multi_dot = chain_matmul
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
@@ -35,11 +36,6 @@ __all__ = [
 
 
 # What torch.linalg gives other arguments than torch does. Its names of them are PyTorch's: A, N.
-
-
-def inv(A: _Tensor) -> _Tensor:  # noqa: N803
-    """`ops.inverse`."""
-    return _ops.inverse(A)  # type: ignore[no-any-return]
 
 
 def det(A: _Tensor) -> _Tensor:  # noqa: N803

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import testing
+from ampkit import tensor, testing
 from ampkit.core import policy
 from ampkit.core.dtypes import float16, float32
-from ampkit.core.errors import ArgumentError
+from ampkit.core.errors import ArgumentError, DTypeError
 from ampkit.core.op import Array, Saved, op, ops
 from ampkit.core.policy import Cast
 from ampkit.testing import Case, normal
@@ -121,3 +121,12 @@ def test_a_case_draws_the_same_values_each_time_and_fills_lists():
     assert repr(case) == "cat([2, 3], 0)"
     with pytest.raises(ArgumentError, match="the name of an operation, got 'nothing'"):
         Case("nothing", normal(2))(*first)
+
+
+def test_what_is_no_tensor_among_the_inputs_of_a_check_is_passed_on():
+    x = tensor(np.ones(2), requires_grad=True)
+    assert testing.gradcheck(lambda a, b, c: a * a * c["k"], (x, None, {"k": 2.0}))
+    assert testing.gradgradcheck(lambda a, b: a * a * a, (x, None))
+    for inputs in (None, {"a": x}):
+        with pytest.raises(DTypeError, match="gradcheck: needs a Tensor, or a sequence of inputs, got"):
+            testing.gradcheck(lambda a: a, inputs)

@@ -37,20 +37,35 @@ class _Recording:
         return within(type(self), function, type(self).__name__)
 
 
-class no_grad(_Recording):
+class _Region(_Recording):
+    """A region without arguments: as a decorator it may do without parentheses."""
+
+    def __new__(cls, orig_func: Any = None) -> Any:
+        made = super().__new__(cls)
+        if orig_func is None:
+            return made
+        return within(cls, orig_func, cls.__name__)
+
+    def __init__(self, orig_func: Any = None) -> None:
+        super().__init__()
+
+
+class no_grad(_Region):
     """Within the block, or the decorated function, nothing is recorded."""
 
     mode = False
 
 
-class enable_grad(_Recording):
+class enable_grad(_Region):
     """Within the block, or the decorated function, operations are recorded, also inside `no_grad`."""
 
     mode = True
 
 
-def inference_mode(mode: bool = True) -> _Recording:
-    """`no_grad`; with mode=False nothing changes."""
+def inference_mode(mode: Any = True) -> Any:
+    """`no_grad`; with mode=False nothing changes. As a decorator it may do without parentheses."""
+    if callable(mode):
+        return no_grad(mode)
     return no_grad() if switch("inference_mode", "mode", mode) else set_grad_enabled(is_grad_enabled())
 
 

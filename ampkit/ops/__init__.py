@@ -74,6 +74,7 @@ from .special import *
 from .stacks import *
 from .statistics import *
 from .tapers import *
+from .timefirst import *
 from .unpool import *
 from .vectors import *
 from .wrapped import *

@@ -42,9 +42,8 @@ def adaptive_max_pool_(input: Array, out):
 
 def _taps(n: int, windows: int) -> Any:
     # Per position in a window, the pixel that it is in each of them; the shorter ones repeat their last.
-    parts = adaptive_windows(n, windows)
-    longest = max(end - first for first, end in parts)
-    return np.array([[min(first + k, end - 1) for first, end in parts] for k in range(longest)], np.int64)
+    first, end = adaptive_windows(n, windows)
+    return np.minimum(first + np.arange((end - first).max())[:, None], end - 1)
 
 
 def _pooled(where: str, input: Tensor, output_size: Any, return_indices: bool) -> Any:

@@ -20,13 +20,16 @@ from .axes import axis
 from .compare import logical_and, logical_or
 from .index import broadcast_of
 from .like import ones_like
-from .products import _need_addend, _need_axes, _need_factor, addmm, matmul
+from .operands import need_addend, need_axes, need_factor
+from .products import addmm, matmul
 from .select import where
 from .shape import broadcast_to, movedim, permute, reshape, squeeze, unsqueeze
 from .solving import inverse
 from .subscripts import einsum
 
-__all__ = ["addbmm", "addmv", "addr", "chain_matmul", "matrix_power", "vecdot"]
+__all__ = [
+    "addbmm", "addmv", "addr", "chain_matmul", "linalg_multi_dot", "linalg_vecdot", "matrix_power", "vecdot",
+]  # fmt: skip
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -34,8 +37,8 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 
     input broadcastable to [M], mat [M, K], vec [K] -> [M]. Raises ShapeError for shapes that do not fit.
     """
-    _need_factor("addmv", "vec", vec.array, "mat", mat.array, "[{1}]", "[M, K]")
-    _need_addend("addmv", input.array, mat.shape[:1])
+    need_factor("addmv", "vec", vec.array, "mat", mat.array, "[{1}]", "[M, K]")
+    need_addend("addmv", input.array, mat.shape[:1])
     return squeeze(addmm(unsqueeze(input, -1), mat, unsqueeze(vec, 1), beta=beta, alpha=alpha), 1)
 
 
@@ -45,9 +48,9 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
     input broadcastable to [M, N], vec1 [M], vec2 [N] -> [M, N]. Of bool, "or" and "and" take the places of sum and
     product. Raises ShapeError for shapes that do not fit.
     """
-    _need_axes("addr", "vec1", vec1.array, "[M]")
-    _need_axes("addr", "vec2", vec2.array, "[N]")
-    _need_addend("addr", input.array, (*vec1.shape, *vec2.shape))
+    need_axes("addr", "vec1", vec1.array, "[M]")
+    need_axes("addr", "vec2", vec2.array, "[N]")
+    need_addend("addr", input.array, (*vec1.shape, *vec2.shape))
     column, row = unsqueeze(vec1, 1), unsqueeze(vec2, 0)
     if {input.dtype, vec1.dtype, vec2.dtype} == {bool_}:  # whose sum is "or", and whose product "and"
         both = logical_and(logical_and(column, row), Tensor(np.full_like(row.array, bool(alpha))))
@@ -61,10 +64,10 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
     input broadcastable to [M, N], batch1 [B, M, K], batch2 [B, K, N] -> [M, N]. One product over B and K together.
     Raises ShapeError for shapes that do not fit.
     """
-    _need_factor("addbmm", "batch2", batch2.array, "batch1", batch1.array, "[{0}, {2}, N]", "[B, M, K]")
+    need_factor("addbmm", "batch2", batch2.array, "batch1", batch1.array, "[{0}, {2}, N]", "[B, M, K]")
     batch, rows, inner = batch1.shape
     columns = batch2.shape[2]
-    _need_addend("addbmm", input.array, (rows, columns))
+    need_addend("addbmm", input.array, (rows, columns))
     left = reshape(permute(batch1, (1, 0, 2)), (rows, batch * inner))
     return addmm(input, left, reshape(batch2, (batch * inner, columns)), beta=beta, alpha=alpha)  # type: ignore[no-any-return]
 
@@ -78,10 +81,24 @@ def chain_matmul(*matrices: Any) -> Tensor:
     chain = tuple(matrices[0]) if len(matrices) == 1 and isinstance(matrices[0], (list, tuple)) else matrices
     if not chain or not all(isinstance(m, Tensor) for m in chain):
         raise DTypeError("chain_matmul", "Tensors, at least one", ", ".join(type(m).__name__ for m in chain) or "none")
-    _need_axes("chain_matmul", "matrix", chain[0].array, "[M, K]")
+    need_axes("chain_matmul", "matrix", chain[0].array, "[M, K]")
     for left, right in pairwise(m.array for m in chain):
-        _need_factor("chain_matmul", "matrix", right, "a matrix", left, "[{1}, N]", "[M, K]")
+        need_factor("chain_matmul", "matrix", right, "a matrix", left, "[{1}, N]", "[M, K]")
     return _multiplied(chain, _splits((*(m.shape[0] for m in chain), chain[-1].shape[1])), 0, len(chain) - 1)
+
+
+def linalg_multi_dot(tensors: Any) -> Tensor:
+    """`chain_matmul` of a list of at least two, whose first may be a row [a] and whose last a column [z].
+
+    Their axis is missing in the answer. Raises as `chain_matmul`, and ArgumentError for fewer than two.
+    """
+    chain = list(tensors)
+    if len(chain) < 2:
+        raise ArgumentError("multi_dot", "at least two tensors", f"{len(chain)}")
+    gone = [at for at, vector in ((0, chain[0].ndim == 1), (-1, chain[-1].ndim == 1)) if vector]
+    for at in gone:
+        chain[at] = unsqueeze(chain[at], at)
+    return squeeze(chain_matmul(*chain), tuple(gone)) if gone else chain_matmul(*chain)
 
 
 def _splits(sizes: tuple[int, ...]) -> Any:
@@ -135,3 +152,6 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     at = axis("vecdot", dim, len(shape))
     x, y = (movedim(broadcast_to(t, shape), at, -1) for t in (x, y))
     return einsum("...i,...i->...", x, y)
+
+
+linalg_vecdot = vecdot

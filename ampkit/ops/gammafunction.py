@@ -64,10 +64,10 @@ def _sum_of_bernoulli(t: Any, n: int) -> Any:
 
 
 def poly_gamma(n: int, x: Any) -> Any:
-    """The derivative of order n + 1 of log gamma(x), element by element; below 0 NaN for n above 1.
+    """The derivative of order n + 1 of log gamma(x), element by element.
 
     By recurrence to beyond 10 + n and there by its series, Abramowitz and Stegun 6.4.6 and 6.4.11; below 0 by
-    reflection, 6.3.7.
+    reflection, 6.4.7.
     """
     y = np.where(x < 0, 1 - x, x)
     total = np.zeros_like(y)
@@ -82,7 +82,23 @@ def poly_gamma(n: int, x: Any) -> Any:
 
 
 def _reflected(n: int, x: Any, found: Any) -> Any:
+    # From `found` at 1 - x. At a pole NaN for n = 0, else as PyTorch has it: -inf for even n, inf for odd.
     turn = math.pi * (x - np.round(x))
-    if n == 0:
-        return found - math.pi / np.tan(np.where(turn == 0, np.nan, turn))
-    return (math.pi / np.sin(turn)) ** 2 - found if n == 1 else np.full_like(x, np.nan)
+    pole = turn == 0
+    cotangent, total = 1 / np.tan(np.where(pole, 1, turn)), np.zeros_like(x)
+    for factor in reversed(_slope_of_cotangent(n)):
+        total = total * cotangent + factor
+    return np.where(pole, _at_pole(n), (-1) ** n * found - math.pi ** (n + 1) * total)
+
+
+def _at_pole(n: int) -> float:
+    return math.nan if n == 0 else math.inf if n % 2 else -math.inf
+
+
+def _slope_of_cotangent(n: int) -> list[int]:
+    # The derivative of order n of cot(t) as a polynomial in cot(t), whose own derivative is -(1 + cot(t)^2).
+    factors = [0, 1]
+    for _ in range(n):
+        first = [-i * factor for i, factor in enumerate(factors)][1:]
+        factors = [low + high for low, high in zip([*first, 0, 0], [0, 0, *first], strict=True)]
+    return factors

@@ -81,6 +81,13 @@ def part_of(part: Any) -> Any:
     return int(part) if part.ndim == 0 and kind != "b" else part
 
 
+def _listed(part: Any) -> Any:
+    try:
+        return np.asarray(part, None if len(part) else np.int64)
+    except ValueError:
+        raise ShapeError("index", "nested lists of equal lengths", repr(part)[:80]) from None
+
+
 def in_turn(parts: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
     """An index with arrays as PyTorch means it: what applies first (or None), and then the arrays.
 

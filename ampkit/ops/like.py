@@ -8,7 +8,7 @@ from typing import Any
 from ..core.tensor import Tensor
 from .create import empty, full, ones, rand, randint, randn, zeros
 
-__all__ = ["empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like"]
+__all__ = ["empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zero_", "zeros_like"]
 
 
 def _like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
@@ -66,3 +66,8 @@ def randint_like(
     low, high = (0, low) if high is None else (low, high)
     options = _options(input, dtype, device, requires_grad)
     return randint(low, high, tuple(input.shape), generator=generator, **options)
+
+
+def zero_(input: Tensor) -> Tensor:
+    """`Tensor.zero_`: overwrite every element of input with 0."""
+    return input.zero_()  # type: ignore[attr-defined, no-any-return]

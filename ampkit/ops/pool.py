@@ -13,6 +13,7 @@ from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.op import Array, Op, Saved, op
 from ..core.policy import Cast
 from ..core.replay import Taped, apply, plain
+from .axes import addressable
 from .sums import times
 from .windows import Windows, batch_first, batch_last, batched, fold_, padded, pair, unbatched, windows
 
@@ -206,18 +207,15 @@ def _along(x: Array, matrix: Array, axis: int) -> Array:
 
 def _means(like: Array, n: int, windows: int) -> Array:
     # The matrix [windows, n] that takes the means.
-    matrix = np.zeros_like(like, shape=(windows, n), order="C")
-    for i, (first, end) in enumerate(adaptive_windows(n, windows)):
-        matrix[i, first:end] = 1 / (end - first)
-    return matrix
+    first, end = (edges[:, None] for edges in adaptive_windows(n, windows, like))
+    pixel = np.arange(n, like=first)
+    return ((pixel >= first) & (pixel < end)).astype(like.dtype) / (end - first).astype(like.dtype)
 
 
-def adaptive_windows(n: int, windows: int) -> list[tuple[int, int]]:
-    """Where the windows that cover `n` pixels evenly begin and end."""
-    return [(i * n // windows, -(-(i + 1) * n // windows)) for i in range(windows)]
-
-
-_WINDOWS = 1 << 24  # of an image; each is found by Python
+def adaptive_windows(n: int, windows: int, like: Any = None) -> tuple[Array, Array]:
+    """Where the windows that cover `n` pixels evenly begin and end, int64 arrays, on the device of `like`."""
+    number = np.arange(windows, like=like)
+    return number * n // windows, -(-(number + 1) * n // windows)
 
 
 def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d") -> tuple[int, ...]:
@@ -225,10 +223,7 @@ def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d
     axes = len(size)
     asked = tuple(output_size) if isinstance(output_size, (list, tuple)) else (output_size,) * axes
     filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
-    found = pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes)
-    if prod(found) >= _WINDOWS:
-        raise ArgumentError(where, f"fewer than {_WINDOWS} windows", f"output_size {found}")
-    return found
+    return addressable(where, pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
 
 
 def _spread_taped(dy: Any, weights: Array, w: Windows) -> Any:

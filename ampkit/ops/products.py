@@ -16,6 +16,7 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import stands_for
 from .arithmetic import whole_factor
+from .operands import need_addend, need_axes, need_factor
 from .subscripts import einsum
 
 __all__ = ["addmm", "baddbmm", "bmm", "dot", "einsum", "linear", "matmul", "mm", "mv", "outer", "vdot"]
@@ -95,7 +96,7 @@ def mm(input: Array, mat2: Array):
 
 @mm.check
 def mm_check(input, mat2):
-    _need_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]")
+    need_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]")
 
 
 @mm.backward(input="mat2", mat2="input")
@@ -122,7 +123,7 @@ def bmm(input: Array, mat2: Array):
 
 @bmm.check
 def bmm_check(input, mat2):
-    _need_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]")
+    need_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]")
 
 
 @bmm.backward(input="mat2", mat2="input")
@@ -139,7 +140,7 @@ def mv(input: Array, vec: Array):
 
 @mv.check
 def mv_check(input, vec):
-    _need_factor("mv", "vec", vec, "input", input, "[{1}]", "[M, K]")
+    need_factor("mv", "vec", vec, "input", input, "[{1}]", "[M, K]")
 
 
 @mv.backward(input="vec", vec="input")
@@ -156,7 +157,7 @@ def dot(input: Array, tensor: Array):
 
 @dot.check
 def dot_check(input, tensor):
-    _need_factor("dot", "tensor", tensor, "input", input, "[{0}]", "[K]")
+    need_factor("dot", "tensor", tensor, "input", input, "[{0}]", "[K]")
 
 
 @dot.backward(input="tensor", tensor="input")
@@ -172,7 +173,7 @@ def vdot(input: Array, other: Array):
 
 @vdot.check
 def vdot_check(input, other):
-    _need_factor("vdot", "other", other, "input", input, "[{0}]", "[K]")
+    need_factor("vdot", "other", other, "input", input, "[{0}]", "[K]")
 
 
 @vdot.backward(input="other", other="input")
@@ -188,8 +189,8 @@ def outer(input: Array, vec2: Array):
 
 @outer.check
 def outer_check(input, vec2):
-    _need_axes("outer", "input", input, "[M]")
-    _need_axes("outer", "vec2", vec2, "[N]")
+    need_axes("outer", "input", input, "[M]")
+    need_axes("outer", "vec2", vec2, "[N]")
 
 
 @outer.backward(input="vec2", vec2="input")
@@ -208,8 +209,8 @@ def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: flo
 
 @addmm.check
 def addmm_check(input, mat1, mat2, beta, alpha):
-    _need_factor("addmm", "mat2", mat2, "mat1", mat1, "[{1}, N]", "[M, K]")
-    _need_addend("addmm", input, (mat1.shape[0], mat2.shape[1]))
+    need_factor("addmm", "mat2", mat2, "mat1", mat1, "[{1}, N]", "[M, K]")
+    need_addend("addmm", input, (mat1.shape[0], mat2.shape[1]))
 
 
 @addmm.backward(mat1="mat2", mat2="mat1")
@@ -230,8 +231,8 @@ def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alph
 
 @baddbmm.check
 def baddbmm_check(input, batch1, batch2, beta, alpha):
-    _need_factor("baddbmm", "batch2", batch2, "batch1", batch1, "[{0}, {2}, N]", "[B, M, K]")
-    _need_addend("baddbmm", input, (*batch1.shape[:2], batch2.shape[2]))
+    need_factor("baddbmm", "batch2", batch2, "batch1", batch1, "[{0}, {2}, N]", "[B, M, K]")
+    need_addend("baddbmm", input, (*batch1.shape[:2], batch2.shape[2]))
 
 
 @baddbmm.backward(batch1="batch2", batch2="batch1")
@@ -284,27 +285,3 @@ def _added(input: Any, found: Array, beta: float, alpha: float) -> Array:
     beta, alpha = (whole_factor("addmm", "alpha and beta", factor, input, found) for factor in (beta, alpha))
     found = found if alpha == 1 else found * alpha
     return found if beta == 0 else found + (input if beta == 1 else input * beta)
-
-
-# shapes
-
-
-def _need_axes(where: str, name: str, array: Any, axes: str) -> None:
-    shape = np.shape(array)
-    if len(shape) != axes.count(",") + 1:
-        raise ShapeError(where, f"{name} {axes}", f"{name} {list(shape)}")
-
-
-def _need_factor(where: str, name: str, array: Any, other: str, like: Any, axes: str, like_axes: str) -> None:
-    """`like_axes` of `like`, and `axes` of `array`, where {i} stands for the length of axis i of `like`."""
-    _need_axes(where, other, like, like_axes)
-    shape, wanted = np.shape(array), axes.format(*like.shape)
-    parts = wanted.strip("[]").split(", ")
-    if len(shape) != len(parts) or any(p.isdigit() and int(p) != n for p, n in zip(parts, shape, strict=True)):
-        raise ShapeError(where, f"{name} {wanted} for {other} {list(like.shape)}", f"{name} {list(shape)}")
-
-
-def _need_addend(where: str, input: Any, shape: tuple[int, ...]) -> None:
-    got = np.shape(input)
-    if len(got) > len(shape) or any(n not in (1, m) for n, m in zip(got[::-1], shape[::-1], strict=False)):
-        raise ShapeError(where, f"input that broadcasts to {list(shape)}", f"input {list(got)}")

@@ -23,7 +23,7 @@ from .select import where
 from .shape import squeeze, transpose, unsqueeze
 
 __all__ = [
-    "cholesky_solve", "det", "inverse", "linalg_cholesky", "linalg_solve", "linalg_solve_triangular",
+    "cholesky_solve", "det", "inverse", "linalg_cholesky", "linalg_inv", "linalg_solve", "linalg_solve_triangular",
     "logdet", "slogdet",
 ]  # fmt: skip
 
@@ -62,6 +62,11 @@ def inverse(input: Array):
 def inverse_backward(dy, saved, needs):
     y = turned(np.linalg.inv(saved.input))
     return -(y @ dy @ y)
+
+
+def linalg_inv(A: Tensor) -> Tensor:  # noqa: N803 - PyTorch's name
+    """`inverse`, with the argument name of torch.linalg."""
+    return inverse(A)  # type: ignore[no-any-return]
 
 
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.det)

@@ -79,7 +79,10 @@ def polygamma_backward(dy, saved, needs, n):
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
-    """The derivative of order n of `digamma`; for n above 1, NaN below 0. Raises ArgumentError for a negative n."""
+    """The derivative of order n of `digamma`; infinite at 0 and at negative whole numbers, for n from 1.
+
+    Raises ArgumentError for a negative n.
+    """
     return polygamma_(input, index(n))  # type: ignore[no-any-return]
 
 

@@ -32,7 +32,7 @@ class Group(MutableMapping[str, Any]):
     ):
         self.blocks, self._options, self._owner = blocks, dict(options), owner
         backend = blocks[0].backend if blocks else backends.get(None)
-        self.device = {key: _scalar(backend, options[key]) for key in device_keys}
+        self.device = {key: _scalar(backend, options[key]) for key in device_keys if key in options}
         self.scheduled: set[str] = set()  # those whose value only the device knows
 
     def __getitem__(self, key: str) -> Any:

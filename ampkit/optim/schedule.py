@@ -71,6 +71,10 @@ class LRScheduler:
         self._apply()
 
     def _prepare(self, number: int, group: Group) -> None:
+        if "lr" not in group:
+            raise ArgumentError(
+                type(self).__name__, "an optimizer with a learning rate", f"group {number} without 'lr'"
+            )
         group.setdefault("initial_lr", group["lr"])
 
     def rates(self, n: int) -> list[float]:

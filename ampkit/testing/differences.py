@@ -23,8 +23,8 @@ STEP = 1e-5  # of central differences in float64: truncation ~ step^2, rounding 
 def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
     """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
 
-    Returns True, or raises AssertionError naming the first input whose gradient is off, DTypeError for inputs that
-    require grad in another dtype.
+    What is no Tensor among the inputs is passed on as it is. Returns True, or raises AssertionError naming the first
+    input whose gradient is off, DTypeError for inputs that require grad in another dtype.
     """
     inputs = _points("gradcheck", inputs)
     generator = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: 
     generator = np.random.default_rng(1)
     outs = floats_of(func(*inputs))
     seeds = [placed(_fixed(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
-    points = [x for x in inputs if x.requires_grad]
+    points = [x for x in inputs if wants_grad(x)]
     first = gradients_of(outs, inputs, seeds, create_graph=True)
     for taped, plain in zip(first, gradients_of(outs, inputs, seeds, retain_graph=True), strict=True):
         if plain is not None:
@@ -58,7 +58,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: 
 
     def projected(*moved: Tensor) -> float:
         left = iter(moved[: len(points)])
-        fresh = [next(left) if x.requires_grad else x for x in inputs]
+        fresh = [next(left) if wants_grad(x) else x for x in inputs]
         found = gradients_of(floats_of(func(*fresh)), fresh, list(moved[len(points) :]))
         return sum(float((g.array * w.array).sum()) for g, w in zip(found, weights, strict=True) if g is not None)
 
@@ -67,18 +67,25 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: 
 
 
 def _points(where: str, inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    if not isinstance(inputs, (Tensor, tuple, list)):
+        raise DTypeError(where, "a Tensor, or a sequence of inputs", type(inputs).__name__)
     found = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     for item in found:
-        if item.requires_grad and item.dtype != float64:
+        if wants_grad(item) and item.dtype != float64:
             cure = "differences need its precision: x.detach().double().requires_grad_()"
             raise DTypeError(where, "float64 inputs", item.dtype.name, cure)
     return found
 
 
+def wants_grad(item: Any) -> bool:
+    """Whether `item` is a tensor that requires grad."""
+    return isinstance(item, Tensor) and item.requires_grad
+
+
 def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], generator: Any, tolerance: float) -> None:
     slopes = iter(found)
     for position, item in enumerate(inputs):
-        if not item.requires_grad:
+        if not wants_grad(item):
             continue
         slope, direction = next(slopes), generator.normal(size=item.shape)
         sides = [_moved(inputs, position, sign * STEP * direction) for sign in (1, -1)]
@@ -101,7 +108,7 @@ def _fixed(array: Any) -> Array:
 def floats_of(outs: Any) -> list[Tensor]:
     """The outputs that have gradients."""
     outs = [outs] if isinstance(outs, Tensor) else list(outs)
-    return [o for o in outs if o.requires_grad]
+    return [o for o in outs if wants_grad(o)]
 
 
 def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
@@ -111,7 +118,7 @@ def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
 
 def gradients_of(outs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor], **options: Any) -> list[Tensor | None]:
     """The gradients of the inputs that require one, None where no output depends on it."""
-    points = [x for x in inputs if x.requires_grad]
+    points = [x for x in inputs if wants_grad(x)]
     if not outs or not points:
         return [None] * len(points)
     return list(grad(outs, points, seeds, allow_unused=True, **options))

@@ -126,6 +126,26 @@ def test_gradients_in_an_arena_are_differentiated_and_stepped_on():
     assert w.tolist() == [0.5, 1.0]
 
 
+def test_regions_without_arguments_decorate_without_parentheses():
+    @ampkit.enable_grad
+    def recorded():
+        return ampkit.is_grad_enabled()
+
+    @ampkit.no_grad
+    def off():
+        return ampkit.is_grad_enabled()
+
+    @ampkit.inference_mode
+    def inferred():
+        return ampkit.is_grad_enabled()
+
+    with ampkit.no_grad():
+        assert recorded()
+    assert (off(), inferred(), off.__name__, ampkit.is_grad_enabled()) == (False, False, "off", True)
+    with pytest.raises(DTypeError, match="no_grad: needs a callable, got an object of type int"):
+        ampkit.no_grad(5)
+
+
 def test_no_grad_records_nothing_and_enable_grad_inside_does():
     x = leaf(1.0)
     with ampkit.no_grad():

@@ -186,7 +186,7 @@ def _inputs(rng: Random, path: str) -> list[str]:
     name = path.rpartition(".")[2]
     shape: Any = next((s for key, s in _INPUTS if key in name), rng.choice(((2, 4), (3, 2, 4), (2, 4, 6, 6), (4,))))
     if "Embedding" in name and "Loss" not in name:
-        return [f"t(3, 2, dtype='int64')"]
+        return ["t(3, 2, dtype='int64')"]
     count = sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
                 for p in list(inspect.signature(found_at(path).forward).parameters.values())[1:])  # fmt: skip
     found = [tensor_text(rng, shape) for _ in range(max(count, 1))]

@@ -86,6 +86,7 @@ X = np.zeros((3, 2, 1))
     (lambda: rnn.pack_padded_sequence(tensor(X), None), ArgumentError, "lengths as 2 integers"),
     (lambda: rnn.pack_padded_sequence(tensor(X[0, 0]), [1]), ShapeError, r"needs a Tensor \[T, N, ...\], got \[1\]"),
     (lambda: rnn.pad_packed_sequence(tensor(X)), DTypeError, "pad_packed_sequence: needs sequence as a PackedSequence"),
+    (lambda: rnn.pad_sequence(5), DTypeError, "pad_sequence: needs sequences as a Tensor or an iterable"),
     (lambda: rnn.pad_sequence([]), ArgumentError, "pad_sequence: needs at least one Tensor"),
     (lambda: rnn.pad_sequence([tensor(X), tensor(X[0])]), ShapeError, "that differ in their first axis alone"),
     (lambda: rnn.pad_sequence([tensor(X)], padding_side="up"), ArgumentError, "padding_side 'left' or 'right'"),

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ampkit import autocast, observe, ops, tensor
+from ampkit import autocast, linalg, observe, ops, tensor
 from ampkit.core.dtypes import float16
-from ampkit.core.errors import DTypeError, RangeError, ShapeError
+from ampkit.core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 
 ones = ops.ones
 
@@ -68,3 +68,18 @@ def test_what_does_not_fit_is_told_in_a_line():
     ):
         with pytest.raises(error, match=r"^[a-z_]+: needs .+, got "):
             call()
+
+
+def test_a_chain_may_begin_with_a_row_and_end_with_a_column():
+    row, middle, column = tensor([1.0, 2.0]), tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), tensor([1.0, 1.0, 2.0])
+    assert linalg.multi_dot([row, middle, column]).tolist() == 9
+    assert linalg.multi_dot([row, middle]).tolist() == [1, 2, 3]
+    assert ops.linalg_multi_dot([middle, column]).tolist() == [3, 3]
+    with pytest.raises(ArgumentError, match="multi_dot: needs at least two tensors, got 1"):
+        linalg.multi_dot([middle])
+
+
+def test_the_names_of_torch_linalg_are_there_with_its_prefix():
+    x = tensor([[2.0, 0.0], [0.0, 4.0]])
+    assert ops.linalg_inv(A=x).tolist() == [[0.5, 0], [0, 0.25]]
+    assert ops.linalg_vecdot(x, x).tolist() == [4, 16]

@@ -238,3 +238,14 @@ def test_arguments_out_of_range_are_refused(params):
 def test_an_output_padding_as_long_as_the_stride_is_refused():
     with pytest.raises(ArgumentError, match="output_padding smaller than stride"):
         ops.conv_transpose2d(normal(1, 2, 3, 3), normal(2, 2, 2, 2), stride=2, output_padding=2)
+
+
+def test_conv_tbc_is_conv1d_with_time_first():
+    draws = np.random.default_rng(0)
+    x, weight, bias = (tensor(draws.normal(size=size)) for size in ((7, 2, 3), (3, 3, 4), 4))
+    want = ops.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=1).permute(2, 0, 1)
+    out = ops.conv_tbc(x, weight, bias, 1)
+    assert out.shape == (7, 2, 4)
+    assert out.tolist() == want.tolist()
+    with pytest.raises(ShapeError, match=r"conv_tbc: needs weight \[K, C, O\], got \[4\]"):
+        ops.conv_tbc(x, bias, bias)

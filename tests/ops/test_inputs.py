@@ -369,3 +369,12 @@ def test_whether_a_tensor_holds_a_value():
         assert "x" in TABLE
     with pytest.raises(DTypeError, match="^div: needs Tensors and numbers, got list"):
         [1.0, 2.0] / TABLE
+
+
+def test_changes_in_place_that_pytorch_has():
+    x = tensor([1.0, 2.0])
+    assert x.conj_physical_() is x
+    assert x.polygamma_(1) is x
+    assert x.tolist() == pytest.approx([np.pi**2 / 6, np.pi**2 / 6 - 1])
+    assert ops.zero_(x) is x
+    assert x.tolist() == [0, 0]

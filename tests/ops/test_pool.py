@@ -7,7 +7,7 @@ import pytest
 
 from ampkit import Tensor, ops, tensor
 from ampkit.core.dtypes import float16, float32
-from ampkit.core.errors import ArgumentError, ShapeError
+from ampkit.core.errors import ArgumentError, OutOfMemoryError, ShapeError
 from ampkit.core.tape import grad
 
 
@@ -200,3 +200,18 @@ def test_wrong_input_is_named(call, kind, message):
     with pytest.raises(kind) as error:
         call()
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ops.adaptive_max_pool1d(x, 2**62),
+        lambda x: ops.adaptive_avg_pool1d(x, 2**62),
+        lambda x: ops.adaptive_max_pool2d(x, 2**31),
+        lambda x: ops.interpolate(x, 2**63, mode="linear"),
+        lambda x: ops.interpolate(x, scale_factor=1e19, mode="area"),
+    ],
+)
+def test_an_output_larger_than_any_memory_is_refused_at_once(call):
+    with pytest.raises((ArgumentError, OutOfMemoryError), match="that memory can hold|size below|within 64 bits"):
+        call(Tensor(np.ones((1, 2, 3), np.float32)))

@@ -122,3 +122,14 @@ def test_entropies_areas_and_products_with_logarithms():
 ])  # fmt: skip
 def test_their_gradients_are_those_of_differences(function):
     gradcheck(function, tensor([0.3, 0.8, 2.0], dtype="float64", requires_grad=True))
+
+
+def test_polygamma_of_negative_numbers_obeys_its_recurrence_and_has_poles_at_whole_ones():
+    x = np.array([-0.5, -1.3, -7.75, -30.25])
+    for n in range(6):
+        rise = ops.polygamma(n, tensor(x + 1)).numpy() - ops.polygamma(n, tensor(x)).numpy()
+        want = (-1) ** n * math.factorial(n) / x ** (n + 1)
+        assert_close(rise, want, (1e-9, 1e-9))
+    poles = tensor([-1.0, -2.0])
+    assert [ops.polygamma(n, poles).tolist() for n in (1, 2, 3)] == [[math.inf] * 2, [-math.inf] * 2, [math.inf] * 2]
+    assert ops.polygamma(2, tensor(np.array([-0.5]))).item() == pytest.approx(-0.828796644, rel=1e-9)  # psi''(1/2) + 16

@@ -106,3 +106,25 @@ def test_the_state_of_a_step_of_its_own_is_kept_and_goes_on(way):
     assert step(optimizer) == step(twin) == ([2.75, -5.25], 2, [1.5, 1.5])
     assert step(optimizer) == step(twin)
     assert optim.SGD([nn.Parameter(ampkit.ones(1))]).state[nn.Parameter(ampkit.ones(1))] == {}
+
+
+class Halves(optim.Optimizer):
+    """A user's optimizer without a learning rate."""
+
+    def __init__(self, params):
+        super().__init__(params, {"share": 0.5})
+
+    def step(self, closure=None):
+        with ampkit.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.mul_(group["share"])
+
+
+def test_an_optimizer_of_ones_own_may_do_without_a_learning_rate():
+    p = nn.Parameter(ampkit.tensor([4.0]))
+    optimizer = Halves([p])
+    optimizer.step()
+    assert p.tolist() == [2]
+    with pytest.raises(ampkit.core.errors.ArgumentError, match="StepLR: needs an optimizer with a learning rate, got"):
+        optim.lr_scheduler.StepLR(optimizer, 1)

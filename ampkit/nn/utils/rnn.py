@@ -202,6 +202,8 @@ def pad_sequence(
 
 
 def _several(where: str, sequences: Any) -> list[Tensor]:
+    if not isinstance(sequences, Iterable):
+        raise DTypeError(where, "a sequence of Tensors", type(sequences).__name__)
     rows = list(ops.unbind(sequences) if isinstance(sequences, Tensor) else sequences)
     if not rows or not all(isinstance(row, Tensor) and row.ndim for row in rows):
         raise ArgumentError(where, "at least one Tensor [length, ...]", repr([type(row).__name__ for row in rows][:4]))
