@@ -5,6 +5,7 @@ Operands broadcast; where their dtypes differ they agree on the widest. A Python
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def whole_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
     kinds = {a.dtype.kind for a in operands if hasattr(a, "dtype")}
     if not isinstance(factor, float) or not kinds <= {"b", "i", "u"}:
         return factor
-    if factor != int(factor):
+    if not math.isfinite(factor) or factor != int(factor):
         raise ArgumentError(where, f"a whole {name} for integers", f"{factor}", "cast first: x.float()")
     return int(factor)
 

@@ -177,7 +177,11 @@ def qr_backward(dy, saved, needs):
 
 
 def linalg_pinv(
-    A: Tensor, *, atol: Tensor | float | None = None, rtol: Tensor | float | None = None, hermitian: bool = False  # noqa: N803
+    A: Tensor,  # noqa: N803
+    *,
+    atol: Tensor | float | None = None,
+    rtol: Tensor | float | None = None,
+    hermitian: bool = False,
 ) -> Tensor:
     """The pseudo-inverse of matrices [.., M, N] -> [.., N, M], by singular values, whose small ones count as 0.
 
@@ -199,7 +203,11 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 
 
 def linalg_matrix_rank(
-    A: Tensor, *, atol: Tensor | float | None = None, rtol: Tensor | float | None = None, hermitian: bool = False  # noqa: N803
+    A: Tensor,  # noqa: N803
+    *,
+    atol: Tensor | float | None = None,
+    rtol: Tensor | float | None = None,
+    hermitian: bool = False,
 ) -> Tensor:
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach())

@@ -91,7 +91,7 @@ def repeat_interleave(
     if isinstance(repeats, Tensor) and repeats.numel() > 1:
         return index_select(input, at, _positions(repeats, input.shape[at]))  # type: ignore[no-any-return]
     times = repeats.item() if isinstance(repeats, Tensor) else repeats
-    if not isinstance(times, int) or times < 0:
+    if not isinstance(times, int) or isinstance(times, bool) or times < 0:
         raise ArgumentError("repeat_interleave", "repeats as a number from 0, or a tensor of them", repr(times))
     return repeat_interleave_(input, times, at)  # type: ignore[no-any-return]
 
@@ -138,6 +138,10 @@ def roll_backward(dy, saved, needs, shifts, dims):
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor:
     """input shifted along `dims`, what leaves at one end entering at the other; without dims, the flattened input."""
+    if dims is None and isinstance(shifts, (tuple, list)):
+        if len(shifts) != 1:
+            raise ArgumentError("roll", "one shift without dims", f"{len(shifts)}")
+        shifts = shifts[0]
     if dims is None:
         return roll_(input, shifts, None)  # type: ignore[no-any-return]
     over = axes("roll", dims, input.ndim)

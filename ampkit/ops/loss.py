@@ -38,7 +38,9 @@ def reduced(loss: Any, reduction: str) -> Any:
         return loss
     if reduction == "batchmean":
         return loss.sum() / len(loss)
-    return loss.mean() if reduction == "mean" else loss.sum()
+    if reduction == "mean":
+        return loss.mean() if loss.size else loss.sum() * np.nan  # of nothing, NumPy would warn
+    return loss.sum()
 
 
 def slope_of(dy: Any, reduction: str, input: Any) -> Any:

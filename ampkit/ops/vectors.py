@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
+from ..core.arguments import is_whole
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
@@ -155,6 +157,7 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Any] = 2) -> Tensor:
     What is left of a, then of b, are the axes of the answer. One matrix product, see `matmul`.
     Raises ShapeError if the axes of a pair differ in length.
     """
+    dims = index(dims) if is_whole(dims) else dims
     if isinstance(dims, int) and not 0 <= dims <= min(a.ndim, b.ndim):
         raise ArgumentError("tensordot", f"dims from 0 to {min(a.ndim, b.ndim)}", f"{dims}")
     pairs = (range(a.ndim - dims, a.ndim), range(dims)) if isinstance(dims, int) else dims
