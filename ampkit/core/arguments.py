@@ -103,6 +103,11 @@ def _has_length(value: Any) -> bool:
     return isinstance(value, Sized) and not isinstance(value, dict) and getattr(value, "shape", True) != ()
 
 
+def _plural(words: str) -> str:
+    article, _, noun = words.partition(" ")
+    return f"{noun}s" if article in ("a", "an") and " " not in noun else f"which each is {words}"
+
+
 def _holds_items(value: Any, sized: bool) -> bool:
     if hasattr(value, "__len__") and hasattr(value, "__getitem__"):
         return getattr(value, "shape", True) != ()  # a 0-d array has no length
@@ -116,7 +121,7 @@ def _kind(text: str, names: Mapping[str, Any]) -> Kind | None:
     head, _, rest = text.partition("[")
     if head in ("Sequence", "Iterable"):
         item = kind(rest[:-1], names)
-        words = named(head.lower()) + (f" of which each is {item.words}" if item is not None else "")
+        words = named(head.lower()) + (f" of {_plural(item.words)}" if item is not None else "")
         return Kind(words, (), _several(item, head == "Sequence"))
     if head == "Mapping":
         return Kind("a mapping", (dict,), lambda value: isinstance(value, Mapping))

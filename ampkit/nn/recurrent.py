@@ -50,7 +50,7 @@ class RNNBase(Module):
         layers(where, num_layers)
         if mode not in _GATES:
             raise ArgumentError(where, f"mode {', '.join(_GATES)}", repr(mode))
-        if proj_size and (mode != "LSTM" or not 0 < proj_size < hidden_size):
+        if proj_size and (mode != "LSTM" or isinstance(proj_size, bool) or not 0 < proj_size < hidden_size):
             raise ArgumentError(where, "proj_size of an LSTM, below hidden_size", f"{proj_size} for {mode}")
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional

@@ -254,6 +254,12 @@ def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1):
     return input + value * (tensor1 / tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
 
 
+@addcdiv.check
+def addcdiv_check(input, tensor1, tensor2, value):
+    if isinstance(tensor2, (int, float)) and isinstance(tensor1, (int, float)) and not tensor2:
+        raise ArgumentError("addcdiv", "a number other than 0 as tensor2", f"{tensor2}")
+
+
 @addcdiv.backward(tensor1="tensor2", tensor2="tensor1 tensor2")
 def addcdiv_backward(dy, saved, needs, value):
     share = value * dy / saved.tensor2 if needs[1] or needs[2] else None

@@ -11,7 +11,7 @@ from .. import backends
 from ..core.dtypes import accumulator, is_float
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
-from .axes import axis, axis_of, sizes
+from .axes import axis_of, sizes
 from .index import added_at
 
 __all__ = [
@@ -63,7 +63,7 @@ def unique_consecutive(
 
     return_inverse: also where each element went; return_counts: also how many of each followed another; int64.
     """
-    at = None if dim is None else axis("unique_consecutive", dim, input.ndim)
+    at = None if dim is None else axis_of("unique_consecutive", input, dim)
     rows = input.array.reshape(-1) if at is None else np.moveaxis(input.array, at, 0)
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
     differ = (flat[1:] != flat[:-1]).any(1)

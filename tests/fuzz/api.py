@@ -118,7 +118,8 @@ def judged(text: str) -> dict[str, str] | None:
     return None
 
 
-def _alarm(*_: Any) -> None:
+def overdue(*_: Any) -> None:
+    """The handler of SIGALRM."""
     raise Hang("no answer in time")
 
 
@@ -126,7 +127,7 @@ def work(seed: int, start: int, stop: int, step: int, paths: tuple[str, ...], pr
     """In a process of its own: run the calls start, start + step, ..., and print the findings as lines of JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     faulthandler.enable()
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGALRM, overdue)
     with Path(progress).open("r+b") as file:
         place = mmap.mmap(file.fileno(), 8)
     out, sys.stdout = sys.stdout, io.StringIO()  # some calls print
