@@ -16,7 +16,7 @@ def set_float32_matmul_precision(precision: str) -> None:
     does anything on a CPU. Raises ArgumentError for any other word.
     """
     global _chosen
-    if precision not in _WORDS:
+    if not isinstance(precision, str) or precision not in _WORDS:
         raise ArgumentError("set_float32_matmul_precision", f"one of {', '.join(_WORDS)}", repr(precision))
     _chosen = precision
 

@@ -54,10 +54,8 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is one real number, a tensor of one element included."""
-    if isinstance(value, Tensor):
-        return bool(value.array.size == 1)
-    if isinstance(value, (str, bytes, complex, np.ndarray)):
+    """Whether `value` is one real number of Python or NumPy."""
+    if isinstance(value, (Tensor, str, bytes, complex, np.ndarray)):
         return False
     try:
         float(value)
@@ -100,6 +98,16 @@ def _several(item: Kind | None, sized: bool) -> Callable[[Any], bool]:
     return takes
 
 
+def _has_length(value: Any) -> bool:
+    # Of items by number: a dict has none, and a 0-d array no length.
+    return isinstance(value, Sized) and not isinstance(value, dict) and getattr(value, "shape", True) != ()
+
+
+def _plural(words: str) -> str:
+    article, _, noun = words.partition(" ")
+    return f"{noun}s" if article in ("a", "an") and " " not in noun else f"which each is {words}"
+
+
 def _holds_items(value: Any, sized: bool) -> bool:
     if hasattr(value, "__len__") and hasattr(value, "__getitem__"):
         return getattr(value, "shape", True) != ()  # a 0-d array has no length
@@ -113,12 +121,12 @@ def _kind(text: str, names: Mapping[str, Any]) -> Kind | None:
     head, _, rest = text.partition("[")
     if head in ("Sequence", "Iterable"):
         item = kind(rest[:-1], names)
-        words = named(head.lower()) + (f" of which each is {item.words}" if item is not None else "")
+        words = named(head.lower()) + (f" of {_plural(item.words)}" if item is not None else "")
         return Kind(words, (), _several(item, head == "Sequence"))
     if head == "Mapping":
         return Kind("a mapping", (dict,), lambda value: isinstance(value, Mapping))
     if head == "Sized":
-        return Kind("something with a length", (), lambda value: isinstance(value, Sized))
+        return Kind("something with a length", (), _has_length)
     if head == "Callable":
         return Kind("a function", (), callable)
     first, *others = head.split(".")

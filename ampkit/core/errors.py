@@ -30,7 +30,10 @@ def switch(where: str, name: str, value: Any) -> bool:
     """`value` as True or False. Raises ArgumentError for text: "no" and "False", say, would be true."""
     if isinstance(value, (str, bytes)):
         raise ArgumentError(where, f"{name} True or False", repr(value), unquoted(name, value))
-    return bool(value)
+    try:
+        return bool(value)
+    except (TypeError, ValueError):  # an array of several
+        raise ArgumentError(where, f"{name} True or False", f"a {type(value).__name__}") from None
 
 
 def unquoted(name: str, value: Any) -> str | None:

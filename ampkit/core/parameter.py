@@ -10,12 +10,19 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from . import dtypes, hooks
+from .arguments import shown
 from .dtypes import DType
+from .errors import ShapeError
 from .tensor import Tensor
 
 
 def _array(data: Any) -> Array:
-    return data if backends.holds(data) else backends.get().asarray(np.asarray(data))
+    if backends.holds(data):
+        return data
+    try:
+        return backends.get().asarray(np.asarray(data))
+    except ValueError:
+        raise ShapeError("Parameter", "lists of one length on every axis", shown(data)) from None
 
 
 class Parameter(Tensor):

@@ -141,7 +141,7 @@ class StackDataset(Dataset[Any]):
     def __init__(self, *args: Sized, **kwargs: Sized):
         self.datasets = args or kwargs
         held = [*args, *kwargs.values()]
-        if not all(isinstance(dataset, Sized) for dataset in held):
+        if not all(isinstance(dataset, Sized) and getattr(dataset, "shape", True) != () for dataset in held):
             raise DTypeError("StackDataset", "datasets with a length", ", ".join(map(shown, held)))
         if not held or (args and kwargs) or len(set(map(len, held))) != 1:
             got = f"lengths {list(map(len, held))}" + (", some of them named" if args and kwargs else "")

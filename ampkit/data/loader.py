@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import random
+from ..core.arguments import checked_constructor
 from ..core.errors import ArgumentError
 from ..core.states import need_count, need_keys
 from . import checks, streams, workers
@@ -64,8 +65,8 @@ class DataLoader:
         dataset: Any,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Any = None,
-        batch_sampler: Any = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
@@ -280,3 +281,6 @@ _END = object()  # None may be a batch
 
 def _plain(key: Any) -> Any:
     return key.__index__() if hasattr(key, "__index__") else key
+
+
+checked_constructor(DataLoader)

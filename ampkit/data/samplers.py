@@ -16,6 +16,9 @@ from ..core.tensor import Tensor
 _Key = TypeVar("_Key", covariant=True)
 
 
+_MOST = 1 << 31  # the numbers of an epoch are drawn at once
+
+
 class Sampler(Generic[_Key]):
     """The keys of items in an order: a subclass gives `__iter__` and, where it can, `__len__`."""
 
@@ -59,8 +62,8 @@ class RandomSampler(Sampler[int]):
     ):
         self.data_source, self.replacement, self.generator = data_source, replacement, generator
         self._count = num_samples
-        if self.num_samples < 1:
-            raise ArgumentError("RandomSampler", "num_samples from 1", f"{self.num_samples}")
+        if not 1 <= self.num_samples < _MOST:
+            raise ArgumentError("RandomSampler", f"num_samples from 1, below {_MOST}", f"{self.num_samples}")
 
     @property
     def num_samples(self) -> int:
@@ -110,7 +113,7 @@ class WeightedRandomSampler(Sampler[int]):
         self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
         good = self.weights.ndim == 1 and np.isfinite(self.weights).all() and (self.weights >= 0).all()
         most = np.count_nonzero(self.weights)
-        if not good or not most or num_samples < 1 or (not replacement and num_samples > most):
+        if not good or not most or not 1 <= num_samples < _MOST or (not replacement and num_samples > most):
             needs = "finite weights from 0, not all 0, and num_samples from 1 to what they can give"
             raise ArgumentError("WeightedRandomSampler", needs, f"{most} positive weights, num_samples={num_samples}")
 

@@ -142,6 +142,9 @@ class MultiheadAttention(Module):
         return ops.scaled_dot_product_attention(q, k, v, _one_mask(blocked, added), p, fused), None
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        if query.ndim != 3:
+            got = f"query {list(query.shape)}"
+            raise ShapeError("MultiheadAttention", "query [L, E] or, as a batch, of 3 axes", got)
         batch, length = query.shape[0], (key.shape[1:2] or (0,))[0]
         needs = ((batch, query.shape[1], self.embed_dim), (batch, length, self.kdim), (batch, length, self.vdim))
         for name, tensor, shape in zip(("query", "key", "value"), (query, key, value), needs, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
+from ..core.arguments import shown
 from ..core.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
 from . import init as fill
@@ -201,5 +202,5 @@ class Softmax2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         if getattr(input, "ndim", 0) not in (3, 4):
-            raise ShapeError("Softmax2d", "input [N, C, H, W] or [C, H, W]", f"shape {tuple(input.shape)}")
+            raise ShapeError("Softmax2d", "input [N, C, H, W] or [C, H, W]", f"{shown(input)}")
         return ops.softmax(input, -3)

@@ -39,6 +39,16 @@ def sizes(where: str, **values: Any) -> None:
             raise ArgumentError(where, f"{name} as a positive integer", repr(value))
 
 
+def layers(where: str, num_layers: Any) -> None:
+    """Raises ArgumentError for a number of layers that is no positive integer, or more than Python can make."""
+    sizes(where, num_layers=num_layers)
+    if num_layers >= _LAYERS:
+        raise ArgumentError(where, f"num_layers below {_LAYERS}", f"{num_layers}")
+
+
+_LAYERS = 1 << 16
+
+
 def pair(where: str, name: str, value: Any, count: int = 2) -> tuple[int, ...]:
     """`value`, or the same positive integer for each of `count` axes. Raises ArgumentError for anything else."""
     found = tuple(value) if isinstance(value, (tuple, list)) else (value,) * count

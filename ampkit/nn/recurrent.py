@@ -11,7 +11,7 @@ from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from ..ops.recurrent import gru_, lstm_, rnn_relu_, rnn_tanh_
 from . import init
-from .making import new, probability, sizes
+from .making import layers, new, probability, sizes
 from .module import Module
 from .utils.rnn import PackedSequence
 
@@ -46,10 +46,11 @@ class RNNBase(Module):
     ):
         super().__init__()
         where = type(self).__name__
-        sizes(where, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        sizes(where, input_size=input_size, hidden_size=hidden_size)
+        layers(where, num_layers)
         if mode not in _GATES:
             raise ArgumentError(where, f"mode {', '.join(_GATES)}", repr(mode))
-        if proj_size and (mode != "LSTM" or not 0 < proj_size < hidden_size):
+        if proj_size and (mode != "LSTM" or isinstance(proj_size, bool) or not 0 < proj_size < hidden_size):
             raise ArgumentError(where, "proj_size of an LSTM, below hidden_size", f"{proj_size} for {mode}")
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional

@@ -22,7 +22,7 @@ from .container import ModuleList
 from .dropout import Dropout
 from .fused import add_norm, norm_of_sum
 from .linear import Linear
-from .making import sizes
+from .making import layers, sizes
 from .module import Module
 from .norm import LayerNorm
 
@@ -213,8 +213,8 @@ class Transformer(Module):
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
         activation: str | Callable[[Tensor], Tensor] = ops.relu,
-        custom_encoder: Any = None,
-        custom_decoder: Any = None,
+        custom_encoder: Callable[..., Any] | None = None,
+        custom_decoder: Callable[..., Any] | None = None,
         layer_norm_eps: float = 1e-5,
         batch_first: bool = False,
         norm_first: bool = False,
@@ -296,5 +296,5 @@ def _look(attention: Any, memory: _Mask, padding: _Mask, mask: _Mask, causal: bo
 def _copies(where: str, layer: Any, number: int) -> ModuleList:
     if not isinstance(layer, Module):
         raise DTypeError(where, "a layer to copy", f"a {type(layer).__name__}")
-    sizes(where, num_layers=number)
+    layers(where, number)
     return ModuleList([copy.deepcopy(layer) for _ in range(number)])

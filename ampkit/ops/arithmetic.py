@@ -5,6 +5,7 @@ Operands broadcast; where their dtypes differ they agree on the widest. A Python
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def whole_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
     kinds = {a.dtype.kind for a in operands if hasattr(a, "dtype")}
     if not isinstance(factor, float) or not kinds <= {"b", "i", "u"}:
         return factor
-    if factor != int(factor):
+    if not math.isfinite(factor) or factor != int(factor):
         raise ArgumentError(where, f"a whole {name} for integers", f"{factor}", "cast first: x.float()")
     return int(factor)
 
@@ -253,6 +254,12 @@ def addcmul_backward(dy, saved, needs, value):
 def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1):
     """input + value * tensor1 / tensor2, broadcast, rounded once."""
     return input + value * (tensor1 / tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
+
+
+@addcdiv.check
+def addcdiv_check(input, tensor1, tensor2, value):
+    if isinstance(tensor2, (int, float)) and isinstance(tensor1, (int, float)) and not tensor2:
+        raise ArgumentError("addcdiv", "a number other than 0 as tensor2", f"{tensor2}")
 
 
 @addcdiv.backward(tensor1="tensor2", tensor2="tensor1 tensor2")

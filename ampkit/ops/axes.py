@@ -55,7 +55,7 @@ _ADDRESSABLE = 1 << 47  # elements: a process of today's machines can address as
 
 def addressable(where: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """`shape`. Raises OutOfMemoryError for one that no memory can hold."""
-    if prod(shape) >= _ADDRESSABLE:
+    if prod([max(n, 1) for n in shape]) >= _ADDRESSABLE:
         raise OutOfMemoryError(where, "a shape that memory can hold", f"{shape}")
     return shape
 

@@ -11,7 +11,7 @@ from ..core.dtypes import LOW, accumulator, float32
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .arithmetic import add, div, mul, sub
-from .axes import axes, axis
+from .axes import axes, axis, axis_of
 from .convert import to
 from .index import narrow
 from .join import cat
@@ -102,7 +102,7 @@ def gradient(
 
 
 def _slopes(x: Tensor, at: int, spacing: Any, order: int) -> Tensor:
-    n, f = x.shape[at], movedim(x, at, 0)
+    n, f = x.shape[axis_of("gradient", x, at)], movedim(x, at, 0)
     if n <= order:
         raise ShapeError("gradient", f"at least {order + 1} elements along dim {at}", f"{n}")
     if isinstance(spacing, Tensor) and (spacing.ndim > 1 or (spacing.ndim and spacing.shape[0] != n)):

@@ -178,6 +178,19 @@ def randperm(
     return _random(lambda g: g.permutation(count("randperm", "n", n)), dtype, device, requires_grad, generator, int64)
 
 
+def _together(given: list[Any], size: tuple[int, ...] | None) -> tuple[int, ...]:
+    # The shape of mean and std, or of the size that they have to fit in.
+    shapes = [np.shape(value) for value in given]
+    try:
+        found = np.broadcast_shapes(*shapes, *([] if size is None else [size]))
+    except ValueError:
+        found = None
+    if found is None or (size is not None and found != size):
+        got = f"mean {shapes[0]}, std {shapes[1]}" + ("" if size is None else f", size {size}")
+        raise ShapeError("normal", "mean and std that broadcast, to size if there is one", got)
+    return found
+
+
 def normal(
     mean: Tensor | float = 0.0,
     std: Tensor | float = 1.0,
@@ -196,7 +209,7 @@ def normal(
     device = device or next((v.device for v in (mean, std) if isinstance(v, Tensor)), None)
     kinds = [v.dtype for v in (mean, std) if isinstance(v, Tensor) and v.is_floating_point()]
     dtype = dtype or (kinds[0] if kinds else None)
-    shape = np.broadcast_shapes(*[np.shape(v) for v in given]) if size is None else _shape("normal", (size,))
+    shape = _together(given, None if size is None else _shape("normal", (size,)))
     if np.min(given[1], initial=0) < 0:
         raise ArgumentError("normal", "std from 0", f"{np.min(given[1])}")
     return _random(

@@ -55,6 +55,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     if not input.ndim:
         raise ShapeError("diag_embed", "at least one axis", "shape ()")
     size = input.shape[-1] + abs(offset)
+    addressable("diag_embed", (size, size))
     places = _places(size, size, offset)
     made = put_item(movedim(input, -1, 0), places, (size, size, *input.shape[:-1]))
     return movedim(made, (0, 1), (dim1, dim2))

@@ -92,7 +92,7 @@ def repeat_interleave(
     if isinstance(repeats, Tensor) and repeats.numel() != 1:
         return index_select(input, at, _positions(repeats, input.shape[at]))  # type: ignore[no-any-return]
     times = repeats.item() if isinstance(repeats, Tensor) else repeats
-    if not isinstance(times, int) or times < 0:
+    if not isinstance(times, int) or isinstance(times, bool) or times < 0:
         raise ArgumentError("repeat_interleave", "repeats as a number from 0, or a tensor of them", repr(times))
     return repeat_interleave_(input, times, at)  # type: ignore[no-any-return]
 

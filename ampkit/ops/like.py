@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..core.random import Stream
 from ..core.tensor import Tensor
 from .create import empty, full, ones, rand, randint, randn, zeros
 
@@ -22,7 +23,7 @@ def _like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
 
 def _options(input: Tensor, dtype: Any, device: Any, requires_grad: bool) -> dict[str, Any]:
     device = input.device if device is None else device
-    return {"dtype": dtype or input.dtype, "device": device, "requires_grad": requires_grad}
+    return {"dtype": input.dtype if dtype is None else dtype, "device": device, "requires_grad": requires_grad}
 
 
 zeros_like = _like(zeros, "Zeros")
@@ -39,7 +40,12 @@ def full_like(
 
 def _drawn(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
     def like(
-        input: Tensor, *, generator: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+        input: Tensor,
+        *,
+        generator: Stream | None = None,
+        dtype: Any = None,
+        device: Any = None,
+        requires_grad: bool = False,
     ) -> Tensor:
         return make(tuple(input.shape), generator=generator, **_options(input, dtype, device, requires_grad))
 
@@ -57,7 +63,7 @@ def randint_like(
     low: int = 0,
     high: Any = None,
     *,
-    generator: Any = None,
+    generator: Stream | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,

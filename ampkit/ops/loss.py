@@ -39,7 +39,9 @@ def reduced(loss: Any, reduction: str) -> Any:
         return loss
     if reduction == "batchmean":
         return blocked_sum(loss) / _batch(loss)
-    return blocked_sum(loss) / loss.size if reduction == "mean" else blocked_sum(loss)
+    if reduction == "mean":
+        return blocked_sum(loss) / loss.size if loss.size else loss.sum() * np.nan  # of nothing, NumPy would warn
+    return blocked_sum(loss)
 
 
 def slope_of(dy: Any, reduction: str, input: Any) -> Any:

@@ -207,7 +207,7 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         "view_as": of_another("view_as", lambda self, other: _viewed(self, f.reshape(self, other.shape))),
         "reshape_as": of_another("reshape_as", lambda self, other: f.reshape(self, other.shape)),
         "expand_as": of_another("expand_as", lambda self, other: f.expand(self, other.shape)),
-        "unfold": lambda self, dimension, size, step: unfold_along(self, dimension, size, step),
+        "unfold": lambda self, dimension, size, step: _unfold(self, dimension, size, step),
         "adjoint": lambda self: f.transpose(self, -2, -1),
         "polygamma": lambda self, n: f.polygamma(n, self),
         "narrow_copy": lambda self, dim, start, length: f.clone(f.narrow(self, dim, start, length)),
@@ -215,6 +215,9 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         "sum_to_size": lambda self, *size: _summed(f, self, sizes("sum_to_size", size)),
         "type_as": of_another("type_as", lambda self, other: f.to(self, other.device, other.dtype)),
     }
+
+
+_unfold = checked(unfold_along)
 
 
 def _lengths(split_sizes: Any) -> list[int]:

@@ -45,7 +45,9 @@ def _check_trailing(where: str, input: Any, shape: Any, **scales: Any) -> None:
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def layer_norm(input: Array, normalized_shape, weight: Array | None = None, bias: Array | None = None, eps=1e-5):
+def layer_norm(
+    input: Array, normalized_shape, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5
+):
     """Normalize the trailing axes to mean 0 and variance 1, then scale and shift.
 
     input [..., *S], weight [*S], bias [*S] -> [..., *S]. Statistics in float32 (float64 for float64 input), in two
@@ -109,7 +111,7 @@ def _standardize_backward(slope: Any, hat: Any, rstd: Any) -> Any:
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def rms_norm(input: Array, normalized_shape, weight: Array | None = None, eps=None):
+def rms_norm(input: Array, normalized_shape, weight: Array | None = None, eps: float | None = None):
     """Divide the trailing axes by their root mean square, then scale.
 
     input [..., *S], weight [*S] -> [..., *S]. Statistics in float32 (float64 for float64 input). eps: None is the
@@ -149,7 +151,9 @@ def rms_norm_backward(dy, saved, needs, normalized_shape, eps):
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def group_norm(input: Array, num_groups, weight: Array | None = None, bias: Array | None = None, eps=1e-5):
+def group_norm(
+    input: Array, num_groups: int, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5
+):
     """Normalize each of `num_groups` groups of channels to mean 0 and variance 1, then scale and shift each channel.
 
     input [N, C, ...], weight [C], bias [C] -> [N, C, ...]. Statistics in float32 (float64 for float64 input), in two

@@ -159,8 +159,12 @@ def can_cast(from_: Any, to: Any) -> bool:
     return ranks[0] <= ranks[1]
 
 
+def _plain(number: Any) -> type:
+    return type(number.item() if isinstance(number, np.generic) else number)
+
+
 def result_type(tensor1: Tensor | float, tensor2: Tensor | float) -> DType:
     """The dtype that two tensors or numbers agree on; a tensor without axes, or a number, only widens a lower kind."""
     return agreed(
-        [(t.dtype if t.ndim else (t.dtype,)) if isinstance(t, Tensor) else type(t) for t in (tensor1, tensor2)]
+        [(t.dtype if t.ndim else (t.dtype,)) if isinstance(t, Tensor) else _plain(t) for t in (tensor1, tensor2)]
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations as _combinations
 from itertools import combinations_with_replacement as _with_replacement
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from .. import backends
+from ..core.arguments import is_whole
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
 from .arithmetic import mul, sub
@@ -93,7 +95,8 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tenso
             got = f"{cuts.dtype.name} of shape {tuple(cuts.shape)}"
             raise DTypeError("tensor_split", "a number or a vector of integers", got)
         cuts = cuts.tolist()
-    if isinstance(cuts, int):
+    if is_whole(cuts):
+        cuts = index(cuts)
         if not 1 <= cuts < _PIECES:
             raise ArgumentError("tensor_split", f"sections from 1, below {_PIECES}", f"{cuts}")
         return split(input, [length // cuts + (i < length % cuts) for i in range(cuts)], at)
@@ -120,7 +123,7 @@ def dsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> 
 def _even_split(where: str, input: Tensor, sections: Any, dim: int, least: int = 1) -> tuple[Tensor, ...]:
     if input.ndim < max(least, dim + 1):
         raise ShapeError(where, f"at least {max(least, dim + 1)} axes", f"shape {tuple(input.shape)}")
-    if isinstance(sections, int) and (sections < 1 or input.shape[dim] % sections):
+    if is_whole(sections) and (sections < 1 or input.shape[dim] % sections):
         raise ShapeError(where, f"a number of sections that divides {input.shape[dim]}", f"{sections}")
     return tensor_split(input, sections, dim)
 

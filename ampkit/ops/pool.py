@@ -89,7 +89,7 @@ def avg_pool2d(
     padding=0,
     ceil_mode=False,
     count_include_pad=True,
-    divisor_override=None,
+    divisor_override: int | None = None,
 ):
     """The mean of each window, or its sum over divisor_override.
 
@@ -109,7 +109,7 @@ def avg_pool3d(
     padding=0,
     ceil_mode=False,
     count_include_pad=True,
-    divisor_override=None,
+    divisor_override: int | None = None,
 ):
     """The mean of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `avg_pool2d`."""
     w = pool_windows("avg_pool3d", input, kernel_size, stride, padding, 1, ceil_mode, 3)

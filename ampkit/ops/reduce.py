@@ -197,7 +197,7 @@ def all(input: Array, dim=None, keepdim=False):
 
 
 def _asked(dim: Any, ndim: int) -> Any:
-    return () if dim == () or dim == [] else over(dim, ndim)
+    return () if isinstance(dim, (tuple, list)) and not dim else over(dim, ndim)
 
 
 def _answered(found: Any, input: Any) -> Any:

@@ -99,6 +99,7 @@ def _sizes(input: Tensor, size: Any, scale: Any, recompute: bool) -> tuple[tuple
     if (size is None) == (scale is None):
         raise ArgumentError("interpolate", "size or scale_factor", "neither" if size is None else "both")
     given = size if scale is None else scale
+    given = given.tolist() if isinstance(given, np.ndarray) else given
     each = tuple(given) if isinstance(given, (tuple, list)) else (given,) * len(lengths)
     whole = scale is not None or all(hasattr(n, "__index__") for n in each)
     if len(each) != len(lengths) or not whole or not all(0 < n < math.inf for n in each):

@@ -21,7 +21,13 @@ __all__ = ["index_copy", "index_fill", "masked_scatter", "scatter", "take"]
 
 
 def scatter(
-    input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any = None, *, reduce: Any = None
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | float | None = None,
+    value: float | None = None,
+    *,
+    reduce: str | None = None,
 ) -> Tensor:
     """input with src (a tensor of index's shape, or a number, also as `value`) written where `gather` would read.
 

@@ -105,6 +105,8 @@ def where(condition: Tensor, input: Tensor | float | None = None, other: Tensor 
     """
     if input is None and other is None:
         return tuple(Tensor(found) for found in np.nonzero(np.atleast_1d(condition.array)))
+    if input is None or other is None:
+        raise ArgumentError("where", "input and other, or neither", "one of them")
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
         kinds = {type(input), type(other)}
         wanted = dtypes.float32 if float in kinds else dtypes.bool_ if kinds == {bool} else dtypes.int64

@@ -11,7 +11,7 @@ from .. import backends
 from ..core.dtypes import accumulator, is_float
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
-from .axes import axis, sizes
+from .axes import axis_of, sizes
 from .index import added_at
 
 __all__ = [
@@ -46,7 +46,7 @@ def unique(
 
     return_inverse: also where each element of input went; return_counts: also how often each came; int64.
     """
-    at = None if dim is None else axis("unique", dim, input.ndim)
+    at = None if dim is None else axis_of("unique", input, dim)
     wide = input.array.astype(accumulator(input.dtype)) if is_float(input.dtype) else input.array
     found = np.unique(wide, return_inverse=True, return_counts=True, axis=at, equal_nan=False)
     inverse = found[1].reshape(input.shape if at is None else -1)
@@ -63,7 +63,7 @@ def unique_consecutive(
 
     return_inverse: also where each element went; return_counts: also how many of each followed another; int64.
     """
-    at = None if dim is None else axis("unique_consecutive", dim, input.ndim)
+    at = None if dim is None else axis_of("unique_consecutive", input, dim)
     rows = input.array.reshape(-1) if at is None else np.moveaxis(input.array, at, 0)
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
     differ = (flat[1:] != flat[:-1]).any(1)
@@ -95,7 +95,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return Tensor(total.astype(np.float32) if weights.dtype == np.float32 else total)
 
 
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def isin(
+    elements: Tensor | float, test_elements: Tensor | float, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
     """Whether each of `elements` is among `test_elements` (tensors or a number), as bool; invert: whether it is not."""
     home = next((backends.of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu)
     found = [e.array if isinstance(e, Tensor) else home.asarray(e) for e in (elements, test_elements)]

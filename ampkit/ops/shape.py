@@ -12,7 +12,7 @@ from ..core.errors import DTypeError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.tensor import Tensor
-from .axes import axes, axis, axis_of, sizes
+from .axes import addressable, axes, axis, axis_of, sizes
 
 __all__ = [
     "broadcast_to", "expand", "flatten", "moveaxis", "movedim", "permute", "reshape", "squeeze", "swapaxes", "swapdims",
@@ -146,7 +146,7 @@ def broadcast_to(input: Array, shape):
 
 @broadcast_to.check
 def broadcast_to_check(input, shape):
-    sizes("broadcast_to", (shape,))
+    addressable("broadcast_to", sizes("broadcast_to", (shape,)))
     if not isinstance(shape, (tuple, list)):
         raise DTypeError("broadcast_to", "a shape", repr(shape))
     ends = shape[len(shape) - input.ndim :]

@@ -11,6 +11,7 @@ from .. import backends
 from ..core.dtypes import DType, accumulator, float32, promote
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.policy import autocast
+from ..core.quiet import quietly
 from ..core.tensor import Tensor
 from .arithmetic import div, mul, sub
 from .convert import to
@@ -130,7 +131,8 @@ def histogram(
         counts = added_at(weight.detach().array.reshape(-1).astype(np.float64), (at,), (edges.size,))
     counts = counts[:-1].astype(edges.dtype)
     if density:
-        counts = counts / counts.sum() / (edges[1:] - edges[:-1])
+        with quietly():
+            counts = counts / counts.sum() / (edges[1:] - edges[:-1])
     return Histogram(to(Tensor(counts), input.dtype), to(Tensor(edges), input.dtype))
 
 
@@ -139,7 +141,7 @@ def _edges(x: Any, bins: Any, range: Sequence[float] | None) -> Any:
         if bins.ndim != 1 or bins.numel() < 2:
             raise ShapeError("histogram", "bins as edges [2 or more]", f"shape {tuple(bins.shape)}")
         return bins.detach().array.astype(x.dtype)
-    if not isinstance(bins, int) or bins < 1:
+    if not isinstance(bins, int) or not 1 <= bins < 1 << 40:
         raise ArgumentError("histogram", "bins from 1, or edges as a tensor", repr(bins))
     if range is not None and (len(range) != 2 or not range[0] <= range[1]):
         raise ArgumentError("histogram", "range as (low, high)", repr(range))

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.errors import ArgumentError
 from ..core.states import is_number
 from .optimizer import Optimizer
-from .schedule import LRScheduler, whole
+from .schedule import LRScheduler, factor_of, whole
 
 
 class MultiStepLR(LRScheduler):
@@ -65,7 +65,7 @@ class MultiplicativeLR(LRScheduler):
     def rates(self, n: int) -> list[float]:
         for k in range(len(self._products), n + 1):
             pairs = zip(self._products[-1], self.lr_lambdas, strict=True)
-            self._products.append([held * factor(k) for held, factor in pairs])
+            self._products.append([held * factor_of("MultiplicativeLR", function, k) for held, function in pairs])
         return [base * product for base, product in zip(self.base_lrs, self._products[n], strict=True)]
 
 

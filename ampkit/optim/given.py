@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.scaletag import count_scaled
@@ -23,7 +25,7 @@ def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
 
 def group_options(params: Any, where: str) -> list[dict[str, Any]]:
     """What an optimizer's constructor was given, as one dict per group. Raises DTypeError, ArgumentError for none."""
-    if isinstance(params, (Tensor, dict, str)) or not isinstance(params, Iterable):
+    if isinstance(params, (Tensor, dict, str, np.ndarray)) or not isinstance(params, Iterable):
         got = f"a {type(params).__name__}"
         raise DTypeError(
             where,

@@ -19,7 +19,7 @@ from .decay import PolynomialLR as PolynomialLR
 from .group import Group
 from .optimizer import Optimizer
 from .plateau import ReduceLROnPlateau as ReduceLROnPlateau
-from .schedule import LRScheduler, load_parts, per_group, refuse_without_momentum, share, whole
+from .schedule import LRScheduler, factor_of, load_parts, per_group, refuse_without_momentum, share, whole
 
 
 class LambdaLR(LRScheduler):
@@ -38,7 +38,8 @@ class LambdaLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def rates(self, n: int) -> list[float]:
-        return [base * factor(n) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+        factors = [factor_of("LambdaLR", function, n) for function in self.lr_lambdas]
+        return [base * factor for base, factor in zip(self.base_lrs, factors, strict=True)]
 
 
 class StepLR(LRScheduler):

@@ -19,7 +19,12 @@ def plain(value: Any) -> Any:
     """A hyperparameter as Python numbers, if it came as a Tensor or an array of one element."""
     if isinstance(value, (list, tuple)):
         return tuple(plain(v) for v in value)
+    if type(value) is int and not -_MOST <= value <= _MOST:  # beyond, arrays of int64 cannot take part
+        return float(value) if abs(value) <= sys.float_info.max else value
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
+
+
+_MOST = 2**63 - 1
 
 
 def is_number(value: Any) -> bool:

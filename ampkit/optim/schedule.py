@@ -15,7 +15,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..core import dtypes
-from ..core.arguments import checked_constructor
+from ..core.arguments import checked_constructor, is_number, shown
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.primitive import Primitive
 from ..core.states import need_count, need_keys, need_like, unchanged_on_error
@@ -219,6 +219,14 @@ def share(where: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ArgumentError(where, f"{name} in [0, 1]", repr(value))
     return float(value)
+
+
+def factor_of(where: str, function: Any, n: int) -> Any:
+    """What a function of the user's makes of `n`. Raises DTypeError unless that is a number."""
+    factor = function(n)
+    if not is_number(factor):
+        raise DTypeError(where, "functions that return a number", shown(factor))
+    return factor
 
 
 def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:

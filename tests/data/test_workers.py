@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ampkit.core import random
-from ampkit.core.errors import ArgumentError
+from ampkit.core.errors import ArgumentError, DTypeError
 from ampkit.data.workers import Work, in_order, made, on_threads
 from ampkit.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -134,7 +134,7 @@ def test_an_endless_sampler_is_not_drawn_to_its_end():
     ("words", "message"),
     [
         ({"num_workers": -1}, "num_workers from 0, got -1"),
-        ({"num_workers": 1.5}, "num_workers from 0, got 1.5"),
+        ({"num_workers": 1.5}, "num_workers as an integer, got 1.5"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor from 1, got 0"),
         ({"prefetch_factor": 2}, "num_workers from 1 for a prefetch_factor, got 0"),
         ({"persistent_workers": True}, "num_workers from 1 for a persistent_workers, got 0"),
@@ -142,7 +142,7 @@ def test_an_endless_sampler_is_not_drawn_to_its_end():
     ],
 )
 def test_numbers_of_workers_that_mean_nothing_are_refused(words, message):
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises((ArgumentError, DTypeError), match=message):
         DataLoader(Late(), **words)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import io
 import json
 import mmap
 import os
@@ -44,6 +45,7 @@ _OF_PYTHON = re.compile(
     r"[\w.<>]+\(\) (missing|takes|got an unexpected|got multiple|got some|argument after)|.*missing the argument"
 )
 _ROOT = str(Path(ampkit.__file__).parent)
+_NAME = "tests.fuzz.api"  # as it is started
 
 
 class Hang(BaseException):
@@ -116,7 +118,8 @@ def judged(text: str) -> dict[str, str] | None:
     return None
 
 
-def _alarm(*_: Any) -> None:
+def overdue(*_: Any) -> None:
+    """The handler of SIGALRM."""
     raise Hang("no answer in time")
 
 
@@ -124,10 +127,10 @@ def work(seed: int, start: int, stop: int, step: int, paths: tuple[str, ...], pr
     """In a process of its own: run the calls start, start + step, ..., and print the findings as lines of JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     faulthandler.enable()
-    signal.signal(signal.SIGALRM, _alarm)
-    with open(progress, "r+b") as file:
+    signal.signal(signal.SIGALRM, overdue)
+    with Path(progress).open("r+b") as file:
         place = mmap.mmap(file.fileno(), 8)
-    out, sys.stdout = sys.stdout, open(os.devnull, "w")
+    out, sys.stdout = sys.stdout, io.StringIO()  # some calls print
     for number in range(start, stop, step):
         place[:] = number.to_bytes(8, "little")
         finding = judged(text_of(seed, number, paths))
@@ -139,33 +142,31 @@ def work(seed: int, start: int, stop: int, step: int, paths: tuple[str, ...], pr
 class Worker:
     """A process that runs every `step`-th call, watched and started again."""
 
-    def __init__(self, options: argparse.Namespace, start: int, stop: int, step: int):
+    def __init__(self, options: argparse.Namespace, folder: Path, start: int, stop: int, step: int):
         self.options, self.start, self.stop, self.step = options, start, stop, step
-        self.progress = tempfile.NamedTemporaryFile()
-        self.out = tempfile.NamedTemporaryFile("ab")
-        self.found = open(self.out.name)
-        self.rest = ""
+        self.progress, self.out = folder / f"{start}.at", folder / f"{start}.out"
+        self.read = 0  # characters of `out`
         self.begin(start)
 
     def begin(self, start: int) -> None:
         """Start a process at a call."""
         self.at, self.since = start, time.monotonic()
-        self.progress.seek(0)
-        self.progress.write(start.to_bytes(8, "little"))
-        self.progress.flush()
-        command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--worker", str(start), str(self.stop), str(self.step),
-                   "--progress", self.progress.name, "--seed", str(self.options.seed), *(["--only", self.options.only] if self.options.only else [])]  # fmt: skip
+        self.progress.write_bytes(start.to_bytes(8, "little"))
+        numbers = ["--worker", *map(str, (start, self.stop, self.step)), "--seed", str(self.options.seed)]
+        only = ["--only", self.options.only] if self.options.only else []
+        command = [sys.executable, "-m", _NAME, *numbers, "--progress", str(self.progress), *only]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stdout=self.out, stderr=subprocess.DEVNULL, env=environment)
+        with self.out.open("ab") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, env=environment)
 
     def number(self) -> int:
         """The call that it is at."""
-        self.progress.seek(0)
-        return int.from_bytes(self.progress.read(8), "little")
+        return int.from_bytes(self.progress.read_bytes(), "little")
 
     def look(self) -> Iterator[dict[str, str]]:
         """The findings since the last look; a process that ended or stays at one call is one."""
-        *lines, self.rest = (self.rest + self.found.read()).split("\n")
+        *lines, _ = self.out.read_text()[self.read :].split("\n")
+        self.read += sum(len(line) + 1 for line in lines)
         yield from map(json.loads, lines)
         now, ended = self.number(), self.process.poll()
         if now != self.at:
@@ -221,29 +222,31 @@ def main() -> int:
 def watch(options: argparse.Namespace) -> int:
     """Run the workers until all calls have run."""
     began, counts, seen = time.monotonic(), Counter[str](), set()
-    workers = [Worker(options, job, options.calls, options.jobs) for job in range(options.jobs)]
-    log = open(options.json, "w") if options.json else None
-    while True:
-        finished = all(worker.done() for worker in workers)
-        for finding in [f for worker in workers for f in worker.look()]:
-            counts[finding["kind"]] += 1
-            if log:
-                print(json.dumps(finding), file=log, flush=True)
-            key = (finding["where"], finding["error"], finding["says"][:30] if not finding["where"] else "")
-            if key not in seen:
-                seen.add(key)
-                print(
-                    f"{finding['kind']} {finding['error']} {finding['where']} {finding['says']}\n    {finding['call']}",
-                    flush=True,
-                )
-        if finished:
-            break
-        time.sleep(0.05)
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [Worker(options, Path(folder), job, options.calls, options.jobs) for job in range(options.jobs)]
+        finished = False
+        while not finished:
+            time.sleep(0.05)
+            finished = all(worker.done() for worker in workers)
+            for finding in [f for worker in workers for f in worker.look()]:
+                counts[finding["kind"]] += 1
+                report(finding, options.json, seen)
     seconds = time.monotonic() - began
-    print(
-        f"{options.calls} calls in {seconds:.0f} s, {options.calls / seconds:.0f} a second; {dict(counts) or 'no findings'}"
-    )
+    rate = f"{options.calls} calls in {seconds:.0f} s, {options.calls / seconds:.0f} a second"
+    print(f"{rate}; {dict(counts) or 'no findings'}")
     return int(bool(counts))
+
+
+def report(finding: dict[str, str], log: str | None, seen: set[Any]) -> None:
+    """Print a finding, the first of its kind and place alone; all of them go to the file `log`."""
+    if log:
+        with Path(log).open("a") as file:
+            print(json.dumps(finding), file=file)
+    key = (finding["where"], finding["error"], "" if finding["where"] else finding["call"])
+    if key not in seen:
+        seen.add(key)
+        line = " ".join(finding[name] for name in ("kind", "error", "where", "says"))
+        print(f"{line}\n    {finding['call']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,15 +26,20 @@ SPACE: dict[str, Any] = {
 }  # fmt: skip
 # They write files, start threads, or run what they are given.
 SKIPPED = {
-    "ampkit.save", "ampkit.load", "ampkit.set_num_threads", "ampkit.op", "ampkit.compile", "ampkit.profile", "ampkit.Primitive",
-    "ampkit.recompute", "Tensor.register_hook", "Tensor.copy_in", "Tensor.rebind", "Tensor.write_", "Tensor.accumulate",
-    "nn.RNNCellBase", "optim.Optimizer", "optim.Elementwise", "utils.data.Dataset", "utils.data.IterableDataset", "utils.data.Sampler",
+    "ampkit.save", "ampkit.load", "ampkit.set_num_threads", "ampkit.op", "ampkit.compile", "ampkit.profile",
+    "ampkit.Primitive", "ampkit.recompute", "Tensor.register_hook", "Tensor.copy_in", "Tensor.rebind",
+    "Tensor.write_", "Tensor.accumulate", "nn.RNNCellBase", "optim.Optimizer", "optim.Elementwise",
+    "utils.data.Dataset", "utils.data.IterableDataset", "utils.data.Sampler",
 }  # fmt: skip
-_TOP = ("arange", "tensor", "manual_seed", "set_rng_state", "get_rng_state", "Generator", "GradScaler", "Policy", "finfo",
-        "iinfo", "grad", "set_grad_enabled", "inference_mode", "set_default_device", "set_float32_matmul_precision",
-        "get_autocast_dtype", "is_autocast_enabled", "from_dlpack", "device", "Size", "autocast")  # fmt: skip
-_OPERATORS = ("__add__", "__mul__", "__sub__", "__truediv__", "__pow__", "__matmul__", "__mod__", "__floordiv__", "__and__",
-              "__or__", "__eq__", "__lt__", "__getitem__", "__rsub__", "__rpow__", "__iadd__", "__imul__", "__lshift__")  # fmt: skip
+_TOP = (
+    "arange", "tensor", "manual_seed", "set_rng_state", "get_rng_state", "Generator", "GradScaler", "Policy", "finfo",
+    "iinfo", "grad", "set_grad_enabled", "inference_mode", "set_default_device", "set_float32_matmul_precision",
+    "get_autocast_dtype", "is_autocast_enabled", "from_dlpack", "device", "Size", "autocast",
+)  # fmt: skip
+_OPERATORS = (
+    "__add__", "__mul__", "__sub__", "__truediv__", "__pow__", "__matmul__", "__mod__", "__floordiv__", "__and__",
+    "__or__", "__eq__", "__lt__", "__getitem__", "__rsub__", "__rpow__", "__iadd__", "__imul__", "__lshift__",
+)  # fmt: skip
 
 
 def _of(place: str, holder: Any) -> Iterator[str]:
@@ -70,16 +75,16 @@ def targets() -> tuple[str, ...]:
     found += [f"nn.{n}" for n, c in vars(nn).items() if inspect.isclass(c) and issubclass(c, nn.Module)]
     found += ["nn.Parameter"]
     found += [p for p in _of("nn.init", nn.init) if p.endswith("_")] + ["nn.init.calculate_gain"]
-    found += [p for p in _public("nn.utils", nn.utils)]
+    found += _public("nn.utils", nn.utils)
     found += [f"optim.{n}" for n, c in vars(optim).items() if inspect.isclass(c) and issubclass(c, optim.Optimizer)]
     found += ["optim.clip_grad_norm_", "optim.clip_grad_value_"]
     schedulers = optim.lr_scheduler
-    found += [f"optim.lr_scheduler.{n}" for n, c in vars(schedulers).items()
-              if inspect.isclass(c) and issubclass(c, schedulers.LRScheduler) and c is not schedulers.LRScheduler]  # fmt: skip
+    classes = {n: c for n, c in vars(schedulers).items() if inspect.isclass(c) and n != "LRScheduler"}
+    found += [f"optim.lr_scheduler.{n}" for n, c in classes.items() if issubclass(c, schedulers.LRScheduler)]
     found += ["optim.lr_scheduler.ReduceLROnPlateau", "optim.swa_utils.SWALR", "optim.swa_utils.AveragedModel"]
-    found += [p for p in _public("utils.data", utils.data)]
+    found += _public("utils.data", utils.data)
     found += [f"ampkit.{name}" for name in _TOP]
-    found += [p for p in _of("Tensor", ampkit.Tensor)] + [f"Tensor.{name}" for name in _OPERATORS]
+    found += [*_of("Tensor", ampkit.Tensor)] + [f"Tensor.{name}" for name in _OPERATORS]
     return tuple(sorted({path for path in found if path not in SKIPPED}))
 
 
@@ -168,7 +173,7 @@ def _spoiled(rng: Random, path: str, args: list[str], named: dict[str, str]) -> 
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [p.name for p in _parameters(path) if p.kind in kinds and (words or p.annotation != "Word")]
     for _ in range(rng.choice((1, 1, 2))):
-        places: list[Any] = [*range(len(args)), *named] + names[len(args) :]
+        places: list[Any] = [*range(len(args)), *named, *names[len(args) :]]
         if not places:
             return
         place, value = rng.choice(places), rng.choice(HOSTILE)

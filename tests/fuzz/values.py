@@ -16,14 +16,15 @@ DTYPES = ("float32", "float32", "float32", "float16", "bfloat16", "float64")
 OTHER_DTYPES = ("int64", "int32", "uint8", "bool")
 
 HOSTILE = (
-    "None", "True", "False", "0", "-1", "-5", "1", "7", "2**31", "2**62", "2**63", "2**64", "-2**63", "10**400", "0.5", "-0.5",
-    "1e20", "nan", "inf", "-inf", "'no'", "''", "b'x'", "[]", "()", "{}", "[[1], [2, 3]]", "[1, [2]]", "(1, 2)",
-    "(2**62,)", "(2**31, 2**31, 2**31)", "(-1, -1)", "[None]", "(0.5,)", "('a', 'b')", "object()", "print", "1j",
-    "np.float32(2)", "np.int64(3)", "np.ones(3)", "np.array(['a'])", "np.array(2, object)", "slice(None)", "...",
-    "ampkit.float16", "ampkit.int64", "nn.Linear", "nn.ReLU()", "t()", "t(0)", "t(3, 5)", "t(4, dtype='int64')", "t(2, 3, dtype='bool')",
-    "t(2, 3, fill=nan)", "t(2, 3, fill=inf)", "t(2, 3, dtype='float16', grad=True)", "t(2, 3, layout='transposed')",
-    "t(2, 4, 6, layout='sliced', grad=True)", "t(3, 3, layout='expanded')", "t(2, 2, dtype='int64', fill=2**62)",
-    "t(3, dtype='int64', fill=-1)", "[t(3), t(3)]", "(t(2, 3), 2)", "{'a': t(2)}", "parameter(2, 3)", "'cuda'", "'cpu'",
+    "None", "True", "False", "0", "-1", "-5", "1", "7", "2**31", "2**62", "2**63", "2**64", "-2**63", "10**400",
+    "0.5", "-0.5", "1e20", "nan", "inf", "-inf", "'no'", "''", "b'x'", "[]", "()", "{}", "[[1], [2, 3]]", "[1, [2]]",
+    "(1, 2)", "(2**62,)", "(2**31, 2**31, 2**31)", "(-1, -1)", "[None]", "(0.5,)", "('a', 'b')", "object()", "print",
+    "1j", "np.float32(2)", "np.int64(3)", "np.ones(3)", "np.array(['a'])", "np.array(2, object)", "slice(None)",
+    "...", "ampkit.float16", "ampkit.int64", "nn.Linear", "nn.ReLU()", "t()", "t(0)", "t(3, 5)",
+    "t(4, dtype='int64')", "t(2, 3, dtype='bool')", "t(2, 3, fill=nan)", "t(2, 3, fill=inf)",
+    "t(2, 3, dtype='float16', grad=True)", "t(2, 3, layout='transposed')", "t(2, 4, 6, layout='sliced', grad=True)",
+    "t(3, 3, layout='expanded')", "t(2, 2, dtype='int64', fill=2**62)", "t(3, dtype='int64', fill=-1)",
+    "[t(3), t(3)]", "(t(2, 3), 2)", "{'a': t(2)}", "parameter(2, 3)", "'cuda'", "'cpu'",
 )  # fmt: skip
 
 
@@ -31,10 +32,8 @@ def t(*shape: int, dtype: str = "float32", grad: bool = False, layout: str = "",
     """A tensor of fixed values for its shape. layout: how its elements are strided; fill: one value for all."""
     rng = np.random.default_rng(zlib.crc32(repr(shape).encode()))
     wanted = getattr(ampkit, dtype)
-    if dtype in OTHER_DTYPES:
-        values = rng.integers(0, 2 if dtype == "bool" else 3, shape)
-    else:
-        values = rng.normal(size=shape)
+    whole = dtype in OTHER_DTYPES
+    values = rng.integers(0, 2 if dtype == "bool" else 3, shape) if whole else rng.normal(size=shape)
     values = np.asarray(values if fill is None else np.full(shape, fill)).astype(wanted)
     made = ampkit.tensor(_laid_out(values, layout), dtype=wanted)
     return made.requires_grad_() if grad else made
@@ -94,32 +93,32 @@ def tensor_text(rng: Random, shape: Any = None, dtype: str | None = None) -> str
 # Valid values by the name of a parameter; else they go by its annotation and its default.
 _NAMED = {
     "dtype": "None ampkit.float32 ampkit.float16 ampkit.bfloat16 ampkit.float64 ampkit.int64 'float32' ampkit.bool",
-    "device": "None 'cpu'",
-    "dim": "0 -1 1 (0,) (0,1) None 2 -2",
-    "dims": "0 -1 (0,1) (1,0)", "_dims": "0 1 (1,0)",
+    "device": "None 'cpu'", "dim": "0 -1 1 (0,) (0,1) None 2 -2", "dims": "0 -1 (0,1) (1,0)", "_dims": "0 1 (1,0)",
     "reduction": "'mean' 'sum' 'none'",
-    "mode": "'constant' 'reflect' 'replicate' 'circular' 'nearest' 'linear' 'bilinear' 'bicubic' 'sum' 'mean' 'max' 'min'",
+    "mode": "'constant' 'reflect' 'replicate' 'circular' 'nearest' 'linear' 'bilinear' 'bicubic' 'sum' 'mean' 'max'",
     "size": "2 (2,3) 4 (4,)", "_size": "2 3 (2,3)", "shape": "(2,3) 6 (-1,)", "_shape": "(6,) (-1,) 3",
     "output_size": "2 (2,2) 1 (1,2,2)", "kernel_size": "1 2 3 (2,2) (1,2,2) (2,)", "stride": "1 2 None (1,2)",
     "padding": "0 1 (1,1) 'same' 'valid' (1,0,1,0)", "dilation": "1 2", "output_padding": "0", "groups": "1 2 4",
     "padding_mode": "'zeros' 'reflect' 'border' 'circular'", "normalized_shape": "4 6 (6,) (6,6) (4,)",
     "repeats": "2 (1,2)", "_repeats": "1 2", "indices": "1 2 (1,2)", "split_size_or_sections": "1 2 (1,2)",
-    "generator": "None ampkit.Generator()", "nonlinearity": "'tanh' 'relu' 'leaky_relu'", "activation": "'relu' 'gelu'",
-    "equation": "'ij,jk->ik' 'ii' 'i->'", "approximate": "'none' 'tanh'", "ord": "None 2 1 'fro' 'nuc' inf",
-    "betas": "(0.9,0.99) (0.5,0.5)", "eps": "1e-5 1e-3 None", "lr": "0.1 1e-3 t()", "weight_decay": "0 0.1",
-    "p": "0.5 1 2 0.0 1.0 2.0", "norm_type": "2.0 1.0 inf", "axis": "0 1", "scale_factor": "2 0.5 (2,2)",
-    "lr_lambda": "(lambda epoch: 0.9) [lambda epoch: 0.9]", "milestones": "[1,2] [2]", "optimizer": "optimizer() optimizer(2)",
-    "schedulers": "[optim.lr_scheduler.StepLR(optimizer(),1)]", "params": "[parameter(2,3)] [{'params':[parameter(3)]}]",
-    "parameters": "[parameter(2,3)] parameter(3)", "dataset": "utils.data.TensorDataset(t(4,2),t(4)) [1,2,3]",
-    "datasets": "[[1,2],[3]]", "data_source": "[1,2,3]", "weights": "[0.5,0.5] t(3,fill=1.0)", "lengths": "[1,2] [0.5,0.5]",
-    "batch_size": "1 2 None", "sampler": "[0,1] utils.data.SequentialSampler([1,2,3])", "num_workers": "0", "batch": "[1,2] [t(2),t(2)]",
+    "generator": "None ampkit.Generator()", "nonlinearity": "'tanh' 'relu' 'leaky_relu'",
+    "activation": "'relu' 'gelu'", "equation": "'ij,jk->ik' 'ii' 'i->'", "approximate": "'none' 'tanh'",
+    "ord": "None 2 1 'fro' 'nuc' inf", "betas": "(0.9,0.99) (0.5,0.5)", "eps": "1e-5 1e-3 None", "lr": "0.1 1e-3 t()",
+    "weight_decay": "0 0.1", "p": "0.5 1 2 0.0 1.0 2.0", "norm_type": "2.0 1.0 inf", "axis": "0 1",
+    "scale_factor": "2 0.5 (2,2)", "lr_lambda": "(lambda epoch: 0.9) [lambda epoch: 0.9]", "milestones": "[1,2] [2]",
+    "optimizer": "optimizer() optimizer(2)", "schedulers": "[optim.lr_scheduler.StepLR(optimizer(),1)]",
+    "params": "[parameter(2,3)] [{'params':[parameter(3)]}]", "parameters": "[parameter(2,3)] parameter(3)",
+    "dataset": "utils.data.TensorDataset(t(4,2),t(4)) [1,2,3]", "datasets": "[[1,2],[3]]", "data_source": "[1,2,3]",
+    "weights": "[0.5,0.5] t(3,fill=1.0)", "lengths": "[1,2] [0.5,0.5]", "batch_size": "1 2 None",
+    "sampler": "[0,1] utils.data.SequentialSampler([1,2,3])", "num_workers": "0", "batch": "[1,2] [t(2),t(2)]",
     "policy": "None ampkit.Policy('float16')", "device_type": "None 'cpu'", "enabled": "True False",
-    "tensors": "[t(2,3),t(2,3)]", "distance_function": "None", "modules": "None [nn.ReLU()]", "module": "nn.Linear(3,4)",
-    "encoder_layer": "nn.TransformerEncoderLayer(4,2,8)", "decoder_layer": "nn.TransformerDecoderLayer(4,2,8)",
-    "num_heads": "1 2 4", "nhead": "2", "dim_feedforward": "8", "num_layers": "1 2", "num_groups": "1 2 4",
-    "upscale_factor": "2", "downscale_factor": "2", "init_scale": "2.0 1024.0", "outputs": "t(2,grad=True).sum()",
-    "num_encoder_layers": "1", "num_decoder_layers": "1", "target": "t(2,3) t(3,dtype='int64') t(2,dtype='int64')",
-    "name": "'weight' 'bias'", "new_state": "(0,0) (1,2)", "seed": "0 1", "num_embeddings": "4", "model": "nn.Linear(3,4)",
+    "tensors": "[t(2,3),t(2,3)]", "distance_function": "None", "modules": "None [nn.ReLU()]",
+    "module": "nn.Linear(3,4)", "encoder_layer": "nn.TransformerEncoderLayer(4,2,8)",
+    "decoder_layer": "nn.TransformerDecoderLayer(4,2,8)", "num_heads": "1 2 4", "nhead": "2", "dim_feedforward": "8",
+    "num_layers": "1 2", "num_groups": "1 2 4", "upscale_factor": "2", "downscale_factor": "2",
+    "init_scale": "2.0 1024.0", "outputs": "t(2,grad=True).sum()", "num_encoder_layers": "1",
+    "num_decoder_layers": "1", "target": "t(2,3) t(3,dtype='int64') t(2,dtype='int64')", "name": "'weight' 'bias'",
+    "new_state": "(0,0) (1,2)", "seed": "0 1", "num_embeddings": "4", "model": "nn.Linear(3,4)",
 }  # fmt: skip
 NAMED = {name: tuple(text.split()) if "lambda" not in text else (text,) for name, text in _NAMED.items()}
 NAMED["lr_lambda"] = ("lambda epoch: 0.9", "[lambda epoch: 0.9]")
