@@ -42,7 +42,7 @@ OPS = {
         np.log(POWERS.sum()) + WIDE.max() - WIDE[0],
         SUM,
     ),
-    "cumsum of rows": (lambda x: ops.cumsum(x, 0), np.cumsum(WIDE), SUM),
+    "cumsum of rows": (lambda x: ops.cumsum(x[: N // 4], 0), np.cumsum(WIDE[: N // 4]), SUM),
     "cumsum of columns": (lambda x: ops.cumsum(x.reshape(-1, 4), 0), np.cumsum(WIDE.reshape(-1, 4), 0), SUM),
 }
 
@@ -114,7 +114,7 @@ def test_rows_are_shared_out_so_that_no_warp_adds_up_many(how):
 @pytest.mark.parametrize("channels", [1, 64, 4096])
 @pytest.mark.parametrize("last", [False, True])
 def test_a_batch_is_shared_out_so_that_no_thread_adds_up_many(channels, last):
-    x = np.broadcast_to(np.float32(0), (1 << 14, channels, (1 << 26) // channels >> 14 or 1))
+    x = np.broadcast_to(np.float32(0), (1 << 10, channels, (1 << 30) // channels >> 10))
     layout = Layout(x)
     layout.last, layout.samples, layout.spots = (
         last,

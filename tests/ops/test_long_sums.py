@@ -19,6 +19,7 @@ from ampkit.core.dtypes import bfloat16
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 
+pytestmark = pytest.mark.cpu  # the GPU's kernels: tests/backends/test_cuda_sums.py
 EPS = float(np.finfo(np.float32).eps)
 SUM = 8  # roundings of a blocked sum
 PERIOD = 1 << 12
@@ -144,7 +145,6 @@ def test_batch_statistics_of_a_million_elements_are_those_of_float64(shape, kern
     assert off(var.numpy(force=True), variances) < SUM + (means / np.sqrt(variances)).max()
 
 
-@pytest.mark.cpu
 @pytest.mark.parametrize("offset", [0, 3.9, 4.1, 1000])
 def test_batch_statistics_in_bfloat16_are_good_to_5e_6_of_a_variance(offset):
     # 3.9 deviations are summed by squares where a CPU multiplies bfloat16, 4.1 are not: see backends/cpu/batchnorm.py.
@@ -242,7 +242,6 @@ def test_what_is_not_finite_stays_so_in_a_blocked_sum():
     np.testing.assert_array_equal(found, np.array([np.inf, np.nan, np.nan], np.float32))
 
 
-@pytest.mark.cpu
 def test_the_tape_sums_what_broadcasting_repeated_to_a_few_roundings():
     x, once, _ = pattern(1 << 18, 4, 1000)
     for run_ in (sum_over, sum_over.reference.run):
