@@ -94,8 +94,6 @@ def test_a_constant_channel_has_no_negative_variance(count):
 def test_one_value_per_channel_has_no_statistics():
     with pytest.raises(ShapeError, match="more than one value per channel in training"):
         ops.batch_norm(Tensor(np.ones((1, 3))), *_buffers(), training=True)
-    with pytest.raises(ShapeError, match="more than one value per channel in training"):
-        ops.batch_norm(Tensor(np.ones((0, 3, 4))), *_buffers(), training=True)
     assert ops.batch_norm(Tensor(np.ones((1, 3))), *_buffers(dtype=np.float64)).shape == (1, 3)
 
 
