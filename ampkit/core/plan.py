@@ -50,8 +50,6 @@ def make_plan(
     if rule is not None and cast is Cast.BANNED:
         cure = policy.cures.get(op.name, "run it in autocast(enabled=False)")
         raise DTypeError(f"{op.name} inside autocast", "a safer op", op.name, cure)
-    if answer is not None and answer not in FLOATS and op.integers != "keep":
-        raise DTypeError(op.name, "a floating-point dtype", answer.name)
     widest = answer or result_type(entries)
     if answer is None:
         _need_to_meet(op, cast, rule, stored, entries)

@@ -20,9 +20,9 @@ __all__ = ["arange", "linspace", "logspace"]
 
 
 def arange(
-    start: float | None = None,
-    end: float | None = None,
-    step: float = 1,
+    start: float | Tensor | None = None,
+    end: float | Tensor | None = None,
+    step: float | Tensor = 1,
     *,
     dtype: Any = None,
     device: Any = None,
@@ -72,7 +72,13 @@ def _number(value: Any) -> Any:
 
 
 def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """`steps` values at equal distances from start to end, both included: numbers or 0-d tensors.
 
@@ -83,8 +89,8 @@ def linspace(
 
 
 def logspace(
-    start: float,
-    end: float,
+    start: float | Tensor,
+    end: float | Tensor,
     steps: int,
     base: float = 10.0,
     *,
