@@ -57,13 +57,15 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     labels = tensor.array
     if labels.dtype.kind not in "iu":
         raise DTypeError("one_hot", "integers", labels.dtype.name)
-    count = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
+    classes = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
+
+    addressable("one_hot", (labels.size, max(classes, 0)))
 
     def fail(value: int, position: Any) -> None:
-        raise RangeError("one_hot", f"classes from 0 to {count - 1}", f"{value} at position {position}")
+        raise RangeError("one_hot", f"classes from 0 to {classes - 1}", f"{value} at position {position}")
 
-    backends.of(labels).inspect(labels, (labels < 0) | (labels >= count), fail)
-    return Tensor((labels[..., None] == np.arange(count, like=labels)).astype(np.int64))
+    backends.of(labels).inspect(labels, (labels < 0) | (labels >= classes), fail)
+    return Tensor((labels[..., None] == np.arange(classes, like=labels)).astype(np.int64))
 
 
 # constants and ranges
