@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arguments import is_whole
 from ..core.dtypes import LOW, accumulator, float32
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.tensor import Tensor
@@ -80,7 +81,7 @@ def gradient(
     Raises ArgumentError for spacings that do not fit, ShapeError for an axis of fewer than edge_order + 1 elements.
     Fornberg 1988, Mathematics of Computation 51, eq. 3.8 for three points.
     """
-    given = tuple(range(input.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    given = tuple(range(input.ndim)) if dim is None else (dim,) if is_whole(dim) else tuple(dim)
     dims = [axis("gradient", d, input.ndim) for d in given]
     steps = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
     if len(steps) != len(dims):

@@ -137,9 +137,9 @@ def linspace(
     start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` values at equal distances from start to end, both included."""
-    return _made(
-        np.linspace(start, end, count("linspace", "steps", steps)), dtype, device, requires_grad, constant=True
-    )
+    with quietly():
+        values = np.linspace(start, end, count("linspace", "steps", steps))
+    return _made(values, dtype, device, requires_grad, constant=True)
 
 
 def logspace(
@@ -284,6 +284,7 @@ def multinomial(
     weights = input.numpy(force=True).astype(np.float64)
     if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
         raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")
+    count("multinomial", "num_samples", num_samples)
     if not replacement and num_samples > (weights > 0).sum(-1).min(initial=weights.shape[-1]):
         raise ArgumentError("multinomial", "num_samples at most the positive weights of a row", f"{num_samples}")
 

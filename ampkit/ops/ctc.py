@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core.arguments import is_whole, shown
+from ..core.arguments import shown
 from ..core.errors import DeviceError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
@@ -78,9 +78,10 @@ def _batch(scores: Tensor, targets: Any) -> Any:
 
 
 def _row(name: str, given: Any) -> Any:
-    if not isinstance(given, (list, tuple)) or not all(map(is_whole, given)):
-        raise DTypeError("ctc_loss", f"{name} of integers", shown(given))
-    return np.asarray(given)
+    try:
+        return np.asarray(given)
+    except ValueError:  # lists of several lengths
+        raise DTypeError("ctc_loss", f"{name} of integers", shown(given)) from None
 
 
 def _lengths(scores: Tensor, name: str, given: Any, most: int) -> Any:
