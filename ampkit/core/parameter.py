@@ -12,7 +12,7 @@ from ..backends import Array
 from . import dtypes, hooks
 from .arguments import shown
 from .dtypes import DType
-from .errors import ShapeError
+from .errors import ShapeError, switch
 from .tensor import Tensor
 
 
@@ -36,7 +36,10 @@ class Parameter(Tensor):
     def __init__(self, data: Any, requires_grad: bool = True):
         self.name = ""
         self.slot: Any = None
-        super().__init__(data.array if isinstance(data, Tensor) else _array(data), requires_grad)
+        super().__init__(
+            data.array if isinstance(data, Tensor) else _array(data),
+            switch("Parameter", "requires_grad", requires_grad),
+        )
         if isinstance(data, Tensor):
             self.version = data.detach().version
 

@@ -11,7 +11,7 @@ from .. import backends
 from ..backends import Array, Device
 from . import dtypes
 from .dtypes import DType
-from .errors import DTypeError, RangeError, ShapeError, StateError
+from .errors import DTypeError, RangeError, ShapeError, StateError, switch
 
 if TYPE_CHECKING:
     from .node import Node
@@ -111,7 +111,7 @@ class Readable:
 
         Raises StateError for a tensor that requires grad, unless force=True.
         """
-        if self.requires_grad and not force:
+        if self.requires_grad and not switch("numpy()", "force", force):
             raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
         return backends.of(self.exposed()).to_numpy(self.array)
 

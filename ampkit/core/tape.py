@@ -16,7 +16,7 @@ from .. import backends
 from . import hooks, policy, quiet
 from .adding import added, fit
 from .dtypes import is_float
-from .errors import ArgumentError, DTypeError, ShapeError, StateError
+from .errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 from .node import Node, alias
 from .recording import set_grad_enabled
 from .replay import Taped
@@ -166,13 +166,15 @@ def backward(
     the only leaves to write. grad_variables is an old name of grad_tensors.
     Raises StateError if a tensor is not on the tape or its graph was used, ShapeError for a missing or misfit gradient.
     """
+    create_graph = switch("backward", "create_graph", create_graph)
+    retain_graph = None if retain_graph is None else switch("backward", "retain_graph", retain_graph)
     leaves = None if inputs is None else several(inputs)
     if leaves is not None and not all(isinstance(x, Tensor) and x.is_leaf and x.requires_grad for x in leaves):
         raise StateError("backward", "inputs that are leaves and require grad", "one that is not", "use ampkit.grad")
     outs = several(tensors)
     seeds = _seeds("backward", "grad_tensors", outs, grad_variables if grad_tensors is None else grad_tensors)
     retain = create_graph if retain_graph is None else retain_graph
-    _sweep(outs, seeds, None, taped=bool(create_graph), retain=bool(retain), leaves=leaves)
+    _sweep(outs, seeds, None, taped=create_graph, retain=retain, leaves=leaves)
 
 
 def _backward(
@@ -213,12 +215,17 @@ def grad(
     if not only_inputs or is_grads_batched:
         wrong = "only_inputs=False" if not only_inputs else "is_grads_batched=True"
         raise ArgumentError("grad", "only_inputs=True and is_grads_batched=False", wrong)
+    create_graph = switch("grad", "create_graph", create_graph)
+    allow_unused, materialize_grads = (
+        switch("grad", name, value)
+        for name, value in (("allow_unused", allow_unused), ("materialize_grads", materialize_grads))
+    )
     outs, ins = several(outputs), several(inputs)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
     for position, item in enumerate(ins):
         if not isinstance(item, Tensor) or not item.requires_grad:
             raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
-    retain = create_graph if retain_graph is None else retain_graph
+    retain = create_graph if retain_graph is None else switch("grad", "retain_graph", retain_graph)
     sweep = _sweep(outs, seeds, ins, create_graph, retain)
     found = [sweep.found.get((sweep.wanted or {})[_key(item.edge)]) for item in ins]
     if materialize_grads:

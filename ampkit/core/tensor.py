@@ -15,7 +15,7 @@ from ..backends import Array
 from . import dtypes, observe
 from .adding import added
 from .dtypes import LOW, DType
-from .errors import DTypeError, ShapeError, StateError
+from .errors import DTypeError, ShapeError, StateError, switch
 from .quiet import quietly
 from .readable import Readable
 from .scaletag import ScaleTag, joined
@@ -86,7 +86,7 @@ class Tensor(Readable):
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Ask for a gradient (or no longer), in place."""
-        self.requires_grad = requires_grad
+        self.requires_grad = switch("requires_grad_", "requires_grad", requires_grad)
         return self
 
     @property

@@ -77,7 +77,7 @@ class Subset(Dataset[Any]):
     """The items of `dataset` that `indices` names, in that order."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]):
-        if not hasattr(dataset, "__getitem__"):
+        if not hasattr(dataset, "__getitem__") or isinstance(dataset, (type, np.dtype)):
             raise DTypeError("Subset", "a dataset with __getitem__", shown(dataset))
         self.dataset, self.indices = dataset, indices
 

@@ -198,9 +198,9 @@ class ConvTranspose3d(_ConvTranspose):
 
 
 def _padding(where: str, padding: Any, stride: tuple[int, ...]) -> Any:
-    if padding == "same" and any(s != 1 for s in stride):
+    if isinstance(padding, str) and padding == "same" and any(s != 1 for s in stride):
         raise ArgumentError(where, "stride 1 with padding='same'", f"stride {stride}")
-    if padding in ("same", "valid"):
+    if isinstance(padding, str) and padding in ("same", "valid"):
         return padding
     found = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * len(stride)
     if len(found) != len(stride) or not all(isinstance(p, int) and p >= 0 for p in found):

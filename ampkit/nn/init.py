@@ -50,7 +50,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.S
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """Values from the normal distribution N(mean, std^2)."""
-    if std < 0:
+    if not 0 <= std < math.inf:
         raise ArgumentError("normal_", "std >= 0", f"{std}")
     return _fill(tensor, _draw(generator).normal(mean, std, tensor.shape))
 
@@ -130,6 +130,8 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: rando
         raise ShapeError("sparse_", "a tensor of two axes", f"shape {tuple(tensor.shape)}")
     if not 0 <= sparsity <= 1:
         raise ArgumentError("sparse_", "a sparsity from 0 to 1", repr(sparsity))
+    if not 0 <= std < math.inf:
+        raise ArgumentError("sparse_", "a finite std from 0", f"{std}")
     draw = _draw(generator)
     values = draw.normal(0, std, tensor.shape)
     order = draw.random(tensor.shape).argsort(0)

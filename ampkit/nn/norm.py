@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -139,6 +140,8 @@ class _Running(_Norm):
     ):
         super().__init__()
         sizes(type(self).__name__, num_features=num_features)
+        if momentum is not None and not math.isfinite(momentum):
+            raise ArgumentError(type(self).__name__, "a finite momentum", f"{momentum}")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self._affine((num_features,), affine, bias, device, dtype)

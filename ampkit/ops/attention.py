@@ -162,7 +162,7 @@ def self_attention_check(input, num_heads, dropout_p, draw, is_causal):
 
 
 def _need_thirds(shape: tuple[int, ...], num_heads: Any) -> None:
-    if not isinstance(num_heads, int) or num_heads < 1:
+    if not isinstance(num_heads, int) or isinstance(num_heads, bool) or num_heads < 1:
         raise ArgumentError("self_attention", "num_heads from 1", repr(num_heads))
     if len(shape) != 3 or shape[2] % (3 * num_heads) or not all(shape[1:]):
         needs = f"input [N, T, width], T at least 1, a width that 3 x {num_heads} heads divide"

@@ -6,6 +6,8 @@ from math import prod
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from ..core.arguments import MOST, shown
 from ..core.errors import ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
 
@@ -77,3 +79,24 @@ def sizes(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
     if any(n > MOST for n in shape):
         raise ArgumentError(where, "sizes within 64 bits", f"{shape}")
     return shape
+
+
+def numbers_of(axes: int) -> str:
+    """What a window takes for `axes` axes, in words."""
+    return {1: "an integer", 2: "an integer or a pair"}.get(axes, f"an integer or {axes}")
+
+
+_FAR = 1 << 40  # beyond, what is computed from them would leave 64 bits
+
+
+def pair(where: str, name: str, value: Any, least: int, axes: int = 2) -> tuple[int, ...]:
+    """`value`, an integer for all axes or one each. Raises ArgumentError for anything else, or below `least`."""
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
+    if len(found) != axes or not all(isinstance(v, (int, np.integer)) and v >= least for v in found):
+        need = numbers_of(axes) + (" of them" if axes > 1 else "")
+        raise ArgumentError(where, f"{name} as {need}, at least {least}", repr(value))
+    if any(v >= _FAR for v in found):
+        raise ArgumentError(where, f"{name} below {_FAR}", shown(value))
+    return tuple([int(v) for v in found])

@@ -56,13 +56,15 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     labels = tensor.array
     if labels.dtype.kind not in "iu":
         raise DTypeError("one_hot", "integers", labels.dtype.name)
-    count = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
+    classes = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
+
+    addressable("one_hot", (labels.size, max(classes, 0)))
 
     def fail(value: int, position: Any) -> None:
-        raise RangeError("one_hot", f"classes from 0 to {count - 1}", f"{value} at position {position}")
+        raise RangeError("one_hot", f"classes from 0 to {classes - 1}", f"{value} at position {position}")
 
-    backends.of(labels).inspect(labels, (labels < 0) | (labels >= count), fail)
-    return Tensor((labels[..., None] == np.arange(count, like=labels)).astype(np.int64))
+    backends.of(labels).inspect(labels, (labels < 0) | (labels >= classes), fail)
+    return Tensor((labels[..., None] == np.arange(classes, like=labels)).astype(np.int64))
 
 
 # constants
@@ -238,6 +240,7 @@ def multinomial(
     weights = input.numpy(force=True).astype(np.float64)
     if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
         raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")
+    count("multinomial", "num_samples", num_samples)
     if not replacement and num_samples > (weights > 0).sum(-1).min(initial=weights.shape[-1]):
         raise ArgumentError("multinomial", "num_samples at most the positive weights of a row", f"{num_samples}")
 

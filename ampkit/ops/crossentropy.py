@@ -65,7 +65,12 @@ def cross_entropy(
 
 @op(cast=Cast.FP32, integers="refuse")
 def cross_entropy_(
-    input: Array, target: Index, weight: Array | None = None, ignore_index=-100, reduction="mean", label_smoothing=0.0
+    input: Array,
+    target: Index,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction="mean",
+    label_smoothing=0.0,
 ):
     """`cross_entropy` for labels. What stays for backward is the logits and one number per label, not probabilities."""
     axis, classes = class_axis(input)
@@ -190,7 +195,7 @@ def nll_loss(
     target: Index,
     weight: Array | None = None,
     size_average: Word = None,
-    ignore_index=-100,
+    ignore_index: int = -100,
     reduce: Word = None,
     reduction="mean",
 ):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..core.arguments import shown
 from ..core.errors import DeviceError, DTypeError, RangeError, ShapeError
 from ..core.op import Array, Index, Saved, op
 from ..core.policy import Cast
@@ -76,9 +77,16 @@ def _batch(scores: Tensor, targets: Any) -> Any:
     return targets
 
 
+def _row(name: str, given: Any) -> Any:
+    try:
+        return np.asarray(given)
+    except ValueError:  # lists of several lengths
+        raise DTypeError("ctc_loss", f"{name} of integers", shown(given)) from None
+
+
 def _lengths(scores: Tensor, name: str, given: Any, most: int) -> Any:
     # One length for each sequence, from 0 to `most`, beside the scores.
-    array = given.array if isinstance(given, Tensor) else np.asarray(given)
+    array = given.array if isinstance(given, Tensor) else _row(name, given)
     batch = scores.shape[1]
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError("ctc_loss", f"{name} of integers", array.dtype.name)

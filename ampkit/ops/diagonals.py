@@ -101,4 +101,5 @@ def _indices(where: str, find: Any, row: int, col: int, offset: int, dtype: Any,
     if row < 0 or col < 0:
         raise RangeError(where, "sizes from 0", f"{row} and {col}")
     addressable(where, (row, col))
+    offset = max(-row, min(offset, col))  # beyond, nothing changes
     return tensor(np.stack(find(row, offset, col)), dtype, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from .convert import to
 from .create import tensor
 from .index import in_turn, part_of, view_item
 from .put import index_put_
+from .select import need_to_hold
 from .shape import broadcast_to, reshape
 
 __all__: list[str] = []
@@ -74,9 +76,14 @@ def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
     return take(self, to(values, dtype=self.dtype)) if is_recorded(self, values) else write(self, values.array)
 
 
-def fill_(self: Tensor, value: float | Tensor) -> Tensor:
-    """Overwrite every element with a number."""
-    return write(self, value.item() if isinstance(value, Tensor) else value)
+def fill_(self: Tensor, value: Tensor | float) -> Tensor:
+    """Overwrite every element with a number. Raises ArgumentError for one that an integer dtype does not hold."""
+    number = value.item() if isinstance(value, Tensor) else value
+    if not dtypes.is_float(self.dtype) and self.dtype != dtypes.bool_:
+        if not math.isfinite(number):
+            raise ArgumentError("fill_", f"a number that {self.dtype.name} holds", f"{number}", "cast first: x.float()")
+        need_to_hold("fill_", self.dtype, int(number))
+    return write(self, number)
 
 
 def zero_(self: Tensor) -> Tensor:
@@ -100,11 +107,12 @@ def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.
     return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, _float(self)), generator)
 
 
-def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: random.Stream | None = None) -> Tensor:
+def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with 1 with probability p, a number or a tensor, else 0. Raises ArgumentError outside [0, 1]."""
-    share = np.asarray(p.array if isinstance(p, Tensor) else p, np.float64)
+    share = np.asarray(p.numpy(force=True) if isinstance(p, Tensor) else p, np.float64)
     if not ((share >= 0) & (share <= 1)).all():
         raise ArgumentError("bernoulli_", "p from 0 to 1", f"{p}")
+    broadcast_to(Tensor(share), tuple(self.shape))
     return _fill_random(self, lambda g: g.random(self.shape) < share, generator)
 
 
@@ -141,6 +149,8 @@ def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) 
 
     All are those that the dtype holds exactly. Raises ArgumentError for an empty range.
     """
+    if len(bounds) > 2:
+        raise ArgumentError("random_", "at most two bounds", f"{len(bounds)}")
     low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact(self))
     if not low < high:
         raise ArgumentError("random_", "a range of whole numbers", f"from {low} to {high}")
@@ -156,10 +166,10 @@ def _exact(self: Tensor) -> int:
 def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     """Overwrite the diagonal [i, i, ...] with a number; wrap: begin it anew below the square of a tall matrix.
 
-    Raises ShapeError for fewer than two axes.
+    Raises ShapeError for fewer than two axes, and for more that differ in length.
     """
-    if self.ndim < 2:
-        raise ShapeError("fill_diagonal_", "at least two axes", f"shape {tuple(self.shape)}")
+    if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
+        raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
     values = self.array.copy()
     np.fill_diagonal(values, fill_value, wrap)
     return write(self, values)
@@ -170,7 +180,8 @@ def _float(self: Tensor) -> Any:
 
 
 def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], generator: random.Stream | None) -> Tensor:
-    values = draw(random.generator(*(generator or random.default).take()))
+    with quietly():
+        values = draw(random.generator(*(generator or random.default).take()))
     return write(self, tensor(values, self.dtype, self.device).array)
 
 

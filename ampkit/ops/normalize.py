@@ -6,6 +6,7 @@ Batch normalization has a file of its own.
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def _rows(array: Any, shape: Any) -> Any:
 
 
 def _trailing(shape: Any) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(shape) if isinstance(shape, (tuple, list)) else (index(shape),)
 
 
 def _check_trailing(where: str, input: Any, shape: Any, **scales: Any) -> None:

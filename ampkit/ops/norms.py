@@ -169,7 +169,7 @@ def singular_norm_backward(dy, saved, needs, ord, dtype):
 
 def linalg_norm(
     A: Tensor,  # noqa: N803
-    ord: Any = None,
+    ord: float | str | None = None,
     dim: Any = None,
     keepdim: bool = False,
     *,

@@ -63,6 +63,8 @@ def _is_whole(dtype: DType) -> bool:
 
 def _whole(where: str, dtype: DType, value: float) -> int:
     """`value` without its fraction. Raises ArgumentError if `dtype` does not hold it."""
+    if not math.isfinite(value):
+        raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}")
     need_to_hold(where, dtype, whole := math.trunc(value))
     return whole
 
@@ -110,4 +112,5 @@ def logspace(
 def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
     ends, kind = [_number(value) for value in (start, end)], dtypes.parse(dtype or float32)
     steps = count(where, "steps", steps)
-    return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)
+    with quietly():
+        return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)

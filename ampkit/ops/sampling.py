@@ -186,7 +186,7 @@ _TAPS = {"bilinear": _linear, "nearest": _nearest, "bicubic": _cubic}
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def affine_grid(theta: Array, size, align_corners=None):
+def affine_grid(theta: Array, size, align_corners: bool | None = None):
     """The grid that `grid_sample` reads for an image of `size` to be the other one's, mapped by theta.
 
     theta [N, 2, 3], size (N, C, H, W) -> [N, H, W, 2], or [N, 3, 4] and (N, C, D, H, W) -> [N, D, H, W, 3]: theta

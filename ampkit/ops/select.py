@@ -175,6 +175,8 @@ def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: Word = False):
     """
     low, high = min_val, max_val
     if not dtypes.is_float(input.dtype):
+        if not low == low or not high == high:
+            raise ArgumentError("hardtanh", "bounds other than NaN for integers", f"{low} and {high}")
         limits = np.iinfo(input.dtype)
         low, high = [sorted((limits.min, int(bound), limits.max))[1] for bound in (low, high)]
     return np.minimum(np.maximum(input, low), high), Saved(input=input)

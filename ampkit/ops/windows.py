@@ -21,6 +21,8 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply
 from ..core.tensor import Tensor
+from .axes import numbers_of
+from .axes import pair as pair
 
 __all__ = ["fold", "unfold"]
 
@@ -142,30 +144,10 @@ def _pads(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axes) 
         spare = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return tuple([(n // 2, n - n // 2) for n in spare])
     if isinstance(padding, str):
-        raise ArgumentError(where, f"padding 'same', 'valid', {_numbers(axes)}", repr(padding))
+        raise ArgumentError(where, f"padding 'same', 'valid', {numbers_of(axes)}", repr(padding))
     if isinstance(padding, tuple) and len(padding) == axes and isinstance(padding[0], tuple):
         return tuple([pair(where, "padding", each, 0) for each in padding])  # type: ignore[misc]
     return tuple([(n, n) for n in pair(where, "padding", padding, 0, axes)])
-
-
-def _numbers(axes: int) -> str:
-    return {1: "an integer", 2: "an integer or a pair"}.get(axes, f"an integer or {axes}")
-
-
-_FAR = 1 << 40  # beyond, what is computed from them would leave 64 bits
-
-
-def pair(where: str, name: str, value: Any, least: int, axes: int = 2) -> Axes:
-    """`value`, an integer for all axes or one each. Raises ArgumentError for anything else, or below `least`."""
-    if isinstance(value, (list, tuple)) and len(value) == 1:
-        value = value[0]
-    found = tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
-    if len(found) != axes or not all(isinstance(v, (int, np.integer)) and v >= least for v in found):
-        need = _numbers(axes) + (" of them" if axes > 1 else "")
-        raise ArgumentError(where, f"{name} as {need}, at least {least}", repr(value))
-    if any(v >= _FAR for v in found):
-        raise ArgumentError(where, f"{name} below {_FAR}", shown(value))
-    return tuple([int(v) for v in found])
 
 
 def _reaching_over(w: Windows) -> Windows:

@@ -69,6 +69,8 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
     return from_numpy(found).requires_grad_(requires_grad)
 
 
-def scalar_tensor(s: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+def scalar_tensor(
+    s: Tensor | float, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor [] of a number, float32 unless told otherwise."""
     return tensor(s, dtypes.float32 if dtype is None else dtype, device, requires_grad)

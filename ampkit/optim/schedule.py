@@ -231,7 +231,7 @@ def factor_of(where: str, function: Any, n: int) -> Any:
 
 def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:
     """`value`, one number or one for each group, as a list of them. Raises ArgumentError for another count."""
-    found = list(value) if isinstance(value, (list, tuple)) else [value] * groups
+    found = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * groups
     if len(found) != groups:
         raise ArgumentError(where, f"{name} for {groups} parameter groups", f"{len(found)}")
     return found

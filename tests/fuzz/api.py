@@ -40,7 +40,7 @@ from ampkit import AmpkitError, Tensor
 from .calls import SPACE, generate, targets
 
 LIMIT = 5.0  # seconds for a call
-MEMORY = 4 << 30  # bytes of address space
+MEMORY = 2 << 30  # bytes of address space
 _OF_PYTHON = re.compile(
     r"[\w.<>]+\(\) (missing|takes|got an unexpected|got multiple|got some|argument after)|.*missing the argument"
 )
@@ -80,7 +80,11 @@ def _kind(error: BaseException) -> str | None:
     if isinstance(error, AmpkitError):
         return "dressed" if "Python says" in str(error) else None
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_ROOT)]
-    if isinstance(error, TypeError) and len(frames) <= 2 and _OF_PYTHON.match(str(error)):
+    if (
+        isinstance(error, TypeError)
+        and (len(frames) <= 2 or ".forward()" in str(error))
+        and _OF_PYTHON.match(str(error))
+    ):
         return None
     if isinstance(error, TypeError) and not frames:  # of the expression itself: None + 1
         return None

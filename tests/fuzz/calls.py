@@ -141,6 +141,9 @@ def found_at(path: str) -> Any:
     return item
 
 
+_SMALL = {"d_model", "nhead", "dim_feedforward"}  # whose defaults make large modules
+
+
 def _drawn(rng: Random, path: str, shape: Any) -> tuple[list[str], dict[str, str]]:
     # Arguments by the signature; what may be left out mostly is.
     args: list[str] = []
@@ -149,7 +152,7 @@ def _drawn(rng: Random, path: str, shape: Any) -> tuple[list[str], dict[str, str
         if p.kind is p.VAR_KEYWORD or (p.annotation == "Word" and rng.random() < 0.97):
             continue
         required = p.default is p.empty or "required" in repr(p.default)
-        if not required and rng.random() < 0.6:
+        if not required and p.name not in _SMALL and rng.random() < 0.6:
             continue
         value = valid(rng, p.name, p.annotation, p.default, shape)
         if p.kind is p.VAR_POSITIONAL:

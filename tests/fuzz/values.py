@@ -114,7 +114,8 @@ _NAMED = {
     "policy": "None ampkit.Policy('float16')", "device_type": "None 'cpu'", "enabled": "True False",
     "tensors": "[t(2,3),t(2,3)]", "distance_function": "None", "modules": "None [nn.ReLU()]",
     "module": "nn.Linear(3,4)", "encoder_layer": "nn.TransformerEncoderLayer(4,2,8)",
-    "decoder_layer": "nn.TransformerDecoderLayer(4,2,8)", "num_heads": "1 2 4", "nhead": "2", "dim_feedforward": "8",
+    "decoder_layer": "nn.TransformerDecoderLayer(4,2,8)", "num_heads": "1 2 4", "nhead": "2",
+    "d_model": "4", "dim_feedforward": "8",
     "num_layers": "1 2", "num_groups": "1 2 4", "upscale_factor": "2", "downscale_factor": "2",
     "init_scale": "2.0 1024.0", "outputs": "t(2,grad=True).sum()", "num_encoder_layers": "1",
     "num_decoder_layers": "1", "target": "t(2,3) t(3,dtype='int64') t(2,dtype='int64')", "name": "'weight' 'bias'",
@@ -135,7 +136,7 @@ def valid(rng: Random, name: str, annotation: Any, default: Any, shape: Any) -> 
         return "None" if "None" in kind and rng.random() < 0.4 else tensor_text(rng, shape)
     if kind.startswith("bool") or isinstance(default, bool):
         return rng.choice(("True", "False"))
-    if name.endswith(("features", "channels", "size", "_dim")) or name in ("d_model", "num_parameters"):
+    if name.endswith(("features", "channels", "size", "_dim")) or name == "num_parameters":
         return "4"
     if kind.startswith("int") or type(default) is int:
         return rng.choice(("0", "1", "2", "3", "-1", "1", "2"))
