@@ -45,7 +45,9 @@ def named(name: str) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is an integer."""
+    """Whether `value` is an integer; True and False are none."""
+    if isinstance(value, bool):
+        return False
     try:
         index(value)
     except TypeError:

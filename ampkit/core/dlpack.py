@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import backends
 from . import dtypes
-from .errors import DTypeError, StateError
+from .errors import DTypeError, StateError, switch
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat
@@ -87,8 +87,9 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     array = library.from_dlpack(_Capsule(capsule, home))
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
-    tensor = Tensor(made.copy() if copy else made)
-    if not copy:
+    copied = copy is not None and switch("from_dlpack", "copy", copy)
+    tensor = Tensor(made.copy() if copied else made)
+    if not copied:
         tensor.exposed()
     return tensor if device is None else tensor.to(device)  # type: ignore[attr-defined]
 

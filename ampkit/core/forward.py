@@ -177,7 +177,7 @@ def _of_operands(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | 
         if f"'{type(arrays[i]).__name__}'" in str(error):
             needs, found = f"a Tensor for `{op.signature.name_of(i)}`", f"the number {arrays[i]}"
             return DTypeError(op.name, needs, found, "wrap it: ampkit.tensor(...)")
-    if isinstance(error, TypeError) and dtypes == {bool_} and "bool" in str(error):  # which NumPy does not subtract
+    if isinstance(error, TypeError) and dtypes == {bool_} and "bool" in str(error).lower():
         return DTypeError(op.name, "numbers", "bool", "cast it: x.int(), or use logical operations: ~, ^")
     return None
 

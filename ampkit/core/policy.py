@@ -204,7 +204,8 @@ class autocast:
         if device_type is not None and enabled:
             backends.get(device_type)
         self._cache = cache_enabled is None or switch("autocast", "cache_enabled", cache_enabled)
-        self._policies = {kind: (policy or Policy(dtype or _DEFAULT[kind])) if enabled else None for kind in kinds}
+        chosen = {kind: policy or Policy(_DEFAULT[kind] if dtype is None else dtype) for kind in kinds if enabled}
+        self._policies = {kind: chosen.get(kind) for kind in kinds}
 
     def __enter__(self) -> autocast:
         below = _stack.get()

@@ -154,7 +154,7 @@ def _unlike(item: Any) -> tuple[Any, Any]:
     # A Python number, a missing input, or a mistake. A NumPy scalar would bring NumPy's promotion along.
     if isinstance(item, np.generic):
         item = item.item()
-    if type(item) is int and not -(2**63) <= item < 2**64:
+    if type(item) is int and not -(2**63) <= item < 2**63:
         raise ArgumentError("operand", "a number within 64 bits", arguments.shown(item))
     return item, None if item is None else type(item)
 

@@ -212,6 +212,10 @@ def grad(
     on raises StateError, or gives None with allow_unused=True, zeros with materialize_grads=True. The gradients carry
     no scale tag. Raises ArgumentError for only_inputs=False and is_grads_batched=True, which are not here.
     """
+    only_inputs, is_grads_batched = (
+        switch("grad", name, value)
+        for name, value in (("only_inputs", only_inputs), ("is_grads_batched", is_grads_batched))
+    )
     if not only_inputs or is_grads_batched:
         wrong = "only_inputs=False" if not only_inputs else "is_grads_batched=True"
         raise ArgumentError("grad", "only_inputs=True and is_grads_batched=False", wrong)
@@ -257,7 +261,7 @@ def _zeros(item: Tensor) -> Tensor:
 
 def several(items: Any) -> tuple[Any, ...]:
     """One Tensor, or a sequence of them, as a tuple. Raises DTypeError for what is neither."""
-    if not isinstance(items, (Tensor, Iterable)):
+    if not isinstance(items, (Tensor, Iterable)) or isinstance(items, np.ndarray):
         raise DTypeError("backward", "a Tensor or a sequence of them", f"a {type(items).__name__}")
     return (items,) if isinstance(items, Tensor) else tuple(items)
 

@@ -30,7 +30,8 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_gra
 
 def _array(values: Any, wanted: DType | None) -> Array:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
-        return np.array(values, wanted or dtypes.parse(values.dtype))
+        kind = dtypes.parse(values.dtype)
+        return np.array(values, kind if wanted is None else wanted)
     try:
         made = np.array(_plain(values))
     except ValueError as error:

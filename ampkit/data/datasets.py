@@ -67,7 +67,10 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
-        return tuple(Tensor(tensor.array[index, ...]) for tensor in self.tensors)
+        try:
+            return tuple(Tensor(tensor.array[index, ...]) for tensor in self.tensors)
+        except IndexError as error:
+            raise RangeError("TensorDataset", f"an index within {len(self)} items", str(error)) from None
 
     def __len__(self) -> int:
         return self.tensors[0].shape[0]

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import random
-from ..core.arguments import checked_constructor
-from ..core.errors import ArgumentError
+from ..core.arguments import checked_constructor, shown
+from ..core.errors import ArgumentError, DTypeError
 from ..core.states import need_count, need_keys
 from . import checks, streams, workers
 from .collate import default_collate as default_collate
@@ -262,6 +262,8 @@ def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) ->
     epoch, keys, single, last = asked
     if single:
         return (collate_fn or default_convert)(dataset[_plain(keys)]), None, last
+    if not isinstance(keys, Iterable):
+        raise DTypeError("DataLoader", "batches of keys from batch_sampler", shown(keys))
     if collate_fn is None and (found := rows(dataset, np.asarray(keys), epoch)) is not None:
         return found, None, last
     return (collate_fn or default_collate)([dataset[_plain(key)] for key in keys]), None, last

@@ -62,6 +62,8 @@ class RandomSampler(Sampler[int]):
     ):
         self.data_source, self.replacement, self.generator = data_source, replacement, generator
         self._count = num_samples
+        if not len(data_source):
+            raise ArgumentError("RandomSampler", "a data_source with items", "one of none")
         if not 1 <= self.num_samples < _MOST:
             raise ArgumentError("RandomSampler", f"num_samples from 1, below {_MOST}", f"{self.num_samples}")
 

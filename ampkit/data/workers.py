@@ -114,7 +114,8 @@ def _queued(make: Callable[[], Any], numbers: Sequence[int]) -> Any:
 
 def check_context(context: Any) -> None:
     """Raises ArgumentError for what is no kind of process that is safe beside the threads of BLAS and oneDNN."""
-    method = context if context is None or isinstance(context, str) else context.get_start_method()
+    known = context is None or isinstance(context, str)
+    method = context if known or not hasattr(context, "get_start_method") else context.get_start_method()
     if method not in (None, "spawn", "forkserver"):
         cure = "a forked process hangs in the threads that it has lost"
         raise ArgumentError("DataLoader", "multiprocessing_context 'spawn' or 'forkserver'", repr(method), cure)

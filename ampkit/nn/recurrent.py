@@ -53,7 +53,7 @@ class RNNBase(Module):
         if proj_size and (mode != "LSTM" or isinstance(proj_size, bool) or not 0 < proj_size < hidden_size):
             raise ArgumentError(where, "proj_size of an LSTM, below hidden_size", f"{proj_size} for {mode}")
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
+        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bool(bidirectional)
         self.dropout, self.proj_size = probability(where, dropout), proj_size
         for layer in range(num_layers):
             for suffix in self._suffixes(layer):

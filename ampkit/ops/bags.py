@@ -90,7 +90,7 @@ def _begins(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Any, int
     before = np.concatenate((np.zeros_like(given[:1]), given[:-1]))
     first = np.arange(given.size, like=given) == 0
     backends.of(given).inspect(given, (given < before) | (given > size) | (first & (given != 0)), fail)
-    if size and given.size == last:
+    if size and given.size == bool(last):
         raise ShapeError(where, "at least one bag", "no offsets for it")
     if last:
         return given, size

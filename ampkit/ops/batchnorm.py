@@ -13,6 +13,7 @@ from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.primitive import Primitive
+from ..core.quiet import quietly
 from ..core.rerun import is_second_run
 from ..core.tensor import Tensor
 from .masks import kept
@@ -72,6 +73,8 @@ def _batch_norm(
         if running_mean is None or running_var is None:
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
         return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)  # type: ignore[no-any-return]
+    if input.ndim > 1:
+        check_scales("batch_norm", (input.shape[1],), running_mean=running_mean, running_var=running_var)
     if not input.numel():  # which has no statistics of its own
         zeros = Tensor(backends.of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
         return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)  # type: ignore[no-any-return]
@@ -170,6 +173,7 @@ def batch_norm_backward(dy, saved, needs, eps, relu):
     return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning
 
 
+@quietly()
 def _update(running_mean: Any, running_var: Any, mean: Any, var: Any, count: int, momentum: float) -> None:
     finite = np.isfinite(mean).all() & np.isfinite(var).all()
     for running, batch in ((running_mean, mean), (running_var, var * (count / (count - 1)))):

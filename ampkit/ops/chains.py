@@ -5,7 +5,7 @@ Each is `addmm` or `matmul` in another shape: exact products, sums in float32, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -87,7 +87,7 @@ def chain_matmul(*matrices: Any) -> Tensor:
     return _multiplied(chain, _splits((*(m.shape[0] for m in chain), chain[-1].shape[1])), 0, len(chain) - 1)
 
 
-def linalg_multi_dot(tensors: Any) -> Tensor:
+def linalg_multi_dot(tensors: Iterable[Tensor]) -> Tensor:
     """`chain_matmul` of a list of at least two, whose first may be a row [a] and whose last a column [z].
 
     Their axis is missing in the answer. Raises as `chain_matmul`, and ArgumentError for fewer than two.

@@ -208,9 +208,10 @@ def normal(
     In the dtype of the first of these that is a floating-point tensor.
     """
     given = [v.numpy(force=True) if isinstance(v, Tensor) else v for v in (mean, std)]
-    device = device or next((v.device for v in (mean, std) if isinstance(v, Tensor)), None)
+    if device is None:
+        device = next((v.device for v in (mean, std) if isinstance(v, Tensor)), None)
     kinds = [v.dtype for v in (mean, std) if isinstance(v, Tensor) and v.is_floating_point()]
-    dtype = dtype or (kinds[0] if kinds else None)
+    dtype = kinds[0] if dtype is None and kinds else dtype
     shape = _together(given, None if size is None else _shape("normal", (size,)))
     if np.min(given[1], initial=0) < 0:
         raise ArgumentError("normal", "std from 0", f"{np.min(given[1])}")

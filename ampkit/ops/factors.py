@@ -14,10 +14,12 @@ from ..core.dtypes import accumulator, finfo
 from ..core.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
+from ..core.quiet import quietly
 from ..core.replay import Taped
 from ..core.tensor import Tensor
 from ..core.words import Word
 from .convert import to
+from .index import broadcast_of
 from .reduce import sum
 from .solving import by_lapack, even, need_square, turned
 
@@ -195,7 +197,7 @@ def linalg_pinv(
     Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
     times the longer side. hermitian changes nothing.
     """
-    return pinv_(A, _bound(atol), _bound(rtol))  # type: ignore[no-any-return]
+    return pinv_(A, *_bounds("linalg_pinv", A, atol, rtol))  # type: ignore[no-any-return]
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -224,6 +226,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg_pinv(input, rtol=rcond)
 
 
+@quietly()
 def linalg_matrix_rank(
     A: Tensor,  # noqa: N803
     *,
@@ -233,12 +236,13 @@ def linalg_matrix_rank(
 ) -> Tensor:
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach()).array
-    return sum(Tensor(s > _small(A.array, s, _bound(atol), _bound(rtol))), -1)  # type: ignore[no-any-return]
+    return sum(Tensor(s > _small(A.array, s, *_bounds("linalg_matrix_rank", A, atol, rtol))), -1)  # type: ignore[no-any-return]
 
 
-def _bound(given: Any) -> Any:
-    # atol or rtol; a tensor of one for each matrix gets an axis beside those of the singular values.
-    return given.array[..., None] if isinstance(given, Tensor) else given
+def _bounds(where: str, A: Tensor, *given: Any) -> list[Any]:  # noqa: N803
+    # atol and rtol; a tensor of one for each matrix gets an axis beside those of the singular values.
+    broadcast_of(where, A.shape[:-2], *[g.shape for g in given if isinstance(g, Tensor)])
+    return [g.array[..., None] if isinstance(g, Tensor) else g for g in given]
 
 
 def _small(x: Any, s: Any, atol: Any, rtol: Any) -> Any:

@@ -78,12 +78,16 @@ def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
 
 def fill_(self: Tensor, value: Tensor | float) -> Tensor:
     """Overwrite every element with a number. Raises ArgumentError for one that an integer dtype does not hold."""
-    number = value.item() if isinstance(value, Tensor) else value
+    return write(self, _held("fill_", self, value.item() if isinstance(value, Tensor) else value))
+
+
+def _held(where: str, self: Tensor, number: float) -> float:
+    # `number`, which the dtype of self holds but for its fraction.
     if not dtypes.is_float(self.dtype) and self.dtype != dtypes.bool_:
         if not math.isfinite(number):
-            raise ArgumentError("fill_", f"a number that {self.dtype.name} holds", f"{number}", "cast first: x.float()")
-        need_to_hold("fill_", self.dtype, int(number))
-    return write(self, number)
+            raise ArgumentError(where, f"a number that {self.dtype.name} holds", f"{number}", "cast first: x.float()")
+        need_to_hold(where, self.dtype, int(number))
+    return number
 
 
 def zero_(self: Tensor) -> Tensor:
@@ -171,7 +175,8 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
     if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
         raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
     values = self.array.copy()
-    np.fill_diagonal(values, fill_value, wrap)
+    with quietly():
+        np.fill_diagonal(values, _held("fill_diagonal_", self, fill_value), wrap)
     return write(self, values)
 
 

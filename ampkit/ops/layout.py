@@ -37,7 +37,7 @@ def repeat_check(input, sizes):
     if len(sizes) < input.ndim or any(n < 0 for n in sizes):
         raise ShapeError("repeat", f"at least {input.ndim} sizes from 0", f"{tuple(sizes)}")
     shape = (1,) * (len(sizes) - input.ndim) + tuple(input.shape)
-    addressable("repeat", tuple([n * m for n, m in zip(sizes, shape, strict=True)]))
+    addressable("repeat", tuple([n * max(m, 1) for n, m in zip(sizes, shape, strict=True)]))
 
 
 @repeat_.backward

@@ -39,7 +39,7 @@ __all__ = [
 def multi_margin_loss(
     input: Array,
     target: Index,
-    p=1,
+    p: float = 1,
     margin=1.0,
     weight: Array | None = None,
     size_average: Word = None,

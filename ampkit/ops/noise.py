@@ -88,8 +88,8 @@ def rrelu(
     Raises ArgumentError unless lower <= upper, DTypeError for integers.
     Xu, Wang, Chen, Li 2015, arXiv:1505.00853, sec. 2.4.
     """
-    if not lower <= upper:
-        raise ArgumentError("rrelu", "lower <= upper", f"{lower} and {upper}")
+    if not -math.inf < lower <= upper < math.inf:
+        raise ArgumentError("rrelu", "finite lower <= upper", f"{lower} and {upper}")
     _need_float("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from ..core.tensor import Tensor
 from .along import _check_along, _covered, _part, places
 from .assign import assign
 from .axes import axis
-from .index import added_at, grouped, in_range, length_of, part_of, pick_item, put_item
+from .index import added_at, broadcast_of, grouped, in_range, length_of, part_of, pick_item, put_item
 from .masks import kept
 from .shape import flatten, reshape
 
@@ -64,7 +64,10 @@ def _need_places(input: Tensor, parts: tuple[Any, ...]) -> None:
 def index_put_(input: Array, values: Array, index, accumulate):
     """`index_put`, with an index as NumPy takes it."""
     if accumulate:
-        here = np.broadcast_to(np.asarray(values, input.dtype, like=input), input[index].shape)
+        shape = input[index].shape
+        if broadcast_of("index_put", values.shape, shape) != shape:
+            raise ShapeError("index_put", f"values that broadcast to {shape}", f"{tuple(values.shape)}")
+        here = np.broadcast_to(values.astype(input.dtype), shape)
         return input + added_at(here, index, input.shape), Saved()
     out = input.copy()
     assign(out, index, values)

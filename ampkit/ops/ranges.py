@@ -101,7 +101,7 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` powers of base, their exponents at equal distances from start to end, both included; see `linspace`."""
-    exponents, kind = _evenly("logspace", start, end, steps, dtype), dtypes.parse(dtype or float32)
+    exponents, kind = _evenly("logspace", start, end, steps, dtype), dtypes.parse(float32 if dtype is None else dtype)
     with quietly():
         powers = np.power(float(base), exponents)
     if _is_whole(kind) and steps:
@@ -110,7 +110,7 @@ def logspace(
 
 
 def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
-    ends, kind = [_number(value) for value in (start, end)], dtypes.parse(dtype or float32)
+    ends, kind = [_number(value) for value in (start, end)], dtypes.parse(float32 if dtype is None else dtype)
     steps = count(where, "steps", steps)
     with quietly():
         return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)

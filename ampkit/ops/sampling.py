@@ -31,7 +31,7 @@ class Tap(NamedTuple):
 
 
 @op(cast=Cast.WIDEST, integers="refuse")
-def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros", align_corners=None):
+def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros", align_corners: bool | None = None):
     """input at the places that grid names, mixed from the pixels around them.
 
     input [N, C, H, W] or [N, C, D, H, W], grid [N, *size, 2 or 3]: (x, y) or (x, y, z), from -1 to 1 over the image, of

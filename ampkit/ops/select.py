@@ -184,6 +184,8 @@ def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: Word = False):
 
 @hardtanh.check
 def hardtanh_check(input, min_val, max_val):
+    if input.dtype == dtypes.bool_:
+        raise DTypeError("hardtanh", "numbers", "bool", "cast it: x.float()")
     if min_val > max_val:
         raise ArgumentError("hardtanh", "min_val up to max_val", f"{min_val} and {max_val}")
 

@@ -12,6 +12,7 @@ from ..core.dtypes import accumulator, is_float
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
 from .axes import axis_of, sizes
+from .create import tensor
 from .index import added_at
 
 __all__ = [
@@ -86,6 +87,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise ShapeError("bincount", "a vector, and weights like it", got)
     if input.dtype.kind not in "iu":
         raise DTypeError("bincount", "integers", input.dtype.name)
+    if minlength < 0:
+        raise ArgumentError("bincount", "minlength from 0", f"{minlength}")
     if input.array.size and input.array.min() < 0:
         raise RangeError("bincount", "whole numbers from 0", f"{input.array.min()}")
     if weights is None:
@@ -126,7 +129,7 @@ def searchsorted(
     if sorter is not None:
         _need_order(sorted_sequence, sorter)
     home = backends.of(sorted_sequence.array)
-    values = input.array if isinstance(input, Tensor) else home.asarray(input)
+    values = (input if isinstance(input, Tensor) else tensor(input, device=sorted_sequence.device)).array
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
     rows = rows if order is None else np.take_along_axis(rows, order, -1)
     where = "right" if right or side == "right" else "left"

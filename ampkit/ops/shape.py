@@ -149,8 +149,8 @@ def broadcast_to_check(input, shape):
     addressable("broadcast_to", sizes("broadcast_to", (shape,)))
     if not isinstance(shape, (tuple, list)):
         raise DTypeError("broadcast_to", "a shape", repr(shape))
-    ends = shape[len(shape) - input.ndim :]
-    if len(shape) < input.ndim or not all(n in (1, m) for n, m in zip(input.shape, ends, strict=True)):
+    ends, positive = shape[len(shape) - input.ndim :], min(shape, default=0) >= 0
+    if not positive or len(shape) < input.ndim or not all(n in (1, m) for n, m in zip(input.shape, ends, strict=True)):
         raise ShapeError("broadcast_to", f"a shape that {tuple(input.shape)} broadcasts to", f"{tuple(shape)}")
 
 

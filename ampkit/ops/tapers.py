@@ -9,6 +9,7 @@ import numpy as np
 from ..core.errors import ArgumentError
 from ..core.quiet import quietly
 from ..core.tensor import Tensor
+from .axes import addressable
 from .create import _made
 
 __all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"]
@@ -20,6 +21,7 @@ def _window(
     # shape: of places from 0 to 1. A periodic window is the first part of one that is longer by 1, and symmetric.
     if not isinstance(length, int) or isinstance(length, bool) or length < 0:
         raise ArgumentError(where, "window_length from 0", repr(length))
+    addressable(where, (length,))
     steps = length if periodic else length - 1
     values = shape(np.arange(length) / steps) if length > 1 else np.ones(length)
     return _made(values, dtype, device, requires_grad)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
+from ..core.arguments import is_whole
 from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
@@ -98,6 +100,8 @@ def pairwise_distance(x1: Array, x2: Array, p=2.0, eps=1e-6, keepdim=False):
 def pairwise_distance_check(x1, x2, p, eps, keepdim):
     if not isinstance(p, (int, float)) or p != p:
         raise ArgumentError("pairwise_distance", "p as a number", f"{p!r}")
+    if math.isinf(p) and 0 in (*np.shape(x1)[-1:], *np.shape(x2)[-1:]):
+        raise ShapeError("pairwise_distance", "at least one element, for an extreme", f"{np.shape(x1)}")
 
 
 @pairwise_distance.backward
@@ -180,10 +184,13 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Any] = 2) -> Tensor:
 
 def _pairs(a: Tensor, b: Tensor, dims: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     # The axes of a and of b that are summed over.
-    if isinstance(dims, int):
+    if is_whole(dims):
+        dims = index(dims)
         if not 0 <= dims <= min(a.ndim, b.ndim):
             raise ArgumentError("tensordot", f"dims from 0 to {min(a.ndim, b.ndim)}", f"{dims}")
         dims = tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims))
+    if len(dims) != 2 or not all(isinstance(over, (list, tuple)) for over in dims):
+        raise ArgumentError("tensordot", "dims as a number, or two lists of axes", repr(dims)[:80])
     pairs = zip((a, b), dims, strict=True)
     ours, theirs = (axes("tensordot", tuple(over), t.ndim) if len(over) else () for t, over in pairs)
     if len(ours) != len(theirs):

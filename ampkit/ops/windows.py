@@ -21,7 +21,7 @@ from ..core.op import Array, Saved, op
 from ..core.policy import Cast
 from ..core.replay import apply
 from ..core.tensor import Tensor
-from .axes import numbers_of
+from .axes import addressable, numbers_of
 from .axes import pair as pair
 
 __all__ = ["fold", "unfold"]
@@ -127,6 +127,7 @@ def _windows(where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, 
     dilation = pair(where, "dilation", dilation, 1, axes)
     made = Windows(kernel, stride, dilation, _pads(where, padding, kernel, stride, dilation), size)
     made = _reaching_over(made) if ceil else made
+    addressable(where, made.padded)
     if min(made.count) < 1:
         need = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, made.pads, strict=True)]
         least, got = (" x ".join(map(str, sides)) for sides in (need, size))

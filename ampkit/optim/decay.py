@@ -75,6 +75,8 @@ class PolynomialLR(LRScheduler):
     constants = ("total_iters", "power")
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1):
+        if not 0 <= power < math.inf:
+            raise ArgumentError("PolynomialLR", "a power from 0", f"{power}")
         self.total_iters, self.power = whole("PolynomialLR", "total_iters", total_iters), power
         super().__init__(optimizer, last_epoch)
 

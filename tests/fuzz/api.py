@@ -82,10 +82,14 @@ def _kind(error: BaseException) -> str | None:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_ROOT)]
     if (
         isinstance(error, TypeError)
-        and (len(frames) <= 2 or ".forward()" in str(error))
+        and (len(frames) <= 2 or ".forward()" in str(error) or frames[-1].name == "_need")
         and _OF_PYTHON.match(str(error))
     ):
         return None
+    if isinstance(error, (KeyError, IndexError)) and frames and "dataset[" in str(frames[-1].line):
+        return None  # of the caller's own dataset
+    if isinstance(error, TypeError) and any(frame.name == "factor_of" for frame in frames):
+        return None  # of the caller's own function
     if isinstance(error, TypeError) and not frames:  # of the expression itself: None + 1
         return None
     return "warning" if isinstance(error, Warning) else "hang" if isinstance(error, Hang) else "raw"
