@@ -201,7 +201,7 @@ def _check(where: str, axes: str, input: Any, weight: Any, bias: Any, groups: An
 
 
 @op(cast=Cast.LOW)
-def conv2d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups=1):
+def conv2d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
     """Slide kernels over images: cross-correlation, as PyTorch's convolution is.
 
     input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW], bias [O] -> [N, O, rows, columns]. padding may be
@@ -213,7 +213,7 @@ def conv2d(input: Array, weight: Array, bias: Array | None = None, stride=1, pad
 
 
 @op(cast=Cast.LOW)
-def conv1d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups=1):
+def conv1d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
     """Slide kernels over sequences: `conv2d` with one axis.
 
     input [N, C, L] or [C, L], weight [O, C / groups, K], bias [O] -> [N, O, windows]; precision and errors as `conv2d`.
@@ -222,7 +222,7 @@ def conv1d(input: Array, weight: Array, bias: Array | None = None, stride=1, pad
 
 
 @op(cast=Cast.LOW)
-def conv3d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups=1):
+def conv3d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
     """Slide kernels over volumes: `conv2d` with three axes.
 
     input [N, C, D, H, W] or [C, D, H, W], weight [O, C / groups, KD, KH, KW], bias [O] -> [N, O, D', H', W']; precision
@@ -233,7 +233,14 @@ def conv3d(input: Array, weight: Array, bias: Array | None = None, stride=1, pad
 
 @op(cast=Cast.LOW)
 def conv_transpose2d(
-    input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride=1,
+    padding=0,
+    output_padding=0,
+    groups: int = 1,
+    dilation=1,
 ):
     """The transpose of `conv2d`, as its input's gradient computes it: each pixel stamps its kernel, stamps add up.
 
@@ -247,7 +254,14 @@ def conv_transpose2d(
 
 @op(cast=Cast.LOW)
 def conv_transpose1d(
-    input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride=1,
+    padding=0,
+    output_padding=0,
+    groups: int = 1,
+    dilation=1,
 ):
     """The transpose of `conv1d`: input [N, O, L] or [O, L], weight [O, C / groups, K], bias [C] -> [N, C, L'].
 
@@ -259,7 +273,14 @@ def conv_transpose1d(
 
 @op(cast=Cast.LOW)
 def conv_transpose3d(
-    input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride=1,
+    padding=0,
+    output_padding=0,
+    groups: int = 1,
+    dilation=1,
 ):
     """The transpose of `conv3d`: input [N, O, D, H, W] or [O, D, H, W], weight [O, C / groups, KD, KH, KW], bias [C].
 

@@ -209,6 +209,8 @@ def triplet_margin_with_distance_loss(
         raise ShapeError(where, "three tensors of one rank", " and ".join(map(str, shapes)))
     distance = pairwise_distance if distance_function is None else distance_function
     near, far = distance(anchor, positive), distance(anchor, negative)
+    if not isinstance(near, Tensor) or not isinstance(far, Tensor):
+        raise DTypeError(where, "a distance_function that returns a Tensor", type(near).__name__)
     far = minimum(far, distance(positive, negative)) if swap else far
     return mean_of(clamp(near - far + margin, 0), where, reduction)  # type: ignore[operator]
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..core.errors import ArgumentError, DTypeError, switch
 from .group import Group
 from .optimizer import Optimizer
-from .schedule import LRScheduler, per_group, refuse_without_momentum, whole
+from .schedule import LRScheduler, factor_of, per_group, refuse_without_momentum, whole
 
 _SCALES: dict[str, tuple[Callable[[float, float], float], str]] = {  # of (n or cycle, gamma), and which of both
     "triangular": (lambda x, gamma: 1.0, "cycle"),
@@ -81,7 +81,8 @@ class CyclicLR(LRScheduler):
         cycle, at = divmod(n, self._up + self._down)
         height = at / self._up if at <= self._up else (self._up + self._down - at) / self._down
         x = cycle + 1 if self._scale_mode == "cycle" else n
-        scale = self._scale_fn(x) if self._scale_fn is not None else _SCALES[self.mode][0](x, self.gamma)
+        own = self._scale_fn
+        scale = _SCALES[self.mode][0](x, self.gamma) if own is None else factor_of("CyclicLR", own, x)
         return height * scale
 
     def _of_group(self, i: int, height: float) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def given(f: Callable[[int], int], g: Iterable[Tensor] = (), h: Mapping[str, int
 
 @pytest.mark.parametrize(("args", "words"), [
     ((np.int64(3), 2), {"c": np.True_, "e": [1, np.int32(2)]}),
-    ((True, np.float32(0.5)), {"c": 1, "d": "x", "e": (1, 2)}),
+    ((1, np.float32(0.5)), {"c": 1, "d": "x", "e": (1, 2)}),
     ((-(2**63), 2**62), {"d": None, "e": np.array([1, 2])}),
 ])  # fmt: skip
 def test_what_annotations_say_is_taken(args, words):
@@ -44,6 +44,7 @@ def test_what_annotations_say_is_taken(args, words):
 
 @pytest.mark.parametrize(("args", "words", "error", "line"), [
     ((0.5,), {}, DTypeError, "f: needs a as an integer, got 0.5"),
+    ((True,), {}, DTypeError, "f: needs a as an integer, got True"),
     ((2**63,), {}, ArgumentError, "f: needs a within 64 bits, got 9223372036854775808"),
     ((1, "0.5"), {}, DTypeError, "f: needs b as a number, got '0.5'"),
     ((1, 1j), {}, DTypeError, "f: needs b as a number, got 1j"),

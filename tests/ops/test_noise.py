@@ -92,7 +92,7 @@ BAD = [
         r"feature_alpha_dropout: needs input \[N, C",
         lambda x: ops.feature_alpha_dropout(x[0], training=True),
     ),
-    (ArgumentError, "rrelu: needs lower <= upper, got 2 and 1", lambda x: ops.rrelu(x, 2, 1)),
+    (ArgumentError, "rrelu: needs finite lower <= upper, got 2 and 1", lambda x: ops.rrelu(x, 2, 1)),
     (ArgumentError, "RReLU: needs lower <= upper", lambda x: nn.RReLU(2, 1)),
     (ArgumentError, "gumbel_softmax: needs a positive tau, got 0", lambda x: ops.gumbel_softmax(x, 0)),
     (DTypeError, "rrelu: needs a floating-point tensor, got int64", lambda x: ops.rrelu(x.long(), training=True)),
