@@ -46,7 +46,7 @@ def named(name: str) -> str:
 
 def is_whole(value: Any) -> bool:
     """Whether `value` is an integer; True and False are none."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == np.bool_):
         return False
     try:
         index(value)

@@ -52,6 +52,8 @@ def fitting(self: Tensor, made: Tensor) -> Tensor:
     """`made` as it can be written into self: of its shape, and rounded to its dtype. Raises DTypeError, ShapeError."""
     if dtypes.is_float(made.dtype):
         need_float(self)
+    if self.dtype == dtypes.bool_ != made.dtype:
+        raise DTypeError("in-place change", "True and False, for bool", made.dtype.name, "cast first: x.int()")
     if made.shape != self.shape:
         raise ShapeError("in-place change", f"an answer of shape {tuple(self.shape)}", f"{tuple(made.shape)}")
     return made if made.dtype == self.dtype else made.to(self.dtype)  # type: ignore[attr-defined]

@@ -204,7 +204,7 @@ def need_changeable(tensor: Tensor) -> None:
     that requires grad, a view of one, and a view that was taken in no_grad of a tensor on the tape.
     """
     array = tensor.array
-    repeats = any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True))
+    repeats = array.size and any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True))
     if repeats or not getattr(array.flags, "writeable", True):
         raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
     if not _recording.get():

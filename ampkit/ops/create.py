@@ -238,6 +238,8 @@ def multinomial(
     """
     if not isinstance(num_samples, int) or num_samples < 1:
         raise ArgumentError("multinomial", "num_samples from 1", repr(num_samples))
+    if not input.is_floating_point():
+        raise DTypeError("multinomial", "floating-point weights", input.dtype.name, "cast them: x.float()")
     weights = input.numpy(force=True).astype(np.float64)
     if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
         raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")

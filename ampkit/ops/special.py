@@ -11,7 +11,7 @@ import numpy as np
 from ..core.errors import ArgumentError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
-from ..core.replay import apply, plain
+from ..core.replay import Taped, apply, plain
 from ..core.tensor import Tensor
 from .errorfunction import complement, inverse
 from .gammafunction import log_gamma, poly_gamma
@@ -62,7 +62,10 @@ _ORDERS = 1 << 10  # derivatives of a higher order are beyond all formats: 170! 
 @op(cast=Cast.KEEP, integers="float")
 def polygamma_(input: Array, n):
     """`polygamma`, input first."""
-    return poly_gamma(n, input), Saved(input=input)
+    if isinstance(input, Taped):
+        return poly_gamma(n, input), Saved(input=input)
+    # In float64: below 0 the reflection subtracts terms many times larger than the answer.
+    return poly_gamma(n, input.astype(np.float64)).astype(input.dtype), Saved(input=input)
 
 
 @polygamma_.check

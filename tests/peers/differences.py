@@ -241,4 +241,38 @@ LISTED: list[Listed] = [
         faults="missing error",
         when=_detail("as a Tensor is not supported", "either both floats or both Tensors"),
     ),
+    Listed(
+        "nn.RNN nn.GRU nn.LSTM",
+        "0 and 1 stand for False and True in every switch.",
+        kinds="modules",
+        faults="missing error",
+        when=_detail("should be of type bool, got: int"),
+    ),
+    # shapes
+    Listed(
+        "gather",
+        "An index has as many axes as the input, an empty one too.",
+        faults="refused",
+        when=_detail("got (2, 0)"),
+    ),
+    Listed(
+        "nn.functional.batch_norm",
+        "An input has a batch and channels, an empty one too.",
+        faults="refused",
+        when=_detail("[N, C, ...], got (0,)"),
+    ),
+    Listed(
+        "nn.functional.multi_margin_loss",
+        "The label of scores without a batch is a number, not a vector of one.",
+        faults="refused",
+        when=_detail("(5,) and (1,)"),
+    ),
+    Listed(
+        "cov",
+        "Of two observations the gradient cancels to about zero; what is left is the rounding of larger numbers.",
+        kinds="grad",
+        faults="values",
+        dtypes="float32 bfloat16 float16",
+        when=_call("aweights=float32[2]"),
+    ),
 ]
