@@ -202,5 +202,5 @@ def test_random_numbers_are_written_in_place():
 def test_a_diagonal_is_filled_in_place():
     assert ampkit.zeros(2, 3).fill_diagonal_(5).tolist() == [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
     assert ampkit.zeros(4, 2).fill_diagonal_(1, wrap=True).tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
-    with pytest.raises(ShapeError, match="at least two axes"):
+    with pytest.raises(ShapeError, match="two axes, or more of equal lengths"):
         ampkit.zeros(2).fill_diagonal_(1)

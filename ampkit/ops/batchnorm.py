@@ -74,7 +74,8 @@ def _batch_norm(
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
         return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)  # type: ignore[no-any-return]
     if input.ndim > 1:
-        check_scales("batch_norm", (input.shape[1],), running_mean=running_mean, running_var=running_var)
+        moved = {"running_mean": running_mean, "running_var": running_var}
+        check_scales("batch_norm", (input.shape[1],), **{k: v.array for k, v in moved.items() if v is not None})
     if not input.numel():  # which has no statistics of its own
         zeros = Tensor(backends.of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
         return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)  # type: ignore[no-any-return]

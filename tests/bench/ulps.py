@@ -47,7 +47,7 @@ def units(found: Any, truth: Any, dtype: Any) -> float:
         return 0.0
     info = dtypes.finfo(dtype)
     unit = max(2.0 ** np.floor(np.log2(largest)) * float(info.eps), float(info.tiny))
-    return float(np.abs(got - want)[finite].max(initial=0.0) / unit)
+    return float(np.abs(got[finite] - want[finite]).max(initial=0.0) / unit)
 
 
 def errors(case: testing.Case, dtype: Any) -> tuple[float, float]:
