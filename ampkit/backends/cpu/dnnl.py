@@ -182,6 +182,12 @@ def convolves(dtype: DType) -> bool:
     return _has(_TILES_OF_FLOAT16 if dtype == dtypes.float16 else _UNITS.get(dtype))
 
 
+@cache
+def flushes_bfloat16() -> bool:
+    """Whether the CPU has instructions that round to bfloat16, which make 0 of its subnormals."""
+    return _has(0xE7) or _has(0x1F)  # of AVX-512 and of AVX2
+
+
 def _has(bits: int | None) -> bool:
     lib = library()
     return lib is not None and bits is not None and lib.isa & bits == bits

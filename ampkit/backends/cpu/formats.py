@@ -9,7 +9,7 @@ import numpy as np
 from ...core import dtypes
 from ...core.dtypes import DType
 from . import f16c, onednn
-from .dnnl import library
+from .dnnl import flushes_bfloat16, library
 from .onednn import DST, SRC, Call, HostArray, Layout, attributes, empty, prepared, signed
 
 FORMATS = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})
@@ -35,12 +35,15 @@ def reorder(source: HostArray, target: HostArray) -> bool:
 
 def _moved(source: HostArray, target: HostArray) -> bool:
     # Of one 16-bit format: in pairs where these stay together, which leaves all bits as they are. Else as float16 where
-    # oneDNN knows it: as bfloat16, units would make 0 of what they take for a subnormal, float16's up to 7.6e-6. What
-    # bfloat16 takes for a NaN is one in float16.
+    # oneDNN knows it, or as bfloat16 where the CPU has no units for that: they would make 0 of what they take for a
+    # subnormal, float16's up to 7.6e-6. What bfloat16 takes for a NaN is one in float16.
     ours, theirs = _paired(source), _paired(target)
     if ours is not None and theirs is not None:
         return _reordered(ours, theirs)
-    return _reordered(source, target) or _reordered(source.view(dtypes.bfloat16), target.view(dtypes.bfloat16))
+    exact = source.dtype == dtypes.float16 and not flushes_bfloat16()
+    return _reordered(source, target) or (
+        exact and _reordered(source.view(dtypes.bfloat16), target.view(dtypes.bfloat16))
+    )
 
 
 def _copied_flat(source: HostArray, target: HostArray) -> bool:
