@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def _locked(path: Path, where: str) -> int:
             if _is_at(path, handle):
                 return handle
         except BlockingIOError:
-            holder = os.pread(handle, 1000, 0).decode("utf-8", "replace").strip() or "another process"
+            holder = _holder(handle)
             os.close(handle)
             cure = "wait for that run to end, or give another --run-dir"
             raise HeldError(where, f"{str(path.parent)!r} for itself", f"{holder}, which writes there", cure) from None
@@ -54,6 +55,15 @@ def _locked(path: Path, where: str) -> int:
             os.close(handle)
             raise
         os.close(handle)  # its holder removed the file between the two calls: the name now stands for another
+
+
+def _holder(handle: int) -> str:
+    # A holder names itself right after it has locked the file.
+    for _ in range(100):
+        if name := os.pread(handle, 1000, 0).decode("utf-8", "replace").strip():
+            return name
+        time.sleep(0.01)
+    return "another process"
 
 
 def _is_at(path: Path, handle: int) -> bool:

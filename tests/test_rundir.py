@@ -99,6 +99,17 @@ def test_a_second_run_is_refused_in_one_line_that_names_the_first(tmp_path):
     run_in(tmp_path / "run")
 
 
+def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    held = Lock(path, "run")
+    said = path.read_bytes()
+    path.write_bytes(b"")
+    monkeypatch.setattr("time.sleep", lambda seconds: path.write_bytes(said))
+    with pytest.raises(HeldError, match=f"got process {os.getpid()} on"):
+        Lock(path, "run")
+    held.release()
+
+
 def test_a_lock_file_that_its_holder_removed_meanwhile_is_made_anew(tmp_path, monkeypatch):
     first, lock = Lock(tmp_path / "lock", "x"), __import__("fcntl").flock
 
