@@ -11,6 +11,9 @@ from ampkit.core.tape import grad
 from ampkit.testing import gradcheck
 
 
+pytestmark = pytest.mark.cpu
+
+
 def none(*shape, **words):
     return ops.zeros(*shape, **words)
 

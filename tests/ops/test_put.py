@@ -134,6 +134,7 @@ def test_in_a_region_what_is_put_somewhere_may_have_another_dtype():
 POINT = tensor(2.0)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("index", [tensor(0), tensor([0])])
 def test_a_tensor_without_axes_is_indexed_as_one_of_length_1(index):
     source = ops.ones(*index.shape) * 5
