@@ -131,21 +131,19 @@ def test_in_a_region_what_is_put_somewhere_may_have_another_dtype():
         assert ops.scatter_add(X, 0, PLACES, HALVES).dtype == ops.scatter(X, 0, PLACES, HALVES).dtype == float32
 
 
-POINT = tensor(2.0)
 
-
-@pytest.mark.cpu
-@pytest.mark.parametrize("index", [tensor(0), tensor([0])])
-def test_a_tensor_without_axes_is_indexed_as_one_of_length_1(index):
+@pytest.mark.parametrize("place", [0, [0]])
+def test_a_tensor_without_axes_is_indexed_as_one_of_length_1(place):
+    index, point = tensor(place), tensor(2.0)
     source = ops.ones(*index.shape) * 5
-    assert ops.gather(POINT, 0, index).tolist() == (POINT * ops.ones(*index.shape)).tolist()
+    assert ops.gather(point, 0, index).tolist() == (point * ops.ones(*index.shape)).tolist()
     for out, want in [
-        (ops.index_fill(POINT, 0, index, 7.0), 7),
-        (ops.index_copy(POINT, 0, index, source), 5),
-        (ops.index_reduce(POINT, 0, index, source, "prod"), 10),
-        (ops.scatter(POINT, 0, index, source), 5),
-        (ops.scatter_add(POINT, -1, index, source), 7),
-        (ops.scatter_reduce(POINT, 0, index, source, "amax"), 5),
+        (ops.index_fill(point, 0, index, 7.0), 7),
+        (ops.index_copy(point, 0, index, source), 5),
+        (ops.index_reduce(point, 0, index, source, "prod"), 10),
+        (ops.scatter(point, 0, index, source), 5),
+        (ops.scatter_add(point, -1, index, source), 7),
+        (ops.scatter_reduce(point, 0, index, source, "amax"), 5),
     ]:
         assert (out.shape, out.item()) == ((), want)
 

@@ -46,4 +46,4 @@ def backward(
 
 def _share(reduction: str, shape: tuple[int, ...]) -> int:
     # How many losses share one number's gradient; of none, none.
-    return max(1, prod(shape) if reduction == "mean" else shape[0] if reduction == "batchmean" else 1)
+    return max(1, prod(shape) if reduction == "mean" else (*shape, 1)[0] if reduction == "batchmean" else 1)
