@@ -55,10 +55,13 @@ def close(got, want, dtype, scale):
 @pytest.fixture
 def launches(monkeypatch):
     """The names of the kernels that ran."""
-    found, call = [], emulator.Function.__call__
-    monkeypatch.setattr(
-        emulator.Function, "__call__", lambda self, *a, **k: (found.append(self.name), call(self, *a, **k))
-    )
+    found, bound = [], emulator.Function.bound
+
+    def run(self, *args, **options):
+        found.append(self.name)
+        return bound(self, *args, **options)
+
+    monkeypatch.setattr(emulator.Function, "bound", run)
     return found
 
 

@@ -283,9 +283,10 @@ inline void run_grid(int how) {
 }
 
 // kind: p pointer, i integer, f floating point, s anything else. element: what a pointer points to, the same letters
-// with h for __half and b for __nv_bfloat16. size: bytes of the parameter, or of what it points to.
+// with h for __half and b for __nv_bfloat16. constant: c for a pointer to what the kernel only reads, m for others.
+// size: bytes of the parameter, or of what it points to.
 struct Parameter {
-    char kind, element;
+    char kind, element, constant;
     int size;
 };
 
@@ -301,17 +302,18 @@ template <typename T>
 constexpr Parameter described() {
     if constexpr (std::is_pointer<T>::value) {
         using U = std::remove_pointer_t<T>;
-        if constexpr (std::is_void<U>::value) return {'p', 's', 1};
-        else return {'p', letter<U>(), int(sizeof(U))};
+        char constant = std::is_const<U>::value ? 'c' : 'm';
+        if constexpr (std::is_void<U>::value) return {'p', 's', constant, 1};
+        else return {'p', letter<U>(), constant, int(sizeof(U))};
     } else {
         char kind = letter<T>();
-        return {kind == 'h' || kind == 'b' ? 's' : kind, 0, int(sizeof(T))};
+        return {kind == 'h' || kind == 'b' ? 's' : kind, 0, 0, int(sizeof(T))};
     }
 }
 
 template <typename... A>
 struct Signature {
-    static inline const Parameter parameters[sizeof...(A) + 1] = {described<std::decay_t<A>>()..., {0, 0, 0}};
+    static inline const Parameter parameters[sizeof...(A) + 1] = {described<std::decay_t<A>>()..., {0, 0, 0, 0}};
     template <size_t... I>
     static void with(void (*kernel)(A...), void** a, std::index_sequence<I...>) {
         kernel(*static_cast<std::decay_t<A>*>(a[I])...);

@@ -1,9 +1,10 @@
 """An emulated CuPy: arrays that behave as CuPy's do where a machine without a GPU can tell.
 
-`ndarray` wraps a NumPy array and lets nothing through that CuPy would refuse: functions, parameters and loops that CuPy
-does not have (tests/golden/cupy.json), plain NumPy arrays among the operands, a silent copy to the host. What would
-make the host wait for the device counts in `waits`. `ampkit.backends.cuda` runs on this module as on CuPy itself; its
-kernels go to the emulator.
+`ndarray` is a NumPy array over memory of an emulated device (memory.py) and lets nothing through that CuPy would refuse:
+functions, parameters and loops that CuPy does not have (tests/golden/cupy.json), plain NumPy arrays or another device's
+among the operands, a silent copy to the host. What would make the host wait for the device counts in `waits`; streams,
+events and graphs are those of streams.py. `ampkit.backends.cuda` runs on this module as on CuPy itself; its kernels go
+to the emulator.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import time
 import types
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from . import emulator, memory
+from . import emulator, memory, streams
+from .streams import perform, waits
 
 _CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
 _PLAIN_RESULTS = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "isrealobj"}
@@ -47,20 +49,27 @@ _ADDED = {"int32", "int64", "uint32", "uint64", "float16", "float32", "float64"}
 _MET = {"int32", "uint32", "uint64", "float32", "float64"}  # what maximum.at and minimum.at compare
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-waits = [0]  # how often the host has read the device
 
 
 class ndarray:
-    """A device array: everything NumPy's arrays have of what CuPy's have."""
+    """A device array: everything NumPy's arrays have of what CuPy's have.
 
-    __slots__ = ("__weakref__", "_held", "_keep")
+    held: a NumPy array. memory: the memory of a device that it lies in; None brings the host's to the current device.
+    """
+
+    __slots__ = ("__weakref__", "_held", "_memory")
     __hash__ = None
 
-    def __init__(self, held: Any, keep: Any = None):
-        self._held = held
-        self._keep = keep
-        if held.base is None:
-            memory.take(held)
+    def __init__(self, held: Any, memory: Any = None):
+        if memory is None and held.nbytes:
+            made = _like(held)
+            made._held[...] = held
+            held, memory = made._held, made._memory
+        self._held, self._memory = held, memory
+
+    @property
+    def device_id(self):
+        return memory.current.device if self._memory is None else self._memory.device_id
 
     # NumPy's protocols
 
@@ -123,7 +132,7 @@ class ndarray:
             raise AttributeError(f"CuPy's arrays have no {name!r}")
         found = getattr(self._held, name)
         if not callable(found) or name in ("dtype", "flags"):
-            return _wrapped(found) if isinstance(found, np.ndarray) else found
+            return _wrapped(found, [self]) if isinstance(found, np.ndarray) else found
         known = _CUPY["methods"][name]
 
         def method(*args, **kwargs):
@@ -133,45 +142,60 @@ class ndarray:
             _need_device(name, args)
             _need_axis(name, (self, *args), kwargs, ["self", *(known or ())])
             out = kwargs.get("out")
-            made = _done(found, args, kwargs, out is not None or name in _CHANGING)
+            made = _done(found, args, kwargs, out is not None or name in _CHANGING, self)
             return made if out is None else out
 
         return method
 
     @property
     def data(self):
-        return types.SimpleNamespace(ptr=self._held.ctypes.data, device_id=0, mem=self._held)
+        address = self._held.__array_interface__["data"][0]
+        return types.SimpleNamespace(ptr=address, device_id=self.device_id, mem=self._memory)
 
     @property
     def device(self):
-        return types.SimpleNamespace(id=0)
+        return streams.Device(self.device_id)
 
     @property
     def base(self):
-        return None if self._held.base is None else ndarray(self._held.base)
+        whole = self._memory is None or self._held.nbytes + memory.UNIT > self._memory.size
+        return None if whole else ndarray(self._held.base, self._memory)
 
     @property
     def __cuda_array_interface__(self):
         return self._held.__array_interface__
 
     def get(self, stream=None, order="C", out=None, blocking=True):
+        """A copy on the host; one that need not wait arrives once the host has waited for the stream."""
         _refuse_recording("a copy to the host")
-        if not blocking or out is not None:
-            out[...] = self._held
-            return out
-        _wait()
-        return self._held.copy(order)
+        stream = stream or streams.current_stream(self.device_id)
+        found = np.empty_like(self._held, order="C") if out is None else out
+        value = self._held.copy(order)
+        if blocking or out is None:
+            _wait(self.device_id)
+            found[...] = value
+        else:
+            found.reshape(-1).view(np.uint8).fill(0xFF)
+            streams.touch(stream, [streams.Access(*streams.extent(self._held), False)])
+            streams.arrives(stream, lambda: np.copyto(found, value))
+        return found
 
     def set(self, array, stream=None):
+        """Copy from the host, whose memory must stay as it is until the host has waited for the stream."""
         _refuse_from_host()
-        self._held[...] = array
+        stream = stream or streams.current_stream(self.device_id)
+        with stream:
+            perform(lambda: np.copyto(self._held, array), writes=[self])
+        value = array.copy()
+        view = np.ndarray(array.shape, array.dtype, _raw_bytes(array))
+        streams.arrives(stream, lambda: _need_unchanged(view, value))
 
     def item(self):
-        _wait()
+        _wait(self.device_id)
         return self._held.item()
 
     def tolist(self):
-        _wait()
+        _wait(self.device_id)
         return self._held.tolist()
 
     def __len__(self):
@@ -187,16 +211,24 @@ class ndarray:
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type numpy.ndarray: bring it to the device first")
-        perform(lambda: _written(self._held, _opened(index), _opened(value)))
+        held, given = self._held, _arrays([index, value])
+        index, value = _opened(index), _opened(value)
+        perform(lambda: _written(held, index, value), given, [self])
 
     def __repr__(self):
         return f"device {self._held!r}"
 
+    def copy(self, order="C"):
+        """On the current device, from whichever."""
+        if self.device_id != memory.current.device:
+            return _from_another_device(self)
+        return self.__getattr__("copy")(order)
+
     def __deepcopy__(self, memo):
-        return ndarray(self._held.copy())
+        return self.copy()
 
     def __copy__(self):
-        return ndarray(self._held.copy())
+        return self.copy()
 
     def __reduce__(self):
         return ndarray, (self._held,)
@@ -222,7 +254,7 @@ def _written(held, index, value):
 
 def _reading(name):
     def read(self):
-        _wait()
+        _wait(self.device_id)
         return getattr(self._held, name)()
 
     return read
@@ -238,7 +270,9 @@ def _lying_on(device, capsule):
 def from_dlpack(array):
     capsule = _lying_on(1, array.__dlpack__(stream=0))
     host = types.SimpleNamespace(__dlpack__=lambda **options: capsule, __dlpack_device__=lambda: (1, 0))
-    return ndarray(np.from_dlpack(host))
+    held = np.from_dlpack(host)
+    address = held.__array_interface__["data"][0]
+    return ndarray(held, memory.UnownedMemory(address, held.nbytes, (array, held), 0))
 
 
 def _binary(ufunc, swapped):
@@ -347,33 +381,29 @@ def _opened(value):
 
 
 def recording():
-    """Whether the current stream records."""
-    return _streams[-1].recorded is not None
+    """Whether the current stream captures."""
+    return streams.capturing() is not None
 
 
-def perform(action):
-    """Do what changes memory of the device: now, or at each launch of what is being recorded."""
-    recorded = _streams[-1].recorded
-    if recorded is None:
-        return action()
-    recorded.append(action)
-    return None
+def _done(function, args, kwargs, changes, owner=None):
+    """`function` of the arrays, on the device. While a stream captures, results are memory that the launches fill.
 
-
-def _done(function, args, kwargs, changes):
-    """`function` of the arrays, wrapped. While a stream records, results are memory that the launches fill."""
+    owner: the array whose method it is. changes: whether it changes `out`, the owner or its first argument.
+    """
+    given = _arrays([owner, *args, *kwargs.values()])
+    changed = _arrays([next(a for a in (kwargs.get("out"), owner, args[0] if args else None) if a is not None)]) if changes else []
     args, kwargs = _opened(args), _opened(kwargs)
     if changes:
-        return _wrapped(perform(lambda: function(*args, **kwargs)))
-    if _streams[-1].recorded is None:
-        return _wrapped(function(*args, **kwargs))
+        return _wrapped(perform(lambda: function(*args, **kwargs), given, changed), given)
+    if not recording():
+        return _wrapped(perform(lambda: function(*args, **kwargs), given), given)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = _wrapped(function(*args, **kwargs))
-    inputs = _flat([*args, *kwargs.values(), getattr(function, "__self__", None)])
-    for place, made in enumerate(_flat(found)):
-        if not any(np.may_share_memory(made, given) for given in inputs):
-            perform(lambda made=made, place=place: np.copyto(made, _again(function, args, kwargs, place)))
+        found = _wrapped(function(*args, **kwargs), given)
+    for place, made in enumerate(_arrays([found])):
+        if not any(made._memory is each._memory for each in given):
+            run = lambda held=made._held, place=place: np.copyto(held, _flat(function(*args, **kwargs))[place])  # noqa: E731
+            perform(run, given, [made])
     return found
 
 
@@ -384,50 +414,140 @@ def _item(array, index):
     return found
 
 
-def _again(function, args, kwargs, place):
-    return _flat(_wrapped(function(*args, **kwargs)))[place]
-
-
 def _flat(values):
     if isinstance(values, (list, tuple)):
         return [v for item in values for v in _flat(item)]
-    values = _opened(values)
-    return [values] if isinstance(values, np.ndarray) else []
+    return [values] if isinstance(values, (np.ndarray, np.generic)) else []
 
 
-def _wait():
+def _arrays(values):
+    """The device arrays among values, those in lists and tuples too."""
+    found = []
+    for value in values:
+        if isinstance(value, ndarray):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _arrays(value)
+    return found
+
+
+def _wait(device=None):
     _refuse_recording("waiting for the device")
     waits[0] += 1
+    streams.reach(streams.current_stream(device).clock)
 
 
 def _refuse_recording(what):
-    if _streams[-1].recorded is not None:
-        raise RuntimeError(f"cudaErrorStreamCaptureUnsupported: {what}")
+    capture = streams.capturing()
+    if capture is not None:
+        streams.spoil(capture, "cudaErrorStreamCaptureUnsupported", what)
 
 
 def _refuse_from_host():
-    if _streams[-1].recorded is not None:
+    if recording():
         raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")  # CuPy's own words
 
 
 class RawModule(emulator.RawModule):
-    """The emulator's, whose launches can be recorded."""
+    """The emulator's, whose launches can be captured."""
 
     def get_function(self, name):
         function = super().get_function(name)
-        return lambda grid, block, args, shared_mem=0: perform(
-            lambda: function(grid, block, args, shared_mem=shared_mem)
-        )
+
+        def launch(grid, block, args, shared_mem=0):
+            run = function.bound(grid, block, args, shared_mem)
+            pairs = [(a, p.constant) for a, p in zip(args, function.parameters, strict=True) if isinstance(a, ndarray)]
+            reads, writes = ([a for a, constant in pairs if constant == wanted] for wanted in (b"c", b"m"))
+            perform(run, reads, writes)
+
+        return launch
 
 
-def _wrapped(found, out=None):
-    if out is not None:
-        return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+def _wrapped(found, given=()):
+    """Results on the device: views of what was given, or copies in memory of their own."""
     if isinstance(found, (np.ndarray, np.generic)):
-        return ndarray(np.asarray(found))
+        return _placed(np.asarray(found), given)
     if isinstance(found, (tuple, list)) and any(isinstance(f, (np.ndarray, np.generic)) for f in found):
-        return [_wrapped(f) for f in found] if isinstance(found, list) else tuple([_wrapped(f) for f in found])
+        return [_wrapped(f, given) for f in found] if isinstance(found, list) else tuple(_wrapped(f, given) for f in found)
     return found
+
+
+def _placed(held, given):
+    if held.base is not None and held.nbytes:
+        start = held.__array_interface__["data"][0]
+        for array in given:
+            at = array._memory
+            if at is not None and at.ptr <= start < at.ptr + at.size:
+                return ndarray(held, at)
+    return ndarray(held)
+
+
+def _like(held):
+    """New memory for an array, with its strides."""
+    start, stop = streams.extent(held)
+    at = memory.alloc(stop - start)
+    offset = at.ptr - at.mem.segment.ptr + held.__array_interface__["data"][0] - start
+    return ndarray(np.ndarray(held.shape, held.dtype, at.mem.segment.bytes, offset, held.strides), at.mem)
+
+
+def _new(shape, dtype):
+    shape, dtype = tuple(shape), np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return ndarray(np.empty(shape, dtype))
+    at = memory.alloc(nbytes)
+    segment = at.mem.segment
+    return ndarray(np.ndarray(shape, dtype, segment.bytes, at.ptr - segment.ptr), at.mem)
+
+
+def lying(held):
+    """A device array over memory that is there already, which it does not keep."""
+    segment = memory.segment_of(held.__array_interface__["data"][0])
+    return ndarray(held, memory.UnownedMemory(segment.ptr, segment.size, None, segment.device_id))
+
+
+def frozen(values):
+    """The arrays among `values` as addresses, which keep no memory."""
+    if isinstance(values, ndarray):
+        return values if values._memory is None else lying(values._held)
+    return tuple(map(frozen, values)) if type(values) is tuple else values
+
+
+def _from_another_device(array):
+    made = _new(array.shape, array.dtype)
+    streams.touch(streams.current_stream(), [streams.Access(*streams.extent(array._held), False)])
+    made._held[...] = array._held
+    return made
+
+
+# memory of the host that copies run from and to
+
+
+_pinned: dict[int, list[Any]] = {}  # free, by size
+
+
+def alloc_pinned_memory(size):
+    """Memory that is handed out again as soon as nobody refers to it, whether or not a copy still reads it."""
+    spare = _pinned.setdefault(size, [])
+    raw = spare.pop() if spare else np.empty(size, np.uint8)
+    block = type("PinnedMemory", (ctypes.c_ubyte * size,), {}).from_buffer(raw)
+
+    def free(raw=raw):
+        raw.fill(0xEE)
+        _pinned[size].append(raw)
+
+    weakref.finalize(block, free).atexit = False
+    return block
+
+
+def _raw_bytes(array):
+    """The bytes of an array of the host's, without keeping its owner."""
+    return (ctypes.c_ubyte * array.nbytes).from_address(array.__array_interface__["data"][0])
+
+
+def _need_unchanged(view, value):
+    if view.tobytes() != value.tobytes():
+        raise RuntimeError("memory of the host changed, or was freed, while a copy to the device still read it")
 
 
 # the module's functions
@@ -460,99 +580,18 @@ def asnumpy(values, stream=None, order="C", out=None, *, blocking=True):
 
 
 def empty(shape, dtype=np.float64, order="C"):
-    """Memory as the device gives it: aligned to 256 bytes, filled with what must not be read."""
-    dtype = np.dtype(dtype)
-    count = math.prod(shape) if isinstance(shape, tuple) else shape
-    raw = np.full(count * dtype.itemsize + 256, 0xFF, np.uint8)  # NaN in every floating-point format
-    memory.take(raw)
-    if _streams[-1].recorded is not None:
-        perform(lambda: raw)  # which the launches go on using
-    start = -raw.ctypes.data % 256
-    return ndarray(raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape))
+    """Memory as the device gives it: aligned to 512 bytes, filled with what must not be read."""
+    made = _new(shape if isinstance(shape, (tuple, list)) else (shape,), dtype)
+    if made._held.nbytes:
+        held = made._held.reshape(-1).view(np.uint8)
+        perform(lambda: held.fill(0xFF), writes=[made])  # NaN in every floating-point format
+    return made
 
 
 def zeros(shape, dtype=np.float64, order="C"):
     made = empty(shape, dtype)
     made.fill(0)
     return made
-
-
-class _Device:
-    compute_capability = "90"
-    mem_info = property(lambda self: (memory.ALL - memory.reserved(), memory.ALL))  # bytes free, and all
-
-    def __init__(self, id=0):
-        if id:
-            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
-        self.id = id
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        return None
-
-    def synchronize(self):
-        _wait()
-
-
-class _Event:
-    def __init__(self):
-        self.asked = 0
-
-    @property
-    def done(self):
-        """Not the first time: the host is ahead of the device."""
-        self.asked += 1
-        return self.asked > 1
-
-    def record(self, stream=None):
-        self.at = time.perf_counter()
-
-    def synchronize(self):
-        _wait()
-
-
-class _Graph:
-    def __init__(self, actions):
-        self.actions = actions
-
-    def launch(self, stream=None):
-        with np.errstate(all="ignore"):
-            for action in self.actions:
-                action()
-
-
-class _Stream:
-    def __init__(self, non_blocking=False, null=False):
-        self.ptr, self.recorded = 0, None
-
-    def __enter__(self):
-        _streams.append(self)
-        return self
-
-    def __exit__(self, *error):
-        _streams.pop()
-
-    def record(self, event=None):
-        return event or _Event()
-
-    def wait_event(self, event): ...
-
-    def synchronize(self):
-        if self.recorded is not None:
-            raise RuntimeError("cudaErrorStreamCaptureUnsupported: waiting for a stream that records")
-        waits[0] += 1
-
-    def begin_capture(self):
-        self.recorded = []
-
-    def end_capture(self):
-        recorded, self.recorded = self.recorded, None
-        return _Graph(recorded)
-
-
-_streams = [_Stream(null=True)]
 
 
 def get_default_memory_pool():
@@ -563,30 +602,35 @@ def get_default_pinned_memory_pool():
     return types.SimpleNamespace(free_all_blocks=lambda: None)
 
 
+def _properties(device):
+    streams.Device(device)
+    about = {"totalGlobalMem": memory.ALL, "major": 9, "minor": 0, "multiProcessorCount": 132}
+    return {"name": b"an emulated GPU", **about}
+
+
 cuda = types.SimpleNamespace(
-    Device=_Device,
-    Event=_Event,
-    Stream=_Stream,
-    get_current_stream=lambda: _streams[-1],
+    Device=streams.Device,
+    Event=streams.Event,
+    Stream=streams.Stream,
+    get_current_stream=streams.current_stream,
+    alloc=memory.alloc,
     MemoryPool=memory.MemoryPool,
+    MemoryPointer=memory.MemoryPointer,
+    UnownedMemory=memory.UnownedMemory,
     MemoryHook=memory.MemoryHook,
     memory=types.SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
-    get_elapsed_time=lambda first, second: (second.at - first.at) * 1000,
+    get_elapsed_time=streams.get_elapsed_time,
     nvtx=types.SimpleNamespace(RangePush=lambda name, id_color=-1: None, RangePop=lambda: None),
     is_available=lambda: True,
     using_allocator=memory.using_allocator,
-    alloc_pinned_memory=lambda size: memoryview(bytearray(size)),
+    alloc_pinned_memory=alloc_pinned_memory,
     runtime=types.SimpleNamespace(
         driverGetVersion=lambda: 13000,
         runtimeGetVersion=lambda: 13000,
-        getDeviceCount=lambda: 1,
-        getDeviceProperties=lambda device: {
-            "name": b"an emulated GPU",
-            "totalGlobalMem": 80 << 30,
-            "major": 9,
-            "minor": 0,
-            "multiProcessorCount": 132,
-        },
+        getDevice=lambda: memory.current.device,
+        getDeviceCount=lambda: streams.COUNT,
+        getDeviceProperties=_properties,
+        CUDARuntimeError=memory.CUDARuntimeError,
     ),
 )
 
@@ -596,4 +640,4 @@ def __getattr__(name):
     if name not in _CUPY["functions"] and name not in _CUPY["ufuncs"]:
         raise AttributeError(f"CuPy has no {name!r}")
     function = getattr(np, name)
-    return lambda *args, **kwargs: _wrapped(function(*_opened(args), **_opened(kwargs)))
+    return lambda *args, **kwargs: _wrapped(function(*_opened(args), **_opened(kwargs)), _arrays([args]))

@@ -15,7 +15,7 @@ from ampkit.backends.cuda import cudnn
 from ampkit.core.dtypes import LOW, bfloat16, float16, float32
 from ampkit.ops import attending, conv
 
-from . import cupy_like
+from . import cupy_like, streams
 
 LANE = 8
 
@@ -97,12 +97,17 @@ class EmulatedCudnn:
 
 
 def _recorded(call: Any) -> Any:
-    # Done at once, since the answer is whether it can be; and again at each launch of what is being recorded.
+    # Done at once, since the answer is whether it can be; in a capture it leaves no trace then, and is done at launches.
     def run(*arguments: Any, **options: Any) -> Any:
+        given = cupy_like._arrays([*arguments, *options.values()])
+        kept = [(array, array._held.copy()) for array in given] if cupy_like.recording() else []
         with np.errstate(all="ignore"):
             done = call(*arguments, **options)
-        if done and cupy_like.recording():
-            cupy_like.perform(lambda: call(*arguments, **options))
+        for array, values in kept:
+            array._held[...] = values
+        if done and kept:
+            frozen = cupy_like.frozen(arguments)
+            streams.perform(lambda: call(*frozen, **options), given, given)
         return done
 
     return run

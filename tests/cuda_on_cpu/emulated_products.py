@@ -15,7 +15,8 @@ import numpy as np
 from ampkit.backends.cuda.blas import Compute, Epilogue, Matrix, Memory, Product
 from ampkit.core.dtypes import bfloat16, float16, float32, float64
 
-from .cupy_like import perform
+from . import cupy_like
+from .streams import perform
 
 _FITTING = {(d, d) for d in (float16, bfloat16, float32, float64)} | {(float16, float32), (bfloat16, float32)}
 
@@ -37,7 +38,8 @@ class EmulatedProducts:
             self.refused[product] = 15
             return False
         self.ran.append(product)
-        perform(lambda: self._multiply(product, memory, alpha, beta))
+        reads, writes = operands(product, memory, beta)
+        perform(lambda: self._multiply(product, memory, alpha, beta), reads, writes)
         return True
 
     def _multiply(self, product: Product, memory: Memory, alpha: float, beta: float) -> None:
@@ -49,6 +51,20 @@ class EmulatedProducts:
                 found = found + beta * view(product.c, memory.c).astype(np.float64)
             found = _finish(product, memory, a, b, found)
             view(product.d, memory.d)[...] = rounded(found, product)
+
+
+def operands(product: Product, memory: Memory, beta: float) -> tuple[list[Any], list[Any]]:
+    """The device's memory that a product reads, and what it writes."""
+    a, b, c, d = (cupy_like.lying(view(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
+    length = product.d.columns if product.epilogue is Epilogue.BGRADB else product.d.rows
+    vector = [cupy_like.lying(view(Matrix(product.d.dtype, length, 1, length), memory.bias))] if memory.bias else []
+    aux = []
+    if product.epilogue.has_aux:
+        aux = [cupy_like.lying(view(Matrix(product.d.dtype, product.d.rows, product.d.columns, product.leading), memory.aux))]
+    given = [a, b, *([c] if beta else [])]
+    if product.epilogue is Epilogue.BGRADB:
+        return given, [d, *vector]
+    return ([*given, *vector, *aux], [d]) if product.epilogue is Epilogue.DGELU else ([*given, *vector], [d, *aux])
 
 
 def check(product: Product, memory: Memory) -> None:

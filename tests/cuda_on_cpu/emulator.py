@@ -17,7 +17,7 @@ import re
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -53,7 +53,7 @@ class LaunchError(RuntimeError):
 
 
 class Parameter(ctypes.Structure):
-    _fields_ = (("kind", ctypes.c_char), ("element", ctypes.c_char), ("size", ctypes.c_int))
+    _fields_ = (("kind", ctypes.c_char), ("element", ctypes.c_char), ("constant", ctypes.c_char), ("size", ctypes.c_int))
 
 
 class Entry(ctypes.Structure):
@@ -92,13 +92,22 @@ class Function:
         self.max_dynamic_shared_size_bytes = 48 << 10
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int = 0) -> None:
+        self.bound(grid, block, args, shared_mem)()
+
+    def bound(
+        self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int = 0
+    ) -> Callable[[], None]:
+        """A launch, with its arguments as they are now: addresses and values."""
         sizes = (*grid, *(1,) * (3 - len(grid)), *block, *(1,) * (3 - len(block)))
         self._check(sizes, args, shared_mem)
         values = [self._value(i, p, a) for i, (p, a) in enumerate(zip(self.parameters, args, strict=True))]
+        return lambda: self._run(sizes, values, shared_mem)
+
+    def _run(self, sizes: Sequence[int], values: list[Any], shared: int) -> None:
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
         for address, size in self.shared:
             ctypes.memset(address, 0xFF, size)
-        given = ((ctypes.c_uint * 6)(*sizes), ctypes.c_size_t(shared_mem), pointers, order)
+        given = ((ctypes.c_uint * 6)(*sizes), ctypes.c_size_t(shared), pointers, order)
         trouble = self.lib.cuda_on_cpu_launch(ctypes.byref(self.entry), *given)
         if trouble:
             raise LaunchError(f"{self.name}: {trouble.decode()}")

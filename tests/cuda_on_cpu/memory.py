@@ -1,18 +1,44 @@
-"""The memory of the emulated device, counted as CuPy's pools count: blocks of 512 bytes, a limit, hooks, one error."""
+"""The memory of the emulated devices: addresses, CuPy's memory pool, and shortages on demand.
+
+A pool behaves as CuPy's (cupy/cuda/memory.pyx, version 14): blocks of 512 bytes, one free list per stream, the smallest
+block that is large enough, split and merged again, and free segments given back when the driver has no memory. So
+freed memory is handed out again at the same address, as on a card, and what still uses it reads another's values.
+`fail_at` makes the driver refuse one allocation; every live block has a serial number, by which `Range.trouble` tells
+whether an address still belongs to whom it belonged when a launch was captured.
+"""
 
 from __future__ import annotations
 
+import bisect
+import gc
 import itertools
+import sys
+import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-ALL = 80 << 30  # bytes of the card
-GRAIN = 512
-hooks: list[Any] = []  # told of all that is allocated and freed
-_live: set[int] = set()  # arrays that have been counted
-_next = itertools.count(1 << 40, 1 << 20)
+import numpy as np
+
+ALL = 80 << 30  # bytes of each card
+UNIT = 512
+NO_MEMORY = 2  # cudaErrorMemoryAllocation
+hooks: list[Any] = []  # told of all that pools allocate and free
+segments: list[int] = []  # where the driver's allocations begin, in order
+_segment_at: dict[int, weakref.ref[Memory]] = {}
+_serials = itertools.count(1)
+_mallocs = 0  # how often the driver was asked
+_failing: set[int] = set()  # the numbers of the allocations that it refuses
+
+
+class CUDARuntimeError(RuntimeError):
+    """In CuPy's words."""
+
+    def __init__(self, status: int, name: str, text: str = ""):
+        super().__init__(f"{name}: {text}" if text else name)
+        self.status = status
 
 
 class OutOfMemoryError(MemoryError):
@@ -21,6 +47,331 @@ class OutOfMemoryError(MemoryError):
     def __init__(self, size: int, total: int, limit: int = 0):
         line = f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes"
         super().__init__(line + (f", limit set to: {limit:,} bytes)." if limit else ")."))
+
+
+class _Current(threading.local):
+    device = 0
+    allocator: Any = None
+
+
+current = _Current()
+
+
+# the driver
+
+
+class BaseMemory:
+    """A stretch of a device's memory; `serial` grows from one allocation to the next."""
+
+    ptr: int
+    size: int
+    device_id: int
+    segment: Memory | None
+
+    @property
+    def serial(self) -> int:
+        return 0
+
+
+class Memory(BaseMemory):
+    """What cudaMalloc gives, by an array of the host's. Raises CUDARuntimeError where the card is full."""
+
+    def __init__(self, size: int):
+        global _mallocs
+        self.size, self.device_id, self.segment, self.ptr = size, current.device, self, 0
+        if not size:
+            return
+        _mallocs += 1
+        if _mallocs in _failing or allocated(current.device) + size > ALL:
+            raise CUDARuntimeError(NO_MEMORY, "cudaErrorMemoryAllocation", "out of memory")
+        raw = np.empty(size + UNIT, np.uint8)
+        start = -raw.__array_interface__["data"][0] % UNIT
+        self.bytes = raw[start : start + size]
+        self.ptr = raw.__array_interface__["data"][0] + start
+        self.blocks: dict[int, tuple[int, int]] = {}  # of live blocks, by address: size and serial
+        bisect.insort(segments, self.ptr)
+        _segment_at[self.ptr] = weakref.ref(self)
+        weakref.finalize(self, _released, self.ptr).atexit = False
+
+
+def _released(ptr: int) -> None:
+    segments.remove(ptr)
+    del _segment_at[ptr]
+
+
+def segment_of(address: int) -> Memory | None:
+    """The driver's allocation that holds an address, or None."""
+    place = bisect.bisect_right(segments, address) - 1
+    found = _segment_at[segments[place]]() if place >= 0 else None
+    return found if found is not None and address < found.ptr + found.size else None
+
+
+def allocated(device: int) -> int:
+    """Bytes that the driver has given out on a device."""
+    found = (ref() for ref in _segment_at.values())
+    return sum(segment.size for segment in found if segment is not None and segment.device_id == device)
+
+
+def mallocs() -> int:
+    """How often the driver has been asked for memory."""
+    return _mallocs
+
+
+@contextmanager
+def fail_at(*numbers: int) -> Iterator[None]:
+    """Within the block the driver refuses the allocations of these numbers, counted from 1 at its start."""
+    _failing.update(_mallocs + number for number in numbers)
+    try:
+        yield
+    finally:
+        _failing.clear()
+
+
+class Range(NamedTuple):
+    """Bytes that a captured launch uses, and the block that held them then."""
+
+    start: int
+    stop: int
+    serial: int
+
+    def trouble(self, first: int) -> str:
+        """Why a launch cannot use the bytes, or "". Serials from `first` on were allocated while it was captured."""
+        segment = segment_of(self.start)
+        if segment is None:
+            return "memory that was given back to the driver"
+        live = {serial for at, (size, serial) in segment.blocks.items() if at < self.stop and self.start < at + size}
+        if self.serial >= first:  # freed in the capture or not, nobody else may hold it
+            return "memory that somebody else holds by now" if any(serial < first for serial in live) else ""
+        return "" if self.serial in live else "memory that nobody holds any more"
+
+
+# CuPy's pool
+
+
+class Chunk:
+    """A part of a segment, between its neighbours."""
+
+    __slots__ = ("next", "offset", "prev", "segment", "size", "stream")
+
+    def __init__(self, segment: Memory, offset: int, size: int, stream: int):
+        self.segment, self.offset, self.size, self.stream = segment, offset, size, stream
+        self.prev: Chunk | None = None
+        self.next: Chunk | None = None
+
+    @property
+    def ptr(self) -> int:
+        return self.segment.ptr + self.offset
+
+    def split(self, size: int) -> Chunk | None:
+        """Keep the first `size` bytes; what remains."""
+        if size == self.size:
+            return None
+        rest = Chunk(self.segment, self.offset + size, self.size - size, self.stream)
+        rest.next, rest.prev, self.size = self.next, self, size
+        if rest.next is not None:
+            rest.next.prev = rest
+        self.next = rest
+        return rest
+
+    def merge(self, behind: Chunk) -> None:
+        """Take the next chunk in."""
+        self.size += behind.size
+        self.next = behind.next
+        if self.next is not None:
+            self.next.prev = self
+
+
+class PooledMemory(BaseMemory):
+    """A block of a pool, which gets it back when nobody refers to it."""
+
+    def __init__(self, chunk: Chunk, pool: _DevicePool):
+        self.ptr, self.size, self.device_id = chunk.ptr, chunk.size, chunk.segment.device_id
+        self.segment, self.pool, self._serial = chunk.segment, weakref.ref(pool), next(_serials)
+        self.segment.blocks[self.ptr] = (self.size, self._serial)
+
+    @property
+    def serial(self) -> int:
+        return self._serial
+
+    def __del__(self):
+        if self.segment is None or sys.is_finalizing():
+            return
+        self.segment.blocks.pop(self.ptr, None)
+        pool = self.pool()
+        if pool is not None:
+            pool.freed.append(self.ptr)  # in the middle of another call perhaps, when the garbage collector found it
+            pool.settle()
+            for hook in hooks:
+                hook.free_postprocess(
+                    device_id=self.device_id, mem_size=self.size, mem_ptr=self.ptr, pmem_id=id(self)
+                )  # fmt: skip
+
+
+class UnownedMemory(BaseMemory):
+    """Memory of somebody else's, `owner`, who is kept."""
+
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1):
+        self.ptr, self.size, self._owner, self.segment = ptr, size, owner, segment_of(ptr)
+        self.device_id = current.device if device_id < 0 else device_id
+
+    @property
+    def serial(self) -> int:
+        return 0 if self.segment is None else serial_of(self.ptr)
+
+
+def serial_of(address: int) -> int:
+    """The serial number of the live block that holds an address; 0 if there is none."""
+    segment = segment_of(address)
+    blocks = segment.blocks.items() if segment is not None else ()
+    return next((serial for at, (size, serial) in blocks if at <= address < at + size), 0)
+
+
+class MemoryPointer:
+    """An address within memory that it keeps."""
+
+    __slots__ = ("device_id", "mem", "ptr")
+
+    def __init__(self, mem: BaseMemory, offset: int):
+        self.mem, self.ptr, self.device_id = mem, mem.ptr + offset, mem.device_id
+
+    def __int__(self):
+        return self.ptr
+
+
+class _DevicePool:
+    """The pool of one device."""
+
+    def __init__(self, allocator: Callable[[int], MemoryPointer]):
+        self.allocator = allocator
+        self.in_use: dict[int, Chunk] = {}
+        self.free_chunks: dict[int, list[Chunk]] = {}  # by stream, the smallest first
+        self.freed: deque[int] = deque()  # addresses still to be put there
+        self.lock = threading.Lock()
+        self.total = self.limit = 0
+
+    def malloc(self, nbytes: int) -> MemoryPointer:
+        size = -(-nbytes // UNIT) * UNIT
+        if not size:
+            return MemoryPointer(Memory(0), 0)
+        with self.lock:
+            block = self._block(size)
+        self.settle()
+        for hook in hooks:
+            about = {"device_id": block.device_id, "size": nbytes, "mem_size": size}
+            hook.malloc_postprocess(**about, mem_ptr=block.ptr, pmem_id=id(block))
+        return MemoryPointer(block, 0)
+
+    def _block(self, size: int) -> PooledMemory:
+        stream = current_stream()
+        chunk = self._recycled(size, stream)
+        if chunk is None:
+            chunk = Chunk(self._from_driver(size), 0, size, stream)
+        self.in_use[chunk.ptr] = chunk
+        return PooledMemory(chunk, self)
+
+    def settle(self) -> None:
+        """Put what was freed into the free lists, unless a call is at work on them, which does so at its end."""
+        while self.freed and self.lock.acquire(blocking=False):
+            try:
+                while self.freed:
+                    self._free(self.freed.popleft())
+            finally:
+                self.lock.release()
+
+    def _recycled(self, size: int, stream: int) -> Chunk | None:
+        free = self.free_chunks.get(stream, [])
+        place = bisect.bisect_left(free, size, key=lambda chunk: chunk.size)
+        if place == len(free):
+            return None
+        chunk = free.pop(place)
+        rest = chunk.split(size)
+        if rest is not None:
+            self._insert(rest)
+        return chunk
+
+    def _insert(self, chunk: Chunk) -> None:
+        bisect.insort(self.free_chunks.setdefault(chunk.stream, []), chunk, key=lambda c: c.size)
+
+    def _from_driver(self, size: int) -> Memory:
+        if self.limit and self.total + size > self.limit:
+            raise OutOfMemoryError(size, self.total, self.limit)
+        for again in (self._give_back, self._collect, None):
+            try:
+                found = self.allocator(size).mem
+            except CUDARuntimeError as error:
+                if error.status != NO_MEMORY:
+                    raise
+                if again is not None:
+                    again()
+                continue
+            self.total += size
+            return found  # type: ignore[return-value]
+        raise OutOfMemoryError(size, self.total, self.limit)
+
+    def _collect(self) -> None:
+        gc.collect()
+        while self.freed:
+            self._free(self.freed.popleft())
+        self._give_back()
+
+    def _free(self, ptr: int) -> None:
+        chunk = self.in_use.pop(ptr)
+        free = self.free_chunks.setdefault(chunk.stream, [])
+        if chunk.next is not None and chunk.next in free:
+            free.remove(chunk.next)
+            chunk.merge(chunk.next)
+        if chunk.prev is not None and chunk.prev in free:
+            free.remove(chunk.prev)
+            chunk.prev.merge(chunk)
+            chunk = chunk.prev
+        self._insert(chunk)
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        with self.lock:
+            self._give_back(stream)
+
+    def _give_back(self, stream: Any = None) -> None:
+        for number, free in self.free_chunks.items():
+            if stream is None or stream.ptr == number:
+                whole = [chunk for chunk in free if chunk.prev is None and chunk.next is None]
+                self.total -= sum(chunk.size for chunk in whole)
+                free[:] = [chunk for chunk in free if chunk not in whole]
+
+
+class MemoryPool:
+    """A pool for every device; hooks are told of the blocks of every pool, as CuPy does."""
+
+    def __init__(self, allocator: Callable[[int], MemoryPointer] | None = None):
+        self._allocator = allocator or _malloc
+        self._pools: dict[int, _DevicePool] = {}
+        _pools.add(self)
+
+    def _here(self) -> _DevicePool:
+        if current.device not in self._pools:
+            self._pools[current.device] = _DevicePool(self._allocator)
+        return self._pools[current.device]
+
+    def malloc(self, nbytes: int) -> MemoryPointer:
+        return self._here().malloc(nbytes)
+
+    def used_bytes(self) -> int:
+        self._here().settle()
+        return sum(chunk.size for chunk in self._here().in_use.values())
+
+    def total_bytes(self) -> int:
+        return self._here().total
+
+    def free_bytes(self) -> int:
+        return self.total_bytes() - self.used_bytes()
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        self._here().free_all_blocks(stream)
+
+    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+        self._here().limit = size or 0
+
+    def get_limit(self) -> int:
+        return self._here().limit
 
 
 class MemoryHook:
@@ -40,95 +391,34 @@ class MemoryHook:
     def free_postprocess(self, **about): ...
 
 
-class MemoryPool:
-    """Hooks are told of every pool's blocks, as CuPy does. What was freed stays the pool's."""
-
-    def __init__(self):
-        self.used = self.total = self.limit = 0
-        self._spare: dict[int, list[int]] = {}  # addresses to be given out again, by size
-        _pools.add(self)
-
-    def malloc(self, nbytes):
-        size = -(-nbytes // GRAIN) * GRAIN
-        others = sum(pool.total for pool in _pools if pool is not self)
-        if self.used + size > (self.limit or ALL) or others + self.used + size > ALL:
-            raise OutOfMemoryError(size, self.total, self.limit)
-        self.used += size
-        self.total = max(self.total, self.used)
-        spare = self._spare.get(size)
-        block = Block(weakref.ref(self), spare.pop() if spare else next(_next), size)
-        for hook in hooks:
-            hook.malloc_postprocess(device_id=0, size=nbytes, mem_size=size, mem_ptr=block.ptr, pmem_id=id(block))
-        return block
-
-    def _free(self, block):
-        self.used -= block.size
-        self._spare.setdefault(block.size, []).append(block.ptr)
-        for hook in hooks:
-            hook.free_postprocess(device_id=0, mem_size=block.size, mem_ptr=block.ptr, pmem_id=id(block))
-
-    def used_bytes(self):
-        return self.used
-
-    def total_bytes(self):
-        return self.total
-
-    def free_all_blocks(self, stream=None):
-        self.total = self.used
-        self._spare.clear()
-
-    def set_limit(self, size=None, fraction=None):
-        self.limit = size or 0
-
-    def get_limit(self):
-        return self.limit
-
-
-class Block:
-    """A pointer to a piece of memory of a pool, which may be gone first; then nobody is told."""
-
-    def __init__(self, pool: Callable[[], MemoryPool | None], ptr: int, size: int):
-        self.pool, self.ptr, self.size = pool, ptr, size
-
-    def free(self):
-        pool = self.pool()
-        if pool is not None:
-            pool._free(self)
+def _malloc(size: int) -> MemoryPointer:
+    return MemoryPointer(Memory(size), 0)
 
 
 _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 pool = MemoryPool()
-_allocators = [pool.malloc]
+current_stream: Callable[[], int] = lambda: 0  # streams.py says which
+
+
+def alloc(nbytes: int) -> MemoryPointer:
+    """Memory of the allocator in use."""
+    return (current.allocator or pool.malloc)(nbytes)
 
 
 @contextmanager
-def using_allocator(allocator=None):
-    _allocators.append(allocator or (lambda nbytes: Block(lambda: None, 0, 0)))
+def using_allocator(allocator: Any = None) -> Iterator[None]:
+    before, current.allocator = current.allocator, allocator or _malloc
     try:
         yield
     finally:
-        _allocators.pop()
+        current.allocator = before
 
 
-def take(array):
-    """Count `array`, which has memory of its own, until it is gone."""
-    if id(array) in _live or not array.nbytes:
-        return
-    block = _allocators[-1](array.nbytes)
-    _live.add(id(array))
-    weakref.finalize(array, _give, id(array), block).atexit = False
+def reserved() -> int:
+    """Bytes that all pools hold on the current device."""
+    return sum(each.total_bytes() for each in _pools)
 
 
-def _give(key, block):
-    _live.discard(key)
-    block.free()
-
-
-def reserved():
-    """Bytes that all pools hold."""
-    return sum(each.total for each in _pools)
-
-
-def used():
-    """Bytes that arrays of all pools hold."""
-    return sum(each.used for each in _pools)
+def used() -> int:
+    """Bytes that arrays of all pools hold on the current device."""
+    return sum(each.used_bytes() for each in _pools)

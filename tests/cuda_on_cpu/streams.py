@@ -1,0 +1,410 @@
+"""Streams, events, graphs and devices of the emulated CuPy: who comes after whom, and what a capture forbids.
+
+The emulation does everything at once, in the order in which the host asks. A card does not: streams run side by side,
+and the host is ahead of them all. So each stream has a vector clock, which events carry from one to another, and
+`races()` collects accesses to the same bytes that nothing orders, one of which writes. Copies to the host arrive when
+the host has waited for them, and not before; memory that a copy still reads must not change until then.
+
+While a stream captures, what would run is kept, by address: a launch of the graph does it to whatever lies there. Each
+launch asks whether the addresses still belong to whom they belonged (memory.Range). What CUDA forbids in a capture is
+an error here, with CUDA's name, and spoils the capture.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import memory
+from .memory import CUDARuntimeError, Range
+
+COUNT = 1  # devices of the machine; `devices` sets it for a while
+Clock = dict[int, int]  # by a stream's number: how much of its work came before
+_numbers = itertools.count(1)
+_host: Clock = {}  # what the host knows to be done
+_captures: list[Capture] = []  # under way
+_watching: Watch | None = None
+
+
+class Access(NamedTuple):
+    """Bytes that an action reads or writes."""
+
+    start: int
+    stop: int
+    writes: bool
+
+
+class Action(NamedTuple):
+    """Something captured: what is done at a launch, and the bytes that it needs."""
+
+    run: Callable[[], Any]
+    ranges: list[Range]
+    accesses: list[Access]
+
+
+class Capture:
+    """What a stream has been asked for since its capture began. first: the serial of memory that is its own."""
+
+    def __init__(self, origin: Stream):
+        self.origin, self.streams = origin, {origin}
+        self.actions: list[Action] = []
+        self.first, self.spoilt = next(memory._serials), False
+
+
+class Stream:
+    """A queue of one device. ptr: 0 for the legacy default stream."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False, device: int | None = None):
+        self.device_id = memory.current.device if device is None else device
+        self.non_blocking, self.number = non_blocking, next(_numbers)
+        self.ptr = 0 if null else self.number
+        self.clock: Clock = {self.number: 0}
+        self.capture: Capture | None = None
+        self.arriving: list[tuple[int, Callable[[], None]]] = []  # copies that the host has not waited for
+
+    def __enter__(self) -> Stream:
+        _thread.stacks.setdefault(self.device_id, []).append(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _thread.stacks[self.device_id].pop()
+
+    def tick(self) -> int:
+        self.clock[self.number] += 1
+        return self.clock[self.number]
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        if self.capture is not None and event.capture is None and event.recorded:
+            spoil(self.capture, "cudaErrorStreamCaptureIsolation", "a capture waits for an event from outside of it")
+        if event.capture is not None and event.capture in _captures:
+            if self.ptr == 0:
+                spoil(event.capture, "cudaErrorStreamCaptureImplicit", "the legacy stream waits for a captured event")
+            if self.capture is not None and self.capture is not event.capture:
+                spoil(self.capture, "cudaErrorStreamCaptureMerge", "a capture waits for another one")
+            self.capture = event.capture
+            event.capture.streams.add(self)
+        _join(self.clock, event.clock)
+
+    def synchronize(self) -> None:
+        self._refuse("waiting for a stream that captures")
+        waits[0] += 1
+        reach(self.clock)
+
+    @property
+    def done(self) -> bool:
+        self._refuse("asking a stream that captures")
+        reach(self.clock)
+        return True
+
+    def _refuse(self, what: str) -> None:
+        if self.capture is not None:
+            spoil(self.capture, "cudaErrorStreamCaptureUnsupported", what)
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        if self.ptr == 0:
+            raise CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported", "the legacy stream cannot be captured")
+        if self.capture is not None:
+            raise CUDARuntimeError(10, "cudaErrorIllegalState", "the stream captures already")
+        self.capture = Capture(self)
+        _captures.append(self.capture)
+
+    def end_capture(self) -> Graph:
+        found = self.capture
+        if found is None:
+            raise CUDARuntimeError(10, "cudaErrorIllegalState", "the stream captures nothing")
+        if found.origin is not self:
+            spoil(found, "cudaErrorStreamCaptureUnmatched", "the capture began on another stream")
+        _captures.remove(found)
+        for stream in found.streams:
+            stream.capture = None
+        if found.spoilt:
+            raise CUDARuntimeError(901, "cudaErrorStreamCaptureInvalidated", "an earlier call spoilt the capture")
+        left = [s.number for s in found.streams if self.clock.get(s.number, 0) < s.clock[s.number]]
+        if left:
+            raise CUDARuntimeError(904, "cudaErrorStreamCaptureUnjoined", f"streams {left} were not waited for")
+        return Graph(found)
+
+
+class Event:
+    """A place in a stream. done: not the first time that it is asked, since the host is ahead of the device."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False):
+        self.recorded, self.asked, self.clock = False, 0, {}
+        self.capture: Capture | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or current_stream()
+        stream.tick()
+        self.recorded, self.asked, self.clock, self.capture = True, 0, dict(stream.clock), stream.capture
+        self.at = time.perf_counter()
+
+    @property
+    def done(self) -> bool:
+        self._refuse("asking")
+        self.asked += 1
+        if self.asked > 1:
+            reach(self.clock)
+        return self.asked > 1
+
+    def synchronize(self) -> None:
+        self._refuse("waiting for")
+        waits[0] += 1
+        reach(self.clock)
+
+    def _refuse(self, what: str) -> None:
+        if self.capture is not None:
+            if self.capture in _captures:
+                self.capture.spoilt = True
+            raise CUDARuntimeError(907, "cudaErrorCapturedEvent", f"{what} an event that was captured")
+
+
+def get_elapsed_time(first: Event, second: Event) -> float:
+    for event in (first, second):
+        event._refuse("timing")
+    return (second.at - first.at) * 1000
+
+
+class Graph:
+    """What a capture kept, to be launched."""
+
+    def __init__(self, capture: Capture):
+        self.actions, self.first = capture.actions, capture.first
+
+    def launch(self, stream: Stream | None = None) -> None:
+        self.check()
+        stream = stream or current_stream()
+        with stream, np.errstate(all="ignore"):
+            for action in self.actions:
+                if _watching is not None:
+                    stream.tick()
+                    touch(stream, action.accesses)
+                action.run()
+
+    def upload(self, stream: Stream | None = None) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raises RuntimeError where a launch would use memory that is not what it was when it was captured."""
+        for number, action in enumerate(self.actions):
+            for each in action.ranges:
+                trouble = each.trouble(self.first)
+                if trouble:
+                    raise StaleMemoryError(f"launch {number} of the graph uses {trouble}")
+
+
+class StaleMemoryError(RuntimeError):
+    """A graph uses memory that it must not: on a card silently wrong numbers, or an illegal access."""
+
+
+def spoil(capture: Capture, name: str, text: str) -> None:
+    """Raise what CUDA returns for a call that a capture does not allow, and spoil the capture."""
+    capture.spoilt = True
+    raise CUDARuntimeError(900, name, text)
+
+
+# the current stream and device
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.stacks: dict[int, list[Stream]] = {}
+
+
+_thread = _Thread()
+_legacy: dict[int, Stream] = {}
+
+
+def current_stream(device: int | None = None) -> Stream:
+    number = memory.current.device if device is None else device
+    stack = _thread.stacks.get(number)
+    if stack:
+        return stack[-1]
+    if number not in _legacy:
+        _legacy[number] = Stream(null=True, device=number)
+    return _legacy[number]
+
+
+memory.current_stream = lambda: current_stream().ptr
+waits = [0]  # how often the host has waited for a device
+
+
+class Device:
+    """One device of the machine; a context in which it is the current one."""
+
+    compute_capability = "90"
+
+    def __init__(self, id: int | None = None):
+        self.id = memory.current.device if id is None else int(id)
+        self._before: list[int] = []
+
+    @property
+    def mem_info(self) -> tuple[int, int]:
+        """Bytes free, and all."""
+        return memory.ALL - memory.allocated(self.id), memory.ALL
+
+    def use(self) -> None:
+        if not 0 <= self.id < COUNT:
+            raise CUDARuntimeError(101, "cudaErrorInvalidDevice", "invalid device ordinal")
+        memory.current.device = self.id
+
+    def __enter__(self) -> Device:
+        before = memory.current.device
+        self.use()
+        self._before.append(before)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        memory.current.device = self._before.pop()
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def __int__(self) -> int:
+        return self.id
+
+    def synchronize(self) -> None:
+        for capture in _captures:
+            spoil(capture, "cudaErrorStreamCaptureUnsupported", "waiting for a device whose streams capture")
+        waits[0] += 1
+        for stream in _legacy.values():
+            reach(stream.clock)
+
+
+@contextmanager
+def devices(count: int) -> Iterator[None]:
+    """Within the block the machine has so many devices."""
+    global COUNT
+    before, COUNT = COUNT, count
+    try:
+        yield
+    finally:
+        COUNT, memory.current.device = before, 0
+
+
+# work
+
+
+def capturing() -> Capture | None:
+    """The capture of the current stream."""
+    return current_stream().capture
+
+
+def perform(run: Callable[[], Any], reads: Sequence[Any] = (), writes: Sequence[Any] = ()) -> Any:
+    """Do `run` on the current stream: now, or at each launch of what is being captured.
+
+    reads, writes: device arrays that it uses. Raises ValueError, in CuPy's words, for those of another device.
+    """
+    stream = current_stream()
+    for array in (*reads, *writes):
+        if array.device_id != stream.device_id and array._held.size:
+            there, here = array.device_id, stream.device_id
+            text = f"The device where the array resides ({there}) is different from the current device ({here})."
+            raise ValueError(f"{text} Unfortunately peer access is unavailable.")
+    if stream.capture is None and _watching is None:
+        return run()
+    stream.tick()
+    accesses = [*_accesses(reads, False), *_accesses(writes, True)]
+    if stream.capture is not None:
+        ranges = [Range(start, stop, memory.serial_of(start)) for start, stop, _ in accesses]
+        stream.capture.actions.append(Action(run, ranges, accesses))
+        return None
+    touch(stream, accesses)
+    return run()
+
+
+def extent(held: Any) -> tuple[int, int]:
+    """The first byte of an array of the host's, and the one behind the last."""
+    start = held.__array_interface__["data"][0]
+    steps = [(n - 1) * step for n, step in zip(held.shape, held.strides, strict=True)]
+    return start + sum(s for s in steps if s < 0), start + sum(s for s in steps if s > 0) + held.itemsize
+
+
+def _accesses(arrays: Sequence[Any], writes: bool) -> list[Access]:
+    return [Access(*extent(array._held), writes) for array in arrays if array._held.size]
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for number, tick in other.items():
+        if clock.get(number, 0) < tick:
+            clock[number] = tick
+
+
+def reach(clock: Clock) -> None:
+    """The host has waited for what `clock` covers: copies arrive."""
+    _join(_host, clock)
+    for stream in _all_streams():
+        due = [then for tick, then in stream.arriving if tick <= _host.get(stream.number, 0)]
+        stream.arriving = [pair for pair in stream.arriving if pair[0] > _host.get(stream.number, 0)]
+        for then in due:
+            then()
+
+
+_with_copies: dict[int, Stream] = {}
+
+
+def _all_streams() -> list[Stream]:
+    return list(_with_copies.values())
+
+
+def arrives(stream: Stream, then: Callable[[], None]) -> None:
+    """Have `then` called once the host has waited for what was asked of `stream` by now."""
+    _with_copies[stream.number] = stream
+    stream.arriving.append((stream.tick(), then))
+
+
+# races
+
+
+class Watch:
+    """Who has accessed which bytes since it began, and the pairs of accesses that nothing orders."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        # By the segment: accesses with their streams' numbers and ticks.
+        self._seen: dict[int, list[tuple[Access, int, int]]] = {}
+
+    def add(self, stream: Stream, access: Access) -> None:
+        segment = memory.segment_of(access.start)
+        key, kept, tick = 0 if segment is None else segment.ptr, [], stream.clock[stream.number]
+        for entry in self._seen.get(key, ()):
+            other, number, at = entry
+            meets = other.start < access.stop and access.start < other.stop
+            ordered = stream.clock.get(number, 0) >= at
+            if meets and not ordered and (access.writes or other.writes):
+                self.found.append(f"streams {number} and {stream.number} at bytes {access.start:#x}")
+            covered = access.start <= other.start and other.stop <= access.stop
+            if not (covered and ordered and access.writes >= other.writes):
+                kept.append(entry)
+        self._seen[key] = [*kept, (access, stream.number, tick)]
+
+
+def touch(stream: Stream, accesses: Sequence[Access]) -> None:
+    """Note what an action on `stream` accesses, where somebody watches."""
+    if _watching is not None:
+        for access in accesses:
+            _watching.add(stream, access)
+
+
+@contextmanager
+def races() -> Iterator[list[str]]:
+    """Within the block accesses of streams to the same bytes are watched; those that nothing orders are collected."""
+    global _watching
+    _watching = Watch()
+    try:
+        yield _watching.found
+    finally:
+        _watching = None
