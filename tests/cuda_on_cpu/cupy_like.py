@@ -1,6 +1,6 @@
 """An emulated CuPy: arrays that behave as CuPy's do where a machine without a GPU can tell.
 
-`ndarray` is a NumPy array over memory of an emulated device (memory.py) and lets nothing through that CuPy would refuse:
+`ndarray` is a NumPy array over memory of an emulated device (memory.py). It lets nothing through that CuPy would refuse:
 functions, parameters and loops that CuPy does not have (tests/golden/cupy.json), plain NumPy arrays or another device's
 among the operands, a silent copy to the host. What would make the host wait for the device counts in `waits`; streams,
 events and graphs are those of streams.py. `ampkit.backends.cuda` runs on this module as on CuPy itself; its kernels go
@@ -391,7 +391,7 @@ def _done(function, args, kwargs, changes, owner=None):
     owner: the array whose method it is. changes: whether it changes `out`, the owner or its first argument.
     """
     given = _arrays([owner, *args, *kwargs.values()])
-    changed = _arrays([next(a for a in (kwargs.get("out"), owner, args[0] if args else None) if a is not None)]) if changes else []
+    changed = _arrays([a for a in (kwargs.get("out"), owner, *args[:1]) if a is not None][:1]) if changes else []
     args, kwargs = _opened(args), _opened(kwargs)
     if changes:
         return _wrapped(perform(lambda: function(*args, **kwargs), given, changed), given)
@@ -468,7 +468,8 @@ def _wrapped(found, given=()):
     if isinstance(found, (np.ndarray, np.generic)):
         return _placed(np.asarray(found), given)
     if isinstance(found, (tuple, list)) and any(isinstance(f, (np.ndarray, np.generic)) for f in found):
-        return [_wrapped(f, given) for f in found] if isinstance(found, list) else tuple(_wrapped(f, given) for f in found)
+        made = [_wrapped(f, given) for f in found]
+        return made if isinstance(found, list) else tuple(made)
     return found
 
 

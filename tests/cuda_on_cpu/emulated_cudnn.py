@@ -97,7 +97,7 @@ class EmulatedCudnn:
 
 
 def _recorded(call: Any) -> Any:
-    # Done at once, since the answer is whether it can be; in a capture it leaves no trace then, and is done at launches.
+    # Done at once, since the answer is whether it can be. In a capture that leaves no trace; launches do it again.
     def run(*arguments: Any, **options: Any) -> Any:
         given = cupy_like._arrays([*arguments, *options.values()])
         kept = [(array, array._held.copy()) for array in given] if cupy_like.recording() else []

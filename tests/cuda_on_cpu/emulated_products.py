@@ -58,9 +58,8 @@ def operands(product: Product, memory: Memory, beta: float) -> tuple[list[Any], 
     a, b, c, d = (cupy_like.lying(view(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
     length = product.d.columns if product.epilogue is Epilogue.BGRADB else product.d.rows
     vector = [cupy_like.lying(view(Matrix(product.d.dtype, length, 1, length), memory.bias))] if memory.bias else []
-    aux = []
-    if product.epilogue.has_aux:
-        aux = [cupy_like.lying(view(Matrix(product.d.dtype, product.d.rows, product.d.columns, product.leading), memory.aux))]
+    beside = Matrix(product.d.dtype, product.d.rows, product.d.columns, product.leading)
+    aux = [cupy_like.lying(view(beside, memory.aux))] if product.epilogue.has_aux else []
     given = [a, b, *([c] if beta else [])]
     if product.epilogue is Epilogue.BGRADB:
         return given, [d, *vector]

@@ -53,7 +53,7 @@ class LaunchError(RuntimeError):
 
 
 class Parameter(ctypes.Structure):
-    _fields_ = (("kind", ctypes.c_char), ("element", ctypes.c_char), ("constant", ctypes.c_char), ("size", ctypes.c_int))
+    _fields_ = (*((name, ctypes.c_char) for name in ("kind", "element", "constant")), ("size", ctypes.c_int))
 
 
 class Entry(ctypes.Structure):

@@ -397,7 +397,13 @@ def _malloc(size: int) -> MemoryPointer:
 
 _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 pool = MemoryPool()
-current_stream: Callable[[], int] = lambda: 0  # streams.py says which
+
+
+def _legacy_stream() -> int:
+    return 0
+
+
+current_stream = _legacy_stream  # streams.py says which
 
 
 def alloc(nbytes: int) -> MemoryPointer:
