@@ -7,9 +7,11 @@ that would have to be kept full: a call is a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
 from typing import Any
+from weakref import WeakValueDictionary
 
 from . import backends
 from .core import random
@@ -22,6 +24,7 @@ from .core.tensor import Tensor, watchers
 
 WARM = 3  # eager calls before the recording: they compile kernels, plan products and make what lasts
 MOST = 8  # recordings of one step; calls of yet another kind run eagerly
+FAILURES = 3  # recordings of a kind that found no memory; from then on its calls run eagerly, as those in between do
 
 
 def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARM) -> Any:
@@ -46,6 +49,14 @@ def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARM) -> An
     return Compiled(step, warmup)
 
 
+def shared_memory(backend: Any) -> AbstractContextManager[Any]:
+    """Within the block eager work takes its memory where recorded steps have their temporaries, and so adds none.
+
+    For an evaluation between the steps of a training. Nothing where steps are not recorded.
+    """
+    return backend.graph_pool().room() if hasattr(backend, "graph_pool") else nullcontext()
+
+
 class Compiled:
     """A step that `compile` was given."""
 
@@ -57,7 +68,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = list(tensors_in((args, kwargs)))
         backend = _backend(given)
-        if not hasattr(backend, "graph"):
+        if not hasattr(backend, "graph") or backend.recording is not None:  # on a CPU, or within another recording
             return self.step(*args, **kwargs)
         key = _frozen((args, kwargs)), _region(backend.name)
         if key not in self._kinds and len(self._kinds) < MOST:
@@ -73,75 +84,98 @@ class _Kind:
 
     def __init__(self, backend: Any, step: Callable[..., Any]):
         self.backend, self.step, self.graph = backend, step, backend.graph()
-        self.calls, self.eager = 0, False
+        self.calls, self.failures, self.eager = 0, 0, False
         self.inputs: list[Tensor] = []  # where the recording reads its arguments
         self.out: Any = None
         self.draws = 0  # of random numbers, in a step
-        self.changes: dict[int, Tensor] = {}  # what a step changes in place
+        self.changes: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # what a step changes in place
         self.copies: list[tuple[Tensor, Any, Any]] = []  # (tensor, dtype, copy): what it reads and does not make
         self.known: dict[int, int] = {}  # the versions that those copies are of
         self.filled: list[Tensor] = []  # whose copies a launch makes
+        self.owners: dict[int, object] = {}  # whose memory it uses
+        self.used: dict[int, tuple[Tensor, Any]] = {}  # what it uses and does not make, with the array that it had
 
     def warm(self, args: Any, kwargs: Any) -> Any:
         """A call that runs eagerly, where the recording will."""
         self.calls += 1
-        with self.graph.room():
+        with self.graph.pool.room():
             out = self.step(*args, **kwargs)
-        self.eager = any(t.node is not None and t.node.saved is not None for t in tensors_in(out))
+            self.eager = any(t.node is not None and t.node.saved is not None for t in tensors_in(out))
+            if not self.eager:
+                with self.graph.pool.outside():
+                    out = with_tensors(out, (Tensor(t.array.copy()) for t in tensors_in(out)))
         return out
 
     def __call__(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """A call that launches the recording, which the first one makes."""
-        try:
-            return self._launch(args, kwargs, given)
-        except MemoryError as error:
-            raise self.backend.exhausted(error) from None
-
-    def _launch(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
-        seed, call = random.default.state()
+        if any(tensor.array is not array for tensor, array in self.used.values()):  # it moved, or has another dtype
+            self._forget()
+            self.calls = 0
+            return self.warm(args, kwargs)
         if self.graph.recording is None:
+            self._forget()
             self._record(args, kwargs, given)
-            self.draws = random.default.state()[1] - call
-        else:
-            random.default.restore((seed, call + self.draws))
+        made = [self.backend.empty(t.array.shape, t.array.dtype) for t in tensors_in(self.out)]
+        fresh = [(copy, tensor._cast(dtype)) for tensor, dtype, copy in self.copies if self._stale(tensor)]
+        if self.graph.recording is None:  # it gave its memory back for those
+            return self.warm(args, kwargs)
+        return self._launch(given, made, fresh)
+
+    def _stale(self, tensor: Tensor) -> bool:
+        """Whether somebody else changed the tensor since the last launch."""
+        return tensor.version[0] != self.known[id(tensor)]
+
+    def _launch(self, given: list[Tensor], made: list[Any], fresh: list[tuple[Any, Any]]) -> Any:
+        # Nothing is allocated from here on: what has begun is carried to its end.
+        seed, call = random.default.state()
+        random.default.restore((seed, call + self.draws))
         for held, new in zip(self.inputs, given, strict=True):
             held.array[...] = new.array
-        for tensor, dtype, copy in self.copies:
-            if tensor.version[0] != self.known[id(tensor)]:  # somebody else changed it since
-                copy[...] = tensor._cast(dtype)
+        for copy, values in fresh:
+            copy[...] = values
         self.graph.launch(seed, call)
         for tensor in self.changes.values():
             _written(tensor)
         self.known = {id(t): t.version[0] for t, _, _ in self.copies}
-        return with_tensors(self.out, (Tensor(t.array.copy()) for t in tensors_in(self.out)))
+        for result, recorded in zip(made, tensors_in(self.out), strict=True):
+            result[...] = recorded.array
+        return with_tensors(self.out, map(Tensor, made))
 
     def _record(self, args: Any, kwargs: Any, given: list[Tensor]) -> None:
-        with self.graph.room():
-            self.inputs = [Tensor(t.array.copy(), t.requires_grad) for t in given]
+        self.inputs = [Tensor(t.array.copy(), t.requires_grad) for t in given]
         args, kwargs = with_tensors((args, kwargs), iter(self.inputs))
         state = random.default.state()
+
+        def work() -> Any:
+            out = self.step(*args, **kwargs)
+            return with_tensors(out, (Tensor(self.backend.recording.address(t.array)) for t in tensors_in(out)))
+
         watchers.append(self)
         try:
-            self.out = self.graph.record(lambda: self.step(*args, **kwargs), *state)
+            self.out = self.graph.record(work, *state)
+            self.draws = random.default.state()[1] - state[1]
         except MemoryError:
+            self.failures += 1
+            self.calls, self.eager = 0, self.failures == FAILURES
             raise
         except Exception as error:
             raise _cannot(error) from error
         finally:
             watchers.remove(self)
+            random.default.restore(state)
             if self.graph.recording is None:
-                self._forget(state)
+                self._forget()
             self.filled = []
         self.known = {id(t): t.version[0] for t, _, _ in self.copies}
 
-    def _forget(self, state: tuple[int, int]) -> None:
-        # A recording that failed has done nothing: numbers are drawn again, copies that it was to fill are made anew,
-        # and its memory goes back once nobody holds it.
-        random.default.restore(state)
+    def _forget(self) -> None:
+        # A recording that failed, or that others took the memory of, has left nothing: copies that it was to fill are
+        # made anew, and its memory goes back once nobody holds it.
         for tensor in (*self.changes.values(), *self.filled):
             tensor.changed()
-        self.inputs, self.changes, self.copies = [], {}, []
-        self.graph = self.backend.graph()
+        self.inputs, self.copies, self.out = [], [], None
+        self.used, self.owners, self.changes = {}, {}, WeakValueDictionary()
+        self.graph.drop()
 
     # told of what happens while it is recorded
 
@@ -156,6 +190,17 @@ class _Kind:
     def made(self, tensor: Tensor) -> None:
         """A copy of a tensor's values was made, and is kept."""
         self.filled.append(tensor)
+
+    def uses(self, owner: object) -> None:
+        """An object's memory is used, such as an optimizer's."""
+        self.owners[id(owner)] = owner
+
+    def met(self, tensors: Iterable[Any]) -> None:
+        """An op has read tensors."""
+        recording = self.backend.recording
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and not recording.made(tensor.array):
+                self.used[id(tensor)] = (tensor, tensor.array)
 
 
 def _written(tensor: Tensor) -> None:

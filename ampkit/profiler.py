@@ -81,7 +81,8 @@ class profile:
             span = self._open.pop()
             if span.name == name:
                 span.end, span.bytes = span.backend.mark(), _bytes((*inputs, output))
-                self._spans.append(span)
+                if span.start is not None and span.end is not None:
+                    self._spans.append(span)
                 return
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from .core.errors import ArgumentError, DTypeError, StateError, switch
 from .core.quiet import quietly
 from .core.scaletag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
 from .core.states import need_keys
-from .core.tensor import Tensor
+from .core.tensor import Tensor, uses
 from .flat import look
 from .lossscale import LossScale, State
 from .optim.given import refuse_scaled
@@ -84,6 +84,7 @@ class GradScaler:
     def _scaled(self, loss: Tensor) -> Tensor:
         need_loss(loss)
         self._scale.on(backends.of(loss.array))
+        uses(self)
         return scaled(loss, self._present())
 
     def _present(self) -> ScaleTag:
@@ -155,8 +156,9 @@ class GradScaler:
         present = self._check_again(optimizer, verdict) if again else self._divide(optimizer, verdict)
         if verdict.overflow is None:
             raise _no_gradients(optimizer)
+        result = StepResult(verdict.overflow, self._advance(optimizer, present, verdict.overflow))
         verdict.stage = Stage.STEPPED
-        return StepResult(verdict.overflow, self._advance(optimizer, present, verdict.overflow))
+        return result
 
     def _check_again(self, optimizer: Optimizer, verdict: Verdict) -> list[Slot]:
         present = optimizer.present()
@@ -181,6 +183,7 @@ class GradScaler:
         if not self._enabled:
             return
         state = self._need_state("update")
+        uses(self)
         verdicts = [v for v in self._verdicts.values() if v.overflow is not None]
         if new_scale is not None:
             self._scale.set(_one(new_scale))
@@ -215,7 +218,15 @@ class GradScaler:
         if not isinstance(optimizer, Optimizer):
             raise DTypeError(f"scaler.{where}", "an ampkit optimizer", f"a {type(optimizer).__name__}")
         self._need_state(where)
-        return self._verdicts.setdefault(optimizer, Verdict())
+        verdict = self._verdicts.get(optimizer)
+        if verdict is None or (verdict.stage is Stage.UNSCALED and self._scaled_anew(optimizer)):
+            verdict = self._verdicts[optimizer] = Verdict()
+        return verdict
+
+    def _scaled_anew(self, optimizer: Optimizer) -> bool:
+        # An error between unscale_ and step cut the iteration short, and its gradients were dropped.
+        gradients = [slot.parameter._grad for slot in optimizer.present()]
+        return bool(gradients) and all(g is not None and g.tag is not None and g.tag.owner is self for g in gradients)
 
     # questions and settings
 

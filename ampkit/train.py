@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from . import backends, build, tasks
 from .backends.cpu.memory import keep_freed
 from .backends.cpu.threads import get_num_threads, set_num_threads, settable
 from .build import Batch
-from .capture import compile
+from .capture import compile, shared_memory
 from .checkpoint import Checkpoint, Checkpoints, restore, state_of
 from .config import Recipe, continued
 from .core import random
@@ -95,6 +96,7 @@ class Run:
         self._batches, self._saved = self._feed.batches(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._update = compile(self._advance) if recipe.train.compile else self._advance
+        self._records = recipe.train.compile and hasattr(self._device, "graph")
 
     def __iter__(self) -> Iterator[Row]:
         while not self.finished:
@@ -125,7 +127,9 @@ class Run:
     def _evaluate(self) -> EvalRow | None:
         try:
             model = self.model if self.average is None else self.average.module
-            row = EvalRow(self.done, *evaluate(model, self._held_out(), self._region, self._task))
+            with shared_memory(self._device) if self._records else nullcontext():
+                scores = evaluate(model, self._held_out(), self._region, self._task)
+            row = EvalRow(self.done, *scores)
         except _StoppedError:
             self.model.train()
             return None
@@ -194,7 +198,7 @@ class Run:
         logged = number % self.recipe.train.log_every == 0 or number in (1, self.steps)
         lr = float(self.optimizer.param_groups[0]["lr"]) if logged else math.nan
         batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
-        outcome = self._update(batches, logged)
+        outcome = self._update(batches, logged or self._records)  # a recorded step always measures: one recording
         self.schedule.step()
         self.done = number
         self._device.later((outcome.loss.array, outcome.skipped.array), partial(self._saw, number))
@@ -207,9 +211,9 @@ class Run:
         scale, norm = float(self.scaler.get_scale()), float(outcome.grad_norm)
         return StepRow(number, float(outcome.loss), lr, scale, self.skipped, norm, self.seconds)
 
-    def _advance(self, batches: Sequence[Batch], logged: bool) -> Outcome:
+    def _advance(self, batches: Sequence[Batch], measure: bool) -> Outcome:
         clip = self.recipe.train.grad_clip
-        outcome = step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, logged)
+        outcome = step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, measure)
         if self.average is not None:
             self.average.update_parameters(self.model)
         return outcome

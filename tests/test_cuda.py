@@ -49,7 +49,7 @@ def test_memory_is_counted_and_so_is_its_peak(device):
     gc.collect()
     ampkit.cuda.empty_cache()
     ampkit.cuda.reset_peak_memory_stats()
-    before = ampkit.cuda.memory_allocated()
+    before, reserved = ampkit.cuda.memory_allocated(), ampkit.cuda.memory_reserved()
     kept = ampkit.zeros(1000, device="cuda")
     ampkit.zeros(100_000, device="cuda")
     assert 4000 <= ampkit.cuda.memory_allocated() - before < 8000
@@ -58,7 +58,7 @@ def test_memory_is_counted_and_so_is_its_peak(device):
     ampkit.cuda.empty_cache()
     ampkit.cuda.reset_peak_memory_stats()
     assert ampkit.cuda.max_memory_allocated() == ampkit.cuda.memory_allocated() <= ampkit.cuda.memory_reserved()
-    assert ampkit.cuda.memory_reserved() - before < 404_000
+    assert ampkit.cuda.memory_reserved() <= reserved + 8000
     del kept
 
 

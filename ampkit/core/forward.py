@@ -21,7 +21,7 @@ from .policy import _stack
 from .quiet import hush, speak
 from .recording import _recording
 from .saved import Saved
-from .tensor import Tensor, tick
+from .tensor import Tensor, tick, watchers
 from .views import link
 
 _NOTHING = Saved()
@@ -68,6 +68,8 @@ def runner(op: Any) -> Callable[..., Any]:
             speak(token)
         if observe.active:
             observe.report(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
+            for watcher in watchers:
+                watcher.met(inputs)
         if type(out) is tuple:
             made: Any = tuple([Tensor(o) for o in out])
             first = made[0]

@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 # One clock for recordings and changes in place, so that a backward can tell which of the two came first.
 tick = count(1).__next__
 
-# What is being recorded (see ampkit/capture.py): told of changes in place, and of kept copies, made or read.
+# What is being recorded (see ampkit/capture.py): told of changes in place, of kept copies, made or read, and of objects
+# whose memory on the device is used.
 watchers: list[Any] = []
+
+
+def uses(owner: object) -> None:
+    """Have a step that is being recorded keep `owner`, an object with memory on the device that the step uses."""
+    for watcher in watchers:
+        watcher.uses(owner)
+
 
 # Where the gradient of a tensor goes, and what it must look like: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]

@@ -23,6 +23,7 @@ from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.quiet import quietly
 from ..core.recording import enable_grad
+from ..core.tensor import uses
 from ..flat import look
 from ..slot import Slot
 from .given import group_options, need_groups, parameters_of, refuse_scaled
@@ -160,6 +161,7 @@ class Optimizer:
 
     def advance(self, present: list[Slot], go: Array | None) -> None:
         """One step of the `present` slots, where `go`; a step that is not real changes and counts nothing."""
+        uses(self)
         with quietly():
             for group in self.param_groups:
                 for block in group.blocks:

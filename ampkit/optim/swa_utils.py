@@ -15,7 +15,7 @@ from ..core.errors import ArgumentError, DTypeError
 from ..core.primitive import Primitive
 from ..core.quiet import quietly
 from ..core.recording import no_grad
-from ..core.tensor import Tensor
+from ..core.tensor import Tensor, uses
 from ..flat import CHUNK, chosen, chunks, keep, mask
 from ..nn.module import Module
 from ..nn.norm import _BatchNorm
@@ -140,6 +140,7 @@ class AveragedModel(Module):
     def update_parameters(self, model: Module) -> None:
         """Take the weights of `model` into the average, if they moved. ArgumentError for a model of another shape."""
         self._need_alike(model)
+        uses(self)
         with quietly(), no_grad():
             go = self._stepped(model)
             fresh = np.equal(self.n_averaged.array, 0)

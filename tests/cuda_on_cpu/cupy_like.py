@@ -1,6 +1,6 @@
 """An emulated CuPy: arrays that behave as CuPy's do where a machine without a GPU can tell.
 
-`ndarray` is a NumPy array over memory of an emulated device (memory.py). It lets nothing through that CuPy would refuse:
+`ndarray` is a NumPy array over memory of an emulated device (memory.py). It refuses what CuPy would refuse:
 functions, parameters and loops that CuPy does not have (tests/golden/cupy.json), plain NumPy arrays or another device's
 among the operands, a silent copy to the host. What would make the host wait for the device counts in `waits`; streams,
 events and graphs are those of streams.py. `ampkit.backends.cuda` runs on this module as on CuPy itself; its kernels go
@@ -60,7 +60,11 @@ class ndarray:
     __slots__ = ("__weakref__", "_held", "_memory")
     __hash__ = None
 
-    def __init__(self, held: Any, memory: Any = None):
+    def __init__(self, held: Any, memory: Any = None, memptr: Any = None, strides: Any = None):
+        if isinstance(held, tuple):  # CuPy's own arguments: shape, dtype, pointer, strides
+            offset = memptr.ptr - memptr.mem.segment.ptr
+            held = np.ndarray(held, memory, memptr.mem.segment.bytes, offset, strides)
+            memory = memptr.mem
         if memory is None and held.nbytes:
             made = _like(held)
             made._held[...] = held
@@ -615,6 +619,9 @@ cuda = types.SimpleNamespace(
     Stream=streams.Stream,
     get_current_stream=streams.current_stream,
     alloc=memory.alloc,
+    get_allocator=memory.get_allocator,
+    set_allocator=memory.set_allocator,
+    Memory=memory.Memory,
     MemoryPool=memory.MemoryPool,
     MemoryPointer=memory.MemoryPointer,
     UnownedMemory=memory.UnownedMemory,

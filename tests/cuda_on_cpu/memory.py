@@ -66,7 +66,6 @@ class BaseMemory:
     ptr: int
     size: int
     device_id: int
-    segment: Memory | None
 
     @property
     def serial(self) -> int:
@@ -76,9 +75,11 @@ class BaseMemory:
 class Memory(BaseMemory):
     """What cudaMalloc gives, by an array of the host's. Raises CUDARuntimeError where the card is full."""
 
+    segment = property(lambda self: self)
+
     def __init__(self, size: int):
         global _mallocs
-        self.size, self.device_id, self.segment, self.ptr = size, current.device, self, 0
+        self.size, self.device_id, self.ptr = size, current.device, 0
         if not size:
             return
         _mallocs += 1
@@ -134,14 +135,15 @@ class Range(NamedTuple):
     stop: int
     serial: int
 
-    def trouble(self, first: int) -> str:
-        """Why a launch cannot use the bytes, or "". Serials from `first` on were allocated while it was captured."""
+    def trouble(self, first: int, last: int) -> str:
+        """Why a launch cannot use the bytes, or "". Serials from `first` to `last` were allocated by its capture."""
         segment = segment_of(self.start)
         if segment is None:
             return "memory that was given back to the driver"
         live = {serial for at, (size, serial) in segment.blocks.items() if at < self.stop and self.start < at + size}
-        if self.serial >= first:  # freed in the capture or not, nobody else may hold it
-            return "memory that somebody else holds by now" if any(serial < first for serial in live) else ""
+        if first <= self.serial <= last:  # freed in the capture or not, nobody else may hold it
+            others = any(not first <= serial <= last for serial in live)
+            return "memory that somebody else holds by now" if others else ""
         return "" if self.serial in live else "memory that nobody holds any more"
 
 
@@ -186,17 +188,23 @@ class PooledMemory(BaseMemory):
 
     def __init__(self, chunk: Chunk, pool: _DevicePool):
         self.ptr, self.size, self.device_id = chunk.ptr, chunk.size, chunk.segment.device_id
-        self.segment, self.pool, self._serial = chunk.segment, weakref.ref(pool), next(_serials)
-        self.segment.blocks[self.ptr] = (self.size, self._serial)
+        self._segment, self.pool, self._serial = weakref.ref(chunk.segment), weakref.ref(pool), next(_serials)
+        chunk.segment.blocks[self.ptr] = (self.size, self._serial)
+
+    @property
+    def segment(self) -> Memory | None:
+        """None once the pool is gone, which takes its blocks with it, as CuPy's do."""
+        return self._segment()
 
     @property
     def serial(self) -> int:
         return self._serial
 
     def __del__(self):
-        if self.segment is None or sys.is_finalizing():
+        segment = self.segment
+        if segment is None or sys.is_finalizing():
             return
-        self.segment.blocks.pop(self.ptr, None)
+        segment.blocks.pop(self.ptr, None)
         pool = self.pool()
         if pool is not None:
             pool.freed.append(self.ptr)  # in the middle of another call perhaps, when the garbage collector found it
@@ -211,12 +219,16 @@ class UnownedMemory(BaseMemory):
     """Memory of somebody else's, `owner`, who is kept."""
 
     def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1):
-        self.ptr, self.size, self._owner, self.segment = ptr, size, owner, segment_of(ptr)
+        self.ptr, self.size, self._owner = ptr, size, owner
         self.device_id = current.device if device_id < 0 else device_id
 
     @property
+    def segment(self) -> Memory | None:
+        return segment_of(self.ptr)
+
+    @property
     def serial(self) -> int:
-        return 0 if self.segment is None else serial_of(self.ptr)
+        return serial_of(self.ptr)
 
 
 def serial_of(address: int) -> int:
@@ -253,21 +265,18 @@ class _DevicePool:
         size = -(-nbytes // UNIT) * UNIT
         if not size:
             return MemoryPointer(Memory(0), 0)
+        stream = current_stream()
         with self.lock:
-            block = self._block(size)
+            chunk = self._recycled(size, stream)
+        if chunk is None:
+            chunk = Chunk(self._from_driver(size), 0, size, stream)
+        self.in_use[chunk.ptr] = chunk
+        block = PooledMemory(chunk, self)
         self.settle()
         for hook in hooks:
             about = {"device_id": block.device_id, "size": nbytes, "mem_size": size}
             hook.malloc_postprocess(**about, mem_ptr=block.ptr, pmem_id=id(block))
         return MemoryPointer(block, 0)
-
-    def _block(self, size: int) -> PooledMemory:
-        stream = current_stream()
-        chunk = self._recycled(size, stream)
-        if chunk is None:
-            chunk = Chunk(self._from_driver(size), 0, size, stream)
-        self.in_use[chunk.ptr] = chunk
-        return PooledMemory(chunk, self)
 
     def settle(self) -> None:
         """Put what was freed into the free lists, unless a call is at work on them, which does so at its end."""
@@ -295,7 +304,7 @@ class _DevicePool:
     def _from_driver(self, size: int) -> Memory:
         if self.limit and self.total + size > self.limit:
             raise OutOfMemoryError(size, self.total, self.limit)
-        for again in (self._give_back, self._collect, None):
+        for again in (self.free_all_blocks, self._collect, None):
             try:
                 found = self.allocator(size).mem
             except CUDARuntimeError as error:
@@ -310,9 +319,7 @@ class _DevicePool:
 
     def _collect(self) -> None:
         gc.collect()
-        while self.freed:
-            self._free(self.freed.popleft())
-        self._give_back()
+        self.free_all_blocks()
 
     def _free(self, ptr: int) -> None:
         chunk = self.in_use.pop(ptr)
@@ -327,15 +334,13 @@ class _DevicePool:
         self._insert(chunk)
 
     def free_all_blocks(self, stream: Any = None) -> None:
+        self.settle()
         with self.lock:
-            self._give_back(stream)
-
-    def _give_back(self, stream: Any = None) -> None:
-        for number, free in self.free_chunks.items():
-            if stream is None or stream.ptr == number:
-                whole = [chunk for chunk in free if chunk.prev is None and chunk.next is None]
-                self.total -= sum(chunk.size for chunk in whole)
-                free[:] = [chunk for chunk in free if chunk not in whole]
+            for number, free in self.free_chunks.items():
+                if stream is None or stream.ptr == number:
+                    whole = [chunk for chunk in free if chunk.prev is None and chunk.next is None]
+                    self.total -= sum(chunk.size for chunk in whole)
+                    free[:] = [chunk for chunk in free if chunk not in whole]
 
 
 class MemoryPool:
@@ -406,9 +411,22 @@ def _legacy_stream() -> int:
 current_stream = _legacy_stream  # streams.py says which
 
 
+_global = [pool.malloc]  # the allocator of those who set none
+
+
+def get_allocator() -> Any:
+    return current.allocator or _global[0]
+
+
+def set_allocator(allocator: Any = None) -> None:
+    if current.allocator is not None:
+        raise ValueError("Can't change the global allocator inside `using_allocator` context manager")
+    _global[0] = allocator or _malloc
+
+
 def alloc(nbytes: int) -> MemoryPointer:
     """Memory of the allocator in use."""
-    return (current.allocator or pool.malloc)(nbytes)
+    return get_allocator()(nbytes)
 
 
 @contextmanager

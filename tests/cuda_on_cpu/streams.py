@@ -179,7 +179,7 @@ class Graph:
     """What a capture kept, to be launched."""
 
     def __init__(self, capture: Capture):
-        self.actions, self.first = capture.actions, capture.first
+        self.actions, self.first, self.last = capture.actions, capture.first, next(memory._serials)
 
     def launch(self, stream: Stream | None = None) -> None:
         self.check()
@@ -198,7 +198,7 @@ class Graph:
         """Raises RuntimeError where a launch would use memory that is not what it was when it was captured."""
         for number, action in enumerate(self.actions):
             for each in action.ranges:
-                trouble = each.trouble(self.first)
+                trouble = each.trouble(self.first, self.last)
                 if trouble:
                     raise StaleMemoryError(f"launch {number} of the graph uses {trouble}")
 
@@ -310,6 +310,8 @@ def perform(run: Callable[[], Any], reads: Sequence[Any] = (), writes: Sequence[
     """
     stream = current_stream()
     for array in (*reads, *writes):
+        if array._held.nbytes and array._memory.segment is None:
+            raise StaleMemoryError("an array whose pool is gone, and its memory with it")
         if array.device_id != stream.device_id and array._held.size:
             there, here = array.device_id, stream.device_id
             text = f"The device where the array resides ({there}) is different from the current device ({here})."

@@ -13,6 +13,7 @@ import numpy as np
 from ... import backends
 from ...core.dtypes import DType
 from ...core.errors import DeviceError
+from . import allocator
 from . import map as maps
 from .cublaslt import CublasLt
 from .cudnn import Cudnn
@@ -22,7 +23,6 @@ from .usage import Usage
 
 Array = Any  # a CuPy array
 EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
-NO_MEMORY = 2  # cudaErrorMemoryAllocation
 OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
 
 
@@ -34,16 +34,30 @@ class CUDA:
     def __init__(self, xp: Any, index: int = 0, kernels: Kernels | None = None, products: Any = None, dnn: Any = None):
         self.xp, self.index = xp, index
         self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
+        allocator.install(xp)
         self.usage = Usage(xp, index)
         self.several = xp.cuda.runtime.getDeviceCount() > 1  # then arrays may lie on different devices
         self._here = xp.cuda.Device(index) if self.several else nullcontext()
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
         self.staging = Staging(xp, index, self.empty)
-        self.recording: Any = None  # what graph.Recording leaves for later, while a step is recorded
+        self.recording: Any = None  # a graph.Recording, while a step is recorded
+        self._graph_pool: Any = None
 
     def graph(self) -> Any:
-        """A place to record a step in (see graph.py)."""
+        """A step to be recorded (see graph.py)."""
         return importlib.import_module(".graph", __package__).Graph(self)
+
+    def graph_pool(self) -> Any:
+        """The memory that recorded steps share (see graphpool.py)."""
+        if self._graph_pool is None:
+            self._graph_pool = self.new_graph_pool()
+        return self._graph_pool
+
+    def new_graph_pool(self) -> Any:
+        """Memory for one recorded step alone."""
+        pool = importlib.import_module(".graphpool", __package__).GraphPool(self.xp, self.index)
+        self.usage.graph_pools.add(pool)
+        return pool
 
     def at(self, index: int) -> CUDA:
         """The same for another device of the machine. Raises DeviceError if it has none of that number."""
@@ -96,8 +110,7 @@ class CUDA:
 
     def exhausted(self, error: Exception) -> Exception:
         """The error to raise for one of CuPy's: of memory, what was asked for, and who holds how much; else itself."""
-        pools = isinstance(error, self.xp.cuda.memory.OutOfMemoryError)
-        if not pools and getattr(error, "status", None) != NO_MEMORY:
+        if not allocator.is_shortage(self.xp, error):
             return error
         held: dict[str, int] = {}
         for account in backends.accounts:
@@ -150,7 +163,12 @@ class CUDA:
             then(*[values.item() for values in host])
 
     def mark(self, name: str | None = None) -> Any:
-        """This place in the stream, for `between`; name: of the NVTX range that begins here, None ends the last one."""
+        """This place in the stream, for `between`; name: of the NVTX range that begins here, None ends the last one.
+
+        None while a step is recorded: the work is not done then, and CUDA forbids to ask for events of a recording.
+        """
+        if self.recording is not None:
+            return None
         if name is None:
             self.xp.cuda.nvtx.RangePop()
         else:

@@ -79,6 +79,8 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     """
     home: Any = backends.of(args[0])
     function, grid = home.kernels.entry(stem, name), grid if isinstance(grid, tuple) else (grid,)
+    if home.recording is not None:
+        home.recording.keep(args)
     args = tuple([NULL if arg is None else arg for arg in args])
     if home.several:
         with home.on_one(name, args):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -17,54 +14,42 @@ _CURES = (
 )
 
 
-class _Thread(threading.local):
-    aside = False
-
-
 class Usage:
     """The memory of one device, in bytes, as CuPy's pools count it. xp: CuPy, or what stands for it."""
 
     def __init__(self, xp: Any, index: int):
         self.xp, self.index = xp, index
         self._watch: Any = None
-        self.graphs: WeakSet[Any] = WeakSet()  # recorded steps, whose memory is theirs, free blocks included
-        self._thread = _Thread()
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Within the block what is allocated is a recorded step's, and counts with its pool."""
-        self._thread.aside = True
-        try:
-            yield
-        finally:
-            self._thread.aside = False
+        self.graph_pools: WeakSet[Any] = WeakSet()  # of recorded steps (see graphpool.py)
 
     def of_graphs(self) -> int:
-        """What recorded steps hold, on the current device."""
-        return sum(int(graph.pool.total_bytes()) for graph in self.graphs)
+        """What recorded steps hold, their temporaries included, on the current device."""
+        return sum(pool.used_bytes() for pool in self.graph_pools)
 
     def counts(self, address: int) -> bool:
         """Whether the memory there, which is being allocated or freed, is none of a recorded step's."""
-        return not self._thread.aside and not any(address in graph.blocks for graph in self.graphs)
+        return not any(pool.allocates or address in pool.addresses for pool in self.graph_pools)
 
-    def _ask(self, name: str, graphs: bool = True) -> int:
-        with self.xp.cuda.Device(self.index):
-            held = int(getattr(self.xp.get_default_memory_pool(), name)())
-            return held + self.of_graphs() if graphs else held
+    def _of_default_pool(self, name: str) -> int:
+        return int(getattr(self.xp.get_default_memory_pool(), name)())
 
     def used(self) -> int:
         """What arrays hold."""
-        return self._ask("used_bytes")
+        with self.xp.cuda.Device(self.index):
+            return self._of_default_pool("used_bytes") + self.of_graphs()
 
     def reserved(self) -> int:
         """What the pools hold, free blocks included."""
-        return self._ask("total_bytes")
+        with self.xp.cuda.Device(self.index):
+            return self._of_default_pool("total_bytes") + sum(pool.total_bytes() for pool in self.graph_pools)
 
     def free(self) -> None:
         """Give free blocks, those of pinned memory too, back to the system."""
         with self.xp.cuda.Device(self.index):
             self.xp.get_default_memory_pool().free_all_blocks()
             self.xp.get_default_pinned_memory_pool().free_all_blocks()
+            for pool in self.graph_pools:
+                pool.free()
 
     def peak(self) -> int:
         """The most that arrays held since `watch`; before its first call what the pool holds, which is no less."""
@@ -75,7 +60,9 @@ class Usage:
         if self._watch is None:
             self._watch = _watch(self.xp.cuda.MemoryHook, self)
             self._watch.__enter__()
-        self._watch.held, self._watch.most = self._ask("used_bytes", graphs=False), self.used()
+        with self.xp.cuda.Device(self.index):
+            self._watch.held = self._of_default_pool("used_bytes")
+        self._watch.most = self.used()
 
     def exhausted(self, said: str, accounts: dict[str, int]) -> OutOfMemoryError:
         """The error for one of CuPy's, which `said` so. accounts: bytes that are held, by who holds them."""

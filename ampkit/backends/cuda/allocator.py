@@ -1,0 +1,56 @@
+"""CuPy's allocator, with what ampkit does where a device has no memory left: free what can be freed, then say who holds it.
+
+Everything that runs on CuPy allocates here, so that a shortage anywhere is the same error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakSet
+
+from ... import backends
+
+NO_MEMORY = 2  # cudaErrorMemoryAllocation
+graph_pools: WeakSet[Any] = WeakSet()  # of recorded steps, on every device (see graphpool.py)
+
+
+class Allocator:
+    """The allocator that CuPy had, and what is done when it finds no memory. xp: CuPy, or what stands for it."""
+
+    def __init__(self, xp: Any, inner: Any):
+        self.xp, self.inner = xp, inner
+
+    def __call__(self, size: int) -> Any:
+        """Memory for `size` bytes of the current device. Raises ampkit's OutOfMemoryError."""
+        try:
+            return self.inner(size)
+        except Exception as error:
+            if not is_shortage(self.xp, error):
+                raise
+            device = self.xp.cuda.runtime.getDevice()
+            held = [pool for pool in graph_pools if pool.xp is self.xp and pool.index == device]
+            if not held or any(pool.recording for pool in held):
+                raise shortage(self.xp, error) from None
+        for pool in held:
+            pool.give_back()
+        try:
+            return self.inner(size)
+        except Exception as error:
+            raise shortage(self.xp, error) from None
+
+
+def install(xp: Any) -> None:
+    """Make CuPy allocate through an Allocator, unless it does."""
+    inner = xp.cuda.get_allocator()
+    if not isinstance(inner, Allocator):
+        xp.cuda.set_allocator(Allocator(xp, inner))
+
+
+def is_shortage(xp: Any, error: Exception) -> bool:
+    """Whether an error of CuPy's says that a device has no memory left."""
+    return isinstance(error, xp.cuda.memory.OutOfMemoryError) or getattr(error, "status", None) == NO_MEMORY
+
+
+def shortage(xp: Any, error: Exception) -> Exception:
+    """The error to raise for one of CuPy's on the current device: what was asked for, and who holds how much."""
+    return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").exhausted(error)  # type: ignore[arg-type]

@@ -1,0 +1,209 @@
+"""The memory that the recorded steps of a device share: one pool, whose free blocks hold their temporaries.
+
+CuPy gives a block back to its pool when the last array on it goes, and a graph goes on using the address. Between two
+launches nobody needs those values, so every recorded step, and eager work that runs in the pool, takes its temporaries
+from the same blocks. One rule keeps that right: what outlives the work that allocated it must not lie where a recorded
+step has its temporaries. Where it does, that step is dropped, and records itself anew around it.
+
+CuPy's pool answers a shortage by giving free segments back to the driver, which recorded steps still use. So segments
+come from `_segment`, which asks for memory to be given back in an order that keeps them whole: free blocks of the
+default pool first, recorded steps with their temporaries last, and nothing while a step is being recorded.
+
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet, ref
+
+from .allocator import graph_pools, is_shortage, shortage
+
+
+SMALL = 1 << 16  # bytes; what is smaller is not shared: a step leaves counters and flags behind, but no activations
+
+
+class Allocation:
+    """Memory of the pool that is in use: from the address `start` to `stop`. The pool has it back when this goes."""
+
+    __slots__ = ("__weakref__", "block", "pool", "start", "stop")
+
+    def __init__(self, pool: Any, size: int):
+        self.pool, self.block = pool, pool.malloc(size)  # a pool that goes takes its blocks with it
+        self.start = int(self.block.ptr)
+        self.stop = self.start + int(self.block.mem.size)
+
+
+class Work:
+    """What a piece of work allocated: ranges of addresses, and what of it is still alive."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        self.addresses: set[int] = set()  # where they start
+        self._made: list[ref[Allocation]] = []
+
+    def add(self, allocation: Allocation) -> None:
+        self.ranges.append((allocation.start, allocation.stop))
+        self.addresses.add(allocation.start)
+        self._made.append(ref(allocation))
+
+    def alive(self) -> list[Allocation]:
+        return [found for found in (each() for each in self._made) if found is not None]
+
+    def join(self, other: Work) -> None:
+        """Count what `other`, which was done within this work, allocated."""
+        self.ranges += other.ranges
+        self.addresses |= other.addresses
+        self._made += other._made
+
+
+class Footprint:
+    """The addresses that a recorded step uses for its temporaries, as ranges that do not overlap."""
+
+    def __init__(self, ranges: list[tuple[int, int]]):
+        self.starts: list[int] = []
+        self.stops: list[int] = []
+        for start, stop in sorted(ranges):
+            if self.stops and start <= self.stops[-1]:
+                self.stops[-1] = max(self.stops[-1], stop)
+            else:
+                self.starts.append(start)
+                self.stops.append(stop)
+
+    def overlaps(self, start: int, stop: int) -> bool:
+        """Whether any byte from `start` to `stop` is among them."""
+        place = bisect_right(self.starts, start) - 1
+        if place >= 0 and start < self.stops[place]:
+            return True
+        return place + 1 < len(self.starts) and self.starts[place + 1] < stop
+
+
+class GraphPool:
+    """The pool of one device's recorded steps, and the stream on which they and their warm-up run.
+
+    graphs: those that exist; `graph.drop()` makes one forget what it has recorded.
+    """
+
+    def __init__(self, xp: Any, index: int):
+        self.xp, self.index = xp, index
+        self._outside = xp.cuda.get_allocator()
+        graph_pools.add(self)
+        self.pool = xp.cuda.MemoryPool(self._segment)
+        self.stream = xp.cuda.Stream(non_blocking=True)
+        self.graphs: WeakSet[Any] = WeakSet()
+        self.recording = False
+        self._small: Any = None  # where small allocations of the recording go
+        self.addresses: set[int] = set()  # of blocks that the pool has given out at some time
+        self.allocates = False  # the pool is being asked for a block
+        self._work: Work | None = None  # what is under way
+
+    def used_bytes(self) -> int:
+        """Bytes in use: by arrays, and by the temporaries of recorded steps, which nobody else can have."""
+        if any(graph.footprint is not None for graph in self.graphs):
+            return self.total_bytes()
+        return int(self.pool.used_bytes())
+
+    def total_bytes(self) -> int:
+        """Bytes that it holds, free blocks included."""
+        return sum(int(pool.total_bytes()) for pool in (self.pool, *(graph.small for graph in self.graphs)))
+
+    def free(self) -> None:
+        """Give segments that are wholly free back to the driver, unless recorded steps have temporaries there."""
+        if not any(graph.footprint is not None for graph in self.graphs):
+            self.pool.free_all_blocks()
+
+    def give_back(self) -> None:
+        """Make every recorded step forget what it has recorded, and give what is free back to the driver."""
+        for graph in list(self.graphs):
+            graph.drop()
+        gc.collect()
+        self.pool.free_all_blocks()
+
+    # allocating
+
+    @contextmanager
+    def room(self, recorded: Any = None) -> Iterator[Work]:
+        """Within the block work goes to the pool's stream and memory, in order with the stream outside.
+
+        recorded: the graph that the block records, or None. After the block, graphs whose temporaries lie where
+        something that it made is still alive are dropped.
+        """
+        outside = self.xp.cuda.get_current_stream()
+        self.stream.wait_event(outside.record())
+        try:
+            with self.stream, self._allocating(recorded) as work:
+                yield work
+        finally:  # what an error cut short goes on, and the next work must come after it
+            outside.wait_event(self.stream.record())
+
+    def outside(self) -> Any:
+        """Within the block, which lies in a `room`, CuPy allocates where it does outside of one."""
+        return self.xp.cuda.using_allocator(self._outside)
+
+    @contextmanager
+    def _allocating(self, recorded: Any) -> Iterator[Work]:
+        outer, work = self._work, Work()
+        self._work = work
+        if recorded is not None:
+            recorded.small = self._small = self.xp.cuda.MemoryPool(self._segment)
+        try:
+            with self.xp.cuda.using_allocator(self._malloc):
+                yield work
+        finally:
+            self._work = outer
+            if outer is not None:
+                outer.join(work)
+            else:
+                self._drop_overlapped(work, recorded)
+
+    def _malloc(self, size: int) -> Any:
+        if self.xp.cuda.get_current_stream().ptr != self.stream.ptr:  # a batch on its way, a constant of a recording
+            return self._outside(size)
+        if size < SMALL and not self.recording:
+            return self._outside(size)
+        self.allocates = True
+        try:
+            allocation = Allocation(self._small if size < SMALL else self.pool, size)
+        except Exception as error:
+            raise shortage(self.xp, error) from None
+        finally:
+            self.allocates = False
+        self.addresses.add(allocation.start)
+        if self._work is not None:
+            self._work.add(allocation)
+        cuda = self.xp.cuda
+        return cuda.MemoryPointer(cuda.UnownedMemory(allocation.start, size, allocation, self.index), 0)
+
+    def _drop_overlapped(self, work: Work, recorded: Any) -> None:
+        others = [graph for graph in self.graphs if graph is not recorded and graph.footprint is not None]
+        if not others or not self._overlapped(work, others):
+            return
+        gc.collect()  # what lies in a cycle is as good as gone
+        for graph in self._overlapped(work, others):
+            graph.drop()
+
+    def _overlapped(self, work: Work, graphs: list[Any]) -> list[Any]:
+        alive = work.alive()
+        return [graph for graph in graphs if any(graph.footprint.overlaps(a.start, a.stop) for a in alive)]
+
+    # memory of the driver
+
+    def _segment(self, size: int) -> Any:
+        relief: list[Callable[[], None] | None] = [None]
+        if not self.recording:
+            relief += [self.xp.get_default_memory_pool().free_all_blocks, self.give_back]
+        for give_back in relief:
+            if give_back is not None:
+                give_back()
+            try:
+                return self.xp.cuda.MemoryPointer(self.xp.cuda.Memory(size), 0)
+            except Exception as error:
+                if not is_shortage(self.xp, error):
+                    raise
+        # Not the driver's error, for which CuPy would give free segments back, temporaries of a recording among them.
+        raise self.xp.cuda.memory.OutOfMemoryError(size, int(self.pool.total_bytes()), 0)
+
