@@ -228,7 +228,7 @@ def test_recordings_share_their_temporaries(device):
 
 
 def test_what_outlives_the_work_that_made_it_moves_the_recordings_whose_temporaries_lie_there(device):
-    x, kept = on_gpu(np.ones(256)), {}
+    x, kept = on_gpu(np.ones(2**14)), {}
     one = recorded(lambda x: ((x + 1.0) * 2.0).sum(), x)
 
     def leaves(x):
@@ -238,20 +238,20 @@ def test_what_outlives_the_work_that_made_it_moves_the_recordings_whose_temporar
     other = ampkit.compile(leaves)
     with ampkit.no_grad():
         for _ in range(8):
-            assert float(other(x)) == 256 * 5.0
-            assert float(one(x)) == 256 * 4.0
-            assert kept["a"].tolist() == [5.0] * 256
+            assert float(other(x)) == 2**14 * 5.0
+            assert float(one(x)) == 2**14 * 4.0
+            assert float(kept["a"].sum()) == 2**14 * 5.0
     assert all(kind.graph.recording is not None for step in (one, other) for kind in step._kinds.values())
 
 
 def test_a_step_that_others_move_again_and_again_gets_memory_of_its_own(device):
-    x, kept = on_gpu(np.ones(256)), []
+    x, kept = on_gpu(np.ones(2**14)), []
     step = recorded(lambda x: ((x + 1.0) * 2.0).sum(), x)
     with ampkit.no_grad():
         for number in range(6):
             with device.graph_pool().room():
                 kept.append(x * float(number))
-            assert float(step(x)) == 256 * 4.0
+            assert float(step(x)) == 2**14 * 4.0
     (kind,) = step._kinds.values()
     assert kind.graph.pool is not device.graph_pool()
     assert [k.tolist()[0] for k in kept] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

@@ -90,6 +90,11 @@ class Graph:
         self._graph: Any = None
         self._moves = 0
         self.pool.graphs.add(self)
+        self._free_default_pool()
+
+    def _free_default_pool(self) -> None:
+        # The recorded step and its warm-up do not allocate there, and blocks that it keeps are lost to them.
+        self.xp.get_default_memory_pool().free_all_blocks()
 
     @property
     def stream(self) -> Any:
@@ -119,7 +124,7 @@ class Graph:
     def record(self, work: Callable[[], Any], seed: int, call: int) -> Any:
         """Record `work`; what it returns, whose memory the launches will fill."""
         recording = Recording(self.backend, seed, call)
-        self.xp.get_default_memory_pool().free_all_blocks()  # the driver takes memory for a graph past every pool
+        self._free_default_pool()
         with self.pool.room(self) as recording.work:
             self.stream.synchronize()
             out = self._captured(work, recording)

@@ -23,7 +23,6 @@ from weakref import WeakSet, ref
 
 from .allocator import graph_pools, is_shortage, shortage
 
-
 SMALL = 1 << 16  # bytes; what is smaller is not shared: a step leaves counters and flags behind, but no activations
 
 
@@ -206,4 +205,3 @@ class GraphPool:
                     raise
         # Not the driver's error, for which CuPy would give free segments back, temporaries of a recording among them.
         raise self.xp.cuda.memory.OutOfMemoryError(size, int(self.pool.total_bytes()), 0)
-
