@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import mmap
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,7 @@ def plan(signatures: list[Any], room: Path, compiles: bool = False) -> list[dict
 
     compiles: whether plans are made ready to run, which takes a second or two each for some.
     """
-    stub = room / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", stub, HERE / "no_driver.c"], check=True)
+    _build_driver(room)
     paths = {"LD_LIBRARY_PATH": [room, *folders()], "PYTHONPATH": [HERE.parents[1]]}
     run = subprocess.run(
         [sys.executable, __file__],
@@ -59,6 +61,27 @@ def plan(signatures: list[Any], room: Path, compiles: bool = False) -> list[dict
     )
     assert run.returncode == 0, run.stderr.decode()[-4000:]
     return [json.loads(line) for line in run.stdout.decode().splitlines() if line.startswith("{")]
+
+
+def _build_driver(room: Path) -> None:
+    """Compile libcuda.so.1 into `room`: no_driver.c, and an alias of its no_device per other function of the driver."""
+    source = HERE / "no_driver.c"
+    defined = set(re.findall(r"^int (cu\w+)\(", source.read_text(), re.MULTILINE))
+    absent = [f"-Wl,--defsym={name}=no_device" for name in sorted(driver_functions() - defined)]
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", room / "libcuda.so.1", source, *absent], check=True)
+
+
+@cache
+def driver_functions() -> set[str]:
+    """The names of the driver's functions in the installed cuDNN: those it is linked to, and those it looks up by name.
+
+    They are read from the libraries, since no list can know those of the next release. A name that is none does no harm.
+    """
+    names: set[bytes] = set()
+    for path in (path for folder in folders() for path in folder.glob("libcudnn*.so.*")):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+            names.update(re.findall(rb"(cu[A-Z]\w{3,})\0", held))
+    return {name.decode() for name in names}
 
 
 def _main() -> None:
