@@ -75,7 +75,7 @@ def _build_driver(room: Path) -> None:
 def driver_functions() -> set[str]:
     """The names of the driver's functions in the installed cuDNN: those it is linked to, and those it looks up by name.
 
-    They are read from the libraries, since no list can know those of the next release. A name that is none does no harm.
+    They are read from the libraries, since no list can know those of the next release. Others do no harm.
     """
     names: set[bytes] = set()
     for path in (path for folder in folders() for path in folder.glob("libcudnn*.so.*")):
