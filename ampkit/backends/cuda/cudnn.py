@@ -167,11 +167,17 @@ def find(xp: Any) -> tuple[Any, str]:
 
 def layout(array: Array) -> Layout:
     """How an array lies. An axis of one element has no step of its own: it gets the extent of what is right of it."""
-    size, strides, extent = array.dtype.itemsize, [], 1
-    for count, step in zip(reversed(array.shape), reversed(array.strides), strict=True):
-        strides.append(step // size if count > 1 else extent)
+    return _layout(array.shape, array.strides, array.dtype)
+
+
+@lru_cache(PLANS)
+def _layout(shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType) -> Layout:
+    strides: list[int] = []
+    extent = 1
+    for count, step in zip(reversed(shape), reversed(steps), strict=True):
+        strides.append(step // dtype.itemsize if count > 1 else extent)
         extent = max(extent, strides[-1] * count)
-    return Layout(array.shape, tuple(reversed(strides)), array.dtype)
+    return Layout(shape, tuple(reversed(strides)), dtype)
 
 
 def aligned(array: Array) -> bool:
