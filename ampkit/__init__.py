@@ -20,6 +20,7 @@ from . import amp, autograd, cuda, data, linalg, models, nn, ops, optim, special
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
 from .backends.cpu.threads import get_num_threads, set_num_threads
+from .backends.determinism import are_deterministic_algorithms_enabled, use_deterministic_algorithms
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from .capture import compile
 from .core import observe

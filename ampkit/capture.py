@@ -14,6 +14,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from . import backends
+from .backends.determinism import are_deterministic_algorithms_enabled
+from .backends.precision import get_float32_matmul_precision
 from .core import random
 from .core.errors import AmpkitError, ArgumentError, StateError
 from .core.nested import tensors_in, with_tensors
@@ -229,7 +231,8 @@ def _frozen(value: Any) -> Any:
 
 def _region(backend: str) -> tuple[Any, ...]:
     region = _stack.get()
-    return None if region is None else region.policies[backend], _recording.get()
+    settings = get_float32_matmul_precision(), are_deterministic_algorithms_enabled()
+    return None if region is None else region.policies[backend], _recording.get(), settings
 
 
 def _cannot(error: Exception) -> AmpkitError:

@@ -6,7 +6,7 @@ about. A test marked `cpu` is about NumPy's arrays, and runs on the CPU wherever
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from ampkit import backends, set_default_device
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails")
     parser.addoption("--device", default="cpu", choices=("cpu", "cuda", "emulated"), help="where tensors are made")
 
 
@@ -26,6 +27,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if device != "cpu":
         gpu = backends.get("cuda")
         gpu.later = lambda arrays, then: then(*[array.item() for array in arrays])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--no-skips"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome, report.longrepr = "failed", reason
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -213,6 +213,23 @@ def test_other_shapes_get_recordings_of_their_own(device):
     assert len(runs[1].step._kinds) == 2
 
 
+@pytest.mark.parametrize(
+    ("choose", "other", "usual"),
+    [(ampkit.set_float32_matmul_precision, "high", "highest"), (ampkit.use_deterministic_algorithms, False, True)],
+    ids=["precision", "determinism"],
+)
+def test_a_setting_that_chooses_algorithms_gets_a_recording_of_its_own(choose, other, usual, device):
+    run = Training(mlp, ampkit.float32, True)
+    for batch in batches(2):
+        run.step(*batch)
+    choose(other)
+    try:
+        run.step(*next(batches(1)))
+    finally:
+        choose(usual)
+    assert len(run.step._kinds) == 2
+
+
 def test_beyond_eight_kinds_a_call_runs_eagerly(device):
     runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
     for run in runs:

@@ -17,6 +17,7 @@ TOP = """
     autocast Policy GradScaler is_autocast_enabled get_autocast_dtype reference_only observe
     manual_seed get_rng_state set_rng_state save load set_num_threads get_num_threads
     set_float32_matmul_precision get_float32_matmul_precision
+    use_deterministic_algorithms are_deterministic_algorithms_enabled
     float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool half float double int long finfo device
     op Cast Saved Primitive nn optim ops models data utils amp autograd cuda Generator Size dtype inference_mode
     channels_last contiguous_format preserve_format strided inf nan pi e initial_seed

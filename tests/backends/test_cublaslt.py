@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from cuda_on_cpu import cupy_like, emulated_products
 
-from ampkit import backends
+import ampkit
+from ampkit import backends, models, nn
 from ampkit.backends.cuda import cublaslt, gemm
 from ampkit.backends.cuda.blas import Compute, Epilogue, Matrix, Memory, Product
 from ampkit.backends.cuda.cublaslt import CublasLt, CublasLtError
@@ -93,6 +94,63 @@ def test_sixteen_bit_results_are_never_summed_in_sixteen_bits(nvidia, dtype, red
     assert read(nvidia, made, 3) == reductions
     assert read(nvidia, made, 1, ctypes.c_size_t) == 32 << 20
     assert [read(nvidia, made, at) for at in (5, 6, 7, 8)] == list(ALIGNED[:4])
+
+
+def gpt(x):
+    return models.gpt(vocab_size=257, block_size=9, n_layer=1, n_head=2, n_embd=24), x(3, 9, below=257)
+
+
+def bert(x):
+    sizes = {"vocab_size": 100, "hidden_size": 16, "intermediate_size": 40, "num_hidden_layers": 1}
+    return models.bert(**sizes, num_attention_heads=2), x(3, 9, below=100)
+
+
+def vit(x):
+    return models.vit(image_size=8, num_layers=1, hidden_dim=16, num_heads=2, mlp_dim=40), x(3, 3, 8, 8)
+
+
+def mlp(x):
+    return models.mlp(hidden=[33, 16]), x(5, 64)
+
+
+def lstm(x):
+    return nn.LSTM(7, 12, num_layers=2, bidirectional=True), x(5, 3, 7)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("build", [gpt, bert, vit, mlp, lstm])
+def test_the_products_of_a_step_read_back_as_they_were_described(nvidia, build, dtype, device):
+    for product in set(products_of_a_step(build, dtype, device)):
+        plan = cublaslt.Plan(nvidia, product)
+        plan.point(product.alignment)
+        scale = 1 if product.compute is Compute.FLOAT64 else 0
+        want = [product.compute, scale, *product.turn, product.epilogue]
+        assert [read(nvidia, plan.operation, at) for at in (0, 1, 3, 4, 7)] == want
+        if product.epilogue.has_aux:
+            assert read(nvidia, plan.operation, 12, ctypes.c_int64) == product.leading
+        for matrix, made in zip(product[:4], plan.layouts, strict=True):
+            kinds = {1: ctypes.c_int32, 2: ctypes.c_uint64, 3: ctypes.c_uint64, 4: ctypes.c_int64, 5: ctypes.c_int32}
+            found = [read(nvidia, made, at, form) for at, form in (kinds | {6: ctypes.c_int64}).items()]
+            assert found == [0, *matrix[1:]] and read(nvidia, made, 0, ctypes.c_uint32) == cublaslt.TYPES[matrix.dtype]
+        wish = cublaslt.preference(nvidia, product)
+        assert [read(nvidia, wish, at) for at in (5, 6, 7, 8)] == list(product.alignment[:4])
+
+
+def products_of_a_step(build, dtype, device):
+    """What the forward and the backward pass of a model ask cublasLt for, which an emulation of it noted down."""
+    rng = np.random.default_rng(0)
+
+    def x(*shape, below=None):
+        drawn = rng.normal(size=shape).astype("f") if below is None else rng.integers(0, below, shape)
+        return ampkit.tensor(drawn, device="cuda")
+
+    model, given = build(x)
+    with ampkit.autocast("cuda", dtype=bfloat16, enabled=dtype == bfloat16):
+        out = model.to("cuda")(given)
+    out = out[0] if isinstance(out, tuple) else out
+    out.float().square().mean().backward()
+    assert len(set(device.products.ran)) > 4
+    return device.products.ran
 
 
 def test_the_numbers_are_those_of_nvidias_header(nvidia):

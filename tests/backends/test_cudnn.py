@@ -1,4 +1,4 @@
-"""The door to cuDNN: why it is closed, how it calls, and that an H100 has engines for what the bodies ask for."""
+"""The door to cuDNN: why it is closed, and how it calls."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, planning
+from cuda_on_cpu import cupy_like
 
+import ampkit
 from ampkit.backends.cuda import cudnn as door
 from ampkit.backends.cuda import plans
-from ampkit.backends.cuda.plans import Attention, AttentionBackward, Convolution, Layout
+from ampkit.backends.cuda.plans import Convolution
 from ampkit.core.dtypes import bfloat16, float16, float32
 from ampkit.ops.windows import windows
 
@@ -164,6 +165,22 @@ def test_tf32_is_a_question_of_float32_alone(started):
     assert ["TENSOR_CORE" in plans.unfit(what) for what in started.made] == [False, True, False]
 
 
+def test_whether_equal_calls_give_equal_bits_is_part_of_a_signature(started):
+    x, k, y = images(), images((8, 8, 3, 3)), images()
+    heads = [cupy_like.empty((2, 4, 5, 8), float16) for _ in range(8)]
+    lse, made = cupy_like.empty((2, 4, 5, 1), float32), []
+    started.door._plan = lambda device, what: made.append(what)
+    for mode in (True, False):
+        ampkit.use_deterministic_algorithms(mode)
+        try:
+            started.door.conv_forward(x, k, None, y, W)
+            started.door.attention_backward(*heads[:3], None, None, heads[3], lse, heads[4], heads[5:], False, 1.0)
+        finally:
+            ampkit.use_deterministic_algorithms(True)
+    assert [what.deterministic for what in made] == [True, True, False, False]
+    assert ["NONDETERMINISTIC" in plans.unfit(what) for what in made] == [True, True, False, False]
+
+
 class Node:
     """A tensor of a graph: what it was made with or set to."""
 
@@ -209,7 +226,8 @@ class Graph:
     def sdpa(self, **operands):
         return self._run(["out", "lse"], **operands)
 
-    def sdpa_backward(self, **operands):
+    def sdpa_backward(self, use_deterministic_algorithm, **operands):
+        self.deterministic = use_deterministic_algorithm
         return self._run(["dq", "dk", "dv"], **operands)
 
     def get_workspace_size(self):
@@ -226,7 +244,8 @@ def recorded(gpu, monkeypatch):
     module.pygraph = Graph
     module.data_type = names(FLOAT=float32, HALF=float16, BFLOAT16=bfloat16)
     module.heur_mode, module.build_plan_policy = names(A=0, FALLBACK=1), names(HEURISTICS_CHOICE=0)
-    module.numerical_note = names(**{note: note for note in plans.unfit(conv("maps", float32))})
+    exact = Convolution("maps", (), (), (), W, float32, float32)
+    module.numerical_note = names(**{note: note for note in plans.unfit(exact)})
     module.diagonal_alignment = names(TOP_LEFT=0)
     monkeypatch.setitem(sys.modules, "cudnn", module)
     monkeypatch.setattr(Graph, "_execute", lambda self, at, room, handle: passed.append((self, at)), raising=False)
@@ -276,6 +295,7 @@ def test_each_array_of_attention_goes_where_the_graph_reads_or_writes_it(recorde
     arrays |= {"slope": new(2, 5, 4, 16).transpose(0, 2, 1, 3), "d": tuple(new(*arrays[n].shape) for n in "qkv")}
     want |= {"dropout 2": "drop 2", "o": "out", "stats": "lse", "dO": "slope", "dq": "d 0", "dk": "d 1", "dv": "d 2"}
     assert roles(recorded, "attention_backward", arrays, True, 0.5) == want
+    assert recorded.passed[-1][0].deterministic is True
 
 
 def test_an_axis_of_one_element_has_no_step_of_its_own():
@@ -284,93 +304,3 @@ def test_an_axis_of_one_element_has_no_step_of_its_own():
     assert door.layout(turned).strides == (40, 40, 8, 1)
     odd = np.lib.stride_tricks.as_strided(np.zeros(16, np.float16), (1, 1, 2, 8), (999, 2, 16, 2))
     assert door.layout(cupy_like.ndarray(odd)).strides == (16, 16, 8, 1)
-
-
-# plans for an H100
-
-
-def heads(n, h, rows, width, dtype=float16):
-    return Layout((n, h, rows, width), (rows * h * width, width, h * width, 1), dtype)
-
-
-def conv(kind, dtype, out=None, x=(8, 16, 14, 14), k=(24, 16, 3, 3), bias=False, **given):
-    p = {"stride": 1, "padding": 1, "dilation": 1, **given}
-    w = windows("conv2d", k[2:], p["stride"], p["padding"], p["dilation"], x[2:])
-    return Convolution(kind, (x[0], k[0], *w.count), x, k, w, dtype, out or dtype, bias)
-
-
-def volumes(kind, dtype, out=None, x=(2, 16, 8, 9, 10), k=(24, 16, 3, 3, 3), bias=False, **given):
-    return conv(kind, dtype, out, x, k, bias, **given)
-
-
-def attention(q=(2, 4, 64, 64), g=4, keys=64, width=64, dtype=float16, causal=False, bias=None, drops=False):
-    n, h, rows, e = q
-    laid = None if bias is None else Layout(bias, tuple(int(np.prod(bias[i + 1 :])) for i in range(4)), dtype)
-    k, v = heads(n, g, keys, e, dtype), heads(n, g, keys, width, dtype)
-    shape = (n, h, rows, keys)
-    keep = Layout(shape, (h * rows * keys, rows * keys, keys, 1), dtype) if drops else None
-    return Attention(heads(*q, dtype), k, v, laid, keep, heads(*q[:3], width, dtype), causal, 0.125)
-
-
-def backward(a):
-    return AttentionBackward(a, a.out, (a.query, a.key, a.value))
-
-
-THREE = ("maps", "images", "kernels")
-WANTED = {
-    **{f"{kind} {d.name}": conv(kind, d) for kind in THREE for d in (float16, bfloat16, float32)},
-    **{f"kernels {d.name} to float32": conv("kernels", d, float32) for d in (float16, bfloat16)},
-    **{f"{kind} of a 1x1, stride 2": conv(kind, float16, k=(24, 16, 1, 1), padding=0, stride=2) for kind in THREE[:2]},
-    "kernels of a 1x1, stride 2": conv("kernels", float16, float32, k=(24, 16, 1, 1), padding=0, stride=2),
-    **{f"{kind} in groups": conv(kind, float16, k=(24, 4, 3, 3)) for kind in THREE[:2]},
-    "kernels in groups": conv("kernels", float16, float32, k=(32, 8, 3, 3)),
-    **{f"{kind} by depth, float32": conv(kind, float32, k=(16, 1, 3, 3)) for kind in THREE},
-    "maps of three channels": conv("maps", float16, x=(8, 3, 32, 32), k=(24, 3, 7, 7), stride=2, padding=3),
-    "maps of odd channels": conv("maps", float16, x=(8, 5, 9, 11), k=(7, 5, 3, 2)),
-    "maps, uneven padding": conv("maps", float16, k=(24, 16, 2, 2), padding="same"),
-    "maps of one row, dilated": conv("maps", float16, x=(8, 16, 1, 50), k=(24, 16, 1, 3), padding=(0, 2), dilation=2),
-    **{f"{kind} of volumes, {d.name}": volumes(kind, d) for kind in THREE for d in (float16, bfloat16, float32)},
-    "kernels of volumes to float32": volumes("kernels", float16, float32),
-    "maps of volumes in groups": volumes("maps", float16, k=(24, 4, 3, 3, 3)),
-    "images of volumes, stride 2, with a bias": volumes("images", float16, bias=True, stride=2),
-    "maps with a bias": conv("maps", float16, bias=True),
-    "images with a bias": conv("images", float16, bias=True),
-    "attention, causal": attention(dtype=bfloat16, causal=True),
-    "its backward": backward(attention(dtype=bfloat16, causal=True)),
-    "attention, grouped, masked by key": attention(g=2, keys=77, bias=(2, 1, 1, 77)),
-    "backward, grouped, masked by key": backward(attention(g=2, keys=77, bias=(2, 1, 1, 77))),
-    **{f"{kind} to float32": conv(kind, bfloat16, float32) for kind in THREE[:2]},
-    **{f"{kind} with a bias, float32": conv(kind, float32, bias=True) for kind in THREE[:2]},
-    **{f"{kind} by depth": conv(kind, float16, k=(16, 1, 3, 3)) for kind in THREE[:2]},
-}
-for _name, _a in {
-    "odd rows": attention(q=(2, 4, 33, 40), keys=57, width=24),
-    "heads of 128": attention(q=(2, 4, 1000, 128), g=2, keys=1000, width=128, causal=True),
-    "heads of 256": attention(q=(1, 2, 128, 256), g=2, keys=128, width=256, causal=True),
-    "a mask per head": attention(bias=(1, 4, 64, 64), dtype=bfloat16),
-    "dropout": attention(g=2, causal=True, drops=True),
-    "dropout, odd rows, masked": attention(q=(2, 4, 33, 40), keys=57, width=40, bias=(1, 1, 33, 57), drops=True),
-    "one query": attention(q=(2, 4, 1, 64)),
-    "more rows than keys, causal": attention(q=(2, 4, 65, 64), keys=33, causal=True),
-}.items():
-    WANTED |= {f"attention, {_name}": _a, f"backward, {_name}": backward(_a)}
-REFUSED = {"kernels of odd channels to float32": conv("kernels", float16, float32, x=(8, 5, 9, 11), k=(7, 5, 3, 3))}
-REFUSED["kernels in small groups"] = conv("kernels", float16, float32, k=(24, 4, 3, 3))
-REFUSED["ragged heads"] = attention(q=(2, 4, 64, 20), width=20)
-
-
-def _planned(signatures, tmp_path, **more):
-    if why := planning.missing():
-        pytest.skip(f"cuDNN cannot plan here: {why}")
-    return dict(zip(signatures, planning.plan(list(signatures.values()), tmp_path, **more), strict=True))
-
-
-def test_an_h100_has_engines_for_what_the_bodies_ask_for(tmp_path):
-    found = _planned(WANTED | REFUSED, tmp_path)
-    assert {name: p for name, p in found.items() if "refused" in p}.keys() == REFUSED.keys(), found
-
-
-def test_engines_are_compiled_for_an_h100(tmp_path):
-    some = {name: WANTED[name] for name in ("kernels float16 to float32", "attention, causal", "its backward")}
-    made = _planned(some, tmp_path, compiles=True)
-    assert all(p.get("engine") for p in made.values()), made

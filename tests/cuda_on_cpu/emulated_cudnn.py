@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cuda import cudnn
+from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.core.dtypes import LOW, bfloat16, float16, float32
 from ampkit.ops import attending, conv
 
@@ -84,6 +85,14 @@ class EmulatedCudnn:
         for gradient, made in zip(gradients, found, strict=True):
             gradient._held[...] = made.reshape(gradient.shape)
         return True
+
+    def backward_workspace(self, query, key, value, bias, dropped, out, lse, slope, gradients, causal, scale) -> Any:
+        if "attention_backward" in self.lacks:
+            return None
+        # As cuDNN plans it for an H100: the gradients of all scores in 16 bits, and three float32 numbers per row.
+        n, h, rows, width = query.shape
+        stored = 2 * key.shape[2] if are_deterministic_algorithms_enabled() else 4 * width
+        return n * h * rows * (stored + 12)
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -170,6 +179,7 @@ def _need_heads(query: Any, key: Any, value: Any, bias: Any, out: Any, lse: Any)
     assert out.shape == (n, h, rows, value.shape[3]), out.shape
     assert (lse.shape, lse.dtype) == ((n, h, rows, 1), float32), (lse.shape, lse.dtype)
     assert lse.flags.c_contiguous
+    assert cudnn.aligned(lse)
     if bias is not None:
         _need(bias)
         assert bias.dtype == query.dtype, bias.dtype

@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import mmap
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 HERE = Path(__file__).parent
 
@@ -46,12 +52,20 @@ def plan(signatures: list[Any], room: Path, compiles: bool = False) -> list[dict
 
     compiles: whether plans are made ready to run, which takes a second or two each for some.
     """
-    stub = room / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", stub, HERE / "no_driver.c"], check=True)
+    return _run("engines" if not compiles else "compiled", signatures, room)
+
+
+def workspaces(signatures: list[Any], room: Path) -> list[list[int]]:
+    """Per AttentionBackward: the bytes of workspace of each call that its gradients are computed by."""
+    return [found["calls"] for found in _run("calls", signatures, room)]
+
+
+def _run(what: str, signatures: list[Any], room: Path) -> list[dict[str, Any]]:
+    _build_driver(room)
     paths = {"LD_LIBRARY_PATH": [room, *folders()], "PYTHONPATH": [HERE.parents[1]]}
     run = subprocess.run(
         [sys.executable, __file__],
-        input=pickle.dumps((compiles, signatures)),
+        input=pickle.dumps((what, signatures)),
         capture_output=True,
         check=False,
         timeout=300,
@@ -61,6 +75,27 @@ def plan(signatures: list[Any], room: Path, compiles: bool = False) -> list[dict
     return [json.loads(line) for line in run.stdout.decode().splitlines() if line.startswith("{")]
 
 
+def _build_driver(room: Path) -> None:
+    """Compile libcuda.so.1 into `room`: no_driver.c, and an alias of its no_device per other function of the driver."""
+    source = HERE / "no_driver.c"
+    defined = set(re.findall(r"^int (cu\w+)\(", source.read_text(), re.MULTILINE))
+    absent = [f"-Wl,--defsym={name}=no_device" for name in sorted(driver_functions() - defined)]
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", room / "libcuda.so.1", source, *absent], check=True)
+
+
+@cache
+def driver_functions() -> set[str]:
+    """The names of the driver's functions in the installed cuDNN: those it is linked to, and those it looks up by name.
+
+    They are read from the libraries, since no list can know those of the next release. Others do no harm.
+    """
+    names: set[bytes] = set()
+    for path in (path for folder in folders() for path in folder.glob("libcudnn*.so.*")):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+            names.update(re.findall(rb"(cu[A-Z]\w{3,})\0", held))
+    return {name.decode() for name in names}
+
+
 def _main() -> None:
     import cudnn
 
@@ -68,19 +103,64 @@ def _main() -> None:
 
     device = cudnn.create_device_properties((HERE / "h100.json").read_text())
     planner = Planner(cudnn, device_property=device, sm_version=90, sm_count=132)
-    compiles, signatures = pickle.load(sys.stdin.buffer)
-    for what in signatures:
-        sys.stdout.write(json.dumps(_made(planner, what, compiles)) + "\n")
+    what, signatures = pickle.load(sys.stdin.buffer)
+    for signature in signatures:
+        sys.stdout.write(json.dumps(_ASKED[what](planner, signature)) + "\n")
 
 
-def _made(planner: Any, what: Any, compiles: bool) -> dict[str, Any]:
+def _engines(planner: Any, what: Any) -> dict[str, Any]:
     try:
-        if not compiles:
-            return {"engines": planner.graph(what).get_execution_plan_count()}
+        return {"engines": planner.graph(what).get_execution_plan_count()}
+    except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as refusal:
+        return {"refused": str(refusal)[:400]}
+
+
+def _compiled(planner: Any, what: Any) -> dict[str, Any]:
+    try:
         made = planner.plan(what)
         return {"engine": made.graph.get_plan_name_at_index(0), "workspace": made.workspace}
     except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as refusal:
         return {"refused": str(refusal)[:400]}
+
+
+def _calls(planner: Any, what: Any) -> dict[str, Any]:
+    """The calls that `slices` makes of `Cudnn`, which plans them and starts none."""
+    from ampkit import use_deterministic_algorithms
+    from ampkit.backends.cuda import cudnn, slices
+
+    found: list[int] = []
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    library: Any = cudnn.Cudnn(SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    library._planner = lambda device: planner
+    library._start = lambda device, plan, addresses: found.append(plan.workspace)
+    use_deterministic_algorithms(what.deterministic)
+    a, placed = what.forward, Placed.of
+    call = slices.Backward(
+        *map(placed, (a.query, a.key, a.value)), a.bias and placed(a.bias), None, placed(a.out), placed(a.lse),
+        placed(what.slope), tuple(map(placed, what.gradients)), a.causal, a.scale,
+    )  # fmt: skip
+    assert slices.attention_backward(library, call), library.refused
+    return {"calls": found}
+
+
+class Placed:
+    """An array of a device that is not there: its layout and an address."""
+
+    def __init__(self, held: Any):
+        self._held, self.shape, self.strides, self.dtype = held, held.shape, held.strides, held.dtype
+        self.data = SimpleNamespace(ptr=held.ctypes.data & -16, device_id=0)
+
+    @classmethod
+    def of(cls, layout: Any) -> Placed:
+        steps = [step * layout.dtype.itemsize for step in layout.strides]
+        held = np.empty(sum((n - 1) * s for n, s in zip(layout.shape, layout.strides, strict=True)) + 1, layout.dtype)
+        return cls(np.lib.stride_tricks.as_strided(held, layout.shape, steps))
+
+    def __getitem__(self, index: Any) -> Placed:
+        return Placed(self._held[index])
+
+
+_ASKED = {"engines": _engines, "compiled": _compiled, "calls": _calls}
 
 
 if __name__ == "__main__":

@@ -122,6 +122,7 @@ def judged(text: str) -> dict[str, str] | None:
         ampkit.set_grad_enabled(True)
         ampkit.set_default_device("cpu")
         ampkit.set_float32_matmul_precision("highest")
+        ampkit.use_deterministic_algorithms(True)
         ampkit.set_rng_state(state)
     return None
 

@@ -35,6 +35,7 @@ _TOP = (
     "arange", "tensor", "manual_seed", "set_rng_state", "get_rng_state", "Generator", "GradScaler", "Policy", "finfo",
     "iinfo", "grad", "set_grad_enabled", "inference_mode", "set_default_device", "set_float32_matmul_precision",
     "get_autocast_dtype", "is_autocast_enabled", "from_dlpack", "device", "Size", "autocast",
+    "use_deterministic_algorithms",
 )  # fmt: skip
 _OPERATORS = (
     "__add__", "__mul__", "__sub__", "__truediv__", "__pow__", "__matmul__", "__mod__", "__floordiv__", "__and__",

@@ -18,6 +18,7 @@ from ...core.dtypes import LOW, DType, bfloat16, float16, float32
 from ...core.saved import Saved
 from ...ops.attention import scaled_dot_product_attention_ as attention
 from ...ops.dropout import dropout_
+from . import slices
 from .cudnn import aligned
 from .kernel import MOST
 
@@ -81,13 +82,12 @@ def attention_cuda_backward(
     bias, _ = _mask(saved.added, saved.allowed, q.shape[2:3] + k.shape[2:3], q.dtype)
     lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), tuple(_laid_like(x, x.shape) for x in (q, k, v))
     dropped = _dropped(q, k, dropout_p, draw)
-    done = _library(q).attention_backward(
-        q, k, v, bias, dropped, _four(saved.out), lse, _ready(dy), gradients, is_causal, _scale(saved.query, scale)
-    )
-    if not done:
+    given, out = (q, k, v, bias, dropped), _four(saved.out)
+    call = slices.Backward(*given, out, lse, _ready(dy), gradients, is_causal, _scale(saved.query, scale))
+    if not slices.attention_backward(_library(q), call):
         return NotImplemented
-    given = saved.query, saved.key, saved.value
-    dq, dk, dv = (_as_wanted(*three) for three in zip(gradients, given, needs[:3], strict=True))
+    operands = saved.query, saved.key, saved.value
+    dq, dk, dv = (_as_wanted(*three) for three in zip(gradients, operands, needs[:3], strict=True))
     return dq, dk, dv, None, None
 
 

@@ -10,12 +10,14 @@ Why cuDNN cannot be used is said in a line (`trouble`), never raised: without it
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import LOW, DType
+from ..determinism import are_deterministic_algorithms_enabled
 from .plans import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
 
 if TYPE_CHECKING:
@@ -85,22 +87,35 @@ class Cudnn:
     ) -> bool:  # fmt: skip
         """Write to `gradients` those of query, key and value, given the result, its gradient `slope`, and lse."""
         forward = _attention(query, key, value, bias, dropped, out, causal, scale)
-        dq, dk, dv = (layout(g) for g in gradients)
-        what, more = AttentionBackward(forward, layout(slope), (dq, dk, dv)), [] if bias is None else [bias]
+        what, more = _backward(forward, slope, gradients), [] if bias is None else [bias]
         return self._run(what, query, key, value, *more, *(dropped or ()), out, lse, slope, *gradients)
+
+    def backward_workspace(
+        self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
+        out: Array, lse: Array, slope: Array, gradients: tuple[Array, Array, Array], causal: bool, scale: float,
+    ) -> int | None:  # fmt: skip
+        """Bytes of workspace that `attention_backward` of the same arrays allocates; None where there is no engine."""
+        forward = _attention(query, key, value, bias, dropped, out, causal, scale)
+        with self._on(query) as device, self._lock:
+            plan = self._plan(device, _backward(forward, slope, gradients))
+        return None if plan is None else plan.workspace
 
     # plans
 
     def _run(self, what: Any, *arrays: Array) -> bool:
-        device = arrays[0].data.device_id
-        if self.xp.cuda.runtime.getDevice() != device:
-            with self.xp.cuda.Device(device):
-                return self._run(what, *arrays)
-        with self._lock:
+        with self._on(arrays[0]) as device, self._lock:
             plan = self._plan(device, what)
             if plan is not None:
                 self._start(device, plan, {i: array.data.ptr for i, array in enumerate(arrays, 1)})
         return plan is not None
+
+    @contextmanager
+    def _on(self, array: Array) -> Iterator[int]:
+        """The number of the array's device, current until the end."""
+        device = array.data.device_id
+        other = self.xp.cuda.runtime.getDevice() != device
+        with self.xp.cuda.Device(device) if other else nullcontext():
+            yield device
 
     def _start(self, device: int, plan: Plan, addresses: dict[int, int]) -> None:
         planner, stream = self._planners[device], self.xp.cuda.get_current_stream().ptr
@@ -152,11 +167,17 @@ def find(xp: Any) -> tuple[Any, str]:
 
 def layout(array: Array) -> Layout:
     """How an array lies. An axis of one element has no step of its own: it gets the extent of what is right of it."""
-    size, strides, extent = array.dtype.itemsize, [], 1
-    for count, step in zip(reversed(array.shape), reversed(array.strides), strict=True):
-        strides.append(step // size if count > 1 else extent)
+    return _layout(array.shape, array.strides, array.dtype)
+
+
+@lru_cache(PLANS)
+def _layout(shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType) -> Layout:
+    strides: list[int] = []
+    extent = 1
+    for count, step in zip(reversed(shape), reversed(steps), strict=True):
+        strides.append(step // dtype.itemsize if count > 1 else extent)
         extent = max(extent, strides[-1] * count)
-    return Layout(array.shape, tuple(reversed(strides)), array.dtype)
+    return Layout(shape, tuple(reversed(strides)), dtype)
 
 
 def aligned(array: Array) -> bool:
@@ -170,7 +191,8 @@ def _convolution(
     out = {"maps": maps, "images": images, "kernels": kernels}[kind].dtype
     fast = tf32 and dtype not in LOW
     shapes = maps.shape, images.shape, kernels.shape
-    return Convolution(kind, *shapes, windows, dtype, out, bias is not None, fast)
+    repeats = are_deterministic_algorithms_enabled()
+    return Convolution(kind, *shapes, windows, dtype, out, bias is not None, fast, repeats)
 
 
 def _attention(
@@ -178,3 +200,8 @@ def _attention(
 ) -> Attention:
     laid = layout(query), layout(key), layout(value), None if bias is None else layout(bias)
     return Attention(*laid, None if dropped is None else layout(dropped[0]), layout(out), causal, scale)
+
+
+def _backward(forward: Attention, slope: Array, gradients: tuple[Array, Array, Array]) -> AttentionBackward:
+    dq, dk, dv = (layout(g) for g in gradients)
+    return AttentionBackward(forward, layout(slope), (dq, dk, dv), are_deterministic_algorithms_enabled())

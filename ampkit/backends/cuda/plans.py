@@ -1,9 +1,9 @@
 """plans: what cuDNN is asked for, as its graphs, and a graph made ready to run.
 
 A graph depends on shapes, layouts and dtypes alone, not on a device's memory: its tensors are numbered from 1 in the
-order in which `Cudnn` is given the arrays, and a call is {number: address}. Engines that draw no line between equal
-runs, sum in 16 bits or take a short cut through another algebra (Winograd, FFT) are ruled out: products are exact and
-summed in float32, and the same inputs give the same bits.
+order in which `Cudnn` is given the arrays, and a call is {number: address}. Engines that sum in 16 bits or take a short
+cut through another algebra (Winograd, FFT) are ruled out, so that products are exact and summed in float32. Those that
+cuDNN notes as nondeterministic are ruled out where the same inputs must give the same bits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-ROOM = 1 << 30  # bytes of workspace that a convolution may ask for
+# Bytes of workspace that a convolution may ask for. Engines that ask for much copy images and maps into another layout:
+# planned for an H100 at ResNet-50's sizes and 256 images, up to 0.62 GB in 16 bits and 1.03 GB in float32. This bound
+# leaves cuDNN its first choice there. Larger convolutions get another engine: each had one that asks for little.
+ROOM = 1 << 30
 
 _NAMES = {float32: "FLOAT", float16: "HALF", bfloat16: "BFLOAT16"}
 _SHORT_CUTS = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13")
-_UNFIT = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUTS", *_SHORT_CUTS)
+_UNFIT = ("REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUTS", *_SHORT_CUTS)
 
 
 class Layout(NamedTuple):
@@ -46,7 +49,8 @@ class Convolution(NamedTuple):
 
     maps [N, O, rows, columns], images [N, C, H, W], kernels [O, C / groups, KH, KW]; with depth, an axis more each.
     What the product gives has the dtype `out`, the other two `dtype`, as has a bias (not for kernels). tf32: whether
-    float32 operands may be rounded to TF32, which rounds nothing of what was widened from 16 bits.
+    float32 operands may be rounded to TF32, which rounds nothing of what was widened from 16 bits. deterministic:
+    whether the same operands must give the same bits.
     """
 
     kind: str
@@ -58,6 +62,7 @@ class Convolution(NamedTuple):
     out: DType
     bias: bool = False
     tf32: bool = False
+    deterministic: bool = True
 
 
 NUMBER = Layout((1, 1, 1, 1), (1, 1, 1, 1), float32)
@@ -87,11 +92,15 @@ class Attention(NamedTuple):
 
 
 class AttentionBackward(NamedTuple):
-    """The gradients of an Attention's three operands; slope: how its result's gradient lies."""
+    """The gradients of an Attention's three operands; slope: how its result's gradient lies.
+
+    deterministic: whether the same operands must give the same bits.
+    """
 
     forward: Attention
     slope: Layout
     gradients: tuple[Layout, Layout, Layout]
+    deterministic: bool = True
 
 
 class Plan(NamedTuple):
@@ -131,7 +140,8 @@ class Planner:
 def unfit(what: Any) -> tuple[str, ...]:
     """The notes, in cuDNN's words, that no engine for `what` may carry."""
     exact = isinstance(what, Convolution) and what.dtype == float32 and not what.tf32
-    return (*_UNFIT, "TENSOR_CORE") if exact else _UNFIT
+    repeats = isinstance(what, Attention) or what.deterministic
+    return (*_UNFIT, *(["NONDETERMINISTIC"] if repeats else []), *(["TENSOR_CORE"] if exact else []))
 
 
 class Drawing:
@@ -209,7 +219,7 @@ def _draw_attention_backward(d: Drawing, b: AttentionBackward) -> None:
     how = _masked(d, a, 2)
     out, lse, slope = d.given(a.out), d.given(a.lse), d.given(b.slope)
     found = d.graph.sdpa_backward(
-        q=q, k=k, v=v, o=out, dO=slope, stats=lse, use_deterministic_algorithm=True, **how
+        q=q, k=k, v=v, o=out, dO=slope, stats=lse, use_deterministic_algorithm=b.deterministic, **how
     )  # fmt: skip
     for gradient, layout in zip(found, b.gradients, strict=True):
         d.gives(gradient, layout)
