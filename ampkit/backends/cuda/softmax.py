@@ -16,14 +16,13 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.softmax import log_softmax, logsumexp, softmax
 from . import map as maps
-from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
+from .kernel import C_NAMES, MOST, SHARED, STORED, blocks_for, launch, typed
 from .mapped import back_fits, fits
 from .reductions import reduced
 from .storage import pairs, vectors
 
 Array = Any
 WARPS = 4  # rows of a block, where a warp has one each
-SHARED = 48 << 10  # bytes of a block's shared memory
 
 
 def _rows(array: Array, dim: int) -> bool:
