@@ -34,6 +34,7 @@ HERE = Path(__file__).parent
 FORWARD, REVERSE, SHUFFLED = 0, 1, 20211  # orders of the threads; any number above 1 is the seed of a shuffle
 FLAGS = ["-std=c++17", "-O1", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden"]
 FLAGS += ["-fno-gnu-unique", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-fcf-protection=none"]
+LINKED = ["-shared", "-nodefaultlibs", "-Wl,--no-as-needed", "-lstdc++", "-lm", "-lc", "-lgcc_s"]  # and no sanitizer's
 MOST = (2**31 - 1, 65535, 65535, 1024, 1024, 64)  # blocks and threads along each axis
 CONTRACTED = ["-ffp-contract=fast", "-mfma", "-fexpensive-optimizations"]  # a * b + c rounded once, where g++ finds it
 AT_ONCE = 60  # entries that one run of g++ compiles
@@ -61,6 +62,11 @@ def compiled_with(flags: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         extra_flags[:] = before
+
+
+def contracted() -> bool:
+    """Whether kernels that are loaded round a * b + c once."""
+    return CONTRACTED[0] in extra_flags
 
 
 class LaunchError(RuntimeError):
@@ -227,7 +233,7 @@ def _compiled(code: str, folders: tuple[str, ...], names: tuple[str, ...], diges
     if not path.exists():
         listed = "".join(f'    cuda_on_cpu_entries[i++] = ENTRY("{n}", {n});\n' for n in names)
         source = _header() + code + TABLE.format(count=len(names), room=max(1, len(names)), listed=listed)
-        build(source, path, ["-shared", *_includes(), *(f"-I{f}" for f in folders)])
+        build(source, path, [*LINKED, *_includes(), *(f"-I{f}" for f in folders)])
     return path
 
 
