@@ -70,7 +70,7 @@ def build_stem(stem: str, arch: str, extra: Sequence[str] = (), names: Sequence[
 
 def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ()) -> list[Compiled]:
     """As `build`; known at once where nothing has changed since they were compiled last."""
-    parts = [code, *names, arch, *extra, str(library()), _text(code)]
+    parts = [code, *names, arch, *extra, library()._name, _text(code)]
     known = scratch() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.json"
     if not known.exists():
         found = build(code, names, arch, extra)
