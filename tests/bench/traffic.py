@@ -240,12 +240,15 @@ def _steps(cases: Sequence[tuple[Any, Any]]) -> Iterator[tuple[Any, Step]]:
 
 
 def main() -> None:
-    print(f"{'':33}{'dtype':9}{'moved/needed':>13}{'registers':>11}{'occupancy':>11}  kernel that moves the most")
+    print(f"{'':34}{'dtype':9}{'moved/needed':>13}{'registers':>11}{'occupancy':>11}  kernel that moves the most")
     for row in measured():
         most = max(row.launches, key=lambda launch: launch.moved)
         taken = occupancy.of(most)
         figures = f"{row.ratio:13.2f}{taken.registers:11}{taken.share:11.0%}"
-        print(f"{row.name:33}{row.dtype:9}{figures}  {most.name}, {most.threads} threads")
+        print(f"{row.name:34}{row.dtype:9}{figures}  {most.name}, {most.threads} threads")
+    print(f"\nAbove {MOST}:")
+    for start, (_, why) in MORE.items():
+        print(f"{start}: {why}")
 
 
 if __name__ == "__main__":
