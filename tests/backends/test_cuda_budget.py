@@ -59,6 +59,20 @@ def test_launch_bounds_are_kept():
     launch(SOURCE, "bounded", 256, X)
 
 
+WHOLE = {  # kernels that are launched with up to 1024 threads, at sizes that tests do not reach
+    "batchnorm": ["batch_norm_update"],
+    "crossentropy": ["cross_entropy_sum"],
+    "normalize": [f"norm_weight_sums<{t}>" for t in ("float", "__half", "__nv_bfloat16")],
+    "reduce": [f"best_of_rows<{op}, {t}>" for op in ("ArgMax", "ArgMin") for t in ("float", "__half", "__nv_bfloat16")],
+    "segments": ["segment_scan"],
+}
+
+
+@pytest.mark.parametrize(("stem", "name"), [(stem, name) for stem, names in WHOLE.items() for name in names])
+def test_kernels_of_one_block_have_registers_for_1024_threads(stem, name):
+    assert budget.refusal(f'#include "{stem}.cu"\n', name, 1024, 0) is None
+
+
 def test_registers_are_given_to_whole_warps_in_units_of_256():
     assert budget.registers_of(64, 1024) == 65536
     assert budget.registers_of(65, 1024) == 32 * 2304

@@ -14,7 +14,7 @@ from .kernel import MOST, SHARED, STORED, launch, typed
 from .storage import dense, wide
 
 Array = Any
-MOST_THREADS = 512  # at the 88 registers that a thread takes on sm_80
+MOST_THREADS = 512  # of a block
 
 
 def _known(log_probs: Array, targets: Array) -> bool:
