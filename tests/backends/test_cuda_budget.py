@@ -7,8 +7,10 @@ import pytest
 from cuda_on_cpu import budget, emulator, nvrtc
 from cuda_on_cpu.emulator import LaunchError
 
+from ampkit import Tensor, ops
 from ampkit.backends.cuda import kernel
-from ampkit.core.dtypes import float32
+from ampkit.core.dtypes import float32, float64
+from ampkit.core.tape import grad
 
 MISSING = emulator.missing() or nvrtc.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
@@ -85,11 +87,16 @@ def test_the_price_of_an_entry_has_its_static_memory_and_launch_bounds():
     assert (price.shared, price.threads) == (256, 512) and 32 < price.registers <= 128
 
 
-@pytest.mark.parametrize("cols", [kernel.SHARED // 4, kernel.SHARED // 4 + 8, 12224, 12288, 12296])
-def test_softmax_of_rows_about_as_long_as_shared_memory(cols, device):
-    from ampkit import Tensor, ops
+LENGTHS = [kernel.SHARED // 8, kernel.SHARED // 8 + 8, kernel.SHARED // 4, kernel.SHARED // 4 + 8, 12224, 12288, 12296]
 
-    x = np.random.default_rng(0).normal(size=(1, cols)).astype(float32)
-    out = ops.softmax(Tensor(device.asarray(x)), -1).numpy()
-    want = np.exp(x.astype(np.float64))
-    np.testing.assert_allclose(out, want / want.sum(), rtol=1e-5)
+
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_softmax_of_rows_about_as_long_as_shared_memory(cols, device):
+    x, dy = np.random.default_rng(0).normal(size=(2, 1, cols)).astype(float32)
+    point = Tensor(device.asarray(x), requires_grad=True)
+    out = ops.softmax(point, -1)
+    (dx,) = grad(out, point, Tensor(device.asarray(dy)))
+    want = np.exp(x.astype(float64))
+    want /= want.sum()
+    np.testing.assert_allclose(out.numpy(force=True), want, rtol=1e-5)
+    np.testing.assert_allclose(dx.numpy(), (dy - (dy * want).sum()) * want, rtol=1e-4, atol=1e-8)
