@@ -2,6 +2,8 @@
 
 There the default device is that one, and values are looked at at once, so that an error comes from the call that it is
 about. A test marked `cpu` is about NumPy's arrays, and runs on the CPU wherever; one marked `no_gpu` does not run.
+
+`--contract` compiles emulated kernels with contraction, as NVIDIA's compiler does: a * b + c is rounded once.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from cuda_on_cpu import emulated
+from cuda_on_cpu import emulated, emulator, nvrtc
 
 from ampkit import backends, set_default_device
 
@@ -18,10 +20,15 @@ from ampkit import backends, set_default_device
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails")
     parser.addoption("--device", default="cpu", choices=("cpu", "cuda", "emulated"), help="where tensors are made")
+    parser.addoption("--contract", action="store_true", help="emulated kernels round a * b + c once, as a GPU does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     device = config.getoption("--device")
+    if config.getoption("--contract"):
+        if "fma" not in emulator.cpu_flags():
+            raise pytest.UsageError("--contract: needs a CPU with FMA")
+        emulator.extra_flags += emulator.CONTRACTED
     if device == "emulated":
         backends.install(emulated())
     if device != "cpu":
@@ -36,6 +43,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome, report.longrepr = "failed", reason
     return report
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    lines = [f"launches are not held to the registers and shared memory of a GPU: {nvrtc.missing()}"]
+    return lines if nvrtc.missing() else []
 
 
 @pytest.fixture(autouse=True)

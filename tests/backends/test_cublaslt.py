@@ -324,7 +324,7 @@ def test_a_product_of_another_device_is_run_there(door):
 
     door.xp.cuda.Device = Device
     a, b, out = on_device(5, 7), on_device(7, 3), on_device(5, 3)
-    calls = gemm._calls(a, b, out, out, None, Epilogue.NONE, False)
+    calls = gemm._calls(a, b, out, out, None, Epilogue.NONE)
     memory = Memory(b.data.ptr, a.data.ptr, out.data.ptr, out.data.ptr)
     assert door.run(1, calls.product, memory)
     assert entered == [1] and list(door._handles) == [1] and list(door._rooms) == [(1, 0x77)]

@@ -273,6 +273,22 @@ def test_subnormal_float32_is_zero_in_kernels_and_not_after_them(run):
     assert y[0] == 0 and np.float32(1.2e-38) * np.float32(0.5) > 0
 
 
+@pytest.mark.skipif("fma" not in emulator.cpu_flags(), reason="a CPU without FMA")
+@pytest.mark.parametrize("contracted", [False, True])
+def test_contraction_rounds_a_product_and_a_sum_once(contracted):
+    code = """__global__ void square_less(const float* x, float* y) {
+        y[0] = x[0] * x[0] - x[1], y[1] = __fmul_rn(x[0], x[0]) - x[1], y[2] = __fadd_rn(x[0] * x[0], -x[1]);
+    }"""
+    with emulator.compiled_with(emulator.CONTRACTED if contracted else ["-ffp-contract=off"]):
+        function = emulator.RawModule(code, kernel.OPTIONS, ["square_less"]).get_function("square_less")
+    root = np.float32(1.1)
+    x, y = np.array([root, root * root]), np.ones(3, float32)
+    function((1,), (1,), (x, y))
+    lost = float(root) ** 2 - float(root * root)
+    assert lost != 0
+    assert y.tolist() == [lost if contracted else 0, 0, 0]
+
+
 def test_the_larger_of_two_drops_nan_as_cudas_does(run):
     y = np.zeros(1, float32)
     run("larger", np.array([np.nan, 1], float32), y, block=(1,))

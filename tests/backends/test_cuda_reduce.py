@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops
-from ampkit.backends.cuda import order, reductions, running
+from ampkit.backends.cuda import gemm, order, reductions, running
 from ampkit.core.adding import sum_over
 from ampkit.core.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.core.primitive import reference_only
@@ -305,3 +307,26 @@ def test_running_sums_of_16_bits_inside_autocast_are_float32(device):
     assert out.dtype == product.dtype == float32 and grad(out.sum(), x)[0].dtype == float16
     with_gaps = Tensor(device.asarray(values)[:, ::2])
     np.testing.assert_array_equal(ops.cumsum(with_gaps, 1).numpy(), np.cumsum(values[:, ::2], 1))
+
+
+@pytest.mark.parametrize("answered", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [*DTYPES, float64], ids=lambda d: d.name)
+@pytest.mark.parametrize("how", ["rows", "turned", "gaps", "one column", "odd"])
+def test_the_gradient_of_a_bias_is_a_sum_over_rows_however_they_lie(how, dtype, answered, device):
+    values = np.random.default_rng(0).normal(size=(300, 48)).astype(dtype)
+    shaped = {"one column": lambda a: a[:, 7:8], "gaps": lambda a: a[:, 8:32], "odd": lambda a: a[:, :13].copy()}
+    x = shaped.get(how, lambda a: a)(device.asarray(values.T).T if how == "turned" else device.asarray(values))
+    found = gemm.column_sums(x, answered)
+    assert found.dtype == answered
+    want, last = x.get().astype(float64).sum(0), {float32: 3e-6, float16: 2**-11, bfloat16: 2**-8}[answered]
+    np.testing.assert_allclose(found.get().astype(float64), want, rtol=last, atol=2e-5)
+
+
+@pytest.mark.parametrize("cols", [256, 768, 1024, 3072, 4096, 50257, 50304])
+def test_sums_over_columns_have_a_block_for_every_16384_elements_or_each_multiprocessor(cols, monkeypatch):
+    grids, like = [], SimpleNamespace(data=SimpleNamespace(ptr=0))
+    monkeypatch.setattr(reductions, "launch", lambda stem, entry, grid, *more: grids.append(grid))
+    for rows in (512, 2048, 8192, 16384, 65536):
+        each, launched = reductions._column_parts(like, (1, rows, cols))
+        launched("", like, like, None, (each, -(-rows // each)), ())
+        assert grids[-1] >= min(rows * cols // 16384, 132)

@@ -130,9 +130,16 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __frsqrt_rn(float x) { return 1.0f / sqrtf(x); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
+// Rounded by itself: these are never contracted with what is done with them.
+inline float cuda_on_cpu_rounded(float x) {
+#if defined(__FMA__)
+    __asm__("" : "+x"(x));
+#endif
+    return x;
+}
+inline float __fadd_rn(float a, float b) { return cuda_on_cpu_rounded(cuda_on_cpu_rounded(a) + cuda_on_cpu_rounded(b)); }
+inline float __fsub_rn(float a, float b) { return cuda_on_cpu_rounded(cuda_on_cpu_rounded(a) - cuda_on_cpu_rounded(b)); }
+inline float __fmul_rn(float a, float b) { return cuda_on_cpu_rounded(a * b); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }

@@ -15,7 +15,6 @@ import math
 import os
 import re
 import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +27,19 @@ import numpy as np
 
 from ampkit.backends.cuda import kernel
 
+from . import budget
+from .sources import headers, included, scratch
+
 HERE = Path(__file__).parent
 FORWARD, REVERSE, SHUFFLED = 0, 1, 20211  # orders of the threads; any number above 1 is the seed of a shuffle
 FLAGS = ["-std=c++17", "-O1", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden"]
 FLAGS += ["-fno-gnu-unique", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-fcf-protection=none"]
+LINKED = ["-shared", "-nodefaultlibs", "-Wl,--no-as-needed", "-lstdc++", "-lm", "-lc", "-lgcc_s"]  # and no sanitizer's
 MOST = (2**31 - 1, 65535, 65535, 1024, 1024, 64)  # blocks and threads along each axis
+CONTRACTED = ["-ffp-contract=fast", "-mfma", "-fexpensive-optimizations"]  # a * b + c rounded once, where g++ finds it
 AT_ONCE = 60  # entries that one run of g++ compiles
 order = SHUFFLED
+extra_flags: list[str] = []
 
 
 @contextmanager
@@ -46,6 +51,22 @@ def threads(how: int) -> Iterator[None]:
         yield
     finally:
         order = before
+
+
+@contextmanager
+def compiled_with(flags: Sequence[str]) -> Iterator[None]:
+    """Within the block kernels that are loaded are compiled with these flags of g++ besides FLAGS."""
+    before = list(extra_flags)
+    extra_flags[:] = [*before, *flags]
+    try:
+        yield
+    finally:
+        extra_flags[:] = before
+
+
+def contracted() -> bool:
+    """Whether kernels that are loaded round a * b + c once."""
+    return CONTRACTED[0] in extra_flags
 
 
 class LaunchError(RuntimeError):
@@ -73,6 +94,7 @@ class RawModule:
         stem = re.fullmatch(r'\s*#include "(\w+)\.cu"\s*', code)
         folders = [Path(o[2:]) for o in options if o.startswith("-I")]
         home = next((f for f in folders if stem and (f / f"{stem[1]}.cu").exists()), None)
+        self.code = code
         self.entries = library(code, tuple(map(str, folders)), tuple(name_expressions), stem and stem[1], home)
 
     def get_function(self, name: str) -> Function:
@@ -80,14 +102,14 @@ class RawModule:
         if name not in self.entries:
             near = [n for n in self.entries if n.partition("<")[0] == name.partition("<")[0]] or list(self.entries)
             raise LookupError(f"no entry {name!r}; the comments at the end of the .cu file name {', '.join(near)}")
-        return Function(name, *self.entries[name])
+        return Function(name, *self.entries[name], self.code)
 
 
 class Function:
     """A kernel, called as CuPy's: (grid, block, arguments, shared_mem)."""
 
-    def __init__(self, name: str, lib: ctypes.PyDLL, entry: Entry, shared: list[tuple[int, int]]):
-        self.name, self.lib, self.entry, self.shared = name, lib, entry, shared
+    def __init__(self, name: str, lib: ctypes.PyDLL, entry: Entry, shared: list[tuple[int, int]], code: str):
+        self.name, self.lib, self.entry, self.shared, self.code = name, lib, entry, shared, code
         self.parameters = entry.parameters[: entry.count]
         self.max_dynamic_shared_size_bytes = 48 << 10
 
@@ -120,6 +142,10 @@ class Function:
             raise LaunchError(f"{self.name}: {shared} bytes of dynamic shared memory; {limit}")
         if len(args) != len(self.parameters):
             raise LaunchError(f"{self.name}: {len(self.parameters)} parameters, {len(args)} arguments")
+        limit = self.max_dynamic_shared_size_bytes
+        refused = budget.refusal(self.code, self.name, math.prod(sizes[3:]), shared, limit)
+        if refused:
+            raise LaunchError(f"{self.name}: {refused}")
 
     def _value(self, i: int, parameter: Parameter, given: Any) -> Any:
         wrong = mismatch(parameter, given)
@@ -176,21 +202,8 @@ def _entries(stem: str | None, home: Path) -> tuple[str, ...]:
 def _digest(code: str, *folders: Path) -> str:
     """Of everything that the compiled code is made of."""
     files = [*included(code, folders), *sorted(HERE.rglob("*.h"))]
-    text = "\n".join([code, *FLAGS, _compiler(), *(f.read_text() for f in files)])
+    text = "\n".join([code, *FLAGS, *extra_flags, _compiler(), *(f.read_text() for f in files)])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def included(code: str, folders: Sequence[Path]) -> list[Path]:
-    """The files of `folders` that `code` includes, and those that they include."""
-    found: dict[Path, None] = {}
-    waiting = [code]
-    while waiting:
-        names = re.findall(r'^\s*#\s*include "([^"]+)"', waiting.pop(), re.M)
-        paths = [next((f / name for f in folders if (f / name).exists()), None) for name in names]
-        new = [path for path in paths if path is not None and path not in found]
-        found.update(dict.fromkeys(new))
-        waiting += [path.read_text() for path in new]
-    return sorted(found)
 
 
 @cache
@@ -229,7 +242,7 @@ def _compiled(code: str, folders: tuple[str, ...], names: tuple[str, ...], diges
     if not path.exists():
         listed = "".join(f'    cuda_on_cpu_entries[i++] = ENTRY("{n}", {n});\n' for n in names)
         source = _header() + code + TABLE.format(count=len(names), room=max(1, len(names)), listed=listed)
-        build(source, path, ["-shared", *_includes(), *(f"-I{f}" for f in folders)])
+        build(source, path, [*LINKED, *_includes(), *(f"-I{f}" for f in folders)])
     return path
 
 
@@ -253,7 +266,8 @@ def build(source: str, path: Path, flags: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
         file, result = Path(work) / "code.cpp", Path(work) / "result"
         file.write_text(source)
-        run = subprocess.run(["g++", *FLAGS, *flags, str(file), "-o", str(result)], capture_output=True, text=True)
+        command = ["g++", *FLAGS, *extra_flags, *flags, str(file), "-o", str(result)]
+        run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
             raise RuntimeError(f"g++ refused:\n{run.stderr[:4000]}")
         result.replace(path)
@@ -271,24 +285,13 @@ def _header() -> str:
 
 
 @cache
-def scratch() -> Path:
-    """The folder of what was compiled before, outside the repository."""
-    folder = Path(tempfile.gettempdir()) / f"ampkit_cuda_on_cpu_{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-@cache
 def _compiler() -> str:
     return subprocess.run(["g++", "-v"], check=True, capture_output=True, text=True).stderr
 
 
-@cache
-def headers() -> Path | None:
-    """The folder of NVIDIA's cuda_fp16.h: of the wheel nvidia-cuda-runtime, or of an installed toolkit."""
-    site = Path(sysconfig.get_path("purelib")) / "nvidia"
-    places = [*sorted(site.glob("cu*/include")), site / "cuda_runtime" / "include", Path("/usr/local/cuda/include")]
-    return next((place for place in places if (place / "cuda_fp16.h").exists()), None)
+def cpu_flags() -> set[str]:
+    """What the CPU can do, in Linux's words."""
+    return set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0]))
 
 
 def missing() -> str | None:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sysconfig
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from ampkit.backends.cuda.kernel import FOLDER, OPTIONS, entries
 
-from .emulator import headers, included, scratch
+from .sources import headers, included, scratch
 
 
 class Compiled(NamedTuple):
@@ -29,6 +30,7 @@ class Compiled(NamedTuple):
     spilled: int  # bytes stored to local memory for want of registers
     stack: int  # bytes of local memory, spills and arrays with indices known at run time alone
     shared: int  # bytes of static shared memory
+    threads: int  # of a block, at most: its launch bounds, or what any block may have
 
 
 @cache
@@ -55,36 +57,41 @@ def build(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ())
     program = _Program(code, names)
     try:
         log = program.compile([*OPTIONS, f"-I{headers()}", f"-arch={arch}", "-ftz=true", "--ptxas-options=-v", *extra])
-        return [_price(name, program.lowered(name), log) for name in names]
+        ptx = program.ptx()
+        return [_price(name, program.lowered(name), log, ptx) for name in names]
     finally:
         program.close()
 
 
 def build_stem(stem: str, arch: str, extra: Sequence[str] = (), names: Sequence[str] = ()) -> list[Compiled]:
     """Entries of `<stem>.cu`, all or `names`; known at once where nothing has changed since they were compiled last."""
-    code, names = f'#include "{stem}.cu"\n', names or entries(stem)
-    parts = [
-        code,
-        *names,
-        arch,
-        *extra,
-        str(library()),
-        *(f.read_text() for f in included(code, [FOLDER])),
-        Path(__file__).read_text(),
-    ]
+    return build_once(f'#include "{stem}.cu"\n', names or entries(stem), arch, extra)
+
+
+def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ()) -> list[Compiled]:
+    """As `build`; known at once where nothing has changed since they were compiled last."""
+    parts = [code, *names, arch, *extra, library()._name, _text(code)]
     known = scratch() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.json"
     if not known.exists():
         found = build(code, names, arch, extra)
-        whole = known.with_suffix(f".{os.getpid()}.{arch}")
+        whole = known.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         whole.write_text(json.dumps(found))
         whole.replace(known)
     return [Compiled(*row) for row in json.loads(known.read_text())]
 
 
-def _price(name: str, lowered: str, log: str) -> Compiled:
+@cache
+def _text(code: str) -> str:
+    """What `code` includes, and how it is compiled."""
+    return "".join(path.read_text() for path in (*included(code, [FOLDER]), Path(__file__)))
+
+
+def _price(name: str, lowered: str, log: str, ptx: str) -> Compiled:
     text = log.partition(f"Compiling entry function '{lowered}'")[2].partition("Compiling entry function")[0]
     found = {key: re.search(pattern, text) for key, pattern in PATTERNS.items()}
-    return Compiled(name, **{key: int(match[1]) if match else 0 for key, match in found.items()})
+    bounds = re.search(rf"\.entry {re.escape(lowered)}\([^)]*\)\s*\.maxntid (\d+)", ptx)
+    figures = {key: int(match[1]) if match else 0 for key, match in found.items()}
+    return Compiled(name, **figures, threads=int(bounds[1]) if bounds else 1024)
 
 
 PATTERNS = {

@@ -10,12 +10,11 @@ from ... import backends
 from ...core.dtypes import DType, float32, int64
 from ...core.saved import Saved
 from ...ops.ctc import ctc_loss_, reduced, slopes
-from .kernel import MOST, STORED, launch, typed
+from .kernel import MOST, SHARED, STORED, launch, typed
 from .storage import dense, wide
 
 Array = Any
-SHARED = 47 * 1024  # bytes: what every block may have, less what its sums take
-MOST_THREADS = 512  # at the 88 registers that a thread takes on sm_80
+MOST_THREADS = 512  # of a block
 
 
 def _known(log_probs: Array, targets: Array) -> bool:

@@ -15,6 +15,7 @@ from ...core.dtypes import LOW, DType, accumulator, bfloat16, float16, float32, 
 from ..precision import get_float32_matmul_precision
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES
+from .kernel import STORED
 from .matrices import Calls, arranged
 from .reductions import reduced
 
@@ -22,7 +23,6 @@ Array = Any  # a CuPy array
 
 AUX_ROWS = 8  # what cublasLt wants the leading dimension of a matrix beside the result to be a multiple of
 ALIGNED = 256  # bytes; what CuPy's pools give at least, and the most that a library asks for
-LONGEST = 1 << 14  # rows that a product with ones adds up, in whatever order a library has
 _ANSWERS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16, float32)}
 
 
@@ -67,12 +67,11 @@ def multiply(
     alpha: float = 1.0,
     beta: float = 1.0,
     sums: Array | None = None,
-    exact: bool = False,
 ) -> bool:
     """Write alpha * a @ b + beta * addend + bias to `out`; False where nothing can do it.
 
     addend, which broadcasts to out, and bias [N] are stored as out is, and None adds nothing. sums [M], stored as out
-    is: where to leave the sums of a's rows, for matrices without a bias. exact: in float32 even where TF32 is allowed.
+    is: where to leave the sums of a's rows, for matrices without a bias.
     """
     if not a.shape[-1] or not out.size:
         return _nothing(out, bias, addend, beta, sums)
@@ -82,18 +81,18 @@ def multiply(
     bias = bias if bias is None or bias.flags.c_contiguous else bias.copy()
     vector = bias if sums is None else sums
     c = out if addend is None else addend
-    calls = _calls(a, b, c, out, vector, _epilogue(bias, sums), exact)
+    calls = _calls(a, b, c, out, vector, _epilogue(bias, sums))
     if calls.copies:
         if 3 in calls.copies:
             return False
         a, b, c = (_copied(x, out, calls) if i in calls.copies else x for i, x in enumerate((a, b, c)))
-        return multiply(a, b, out, bias, None if addend is None else c, alpha, beta, sums, exact)
+        return multiply(a, b, out, bias, None if addend is None else c, alpha, beta, sums)
     if _run(calls, (a, b, c, out), vector, alpha, 0.0 if addend is None else beta):
         return True
     if bias is None or addend is not None:
         return False
     out[...] = bias  # which has the same dtype, so that this rounds nothing
-    return multiply(a, b, out, addend=out, alpha=alpha, exact=exact)
+    return multiply(a, b, out, addend=out, alpha=alpha)
 
 
 def with_gelu(a: Array, b: Array, out: Array, bias: Array | None, before: Array) -> bool:
@@ -110,17 +109,19 @@ def with_gelu_slope(a: Array, b: Array, out: Array, before: Array) -> bool:
 
 
 def column_sums(rows: Array, dtype: DType) -> Array:
-    """[M, N] -> [N] in `dtype`: the gradient of a bias, summed in float32 and rounded once.
+    """[M, N] -> [N] in `dtype`: the gradient of a bias, in blocked sums in float32, rounded once.
 
-    As a product with ones, which reads the matrix as it is stored; of many rows by a reduction, whose sums are blocked.
+    By a reduction, which has a block for each 64 x 256 elements. A product with ones would have M = 1: a few tiles of
+    the library's kernel, on as few of the GPU's multiprocessors.
     """
-    if len(rows) > LONGEST and (sums := reduced("Add", rows, 0, False, dtype)) is not NotImplemented:
-        return sums
-    backend, wide = backends.of(rows), accumulator(rows.dtype)
-    ones, out = backend.empty((1, rows.shape[0]), rows.dtype), backend.empty((1, rows.shape[1]), wide)
-    ones.fill(1)
-    found = out.reshape(-1) if multiply(ones, rows, out, exact=True) else rows.sum(0, dtype=wide)
-    return found if wide == dtype else backend.cast(found, dtype)
+    wide = accumulator(rows.dtype)
+    answered = dtype if dtype == rows.dtype or rows.dtype == float32 else wide
+    found = reduced("Add", rows, 0, False, answered)
+    if found is NotImplemented and rows.dtype in STORED:  # values that do not fill a piece of memory
+        found = reduced("Add", rows.copy(), 0, False, answered)
+    if found is NotImplemented:
+        found, answered = rows.sum(0, dtype=wide), wide
+    return found if answered == dtype else backends.of(rows).cast(found, dtype)
 
 
 def folded(array: Array) -> Array:
@@ -155,10 +156,10 @@ def _epilogue(bias: Array | None, sums: Array | None) -> Epilogue:
     return Epilogue.BGRADB if sums is not None else Epilogue.NONE if bias is None else Epilogue.BIAS
 
 
-def _calls(a: Array, b: Array, c: Array, d: Array, vector: Array | None, epilogue: Epilogue, exact: bool) -> Calls:
+def _calls(a: Array, b: Array, c: Array, d: Array, vector: Array | None, epilogue: Epilogue) -> Calls:
     to = _sign(d)
     signs = _sign(a), _sign(b), to if c is d else _sign(c), to
-    return arranged(*signs, 0 if vector is None else _alignment(vector), epilogue, _compute(a.dtype, exact))
+    return arranged(*signs, 0 if vector is None else _alignment(vector), epilogue, _compute(a.dtype))
 
 
 def _sign(array: Array) -> tuple[Any, ...]:
@@ -170,10 +171,10 @@ def _alignment(array: Array) -> int:
     return min(address & -address, ALIGNED) or ALIGNED
 
 
-def _compute(dtype: DType, exact: bool = False) -> Compute:
+def _compute(dtype: DType) -> Compute:
     if dtype == float64:
         return Compute.FLOAT64
-    fast = dtype == float32 and not exact and get_float32_matmul_precision() != "highest"
+    fast = dtype == float32 and get_float32_matmul_precision() != "highest"
     return Compute.TF32 if fast else Compute.FLOAT32
 
 
@@ -186,7 +187,7 @@ def _beside(a: Array, b: Array, out: Array, epilogue: Epilogue, bias: Array | No
     # aux: what the epilogue reads or writes beside the result, in the same order.
     if out.dtype not in LOW or not a.size or not out.size or out.shape[1] % AUX_ROWS:
         return False
-    calls = _calls(a, b, out, out, bias, epilogue, False)
+    calls = _calls(a, b, out, out, bias, epilogue)
     if calls.product is None:
         return False
     alignment = calls.product.alignment._replace(aux=_alignment(aux))

@@ -40,10 +40,11 @@ template <typename S, typename T>
 __global__ void group_norm_sums(
     const T* dy, const S* x, const float* mean, const float* rstd, float* along, float* total, int many, int64 spots) {
     int64 plane = blockIdx.x, row = plane / many;
+    float middle = mean[row], scale = rstd[row];
     Blocked<Pairs, Pair> mine;
     for (int64 at = plane * spots + threadIdx.x; at < (plane + 1) * spots; at += blockDim.x) {
         float g = to_float(dy[at]);
-        mine.add({g * ((to_float(x[at]) - mean[row]) * rstd[row]), g});
+        mine.add({g * ((to_float(x[at]) - middle) * scale), g});
     }
     Pair sums = block_reduce<Pairs>(mine.total());
     if (threadIdx.x == 0) along[plane] = sums.a, total[plane] = sums.b;
@@ -62,7 +63,7 @@ __global__ void group_norm_backward(
         mine.add({w * along[row * many + c], w * total[row * many + c]});
     }
     Pair sums = block_reduce<Pairs>(mine.total());
-    float slant = sums.a / cols, level = sums.b / cols;
+    float slant = sums.a / cols, level = sums.b / cols, middle = mean[row], scale = rstd[row];
     int64 step = (int64)gridDim.y * blockDim.x * V;
     for (int64 at = ((int64)blockIdx.y * blockDim.x + threadIdx.x) * V; at < cols; at += step) {
         float g[V], v[V];
@@ -70,7 +71,7 @@ __global__ void group_norm_backward(
         load_floats<V>(x + row * cols + at, v);
         scales.scale(g, row, at);
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] = (g[j] - (v[j] - mean[row]) * rstd[row] * slant - level) * rstd[row];
+        for (int j = 0; j < V; j++) v[j] = (g[j] - (v[j] - middle) * scale * slant - level) * scale;
         store_floats<V>(dx + row * cols + at, v);
     }
 }

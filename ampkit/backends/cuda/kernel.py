@@ -45,6 +45,7 @@ C_NAMES: dict[DType, str] = {
 STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
 WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
+SHARED = 47 << 10  # bytes of dynamic shared memory; a block has 48 KiB, less 1 KiB for the static memory of reductions
 MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 
 
@@ -75,7 +76,7 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     """Run an entry of `<stem>.cu` on the device and the stream of the first argument, an array.
 
     grid: blocks, a number or a tuple. block: threads. args: arrays (their first element's address), None (null) and
-    NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory.
+    NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most SHARED.
     """
     home: Any = backends.of(args[0])
     function, grid = home.kernels.entry(stem, name), grid if isinstance(grid, tuple) else (grid,)

@@ -1,8 +1,8 @@
 // softmax and log_softmax along the rows of [rows, cols], S stored, T answered; float32 between, one rounding.
 //
 // A row of up to 32 * V * K values belongs to a warp and lies in its registers: one pass over memory. With K = 0 it
-// belongs to a block: a pass for its maximum and the sum under it, and one that answers, from shared memory if the row
-// was kept there. V values are accessed at once; with V = 8, cols is a multiple of 8 and rows lie on 16-byte boundaries.
+// belongs to a block: a pass for its maximum and the sum under it (backward: for a sum), and one that answers, from shared
+// memory if the row was kept there. V values are accessed at once; with V = 8, cols is a multiple of 8 and rows lie on 16-byte boundaries.
 #include "peak.cuh"
 
 // One value of the answer. An infinite or NaN maximum spoils the row: x - most is NaN there, or the sum is.
@@ -112,19 +112,20 @@ __device__ __forceinline__ void backward_warp(const T* dy, const T* out, S* dx, 
 }
 
 template <bool LOG, typename S, typename T, int V>
-__device__ __forceinline__ void backward_block(const T* dy, const T* out, S* dx, int64 cols) {
+__device__ __forceinline__ void backward_block(const T* dy, const T* out, S* dx, int64 cols, bool keep) {
+    DYN_SHARED(T, kept);  // dy, then out
     dy += blockIdx.x * cols, out += blockIdx.x * cols, dx += blockIdx.x * cols;
     Blocked<Sum, float> mine;
     for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
-        float g[V], y[V];
-        load_floats<V>(dy + at, g);
-        load_floats<V>(out + at, y);
+        Pack<T, V> g = Pack<T, V>::load(dy + at), y = Pack<T, V>::load(out + at);
+        if (keep) g.store(kept + at), y.store(kept + cols + at);
         float some = 0.0f;
 #pragma unroll
-        for (int j = 0; j < V; j++) some += summand<LOG>(g[j], y[j]);
+        for (int j = 0; j < V; j++) some += summand<LOG>(to_float(g.value[j]), to_float(y.value[j]));
         mine.add(some);
     }
     float sum = block_sum(mine.total());
+    if (keep) dy = kept, out = kept + cols;  // each thread reads what it has left there
     for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
         float g[V], y[V];
         load_floats<V>(dy + at, g);
@@ -142,8 +143,8 @@ __device__ __forceinline__ void forward(const S* x, T* out, int64 rows, int64 co
 }
 
 template <bool LOG, typename S, typename T, int V, int K>
-__device__ __forceinline__ void backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols) {
-    if constexpr (K == 0) backward_block<LOG, S, T, V>(dy, out, dx, cols);
+__device__ __forceinline__ void backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols, bool keep) {
+    if constexpr (K == 0) backward_block<LOG, S, T, V>(dy, out, dx, cols, keep);
     else backward_warp<LOG, S, T, V, K>(dy, out, dx, rows, cols);
 }
 
@@ -158,13 +159,13 @@ __global__ void log_softmax_forward(const S* x, T* out, int64 rows, int64 cols, 
 }
 
 template <typename S, typename T, int V, int K>
-__global__ void softmax_backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols) {
-    backward<false, S, T, V, K>(dy, out, dx, rows, cols);
+__global__ void softmax_backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols, bool keep) {
+    backward<false, S, T, V, K>(dy, out, dx, rows, cols, keep);
 }
 
 template <typename S, typename T, int V, int K>
-__global__ void log_softmax_backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols) {
-    backward<true, S, T, V, K>(dy, out, dx, rows, cols);
+__global__ void log_softmax_backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols, bool keep) {
+    backward<true, S, T, V, K>(dy, out, dx, rows, cols, keep);
 }
 
 // set SHAPES = ((8, 1), (8, 4), (8, 0), (1, 4), (1, 0))

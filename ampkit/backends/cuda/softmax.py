@@ -16,14 +16,13 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.softmax import log_softmax, logsumexp, softmax
 from . import map as maps
-from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
+from .kernel import C_NAMES, MOST, SHARED, STORED, blocks_for, launch, typed
 from .mapped import back_fits, fits
 from .reductions import reduced
 from .storage import pairs, vectors
 
 Array = Any
 WARPS = 4  # rows of a block, where a warp has one each
-SHARED = 48 << 10  # bytes of a block's shared memory
 
 
 def _rows(array: Array, dim: int) -> bool:
@@ -53,8 +52,7 @@ def _forward(name: str, input: Array, dtype: DType) -> Array:
     out = backends.of(input).empty(input.shape, dtype)
     cols = input.shape[-1]
     rows, shape = input.size // cols, _shape(cols, input, out)
-    kept = cols * input.dtype.itemsize if not shape[1] else 0
-    kept = kept if kept <= SHARED else 0
+    kept = _kept(cols * input.dtype.itemsize, shape[1])
     sizes = np.int64(rows), np.int64(cols), np.bool_(kept > 0)
     entry = _entry(name, input.dtype, dtype, shape)
     launch("softmax", entry, *_grid(rows, cols, shape[1]), input, out, *sizes, shared=kept)
@@ -65,9 +63,16 @@ def _backward(name: str, dy: Array, out: Array, dtype: DType) -> Array:
     dx = backends.of(dy).empty(dy.shape, dtype)
     cols = dy.shape[-1]
     rows, shape = dy.size // cols, _shape(cols, dy, out, dx)
+    kept = _kept(2 * cols * out.dtype.itemsize, shape[1])
+    sizes = np.int64(rows), np.int64(cols), np.bool_(kept > 0)
     entry = _entry(name, dtype, out.dtype, shape)
-    launch("softmax", entry, *_grid(rows, cols, shape[1]), dy, out, dx, np.int64(rows), np.int64(cols))
+    launch("softmax", entry, *_grid(rows, cols, shape[1]), dy, out, dx, *sizes, shared=kept)
     return dx
+
+
+def _kept(size: int, often: int) -> int:
+    """Bytes of shared memory for what a block reads twice: all of its `size` bytes, or none where they do not fit."""
+    return size if not often and size <= SHARED else 0
 
 
 def _register(op: Any, name: str) -> None:

@@ -1,0 +1,255 @@
+"""What the memory-bound kernels move, and how many of their threads a multiprocessor holds, without a GPU.
+
+    python -m tests.bench.traffic
+
+Each line is a call: the bytes that its kernels read and write, over those that its formula needs (each input read once,
+each result written once); the registers of the kernel that moves the most, and how much of an H100's multiprocessor its
+blocks fill. Bytes are counted by the emulation (tests/cuda_on_cpu/traffic.py), registers are those of NVRTC for sm_90.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from cuda_on_cpu import cupy_like, occupancy, traffic
+from cuda_on_cpu.emulated_cudnn import EmulatedCudnn
+from cuda_on_cpu.emulated_products import EmulatedProducts
+
+import ampkit
+from ampkit import Tensor, backends, ops, optim, set_default_device
+from ampkit.arena import spans
+from ampkit.backends.cuda import batchnorm, gemm, normalize, reductions
+from ampkit.backends.cuda import rows as rows_of
+from ampkit.backends.cuda.device import CUDA
+from ampkit.core.dtypes import bfloat16, float16, float32, int64
+from ampkit.core.tape import grad
+from ampkit.overflow import unscale
+
+DTYPES = (float32, float16, bfloat16)
+ROWS, COLS, CLASSES = 32, 1024, 50257
+
+
+class Step(NamedTuple):
+    """A call, and the bytes that it needs, known once it was made."""
+
+    name: str
+    run: Callable[[], Any]
+    needed: Callable[[], int]
+
+
+class Moved(NamedTuple):
+    """What a step moved. launches: of its kernels, in their order."""
+
+    name: str
+    dtype: str
+    needed: int
+    launches: list[traffic.Launch]
+
+    @property
+    def moved(self) -> int:
+        return sum(launch.moved for launch in self.launches)
+
+    @property
+    def ratio(self) -> float:
+        return self.moved / self.needed
+
+
+def values(*shape: int, dtype: Any = float32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype)
+
+
+def both(name: str, call: Callable[..., Any], inputs: list[Any], reads: list[int], kept: Any = 0) -> Iterator[Step]:
+    """The forward and the backward of `call`. reads: the inputs that the gradients are functions of, -1 for the result.
+
+    kept: bytes besides, that the forward leaves for the backward, per element of the result if a function.
+    """
+    there: Any = backends.get("cuda")
+    points = [Tensor(there.asarray(a), requires_grad=a.dtype in DTYPES) for a in inputs]
+    wanted, outs, seeds = [p for p in points if p.requires_grad], [], []
+
+    def forward() -> None:
+        found = call(*points)
+        outs[:] = found if isinstance(found, tuple) else (found,)
+
+    def beside() -> int:
+        return kept(outs[-1].numel()) if callable(kept) else kept
+
+    yield Step(name, forward, lambda: size([*points, *outs]) + beside())
+    seeds += [Tensor(there.asarray(values(*out.shape, dtype=out.dtype))) for out in outs]
+    read = [(*points, outs[-1])[i] for i in reads]
+    backward = f"{name} backward", lambda: grad(outs, wanted, seeds)
+    yield Step(*backward, lambda: size([*seeds, *read, *wanted]) + beside())
+
+
+def size(tensors: list[Tensor]) -> int:
+    return sum(t.numel() * t.dtype.itemsize for t in tensors)
+
+
+def maps(dtype: Any) -> Iterator[Step]:
+    x, y = values(ROWS, COLS, dtype=dtype), values(ROWS, COLS, dtype=dtype, seed=1)
+    yield next(both("add", ops.add, [x, y], []))
+    yield next(both("add of a bias", ops.add, [x, x[0]], []))
+    yield from both("mul", ops.mul, [x, y], [0, 1])
+    yield from both("gelu", ops.gelu, [x], [0])
+    yield from both("relu", ops.relu, [x], [0])
+    yield from both("silu", ops.silu, [x], [0])
+    yield next(both("cast", lambda x: x.to(float32 if dtype != float32 else bfloat16), [x], []))
+    yield from both("dropout", lambda x: ops.dropout(x, 0.5), [x], [], kept=lambda n: n)
+
+
+def rows(dtype: Any) -> Iterator[Step]:
+    for name, op in (("softmax", ops.softmax), ("log_softmax", ops.log_softmax)):
+        for cols in (COLS, 4096, 25600):
+            x = values(max(2, ROWS * COLS // cols), cols, dtype=dtype)
+            yield from both(f"{name} of {cols}", lambda x, op=op: op(x, -1), [x], [-1])
+    scores, labels = values(2, CLASSES, dtype=dtype), np.arange(2, dtype=int64)
+    yield from both(f"cross_entropy of {CLASSES}", ops.cross_entropy, [scores, labels], [0, 1], kept=8)
+
+
+def norms(dtype: Any) -> Iterator[Step]:
+    for cols in (COLS, 4096, 8200):
+        x, w, shape = values(max(32, 2 * ROWS * COLS // cols), cols, dtype=dtype), values(cols), (cols,)
+        many = 8 * len(x)
+        layer = lambda x, w, b, shape=shape: ops.layer_norm(x, shape, w, b)  # noqa: E731
+        yield from both(f"layer_norm of {cols}", layer, [x, w, w], [0, 1], kept=many)
+        rms = lambda x, w, shape=shape: ops.rms_norm(x, shape, w)  # noqa: E731
+        yield from both(f"rms_norm of {cols}", rms, [x, w], [0, 1], kept=many // 2)
+    yield from residual(dtype)
+    images, w = values(8, 32, 12, 12, dtype=dtype), values(32)
+    last = np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    group = lambda x, w, b: ops.group_norm(x, 8, w, b)  # noqa: E731
+    yield from both("group_norm", group, [images, w, w], [0, 1], kept=8 * 64)
+    batch = lambda x, w, b: ops.batch_norm(x, None, None, w, b, training=True)  # noqa: E731
+    twice = images.nbytes + 8 * 32  # statistics of the whole batch come before its answer
+    yield from both("batch_norm", batch, [images, w, w], [0, 0, 1], kept=twice)
+    yield from both("batch_norm, channels last", batch, [last, w, w], [0, 0, 1], kept=twice)
+
+
+def residual(dtype: Any) -> Iterator[Step]:
+    x, w = values(2 * ROWS, COLS, dtype=dtype), values(COLS)
+    stream = x.astype(float32)
+
+    def call(x: Any, y: Any, w: Any, b: Any) -> Any:
+        with ampkit.autocast("cuda", dtype=dtype if dtype != float32 else bfloat16, enabled=dtype != float32):
+            return ops.add_layer_norm(x, y, (COLS,), w, b)
+
+    steps = both("add_layer_norm", call, [stream, x, w, w], [2])
+    kept = 8 * len(x), stream.nbytes + 8 * len(x)  # the backward reads the sum again
+    for step, more in zip(steps, kept, strict=True):
+        yield step._replace(needed=lambda step=step, more=more: step.needed() + more)
+
+
+def lookups(dtype: Any) -> Iterator[Step]:
+    index = np.random.default_rng(0).permutation(128)
+    yield from both("embedding", lambda i, w: ops.embedding(i, w), [index, values(128, COLS, dtype=dtype)], [0])
+
+
+def sums(dtype: Any) -> Iterator[Step]:
+    x = values(4 * ROWS, COLS, dtype=dtype)
+    for name, dim in (("sum", None), ("sum of rows", 1), ("sum of columns", 0)):
+        yield next(both(name, lambda x, dim=dim: ops.sum(x, dim), [x], []))
+    yield next(both("gradient of a bias", lambda x: Tensor(gemm.column_sums(x.array, float32)), [x], []))
+
+
+def updates(dtype: Any) -> Iterator[Step]:
+    count = 1 << 17
+    for name, make, each in (("AdamW", optim.AdamW, 28), ("SGD with momentum", optim.SGD, 20)):
+        weight = ampkit.nn.Parameter(ampkit.randn(count))
+        optimizer = make([weight], lr=1e-3, **({"momentum": 0.9} if make is optim.SGD else {}))
+        with ampkit.autocast("cuda", dtype=bfloat16):
+            ops.linear(ampkit.ones(1, 16), weight.reshape(-1, 16)[:4])
+        weight.grad = ampkit.ones(count)
+        optimizer.step()
+        run = spans(optimizer.present())[0]
+        yield Step(name, optimizer.step, lambda r=run, each=each: (each + 2 * len(r.copies)) * count)
+    inverse = run.block.backend.zeros((), float32) + np.float32(1)
+    yield Step("unscale", lambda: unscale(run.gradient, inverse, run.block.flags()), lambda: 8 * count)
+
+
+CASES = [(group, dtype) for dtype in DTYPES for group in (maps, rows, norms, lookups, sums)] + [(updates, float32)]
+MOST = 1.1  # moved over needed
+MORE = {  # that of a few, by what their names begin with, and why
+    "softmax of 25600": (1.7, "a row of more than 47 KiB does not fit into shared memory, and is read twice"),
+    "log_softmax of 25600": (1.7, "as softmax"),
+    "layer_norm of 8200 backward": (2.6, "as forward; and once more for the gradients of weight and bias"),
+    "rms_norm of 8200 backward": (2.6, "as layer_norm"),
+    "layer_norm of 8200": (2.0, "a row of more than 8192 values does not fit into registers: a read for each pass"),
+    "rms_norm of 8200": (1.6, "as layer_norm"),
+    "group_norm backward": (1.8, "the sums over channels, which dx needs, are another kernel"),
+}
+
+
+def most_of(name: str) -> float:
+    """What the step `name` may move, at most, over what it needs."""
+    return next((most for start, (most, _) in MORE.items() if name.startswith(start)), MOST)
+
+
+@contextmanager
+def few_blocks() -> Iterator[None]:
+    """Within it rows are shared out among few blocks, for the few rows here, as among 528 for those of a model."""
+    changed = [(rows_of, "PARTS", 1), (normalize, "CHUNKS", 1), (reductions, "BLOCKS", 4), (batchnorm, "BLOCKS", 64)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in changed]
+    for module, name, value in changed:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+@contextmanager
+def on(kernels: Any) -> Iterator[None]:
+    """The emulated GPU with these kernels is the default device."""
+    card: Any = CUDA(cupy_like, kernels=kernels, products=EmulatedProducts(), dnn=EmulatedCudnn())
+    card.inspect = lambda *values: None  # of labels, which kernels that do not run leave as they are
+    undo = backends.install(card)
+    set_default_device("cuda")
+    try:
+        yield
+    finally:
+        set_default_device("cpu")
+        undo()
+
+
+def measured(cases: Sequence[tuple[Any, Any]] = CASES) -> list[Moved]:
+    """The steps of `cases`."""
+    named = traffic.Entries()
+    with few_blocks(), on(named):
+        for _, step in _steps(cases):
+            step.run()
+    counted, found = traffic.Counted(named.found), []
+    with few_blocks(), on(counted):
+        for dtype, step in _steps(cases):
+            counted.launches.clear()
+            step.run()
+            found.append(Moved(step.name, dtype.name, step.needed(), list(counted.launches)))
+    return found
+
+
+def _steps(cases: Sequence[tuple[Any, Any]]) -> Iterator[tuple[Any, Step]]:
+    yield from ((dtype, step) for group, dtype in cases for step in group(dtype))
+
+
+def main() -> None:
+    print(f"{'':34}{'dtype':9}{'moved/needed':>13}{'registers':>11}{'occupancy':>11}  kernel that moves the most")
+    for row in measured():
+        most = max(row.launches, key=lambda launch: launch.moved)
+        taken = occupancy.of(most)
+        figures = f"{row.ratio:13.2f}{taken.registers:11}{taken.share:11.0%}"
+        print(f"{row.name:34}{row.dtype:9}{figures}  {most.name}, {most.threads} threads")
+    print(f"\nAbove {MOST}:")
+    for start, (_, why) in MORE.items():
+        print(f"{start}: {why}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What a multiprocessor has for a block: whether a launch fits into it, by the figures of NVIDIA's assembler.
+
+Only launches that can exceed the limits are looked up: those with dynamic shared memory, as the compiler itself refuses
+too much static shared memory, and those with so many threads that 255 registers for each are more than there are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from . import nvrtc
+
+ARCHS = ("sm_80", "sm_90")
+BLOCK_SHARED, BLOCK_SHARED_OPT_IN = 48 << 10, {"sm_80": 163 << 10, "sm_90": 227 << 10}  # bytes, static and dynamic
+REGISTERS = 65536  # of a multiprocessor, and the most of a block
+PER_WARP = 256  # registers that a warp is given at once
+ANY_THREADS = REGISTERS // 256  # threads of a block that fit whatever the registers of each, 255 at most
+
+
+def refusal(code: str, name: str, threads: int, dynamic: int, opted: int = BLOCK_SHARED) -> str | None:
+    """Why a GPU refuses to launch the entry `name` of `code`, or None.
+
+    threads: of a block. dynamic: bytes of dynamic shared memory. opted: the attribute max_dynamic_shared_size_bytes.
+    Without NVRTC nothing is known, and nothing refused.
+    """
+    if (not dynamic and threads <= ANY_THREADS) or nvrtc.missing():
+        return None
+    found = (_refusal(price(code, name, arch), arch, threads, dynamic, opted) for arch in ARCHS)
+    return next((text for text in found if text), None)
+
+
+@cache
+def price(code: str, name: str, arch: str) -> nvrtc.Compiled:
+    """What the entry `name` takes on `arch`."""
+    return nvrtc.build_once(code, (name,), arch)[0]
+
+
+def _refusal(taken: nvrtc.Compiled, arch: str, threads: int, dynamic: int, opted: int) -> str | None:
+    most = BLOCK_SHARED if opted <= BLOCK_SHARED else BLOCK_SHARED_OPT_IN[arch]
+    if taken.shared + dynamic > most:
+        return f"{taken.shared} bytes of static and {dynamic} of dynamic shared memory; {arch} has {most} for a block"
+    if threads > taken.threads:
+        return f"blocks of {threads} threads; its launch bounds allow {taken.threads}"
+    registers = registers_of(taken.registers, threads)
+    if registers > REGISTERS:
+        each = f"{taken.registers} registers for each of {threads} threads"
+        return f"{each} are {registers}; {arch} has {REGISTERS} for a block"
+    return None
+
+
+def registers_of(each: int, threads: int) -> int:
+    """Registers that a block takes: whole warps, each in units of PER_WARP."""
+    return -(-threads // 32) * -(-each * 32 // PER_WARP) * PER_WARP
