@@ -54,6 +54,15 @@ def facts(gpu: Any) -> dict[str, str]:
     return found | {name: _said(look) for name, look in looks.items()}
 
 
+def refused() -> list[str]:
+    """What cublasLt and cuDNN had no algorithm for, in this process."""
+    from ampkit import backends
+
+    gpu: Any = backends.get("cuda")
+    found = gpu.products.refused | getattr(gpu.dnn, "refused", {})
+    return [f"{what}: {why}" for what, why in found.items()]
+
+
 def _said(look: Callable[[], str]) -> str:
     try:
         return look()

@@ -117,9 +117,7 @@ class Ours:
 
     def refused(self) -> list[str]:
         """What cublasLt and cuDNN had no algorithm for."""
-        gpu: Any = backends.get()
-        refused = gpu.products.refused | getattr(gpu.dnn, "refused", {})
-        return [f"{what}: {why}" for what, why in refused.items()]
+        return gpu_facts.refused()
 
 
 class Theirs:
