@@ -13,96 +13,20 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import gpu_facts
-import gpu_steps
 import numpy as np
+from gpu_turns import Beside, Call, allowed, last_line, row, unchecked
 
 import ampkit
-from ampkit import backends, ops, optim
+from ampkit import ops, optim
 from ampkit.arena import spans
 from ampkit.overflow import unscale
 
-Call = Callable[[], Any]
 Case = tuple[str, Callable[[], dict[str, Any]]]
 DTYPES = (ampkit.bfloat16, ampkit.float16, ampkit.float32)
-TURNS = 5
-
-
-class Beside:
-    """PyTorch on `device`. trouble: why it is not there, or nothing; then nothing of it is measured."""
-
-    def __init__(self, device: str = "cuda"):
-        self.device, self.torch, self.trouble = device, None, ""
-        try:
-            import torch
-        except Exception as error:  # missing, or there and broken
-            self.trouble = f"no PyTorch ({last_line(error)})"
-            return
-        if device == "cuda" and not torch.cuda.is_available():
-            self.trouble = "PyTorch sees no GPU"
-            return
-        self.torch = torch
-        gpu_steps.alike(torch)
-
-    def make(self, *shape: int, dtype: Any = ampkit.float32, grad: bool = False) -> Any:
-        made = self.torch.randn(*shape, device=self.device).to(getattr(self.torch, dtype.name))
-        return made.requires_grad_(grad)
-
-    def prepared(self, prepare: Callable[[], Call] | None) -> tuple[Call | None, str]:
-        """What `prepare` makes, called once, or why there is none."""
-        if self.torch is None or prepare is None:
-            return None, self.trouble or "nothing of its kind"
-        try:
-            call = prepare()
-            call()
-        except Exception as error:
-            return None, last_line(error)
-        return call, ""
-
-    def free(self) -> None:
-        if self.torch is not None and self.device == "cuda":
-            self.torch.cuda.empty_cache()
-
-
-def last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
-
-
-def row(ours: Call, prepare: Callable[[], Call] | None, beside: Beside, count: int) -> dict[str, Any]:
-    """Seconds of a call of each library by turns, `seconds` the median of ours, and what PyTorch's said else."""
-    ours()
-    theirs, why = beside.prepared(prepare)
-    sides = {"ours": ours} | ({"theirs": theirs} if theirs else {})
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(TURNS):
-        for name, call in sides.items():
-            times[name].append(_seconds(call, count))
-    return {**times, "seconds": statistics.median(times["ours"])} | ({} if theirs else {"why": why})
-
-
-def _seconds(call: Call, count: int) -> float:
-    gpu: Any = backends.get()
-    start = gpu.mark("turn")
-    for _ in range(count):
-        call()
-    return float(gpu.between(start, gpu.mark())) / count
-
-
-@contextmanager
-def unchecked() -> Iterator[None]:
-    """Within the block nobody looks whether labels are classes."""
-    gpu: Any = backends.get()
-    gpu.inspect = lambda *given: None
-    try:
-        yield
-    finally:
-        del gpu.inspect
-
 
 # kernels
 
@@ -250,23 +174,9 @@ def _product(n: int, dtype: Any, count: int, beside: Beside, tf32: bool = False)
         a, b = (beside.make(n, n, dtype=dtype) for _ in range(2))
         return lambda: a @ b
 
-    with ampkit.no_grad(), _tf32(beside, tf32):
+    with ampkit.no_grad(), allowed(beside, tf32):
         a, b = (ampkit.randn(n, n).to(dtype) for _ in range(2))
         return _flops(row(lambda: a @ b, theirs, beside, count), 2 * n**3)
-
-
-@contextmanager
-def _tf32(beside: Beside, used: bool) -> Iterator[None]:
-    before = ampkit.get_float32_matmul_precision()
-    ampkit.set_float32_matmul_precision("high" if used else "highest")
-    if beside.torch is not None:
-        gpu_steps.alike(beside.torch, used)
-    try:
-        yield
-    finally:
-        ampkit.set_float32_matmul_precision(before)
-        if beside.torch is not None:
-            gpu_steps.alike(beside.torch)
 
 
 def _attention(shape: tuple[int, ...], backward: bool, count: int, beside: Beside) -> dict[str, Any]:

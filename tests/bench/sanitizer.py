@@ -18,6 +18,8 @@ import suite
 TOOLS = ("memcheck", "racecheck", "synccheck")
 PATIENCE = 300  # seconds for a test, which is many times slower there
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
+# No findings: the head, and what is said of a process whose tests failed or used no GPU.
+_NOTHING = re.compile(r"$|COMPUTE-SANITIZER|Error: process didn't|The application may have|Error: Target application")
 
 
 def check(run: Any, until: float, tests: Callable[..., Any]) -> Any:
@@ -59,7 +61,7 @@ def found(folder: Path) -> Iterator[str]:
     """A line for each log with errors: how many, the first one, and the kernel that it is in."""
     for log in sorted((folder / "found").glob("*.txt")):
         lines = [line.lstrip("= ").strip() for line in log.read_text("utf-8", "replace").splitlines()]
-        errors = [line for line in lines if line and not _SUMMARY.search(line) and line != "COMPUTE-SANITIZER"]
+        errors = [line for line in lines if not (_SUMMARY.search(line) or _NOTHING.match(line))]
         count = sum(int(match[1]) for line in lines if (match := _SUMMARY.search(line)))
         if count or errors:
             where = next((line for line in errors if line.startswith("at ") or " in kernel " in line), "")
