@@ -99,7 +99,8 @@ class Played:
 @pytest.fixture
 def queue(bench, tmp_path, monkeypatch):
     suite = bench("suite")
-    monkeypatch.setattr(suite.subprocess, "Popen", Played)
+    monkeypatch.setattr(suite, "start", Played)
+    monkeypatch.setattr(suite, "kill", lambda process: None)
     monkeypatch.setattr(suite.time, "sleep", lambda seconds: None)
     return suite.Queue(tmp_path, [suite.ROOT / "tests" / "test_scaler.py"], [], patience=0.0)
 

@@ -201,6 +201,7 @@ def test_a_table_shows_medians_with_their_spread_what_failed_and_the_ratios_of_t
     held["kernels"] = {"copy": call(1e-6), "softmax": call(2e-6, theirs=[3e-6]), "bad": {"error": "first\nlast"}}
     shown = gpu_bench.gpu_table.table(held)
     assert "| ampkit mixed compiled | 2.00 (2.00 to 2.50) | 10 | 1.00 | 2.00 | 3.00 |" in shown
+    assert "| mlp | eager: 4.00 ms, 1.00 GB | 2.00 ms, 1.00 GB | 2.00 (1.20 to 2.50) |  |" in shown
     assert "| PyTorch's fastest / ampkit compiled | 2.00 (1.20 to 2.50) |" in shown
     assert "| PyTorch eager / ampkit compiled | 2.00 (1.20 to 2.50) |" in shown
     assert "| ampkit mixed | no memory |" in shown

@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE)]
 
 import requirements  # noqa: E402
-from processes import Process  # noqa: E402
+from processes import Process, end_children_when_terminated  # noqa: E402
 
 ANYWHERE = 1e9  # seconds that are no limit
 STEP_LIMIT = 180
@@ -232,6 +232,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "emulated"))
     parser.add_argument("--tiny", action="store_true", help="a little of each part, to see whether it runs")
     args = parser.parse_args()
+    end_children_when_terminated()
     until = time.monotonic() + 60 * args.minutes
     if "check" in args.parts:
         print("\n".join(requirements.check(args.device)))

@@ -29,7 +29,7 @@ import gpu_facts  # noqa: E402
 import gpu_kernels  # noqa: E402
 import gpu_table  # noqa: E402
 from gpu_steps import WORK  # noqa: E402
-from processes import Process  # noqa: E402
+from processes import Process, end_children_when_terminated  # noqa: E402
 
 Results = dict[str, Any]
 LEAST = 15  # seconds, in less than which nothing is begun
@@ -220,6 +220,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "emulated"), help=argparse.SUPPRESS)
     parser.add_argument("--tiny", action="store_true", help="sizes that say nothing, to see whether it runs")
     args = parser.parse_args()
+    end_children_when_terminated()
     until = time.monotonic() + 60 * args.minutes
     args.out.mkdir(parents=True, exist_ok=True)
     process = Process([HERE / "gpu_facts.py", "--device", args.device], 90)

@@ -38,13 +38,33 @@ def table(results: dict[str, Any]) -> str:
     about = results["about"]
     lines = [f"# {about['card']}", "", f"{about['date']}, `{about['command']}`", ""]
     lines += [f"- {name}: {said}" for name, said in about.items() if name not in ("card", "date", "command")]
-    lines += ["", NOTES, ""]
+    lines += ["", *_summary(results["steps"]), NOTES, ""]
     for name, found in results["steps"].items():
         lines += _steps(name, found)
     for section, unit, scale, speed in (("kernels", "us", 1e6, "GB/s"), ("products", "ms", 1e3, "TFLOP/s")):
         if results.get(section):
             lines += _calls(section, results[section], unit, scale, speed)
     return "\n".join(lines)
+
+
+def _summary(steps: dict[str, Any]) -> list[str]:
+    # A step of each model: PyTorch's fastest beside ampkit's compiled one.
+    lines = ["| step, mixed precision | PyTorch's fastest | ampkit compiled | PyTorch / ampkit | ampkit eager |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for name, found in steps.items():
+        fastest = min((v for v in FASTEST if "blocks" in found.get(v, {})), key=lambda v: _median(found[v]), default="")
+        said = f"{fastest.removeprefix('torch mixed').strip() or 'eager'}: {_brief(found[fastest])}" if fastest else ""
+        ours, ratio = found.get("ampkit mixed compiled", {}), _ratio(found, *RATIOS[0][1:])
+        lines.append(f"| {name} | {said} | {_brief(ours)} | {ratio} | {_brief(found.get('ampkit mixed', {}))} |")
+    return [*lines, ""]
+
+
+def _median(row: dict[str, Any]) -> float:
+    return float(statistics.median(row["blocks"]))
+
+
+def _brief(row: dict[str, Any]) -> str:
+    return f"{_median(row):.2f} ms, {row['allocated'] / 1e9:.2f} GB" if "blocks" in row else ""
 
 
 # steps

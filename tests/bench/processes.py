@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 
 
 class Process:
-    """A process of this Python. timed_out: whether it was killed at its limit; error: the end of what it said."""
+    """A process of this Python. timed_out: whether it was ended at its limit; error: the end of what it said."""
 
     def __init__(self, arguments: Sequence[str | Path], limit: float, log: Path | None = None):
         self.arguments, self.limit, self.log = arguments, limit, log
@@ -26,32 +26,45 @@ class Process:
 
     def lines(self) -> Iterator[str]:
         """What it writes to its output, as it comes, until it ends."""
-        with tempfile.TemporaryFile("w+") if self.log is None else self.log.open("a+") as errors:
-            started = subprocess.Popen([sys.executable, *map(str, self.arguments)], stdout=subprocess.PIPE,
-                                       stderr=errors, text=True, env=environment(), start_new_session=True)  # fmt: skip
-            assert started.stdout is not None
-            timer = threading.Timer(self.limit, self._stop, [started])
-            timer.start()
+        end = time.monotonic() + self.limit
+        # A file and no pipe: what the process leaves running could hold a pipe open.
+        with tempfile.NamedTemporaryFile("w+") as out, self._errors() as errors, open(out.name) as written:  # noqa: PTH123
+            started = start([sys.executable, *map(str, self.arguments)], stdout=out, stderr=errors, env=environment())
             try:
-                yield from started.stdout
-                self.code = started.wait()
+                rest, running = "", True
+                while running and not self.timed_out:
+                    running = started.poll() is None
+                    *lines, rest = (rest + written.read()).split("\n")
+                    yield from (line + "\n" for line in lines)
+                    time.sleep(0.02 if running else 0)
+                    self.timed_out = running and time.monotonic() > end
+                self.code = started.returncode or 0
             finally:
-                timer.cancel()
                 kill(started)
-                started.stdout.close()
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
             self.error = errors.read().strip()
 
-    def _stop(self, started: Any) -> None:
-        self.timed_out = True
-        kill(started)
+    def _errors(self) -> Any:
+        return tempfile.TemporaryFile("w+") if self.log is None else self.log.open("a+")
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """A process that leads a group of its own, in this session: it ends with the session."""
+    return subprocess.Popen(command, process_group=0, **options)
 
 
 def kill(process: subprocess.Popen[Any]) -> None:
-    """End a process that leads a session, and all that it started there."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """End a process and its group: what handles SIGTERM has three seconds to end what it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=3)
+
+
+def end_children_when_terminated() -> None:
+    """Let SIGTERM raise SystemExit, so that what is under way is cleaned up."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def environment(**more: str) -> dict[str, str]:

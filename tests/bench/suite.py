@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import resumable
-from processes import ROOT, environment, kill
+from processes import ROOT, environment, kill, start
 
 ENDED = (0, 1, 5)  # of pytest: passed, some failed, none were left
 # Whose files come first: what runs on the card; last what needs none.
@@ -92,8 +92,7 @@ class Queue:
         command = [*self.prefix(_name(path)), sys.executable, "-m", "pytest", str(path), "-q", "--tb=short", "-p",
                    "resumable", "-p", "no:cacheprovider", "--outcomes", str(file), *self.options]  # fmt: skip
         with self.log(path).open("a") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True,
-                                       env=environment(OMP_NUM_THREADS="1"))  # fmt: skip
+            process = start(command, stdout=log, stderr=log, cwd=ROOT, env=environment(OMP_NUM_THREADS="1"))
         return Running(path, process, len(resumable.read(file)[0]))
 
     def _over(self, running: Running) -> bool:
