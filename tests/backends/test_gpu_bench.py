@@ -195,7 +195,7 @@ def test_a_process_that_takes_too_long_ends_with_what_it_printed_so_far(gpu_benc
 
 
 def test_a_table_shows_medians_with_their_spread_what_failed_and_the_ratios_of_the_rest(gpu_bench):
-    found = {"torch mixed": row(3.0, 4.0, 5.0), "ampkit mixed compiled": row(2.0, 2.0, 2.5),
+    found = {"torch mixed": row(3.0, 4.0, 5.0), "ampkit mixed compiled": row(2.0, 2.0, 2.5) | {"refused": ["conv: 15"]},
              "ampkit mixed": {"error": "a\nno memory"}, "torch mixed compile": row(9.0)}  # fmt: skip
     held = results(mlp=found)
     held["kernels"] = {"copy": call(1e-6), "softmax": call(2e-6, theirs=[3e-6]), "bad": {"error": "first\nlast"}}
@@ -205,6 +205,7 @@ def test_a_table_shows_medians_with_their_spread_what_failed_and_the_ratios_of_t
     assert "| PyTorch's fastest / ampkit compiled | 2.00 (1.20 to 2.50) |" in shown
     assert "| PyTorch eager / ampkit compiled | 2.00 (1.20 to 2.50) |" in shown
     assert "| ampkit mixed | no memory |" in shown
+    assert "- no algorithm for conv: 15" in shown
     assert "| softmax | 2 | 1 | 100% | 3 | 1.50 (1.50 to 1.50) |" in shown
     assert "| copy | 1 | 1 | 100% | no PyTorch |" in shown
     assert "| bad | last |" in shown

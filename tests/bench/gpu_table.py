@@ -77,7 +77,9 @@ def _steps(name: str, found: dict[str, Any]) -> list[str]:
     lines += [f"| variant | ms per step | {work.unit}/s | allocated | reserved | card | ready s | first losses |"]
     lines += ["|---|---|---|---|---|---|---|---|", *(_step(variant, row) for variant, row in found.items())]
     ratios = [f"| {ratio[0]} | {said} |" for ratio in RATIOS if (said := _ratio(found, *ratio[1:]))]
-    return [*lines, "", "| ratio | |", "|---|---|", *ratios, ""]
+    refused = sorted({what for row in found.values() for what in row.get("refused", ())})
+    without = ["", *(f"- no algorithm for {what}" for what in refused)] if refused else []
+    return [*lines, *without, "", "| ratio | |", "|---|---|", *ratios, ""]
 
 
 def _step(variant: str, row: dict[str, Any]) -> str:
