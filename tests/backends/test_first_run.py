@@ -135,6 +135,14 @@ def test_a_file_whose_tests_cannot_be_collected_fails_and_is_not_started_forever
     assert failures == ["test_scaler.py: pytest ended with 2 before a test: see test_scaler.log"]
 
 
+def test_of_many_failures_in_a_file_the_first_are_shown_and_the_others_counted(queue):
+    _, counts, failures = run(queue, ({f"test {i}": "failed" for i in range(40)}, "", 1))
+    assert counts["failed"] == 40
+    assert failures[0] == "test 0: failed"
+    assert failures[-1] == "test_scaler.py: and 34 more"
+    assert len(failures) == 7
+
+
 def test_without_time_nothing_is_started(queue):
     assert run(queue, seconds=-1.0) == (False, {"passed": 0, "failed": 0, "skipped": 0}, [])
 

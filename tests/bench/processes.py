@@ -67,7 +67,7 @@ def end_children_when_terminated() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The environment of a process that imports ampkit and the tests' modules from this folder."""
-    places = [ROOT, ROOT / "tests", ROOT / "tests" / "bench", os.environ.get("PYTHONPATH", "")]
+def environment(folder: Path = HERE, **more: str) -> dict[str, str]:
+    """The environment of a process that imports ampkit, the tests' modules, and those of `folder`."""
+    places = [ROOT, HERE.parent, folder, os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(str(p) for p in places if str(p)), **more}

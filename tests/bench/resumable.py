@@ -1,6 +1,6 @@
 """A plugin of pytest: each outcome is written as soon as it is there, and what a file of outcomes has is not run again.
 
-    pytest -p resumable --outcomes FILE [--no-pool]
+    pytest -p bench.resumable --outcomes FILE [--no-pool]
 
 FILE gets a line of JSON as a test begins, and one with its outcome. A test after which the GPU answers nothing more,
 as after an illegal address, ends the process with status BROKEN: all tests after it would fail as well. --no-pool gives

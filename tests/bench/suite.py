@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import resumable
-from processes import ROOT, environment, kill, start
+from processes import HERE, ROOT, environment, kill, start
 
 ENDED = (0, 1, 5)  # of pytest: passed, some failed, none were left
+SHOWN = 6  # failures of a file
 # Whose files come first: what runs on the card; last what needs none.
 FIRST = ("backends/test_cuda_", "backends/test_cublaslt", "backends/test_cudnn", "backends/test_models_on_cuda",
          "backends/test_references_on_device", "test_capture", "test_cuda", "test_scaler", "ops/", "optim/", "nn/",
@@ -90,9 +91,11 @@ class Queue:
         file = self.outcomes(path)
         file.touch()
         command = [*self.prefix(_name(path)), sys.executable, "-m", "pytest", str(path), "-q", "--tb=short", "-p",
-                   "resumable", "-p", "no:cacheprovider", "--outcomes", str(file), *self.options]  # fmt: skip
+                   "bench.resumable", "-p", "no:cacheprovider", "--outcomes", str(file), *self.options]  # fmt: skip
+        # Not this folder on the path: modules here have names of packages among the tests.
+        settings = environment(HERE.parent, OMP_NUM_THREADS="1")
         with self.log(path).open("a") as log:
-            process = start(command, stdout=log, stderr=log, cwd=ROOT, env=environment(OMP_NUM_THREADS="1"))
+            process = start(command, stdout=log, stderr=log, cwd=ROOT, env=settings)
         return Running(path, process, len(resumable.read(file)[0]))
 
     def _over(self, running: Running) -> bool:
@@ -122,13 +125,13 @@ class Queue:
         return found
 
     def failures(self) -> list[str]:
-        """What failed, in a line each."""
-        return [
-            f"{path.name if test == 'end' else test}: {row['said']}"
-            for path in self.paths
-            for test, row in resumable.read(self.outcomes(path))[0].items()
-            if row["outcome"] == "failed"
-        ]
+        """What failed, in a line each; of many in one file the first ones, and how many more there are."""
+        return [line for path in self.paths for line in _first(path.name, self._failures(path))]
+
+    def _failures(self, path: Path) -> list[str]:
+        found, _ = resumable.read(self.outcomes(path))
+        failed = {test: row["said"] for test, row in found.items() if row["outcome"] == "failed"}
+        return [f"{path.name if test == 'end' else test}: {said}" for test, said in failed.items()]
 
     def forget_failures(self) -> None:
         """Let the tests that failed run again."""
@@ -139,6 +142,11 @@ class Queue:
                 for test, row in rows.items():
                     if row["outcome"] != "failed" and test != "end":
                         resumable.add(self.outcomes(path), **row)
+
+
+def _first(name: str, lines: list[str]) -> list[str]:
+    more = len(lines) - SHOWN
+    return lines if more <= 0 else [*lines[:SHOWN], f"{name}: and {more} more"]
 
 
 def _name(path: Path) -> str:
