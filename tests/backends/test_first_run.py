@@ -258,6 +258,17 @@ def test_steps_of_a_model_are_the_cpus_and_recorded_ones_have_the_bits_of_eager_
     assert 0 < found["memory"]["eager"]["allocated"] <= found["memory"]["recorded"]["allocated"]
 
 
+def test_the_table_of_models_shows_distances_memory_and_what_is_wrong(bench):
+    steps = bench("device_steps")
+    row = {"loss": 1e-7, "gradient": [2e-6, "w"], "recorded": True, "differs": "", "wrong": [],
+           "memory": {"eager": {"allocated": 10**6}, "recorded": None}}  # fmt: skip
+    lines = steps.table({"mlp float32": row, "gpt float16": {"wrong": ["no memory"]}}).splitlines()
+    assert lines[2:] == [
+        "| mlp float32 | 1.0e-07 | 2.0e-06 | the same bits | 1.0, none |  |",
+        "| gpt float16 | | | | | no memory |",
+    ]
+
+
 def test_what_is_wrong_with_a_models_steps_is_said(bench):
     steps = bench("device_steps")
     result = steps.Result([1.0, 2.0], {"w": steps.np.ones(2)}, True)

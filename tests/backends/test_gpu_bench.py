@@ -148,6 +148,9 @@ def test_a_row_that_takes_longer_than_its_own_limit_does_not_end_the_others(gpu_
     held = run(gpu_bench, results(), tmp_path, ["mlp"])
     assert held["steps"]["mlp"]["torch mixed"] == {"error": "took longer than 60 s", "rounds": 1}
     assert "error" not in held["steps"]["mlp"]["ampkit mixed"]
+    fake.seen.clear()
+    run(gpu_bench, held, tmp_path, ["mlp"])
+    assert fake.seen == []  # nor is it tried again
 
 
 def test_a_kernel_that_ends_its_process_fails_alone(gpu_bench, fake, tmp_path):

@@ -199,6 +199,21 @@ def _wrong(found: dict[str, Any], dtype: str) -> list[str]:
     return said + [f"refused: {what}" for what in found["refused"]]
 
 
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """What was found of all models, as Markdown; distances are relative, memory in MB."""
+    lines = ["| model, precision | loss | gradient | recorded | allocated: eager, recorded | not as it should be |"]
+    return "\n".join([*lines, "|---|---|---|---|---|---|", *(_line(name, row) for name, row in rows.items())]) + "\n"
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    wrong = "; ".join(row["wrong"]).replace("|", "/")
+    if "loss" not in row:
+        return f"| {name} | | | | | {wrong} |"
+    held = [f"{peak['allocated'] / 1e6:.1f}" if peak else "none" for peak in row["memory"].values()]
+    bits = "the same bits" if row["recorded"] and not row["differs"] else "not the same"
+    return f"| {name} | {row['loss']:.1e} | {row['gradient'][0]:.1e} | {bits} | {', '.join(held)} | {wrong} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS)

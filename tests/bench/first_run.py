@@ -77,7 +77,7 @@ def properties(run: Run, until: float) -> State:
 
 
 def steps(run: Run, until: float) -> State:
-    """steps.json: a row for each model and precision (see device_steps.py)."""
+    """steps.json and steps.md: a row for each model and precision (see device_steps.py)."""
     import device_steps
 
     models = ["mlp"] if run.tiny else list(device_steps.MODELS)
@@ -92,6 +92,7 @@ def steps(run: Run, until: float) -> State:
             if row is not None:
                 rows[name] = row
                 file.write_text(json.dumps(dict(rows), indent=1) + "\n", "utf-8")
+                (run.out / "steps.md").write_text(device_steps.table(dict(rows)), "utf-8")
 
     with ThreadPoolExecutor(run.jobs) as pool:
         list(pool.map(measure, [name for name in wanted if name not in rows]))

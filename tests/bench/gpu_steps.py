@@ -72,14 +72,23 @@ def batches(work: Work) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(rng.standard_normal(work.batch).astype(np.float32), y) for y in labels]
 
 
+def built(work: Work) -> Any:
+    """The model on the CPU, with the same weights every time."""
+    before = ampkit.get_default_device()
+    ampkit.set_default_device("cpu")
+    ampkit.manual_seed(0)
+    model = getattr(models, work.model)(**work.options)
+    ampkit.set_default_device(before)
+    return model
+
+
 class Ours:
     """Training steps of ampkit on the default device."""
 
     def __init__(self, work: Work, flags: list[str]):
-        ampkit.manual_seed(0)
         ampkit.set_float32_matmul_precision("high" if "tf32" in flags else "highest")
         self.device = ampkit.get_default_device()
-        self.model = getattr(models, work.model)(**work.options).to(self.device)
+        self.model = built(work).to(self.device)
         self.optimizer = optim.AdamW(self.model.parameters(), lr=3e-4)
         mixed = "mixed" in flags
         self.scaler = ampkit.GradScaler(enabled=mixed and work.dtype == "float16")
@@ -128,11 +137,9 @@ class Theirs:
         import twins
 
         alike(torch, tf32="tf32" in flags)
-        ampkit.manual_seed(0)
-        source = getattr(models, work.model)(**work.options).to("cpu")
         self.torch, self.work, self.device, self.mixed = torch, work, device, "mixed" in flags
         order = torch.channels_last if len(work.batch) == 4 else torch.preserve_format
-        self.model = twins.load(getattr(twins, work.model)(**work.options), source).to(device, memory_format=order)
+        self.model = twins.load(getattr(twins, work.model)(**work.options), built(work)).to(device, memory_format=order)
         mode = next((flag for flag in flags if flag in MODES), None)
         self.loss = self._loss if mode is None else torch.compile(self._loss, mode=MODES[mode])
         given = {"lr": 3e-4, "fused": True, "capturable": "graph" in flags}
