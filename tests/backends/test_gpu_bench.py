@@ -90,6 +90,9 @@ class Fake:
             if self.answers.get(name) == "crash":
                 self.code, self.error = -11, "illegal address"
                 return
+            if self.answers.get(name) == "hang":
+                self.timed_out = True
+                return
             yield json.dumps({"section": "kernels", "name": name, "row": call(1.0)})
 
 
@@ -158,6 +161,17 @@ def test_a_kernel_that_ends_its_process_fails_alone(gpu_bench, fake, tmp_path):
     held = run(gpu_bench, results(), tmp_path, ["kernels"])
     assert held["kernels"]["bad"] == {"error": "illegal address"}
     assert held["kernels"]["copy"]["seconds"] == held["kernels"]["last"]["seconds"] == 1.0
+
+
+def test_a_kernel_that_hangs_is_not_tried_again_and_those_after_it_are_measured(gpu_bench, fake, tmp_path, monkeypatch):
+    fake.answers = {"bad": "hang"}
+    monkeypatch.setattr(gpu_bench, "ROW", -1.0)
+    held = run(gpu_bench, results(), tmp_path, ["kernels"])
+    assert held["kernels"]["bad"]["error"].startswith("took longer than")
+    assert held["kernels"]["last"]["seconds"] == 1.0
+    fake.seen.clear()
+    run(gpu_bench, held, tmp_path, ["kernels"])
+    assert fake.seen == []
 
 
 def test_further_rounds_are_of_ampkits_compiled_step_and_the_fastest_of_pytorch(gpu_bench, fake, tmp_path):

@@ -35,6 +35,7 @@ Results = dict[str, Any]
 LEAST = 15  # seconds, in less than which nothing is begun
 NO_TIME = "no time left"
 TOO_LONG = "took longer than"
+ROW = 60  # seconds in which a kernel or product is measured, or hangs
 ROUNDS = 3
 LARGE, SMALL = ("gpt2", "resnet50"), ("mlp", "nano")
 
@@ -155,13 +156,13 @@ class Bench:
         end, tried = time.monotonic() + limit, set()
         self.results["kernels"].pop("process", None)
         while rows := [(s, n) for s, n in self._undone() if n not in tried]:
-            begun, left = "", end - time.monotonic()
+            begun, since, left = "", time.monotonic(), end - time.monotonic()
             if left < LEAST:
                 return
             process = Process([HERE / "gpu_kernels.py", *self.options, "--rows", *(n for _, n in rows)], left)
             for line in process.lines():
                 found = json.loads(line)
-                begun = found.get("begun", "")
+                begun, since = found.get("begun", ""), time.monotonic()
                 tried.add(found.get("begun", found.get("name")))
                 if not begun:
                     self.results.setdefault(found["section"], {})[found["name"]] = found["row"]
@@ -171,7 +172,8 @@ class Bench:
                 return
             for section, name in rows:
                 if name == begun:
-                    self.results.setdefault(section, {})[name] = {"error": _why(process, process.timed_out)}
+                    hangs = time.monotonic() - since > ROW
+                    self.results.setdefault(section, {})[name] = {"error": _why(process, not hangs)}
 
     def _undone(self) -> list[tuple[str, str]]:
         names = gpu_kernels.names(self.results["tiny"])
