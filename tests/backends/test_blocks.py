@@ -12,6 +12,8 @@ from ampkit.backends.cpu.blocks import BLOCK
 from ampkit.core.op import ops as registered
 from ampkit.core.primitive import reference_only
 
+pytestmark = pytest.mark.cpu
+
 
 @pytest.fixture(autouse=True)
 def no_other_bodies(monkeypatch):

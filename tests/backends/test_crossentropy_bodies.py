@@ -15,7 +15,7 @@ from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, check_precision, integers, normal, uniform
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 N, C = 700, 97
 CASES = [

@@ -193,7 +193,7 @@ def test_nothing_and_float64_are_left_to_the_reference(device, launches):
 
 def test_running_statistics_move_on_the_device_unless_the_batch_is_not_finite(device, launches):
     module, twin = (nn.BatchNorm2d(5, momentum=0.3) for _ in range(2))
-    module.to("cuda")
+    module.to("cuda"), twin.to("cpu")
     before = cupy_like.waits[0]
     for seed, bad in ((0, False), (1, True), (2, False)):
         x = draw((3, 5, 2, 3), float32, seed)

@@ -14,7 +14,7 @@ from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.ops.dropout import dropout_
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 VALUES = np.random.default_rng(0).standard_normal((90, 30, 50))
 VALUES[0, 0, :30] = np.repeat([np.nan, np.inf, -np.inf], 10)

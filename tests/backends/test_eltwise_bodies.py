@@ -14,7 +14,7 @@ from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.testing import Case, check_precision, normal
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 CASES = [
     Case("sigmoid", normal(300, 301)),

@@ -8,7 +8,7 @@ from ampkit.backends import cpu
 from ampkit.backends.cpu.dnnl import isa, library, trouble
 from ampkit.backends.cpu.formats import convert, reorder
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 FORMATS = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 
 

@@ -13,6 +13,8 @@ from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 
+pytestmark = pytest.mark.cpu
+
 SHAPES = (50, 60), (70, 60), (70,), (40, 70), (40,)
 DTYPES = pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 

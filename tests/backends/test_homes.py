@@ -10,7 +10,7 @@ from ampkit import nn, ops, optim
 from ampkit.backends.cpu.dnnl import library, trouble
 from ampkit.core.tensor import Tensor
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 
 def values(*shape):

@@ -13,7 +13,7 @@ from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 
 def _unaligned(array):

@@ -15,7 +15,7 @@ from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.testing import Case, assert_close, check_precision, normal
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 CASES = [
     Case("rms_norm", normal(1400, 96), (96,), normal(96)),

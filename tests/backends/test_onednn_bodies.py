@@ -22,7 +22,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.attention import self_attention_by_links
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, booleans, check_precision, normal
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 PRODUCTS = [
     Case("linear", normal(70, 64), normal(33, 64), normal(33)),

@@ -15,7 +15,7 @@ from ampkit.optim.clip import power_sum
 from ampkit.optim.elementwise import update
 from ampkit.overflow import unscale
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 
 def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):

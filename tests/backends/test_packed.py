@@ -12,7 +12,7 @@ from ampkit.core.dtypes import bfloat16, float32
 from ampkit.core.tensor import Tensor
 from ampkit.core.version import Version, form
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 
 @pytest.fixture

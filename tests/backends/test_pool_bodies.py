@@ -14,7 +14,7 @@ from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.testing import TOLERANCE, Case, assert_close, check_precision, normal
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 
 LARGEST = [
     Case("max_pool2d", normal(4, 16, 16, 16), 2),

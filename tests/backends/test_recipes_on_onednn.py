@@ -18,7 +18,7 @@ from ampkit.core.dtypes import parse
 from ampkit.core.primitive import Primitive
 from ampkit.train import StepRow, fit
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 

@@ -13,7 +13,7 @@ from ampkit.core.tape import grad
 from ampkit.core.tensor import Tensor
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 
-pytestmark = pytest.mark.skipif(library() is None, reason=trouble())
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
 FORMS = [(float32, float32), (float16, float16), (bfloat16, bfloat16), (float32, bfloat16), (float32, float16)]
 FORMS = pytest.mark.parametrize("forms", FORMS, ids=str)
 

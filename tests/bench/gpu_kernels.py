@@ -1,162 +1,101 @@
-"""Kernels against what a copy reaches on the same card, and products; PyTorch's beside them, where it is there.
+"""Kernels against what a copy reaches on the same card, and products, in turns with PyTorch's; for `gpu.py`.
 
-For `gpu.py`. PyTorch's AdamW is the fused one, which writes no 16-bit copy of the parameters; ours does. Nothing of
-PyTorch's stands beside the unscaling of gradients.
+    python tests/bench/gpu_kernels.py [--rows NAME ...] [--device cuda] [--tiny]     prints a line of JSON per row
+
+Both libraries work on the same stream of one process, a few calls each in turns, between the same events. Neither uses
+TF32 but where the row says so. Rows of cross_entropy leave out ampkit's check of the labels, which has a row of its
+own; PyTorch's asserts are part of its kernels. PyTorch's AdamW is the fused one, which writes no 16-bit copy of the
+parameters; ours does.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
+import argparse
+import gc
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gpu_facts
 import numpy as np
+from gpu_turns import Beside, Call, allowed, last_line, row, unchecked
 
 import ampkit
-from ampkit import backends, ops, optim
+from ampkit import ops, optim
 from ampkit.arena import spans
 from ampkit.overflow import unscale
 
 Case = tuple[str, Callable[[], dict[str, Any]]]
-DTYPES = (ampkit.float32, ampkit.bfloat16, ampkit.float16)
-
-
-class Beside:
-    """PyTorch on `device`. trouble: why it is not there, or nothing; then nothing is measured."""
-
-    def __init__(self, device: str = "cuda"):
-        self.device, self.torch, self.trouble = device, None, ""
-        try:
-            import torch
-        except Exception as error:  # missing, or there and broken
-            self.trouble = f"no PyTorch ({last_line(error)})"
-            return
-        if device == "cuda" and not torch.cuda.is_available():
-            self.trouble = "PyTorch sees no GPU"
-            return
-        self.torch = torch
-
-    def make(self, *shape: int, dtype: Any = ampkit.float32, grad: bool = False) -> Any:
-        made = self.torch.randn(*shape, device=self.device).to(getattr(self.torch, dtype.name))
-        return made.requires_grad_(grad)
-
-    def measure(self, key: str, unit: float, prepare: Callable[[], Callable[[], Any]], count: int) -> dict[str, Any]:
-        """{key: seconds * unit} of the call that `prepare` makes; nothing without PyTorch, in words where it fails."""
-        if self.torch is None:
-            return {}
-        try:
-            return {key: self._seconds(prepare(), count) * unit}
-        except Exception as error:
-            return {f"{key} error": last_line(error)}
-        finally:
-            self.free()
-
-    def _seconds(self, call: Callable[[], Any], count: int) -> float:
-        def marked() -> Any:
-            if self.device != "cuda":
-                return time.perf_counter()
-            event = self.torch.cuda.Event(enable_timing=True)
-            event.record()
-            return event
-
-        def between(start: Any, end: Any) -> float:
-            if self.device != "cuda":
-                return end - start
-            end.synchronize()
-            return start.elapsed_time(end) / 1e3
-
-        return median_of(call, count, marked, between)
-
-    def free(self) -> None:
-        if self.torch is not None and self.device == "cuda":
-            self.torch.cuda.empty_cache()
-
-
-def last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
-
-
-def measured(cases: Iterator[Case], until: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What each case gives, in its turn; words for those that fail, and for those that there is no time for."""
-    for name, measure in cases:
-        try:
-            found = measure() if time.monotonic() < until else {"error": "no time left"}
-        except Exception as error:
-            found = {"error": last_line(error)}
-        yield name, found
-
-
-def seconds(call: Callable[[], Any], count: int) -> float:
-    there: Any = backends.get()
-    return median_of(call, count, lambda: there.mark("block"), there.between)
-
-
-def median_of(call: Callable[[], Any], count: int, mark: Callable[[], Any], between: Callable[..., float]) -> float:
-    call()
-    times = []
-    for _ in range(3):
-        start = mark()
-        for _ in range(count):
-            call()
-        times.append(between(start, mark()) / count)
-    return statistics.median(times)
-
+DTYPES = (ampkit.bfloat16, ampkit.float16, ampkit.float32)
 
 # kernels
 
 
 def kernels(tiny: bool, beside: Beside) -> Iterator[Case]:
-    rows, width, classes = (4, 64, 50) if tiny else (65536, 2048, 50257)
-    few, count = rows // 8 or 1, 1 if tiny else 20
-
-    def row(call: Callable[[], Any], size: int, prepare: Callable[[], Any] | None = None) -> dict[str, Any]:
-        took = seconds(call, count)
-        found = {"us": took * 1e6, "GB/s": size / took / 1e9}
-        return found | (beside.measure("torch us", 1e6, prepare, count) if prepare else {})
-
-    def copy() -> dict[str, Any]:
-        with ampkit.no_grad():
-            one, other = ampkit.ones(rows * width), ampkit.zeros(rows * width)
-            return row(lambda: other.copy_(one), 8 * rows * width, lambda: _copy_of_theirs(beside, rows * width))
-
-    def forward(name: str, dtype: Any) -> dict[str, Any]:
-        x, call = _ours(name, dtype, rows, width, few, classes)
-        size = x.numel() * dtype.itemsize
-
-        def theirs() -> Any:
-            torch, (_, call) = beside.torch, _theirs(beside, name, dtype, rows, width, few, classes)
-            return torch.no_grad()(call)
-
-        with ampkit.no_grad():
-            return row(call, size if name == "cross_entropy" else 2 * size, theirs)
-
-    def backward(name: str, dtype: Any) -> dict[str, Any]:
-        x, call = _ours(name, dtype, rows, width, few, classes)
-        size, out = x.numel() * dtype.itemsize, call()
-        seed = ampkit.ones(*out.shape, dtype=out.dtype)
-
-        def theirs() -> Any:
-            x, call = _theirs(beside, name, dtype, rows, width, few, classes)
-            out = call()
-            seed = beside.torch.ones_like(out)
-            return lambda: beside.torch.autograd.grad(out, [x], [seed], retain_graph=True)
-
-        again = lambda: ampkit.grad(out, [x], [seed], retain_graph=True)  # noqa: E731
-        return row(again, 2 * size if name == "cross_entropy" else 3 * size, theirs)
-
-    yield "copy", copy
+    """The rows of the section, in their order: a name, and what measures it."""
+    sizes = (4, 64, 50) if tiny else (65536, 2048, 50257)
+    count, many = (1, 1000) if tiny else (20, 124_000_000)
+    yield "copy", lambda: _copy(sizes[0] * sizes[1], beside, count)
     for dtype in DTYPES:
         for name in ("layer_norm", "softmax", "cross_entropy"):
-            yield f"{name} {dtype.name}", lambda n=name, d=dtype: forward(n, d)
-            yield f"{name}_backward {dtype.name}", lambda n=name, d=dtype: backward(n, d)
-    many = 1000 if tiny else 124_000_000
-    yield "AdamW float32", lambda: _adamw(many, row, beside)
-    yield "unscale float32", lambda: _unscale(many, row)
+            yield f"{name} {dtype.name}", lambda n=name, d=dtype: _forward(n, d, sizes, beside, count)
+            yield f"{name}_backward {dtype.name}", lambda n=name, d=dtype: _backward(n, d, sizes, beside, count)
+    yield "AdamW float32", lambda: _adamw(many, beside, count)
+    yield "unscale float32", lambda: _unscale(many, beside, count)
+    named = "cross_entropy bfloat16, labels checked"
+    yield named, lambda: _forward("cross_entropy", ampkit.bfloat16, sizes, beside, count, checked=True)
 
 
-def _ours(name: str, dtype: Any, rows: int, width: int, few: int, classes: int) -> tuple[Any, Callable[[], Any]]:
+def _bytes(found: dict[str, Any], size: int) -> dict[str, Any]:
+    return found | {"GB/s": size / found["seconds"] / 1e9}
+
+
+def _copy(size: int, beside: Beside, count: int) -> dict[str, Any]:
+    def theirs() -> Call:
+        one, other = beside.make(size), beside.make(size)
+        return lambda: other.copy_(one)
+
+    with ampkit.no_grad():
+        one, other = ampkit.ones(size), ampkit.zeros(size)
+        return _bytes(row(lambda: other.copy_(one), theirs, beside, count), 8 * size)
+
+
+def _forward(
+    name: str, dtype: Any, sizes: tuple[int, int, int], beside: Beside, count: int, checked: bool = False
+) -> dict[str, Any]:
+    x, call = _ours(name, dtype, sizes)
+    size = x.numel() * dtype.itemsize
+
+    def theirs() -> Call:
+        _, call = _theirs(beside, name, dtype, sizes)
+        return beside.torch.no_grad()(call)  # type: ignore[no-any-return]
+
+    with ampkit.no_grad():
+        if checked:
+            return _bytes(row(call, theirs, beside, count), size)
+        with unchecked():
+            return _bytes(row(call, theirs, beside, count), size if name == "cross_entropy" else 2 * size)
+
+
+def _backward(name: str, dtype: Any, sizes: tuple[int, int, int], beside: Beside, count: int) -> dict[str, Any]:
+    x, call = _ours(name, dtype, sizes)
+    size, out = x.numel() * dtype.itemsize, call()
+    seed = ampkit.ones(*out.shape, dtype=out.dtype)
+
+    def theirs() -> Call:
+        x, call = _theirs(beside, name, dtype, sizes)
+        out = call()
+        seed = beside.torch.ones_like(out)
+        return lambda: beside.torch.autograd.grad(out, [x], [seed], retain_graph=True)
+
+    again = lambda: ampkit.grad(out, [x], [seed], retain_graph=True)  # noqa: E731
+    return _bytes(row(again, theirs, beside, count), 2 * size if name == "cross_entropy" else 3 * size)
+
+
+def _ours(name: str, dtype: Any, sizes: tuple[int, int, int]) -> tuple[Any, Call]:
+    rows, width, classes = sizes
     if name == "cross_entropy":
+        few = rows // 8 or 1
         x, labels = ampkit.randn(few, classes).to(dtype).requires_grad_(), ampkit.randint(0, classes, (few,))
         return x, lambda: ops.cross_entropy(x, labels)
     x = ampkit.randn(rows, width).to(dtype).requires_grad_()
@@ -166,26 +105,18 @@ def _ours(name: str, dtype: Any, rows: int, width: int, few: int, classes: int) 
     return x, lambda: ops.layer_norm(x, (width,), weight, bias)
 
 
-def _theirs(
-    beside: Beside, name: str, dtype: Any, rows: int, width: int, few: int, classes: int
-) -> tuple[Any, Callable[[], Any]]:
-    functional = beside.torch.nn.functional
+def _theirs(beside: Beside, name: str, dtype: Any, sizes: tuple[int, int, int]) -> tuple[Any, Call]:
+    functional, (rows, width, classes) = beside.torch.nn.functional, sizes
     if name == "cross_entropy":
-        x, labels = (
-            beside.make(few, classes, dtype=dtype, grad=True),
-            beside.torch.randint(0, classes, (few,), device=beside.device),
-        )
+        few = rows // 8 or 1
+        labels = beside.torch.randint(0, classes, (few,), device=beside.device)
+        x = beside.make(few, classes, dtype=dtype, grad=True)
         return x, lambda: functional.cross_entropy(x, labels)
     x = beside.make(rows, width, dtype=dtype, grad=True)
     weight, bias = beside.make(width, dtype=dtype), beside.make(width, dtype=dtype)
     if name == "softmax":
         return x, lambda: functional.softmax(x, -1)
     return x, lambda: functional.layer_norm(x, (width,), weight, bias)
-
-
-def _copy_of_theirs(beside: Beside, size: int) -> Callable[[], Any]:
-    one, other = beside.make(size), beside.make(size)
-    return lambda: other.copy_(one)
 
 
 def _parameter(count: int) -> Any:
@@ -198,41 +129,120 @@ def _parameter(count: int) -> Any:
     return optimizer, spans(optimizer.present())[0]
 
 
-def _adamw(count: int, row: Callable[..., dict[str, Any]], beside: Beside) -> dict[str, Any]:
+def _adamw(size: int, beside: Beside, count: int) -> dict[str, Any]:
     # Reads master, gradient and two moments, writes three of them and a 16-bit copy.
-    optimizer, run = _parameter(count)
+    optimizer, run = _parameter(size)
 
-    def theirs() -> Any:
-        weight = beside.make(count, grad=True)
+    def theirs() -> Call:
+        weight = beside.make(size, grad=True)
         weight.grad = beside.torch.ones_like(weight)
-        return beside.torch.optim.AdamW([weight], lr=1e-3, fused=True).step
+        return beside.torch.optim.AdamW([weight], lr=1e-3, fused=True).step  # type: ignore[no-any-return]
 
-    return row(optimizer.step, (28 + 2 * len(run.copies)) * count, theirs)
+    return _bytes(row(optimizer.step, theirs, beside, count), (28 + 2 * len(run.copies)) * size)
 
 
-def _unscale(count: int, row: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    _optimizer, run = _parameter(count)
+def _unscale(size: int, beside: Beside, count: int) -> dict[str, Any]:
+    _optimizer, run = _parameter(size)
     inverse = run.block.backend.zeros((), ampkit.float32) + np.float32(1)
-    return row(lambda: unscale(run.gradient, inverse, run.block.flags()), 8 * count)
+
+    def theirs() -> Call:
+        torch, gradient = beside.torch, beside.make(size)
+        found, one = (torch.full((), value, device=beside.device) for value in (0.0, 1.0))
+        return lambda: torch._amp_foreach_non_finite_check_and_unscale_([gradient], found, one)
+
+    ours = lambda: unscale(run.gradient, inverse, run.block.flags())  # noqa: E731
+    return _bytes(row(ours, theirs, beside, count), 8 * size)
 
 
 # products
 
 
 def products(tiny: bool, beside: Beside) -> Iterator[Case]:
-    n = 16 if tiny else 8192
-    for dtype in (ampkit.bfloat16, ampkit.float16, ampkit.float32):
-        yield f"{n}^3 {dtype.name}", lambda dtype=dtype: _product(n, dtype, 1 if tiny else 5, beside)
+    """The rows of the section, in their order: a name, and what measures it."""
+    n, count = (16, 1) if tiny else (8192, 5)
+    for dtype in DTYPES:
+        yield f"{n}^3 {dtype.name}", lambda dtype=dtype: _product(n, dtype, count, beside)
+    yield f"{n}^3 float32 by TF32", lambda: _product(n, ampkit.float32, count, beside, tf32=True)
+    shape = (2, 2, 16, 8) if tiny else (16, 12, 1024, 64)
+    for backward in (False, True):
+        name = f"causal attention{'_backward' if backward else ''} {'x'.join(map(str, shape))} bfloat16"
+        yield name, lambda backward=backward: _attention(shape, backward, count, beside)
 
 
-def _product(n: int, dtype: Any, count: int, beside: Beside) -> dict[str, Any]:
-    with ampkit.no_grad():
-        a, b = (ampkit.randn(n, n).to(dtype) for _ in range(2))
-        took = seconds(lambda: a @ b, count)
-
-    def theirs() -> Any:
+def _product(n: int, dtype: Any, count: int, beside: Beside, tf32: bool = False) -> dict[str, Any]:
+    def theirs() -> Call:
         a, b = (beside.make(n, n, dtype=dtype) for _ in range(2))
         return lambda: a @ b
 
-    found = {"ms": took * 1e3, "TFLOP/s": 2 * n**3 / took / 1e12}
-    return found | beside.measure("torch ms", 1e3, theirs, count)
+    with ampkit.no_grad(), allowed(beside, tf32):
+        a, b = (ampkit.randn(n, n).to(dtype) for _ in range(2))
+        return _flops(row(lambda: a @ b, theirs, beside, count), 2 * n**3)
+
+
+def _attention(shape: tuple[int, ...], backward: bool, count: int, beside: Beside) -> dict[str, Any]:
+    dtype, (n, heads, length, width) = ampkit.bfloat16, shape
+
+    def theirs() -> Call:
+        torch, function = beside.torch, beside.torch.nn.functional.scaled_dot_product_attention
+        three = [beside.make(*shape, dtype=dtype, grad=backward) for _ in range(3)]
+        if not backward:
+            return lambda: function(*three, is_causal=True)
+        out = function(*three, is_causal=True)
+        seed = torch.ones_like(out)
+        return lambda: torch.autograd.grad(out, three, [seed], retain_graph=True)
+
+    three = [ampkit.randn(*shape).to(dtype).requires_grad_(backward) for _ in range(3)]
+    ours = lambda: ops.scaled_dot_product_attention(*three, is_causal=True)  # noqa: E731
+    if backward:
+        out = ours()
+        seed = ampkit.ones(*shape, dtype=dtype)
+        ours = lambda: ampkit.grad(out, three, [seed], retain_graph=True)  # noqa: E731
+    once = 2 * n * heads * length * length * width  # half of both products, under the diagonal
+    return _flops(row(ours, theirs, beside, count), once * 5 // 2 if backward else once)
+
+
+def _flops(found: dict[str, Any], count: int) -> dict[str, Any]:
+    return found | {"TFLOP/s": count / found["seconds"] / 1e12}
+
+
+# the process
+
+
+def cases(tiny: bool, beside: Beside) -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
+    """(section, name, what measures it) of every row, kernels first."""
+    for section, made in (("kernels", kernels), ("products", products)):
+        yield from ((section, *case) for case in made(tiny, beside))
+
+
+def names(tiny: bool = False) -> list[tuple[str, str]]:
+    """(section, name) of every row."""
+    return [(section, name) for section, name, _ in cases(tiny, Beside.__new__(Beside))]
+
+
+def measured(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a case gives; words for one that fails."""
+    try:
+        return measure()
+    except Exception as error:
+        return {"error": last_line(error)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", help="the names of those to measure; all")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "emulated"))
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    gpu_facts.use(args.device)
+    beside = Beside("cpu" if args.device == "emulated" else "cuda")
+    for section, name, measure in cases(args.tiny, beside):
+        if args.rows is None or name in args.rows:
+            print(json.dumps({"section": section, "begun": name}), flush=True)
+            print(json.dumps({"section": section, "name": name, "row": measured(measure)}), flush=True)
+            gc.collect()
+            ampkit.cuda.empty_cache()
+            beside.free()
+
+
+if __name__ == "__main__":
+    main()

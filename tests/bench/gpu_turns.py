@@ -1,0 +1,102 @@
+"""Calls of ampkit in turns with PyTorch's, on the same stream and between the same events; for `gpu_kernels.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gpu_steps
+
+import ampkit
+from ampkit import backends
+
+Call = Callable[[], Any]
+TURNS = 5
+
+
+class Beside:
+    """PyTorch on `device`. trouble: why it is not there, or nothing; then nothing of it is measured."""
+
+    def __init__(self, device: str = "cuda"):
+        self.device, self.torch, self.trouble = device, None, ""
+        try:
+            import torch
+        except Exception as error:  # missing, or there and broken
+            self.trouble = f"no PyTorch ({last_line(error)})"
+            return
+        if device == "cuda" and not torch.cuda.is_available():
+            self.trouble = "PyTorch sees no GPU"
+            return
+        self.torch = torch
+        gpu_steps.alike(torch)
+
+    def make(self, *shape: int, dtype: Any = ampkit.float32, grad: bool = False) -> Any:
+        made = self.torch.randn(*shape, device=self.device).to(getattr(self.torch, dtype.name))
+        return made.requires_grad_(grad)
+
+    def prepared(self, prepare: Callable[[], Call] | None) -> tuple[Call | None, str]:
+        """What `prepare` makes, called once, or why there is none."""
+        if self.torch is None or prepare is None:
+            return None, self.trouble or "nothing of its kind"
+        try:
+            call = prepare()
+            call()
+        except Exception as error:
+            return None, last_line(error)
+        return call, ""
+
+    def free(self) -> None:
+        if self.torch is not None and self.device == "cuda":
+            self.torch.cuda.empty_cache()
+
+
+def last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+
+
+def row(ours: Call, prepare: Callable[[], Call] | None, beside: Beside, count: int) -> dict[str, Any]:
+    """Seconds of a call of each library by turns, `seconds` the median of ours, and what PyTorch's said else."""
+    ours()
+    theirs, why = beside.prepared(prepare)
+    sides = {"ours": ours} | ({"theirs": theirs} if theirs else {})
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(TURNS):
+        for name, call in sides.items():
+            times[name].append(_seconds(call, count))
+    return {**times, "seconds": statistics.median(times["ours"])} | ({} if theirs else {"why": why})
+
+
+def _seconds(call: Call, count: int) -> float:
+    gpu: Any = backends.get()
+    start = gpu.mark("turn")
+    for _ in range(count):
+        call()
+    return float(gpu.between(start, gpu.mark())) / count
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Within the block nobody looks whether labels are classes."""
+    gpu: Any = backends.get()
+    gpu.inspect = lambda *given: None
+    try:
+        yield
+    finally:
+        del gpu.inspect
+
+
+@contextmanager
+def allowed(beside: Beside, used: bool) -> Iterator[None]:
+    """Within the block both libraries use TF32, or neither does."""
+    before = ampkit.get_float32_matmul_precision()
+    ampkit.set_float32_matmul_precision("high" if used else "highest")
+    if beside.torch is not None:
+        gpu_steps.alike(beside.torch, used)
+    try:
+        yield
+    finally:
+        ampkit.set_float32_matmul_precision(before)
+        if beside.torch is not None:
+            gpu_steps.alike(beside.torch)

@@ -1,0 +1,69 @@
+"""The kernels' tests under compute-sanitizer, for `first_run.py`: memcheck, racecheck and synccheck.
+
+Every array has memory of its own there, not a piece of a pool, so that memcheck sees where it ends. What the tests
+say is left aside, but for those that end their process: they count arrays in pools, and time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import requirements
+import suite
+
+TOOLS = ("memcheck", "racecheck", "synccheck")
+PATIENCE = 300  # seconds for a test, which is many times slower there
+_SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
+# No findings: the head, and what is said of a process whose tests failed or used no GPU.
+_NOTHING = re.compile(r"$|COMPUTE-SANITIZER|Error: process didn't|The application may have|Error: Target application")
+
+
+def check(run: Any, until: float, tests: Callable[..., Any]) -> Any:
+    """The state of the part. tests: what runs a queue and tells its state."""
+    import first_run
+
+    command = requirements.sanitizer()
+    if not command and run.device == "cuda":
+        cure = "install CUDA's toolkit or nvidia-cuda-sanitizer-api"
+        return first_run.State(True, "nothing", [f"no compute-sanitizer on the path: {cure}"])
+    done, said, failed = True, [], []
+    for i, tool in enumerate(TOOLS):
+        queue = _queue(run, tool, command)
+        share = (until - time.monotonic()) / (len(TOOLS) - i)
+        state = tests(queue, run, time.monotonic() + share)
+        done, said = done and state.done, [*said, f"{tool} {state.said}"]
+        failed += [f"{tool} {line}" for line in [*found(run.out / "sanitize" / tool), *_ended(state.failed)]]
+    return first_run.State(done, "; ".join(said), failed)
+
+
+def _queue(run: Any, tool: str, command: list[str]) -> suite.Queue:
+    paths = [path for path in suite.kernels() if not run.only or any(part in path.name for part in run.only)]
+    paths = [path for path in paths if path.name == "test_cuda_dropout.py"] if run.tiny else paths
+    folder = run.out / "sanitize" / tool
+
+    def prefix(name: str) -> list[str]:
+        log = folder / "found" / f"{name}.%p.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return [*command, "--tool", tool, "--report-api-errors", "no", "--log-file", str(log)] if command else []
+
+    return suite.Queue(folder, paths, ["--device", run.device, "--no-pool"], run.jobs, PATIENCE, prefix)
+
+
+def _ended(failed: list[str]) -> list[str]:
+    return [line for line in failed if re.search(r"ended its process|nothing heard|before a test", line)]
+
+
+def found(folder: Path) -> Iterator[str]:
+    """A line for each log with errors: how many, the first one, and the kernel that it is in."""
+    for log in sorted((folder / "found").glob("*.txt")):
+        lines = [line.lstrip("= ").strip() for line in log.read_text("utf-8", "replace").splitlines()]
+        errors = [line for line in lines if not (_SUMMARY.search(line) or _NOTHING.match(line))]
+        count = sum(int(match[1]) for line in lines if (match := _SUMMARY.search(line)))
+        if count or errors:
+            where = next((line for line in errors if line.startswith("at ") or " in kernel " in line), "")
+            said = f"{errors[0] if errors else ''} {where}".strip()
+            yield f"{log.name.partition('.')[0]}: {count or 'some'} errors: {said}"

@@ -1,0 +1,153 @@
+"""Files of tests, each in a process of its own, several at once, which go on where they stopped; for `first_run.py`.
+
+A file has a file of outcomes (see resumable.py) and a log. A test that ends its process, or of which nothing is heard
+for `patience` seconds, fails alone: the process starts again with the tests after it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import resumable
+from processes import HERE, ROOT, environment, kill, start
+
+ENDED = (0, 1, 5)  # of pytest: passed, some failed, none were left
+SHOWN = 6  # failures of a file
+# Whose files come first: what runs on the card; last what needs none.
+FIRST = ("backends/test_cuda_", "backends/test_cublaslt", "backends/test_cudnn", "backends/test_models_on_cuda",
+         "backends/test_references_on_device", "test_capture", "test_cuda", "test_scaler", "ops/", "optim/", "nn/",
+         "models/", "core/", "backends/", "autograd/")  # fmt: skip
+HOST_ONLY = ("test_cuda_compiles", "test_cuda_on_cpu", "test_house", "test_docs", "fuzz/", "data/", "test_cli.py")
+
+
+def files(only: Sequence[str] = ()) -> list[Path]:
+    """The suite's files, or those with one of `only` in their name, the kernels' first."""
+    found = [p for p in sorted((ROOT / "tests").rglob("test_*.py")) if not only or any(part in p.name for part in only)]
+    return sorted(found, key=_place)
+
+
+def kernels() -> list[Path]:
+    """Those of the kernels and libraries."""
+    return [p for p in files() if _place(p) < 4]
+
+
+def _place(path: Path) -> int:
+    name = path.relative_to(ROOT / "tests").as_posix()
+    if any(part in name for part in HOST_ONLY):
+        return len(FIRST) + 1
+    return next((i for i, start in enumerate(FIRST) if name.startswith(start)), len(FIRST))
+
+
+class Running(NamedTuple):
+    path: Path
+    process: subprocess.Popen[Any]
+    known: int  # outcomes at its start
+
+
+class Queue:
+    """`paths` run by pytest with `options`; prefix: a program to run it under, given the file's name."""
+
+    def __init__(self, folder: Path, paths: list[Path], options: list[str], jobs: int = 1, patience: float = 120,
+                 prefix: Any = None):  # fmt: skip
+        self.folder, self.paths, self.options, self.jobs = folder, paths, options, jobs
+        self.patience, self.prefix = patience, prefix or (lambda name: [])
+        (folder / "outcomes").mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir(exist_ok=True)
+
+    def outcomes(self, path: Path) -> Path:
+        return self.folder / "outcomes" / f"{_name(path)}.jsonl"
+
+    def log(self, path: Path) -> Path:
+        return self.folder / "logs" / f"{_name(path)}.log"
+
+    def done(self, path: Path) -> bool:
+        """Whether all of a file has run."""
+        return resumable.read(self.outcomes(path))[0].get("end") is not None
+
+    def run(self, until: float) -> bool:
+        """Run what is left until `until`, a time of time.monotonic(); whether nothing is left."""
+        waiting = [path for path in self.paths if not self.done(path)]
+        running: list[Running] = []
+        try:
+            while (waiting or running) and time.monotonic() < until:
+                while waiting and len(running) < self.jobs:
+                    running.append(self._start(waiting.pop(0)))
+                time.sleep(0.05)
+                for each in [r for r in running if self._over(r)]:
+                    running.remove(each)
+                    if not self.done(each.path):
+                        waiting.insert(0, each.path)
+        finally:
+            for each in running:
+                kill(each.process)
+        return not waiting and not running
+
+    def _start(self, path: Path) -> Running:
+        file = self.outcomes(path)
+        file.touch()
+        command = [*self.prefix(_name(path)), sys.executable, "-m", "pytest", str(path), "-q", "--tb=short", "-p",
+                   "bench.resumable", "-p", "no:cacheprovider", "--outcomes", str(file), *self.options]  # fmt: skip
+        # Not this folder on the path: modules here have names of packages among the tests.
+        settings = environment(HERE.parent, OMP_NUM_THREADS="1")
+        with self.log(path).open("a") as log:
+            process = start(command, stdout=log, stderr=log, cwd=ROOT, env=settings)
+        return Running(path, process, len(resumable.read(file)[0]))
+
+    def _over(self, running: Running) -> bool:
+        # Whether a process has ended or was ended; then what it did not write is written.
+        file, code = self.outcomes(running.path), running.process.poll()
+        if code is None:
+            if time.time() - max(file.stat().st_mtime, self.log(running.path).stat().st_mtime) < self.patience:
+                return False
+            kill(running.process)
+        outcomes, begun = resumable.read(file)
+        if code in ENDED:
+            resumable.add(file, test="end", outcome="passed", said="")
+        elif begun is not None:
+            said = f"nothing heard for {self.patience:.0f} s" if code is None else f"ended its process ({code})"
+            resumable.add(file, test=begun, outcome="failed", said=said)
+        elif len(outcomes) == running.known:  # nothing ran: it would go on like this
+            said = f"pytest ended with {code} before a test: see {self.log(running.path).name}"
+            resumable.add(file, test="end", outcome="failed", said=said)
+        return True
+
+    def counts(self) -> dict[str, int]:
+        """How many tests passed, failed and were skipped."""
+        found = {"passed": 0, "failed": 0, "skipped": 0}
+        for path in self.paths:
+            for test, row in resumable.read(self.outcomes(path))[0].items():
+                found[row["outcome"]] += test != "end" or row["outcome"] == "failed"
+        return found
+
+    def failures(self) -> list[str]:
+        """What failed, in a line each; of many in one file the first ones, and how many more there are."""
+        return [line for path in self.paths for line in _first(path.name, self._failures(path))]
+
+    def _failures(self, path: Path) -> list[str]:
+        found, _ = resumable.read(self.outcomes(path))
+        failed = {test: row["said"] for test, row in found.items() if row["outcome"] == "failed"}
+        return [f"{path.name if test == 'end' else test}: {said}" for test, said in failed.items()]
+
+    def forget_failures(self) -> None:
+        """Let the tests that failed run again."""
+        for path in self.paths:
+            rows, _ = resumable.read(self.outcomes(path))
+            if any(row["outcome"] == "failed" for row in rows.values()):
+                self.outcomes(path).write_text("")
+                for test, row in rows.items():
+                    if row["outcome"] != "failed" and test != "end":
+                        resumable.add(self.outcomes(path), **row)
+
+
+def _first(name: str, lines: list[str]) -> list[str]:
+    more = len(lines) - SHOWN
+    return lines if more <= 0 else [*lines[:SHOWN], f"{name}: and {more} more"]
+
+
+def _name(path: Path) -> str:
+    return "-".join(path.relative_to(ROOT / "tests").with_suffix("").parts)
