@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backends
 from ..core.op import Array
-from ..core.random import keep_mask
 from ..core.replay import plain
+from .dropout import mask
 from .sums import dot_along, times
 
 __all__: list[str] = []
@@ -120,7 +119,7 @@ def on_tape(a: Operands, causal: bool, scale: float, dropout_p: float, draw: Any
     weights = weights / (total + (plain(total) == 0).astype(dtype))
     if draw is not None:
         lead = np.broadcast_shapes(scores.shape[:-2], a.value.shape[:-2])
-        keep = backends.of(plain(total)).asarray(keep_mask(*draw, dropout_p, (*lead, *scores.shape[-2:])))
+        keep = mask(plain(total), dropout_p, *draw, (*lead, *scores.shape[-2:]))
         weights = weights * (keep / (1 - dropout_p)).astype(dtype)
     return weights @ a.value
 
@@ -160,7 +159,7 @@ def _scores_shape(a: Operands) -> tuple[int, ...]:
 
 
 def _keep(a: Operands, dropout_p: float, draw: Any) -> Array | None:
-    return None if draw is None else backends.of(a.query).asarray(keep_mask(*draw, dropout_p, _scores_shape(a)))
+    return None if draw is None else mask(a.query, dropout_p, *draw, _scores_shape(a))
 
 
 def broadcast(a: Operands) -> Operands:

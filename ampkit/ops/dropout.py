@@ -9,6 +9,7 @@ from ..core import random
 from ..core.errors import ArgumentError, ShapeError
 from ..core.op import Array, Saved, op
 from ..core.policy import Cast
+from ..core.primitive import Primitive
 from ..core.tensor import Tensor
 from ..core.words import Word
 
@@ -56,10 +57,18 @@ dropout2d = _whole("dropout2d", (3, 4), "[N, C, H, W] or [C, H, W]")
 dropout3d = _whole("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
 
 
+def _mask(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
+    """What dropout keeps, as booleans where `like` lies: the same for the same draw (seed, call) on every device."""
+    return backends.of(like).asarray(random.keep_mask(seed, call, p, shape))
+
+
+mask = Primitive("dropout_mask", "dropout", _mask)
+
+
 @op(cast=Cast.KEEP, integers="refuse")
 def dropout_(input: Array, p, seed, call, shape=None):
     """`dropout` with the draw named by (seed, call): the same elements every time; shape: of the mask, input's own."""
-    keep = backends.of(input).asarray(random.keep_mask(seed, call, p, shape or input.shape))
+    keep = mask(input, p, seed, call, shape or input.shape)
     return masked(input, keep, p), Saved(keep=keep)
 
 

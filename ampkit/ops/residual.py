@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
 from ..core import dtypes, random
 from ..core.errors import ArgumentError, DTypeError, ShapeError
 from ..core.op import Array, Saved, op
@@ -17,7 +16,7 @@ from ..core.policy import Cast
 from ..core.replay import plain
 from ..core.saved import widen
 from ..core.tensor import Tensor
-from .dropout import masked
+from .dropout import mask, masked
 from .normalize import layer_norm
 
 __all__ = ["add_layer_norm", "layer_norm_of_sum"]
@@ -84,7 +83,7 @@ def add_layer_norm_(
     """`add_layer_norm` with its draw named by (seed, call) and the dtype of the norm; None: the norm alone."""
     keep = None
     if draw is not None:
-        keep = backends.of(plain(branch)).asarray(random.keep_mask(*draw, dropout_p, branch.shape))
+        keep = mask(plain(branch), dropout_p, *draw, branch.shape)
         branch = masked(branch, keep, dropout_p)
     total = residual + branch
     norm, kept = layer_norm.forward.reference.run(total, normalized_shape, weight, bias, eps)

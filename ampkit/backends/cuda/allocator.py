@@ -1,4 +1,4 @@
-"""CuPy's allocator, with what ampkit does where a device has no memory left: free what can be freed, then say who holds it.
+"""CuPy's allocator, and what ampkit does where a device has no memory left: free what can be, then say who holds it.
 
 Everything that runs on CuPy allocates here, so that a shortage anywhere is the same error.
 """

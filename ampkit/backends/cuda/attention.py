@@ -17,7 +17,7 @@ from ... import backends
 from ...core.dtypes import LOW, DType, bfloat16, float16, float32
 from ...core.saved import Saved
 from ...ops.attention import scaled_dot_product_attention_ as attention
-from ...ops.dropout import dropout_
+from ...ops.dropout import mask
 from . import slices
 from .cudnn import aligned
 from .kernel import MOST
@@ -139,13 +139,8 @@ def _dropped(query: Array, key: Array, dropout_p: float, draw: Any) -> tuple[Arr
     """What dropout keeps of the weights, 1 or 0, by how much it grows, and one over that."""
     if draw is None:
         return None
-    backend, primitive = backends.of(query), dropout_.forward
-    ones = backend.empty((*query.shape[:3], key.shape[2]), query.dtype)
-    ones.fill(1)
-    body = primitive.pick(backend.name, ones, dropout_p, *draw, None)
-    more = {} if body is primitive.reference else {"dtype": ones.dtype}
-    kept = body.run(ones, dropout_p, *draw, None, **more)[0] != 0
-    numbers = backend.empty((8,), float32)  # each of the two where cuDNN can read it
+    kept = mask(query, dropout_p, *draw, (*query.shape[:3], key.shape[2]))
+    numbers = backends.of(query).empty((8,), float32)  # each of the two where cuDNN can read it
     numbers[:4], numbers[4:] = 1 / (1 - dropout_p), 1 - dropout_p
     return kept.astype(query.dtype), numbers[:1], numbers[4:5]
 

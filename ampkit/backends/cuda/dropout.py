@@ -5,6 +5,7 @@ The backward multiplies by the mask that was saved, a byte an element. Not yet r
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from ... import backends
 from ...core.dtypes import DType
 from ...core.saved import Saved
-from ...ops.dropout import dropout_, growth
+from ...ops.dropout import dropout_, growth, mask
 from .kernel import MOST, STORED, blocks_for, drawn, launch, typed
 from .storage import dense
 
@@ -28,21 +29,31 @@ def _aligned(*arrays: Array) -> Any:
     return np.bool_(not any(a.data.ptr % 16 for a in arrays))
 
 
+@mask.on("cuda")
+def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
+    there: Any = backends.of(like)
+    keep = there.empty(shape, np.dtype(bool))
+    if not 0 < keep.size <= MOST:
+        return NotImplemented
+    least = np.uint32(round(p * 65536))  # see random.keep_mask
+    blocks = blocks_for(keep.size, THREADS * 16)
+    launch("dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), least, *drawn(there, seed, call))
+    return keep
+
+
 @dropout_.on("cuda", when=lambda input, *more, **params: _known(input))
 def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     if dtype != input.dtype:
         return NotImplemented
     there: Any = backends.of(input)
     x = dense(input)
-    keep = there.empty(shape or input.shape, np.dtype(bool))
-    least, draw = np.uint32(round(p * 65536)), drawn(there, seed, call)  # see random.keep_mask
-    blocks = blocks_for(keep.size, THREADS * 16)
-    if keep.size != input.size:
-        launch("dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), least, *draw)
+    if prod(shape or input.shape) != input.size:
+        keep = mask(input, p, seed, call, shape)
         return _masked(x, keep, p), Saved(keep=keep)
-    out = there.empty(input.shape, dtype)
-    args = x, out, keep, np.int64(x.size), least, np.float32(growth(p)), *draw, _aligned(x, out, keep)
-    launch("dropout", typed("dropout_forward", dtype), blocks, THREADS, *args)
+    keep, out = there.empty(input.shape, np.dtype(bool)), there.empty(input.shape, dtype)
+    chance = np.uint32(round(p * 65536)), np.float32(growth(p))  # see random.keep_mask
+    args = x, out, keep, np.int64(x.size), *chance, *drawn(there, seed, call), _aligned(x, out, keep)
+    launch("dropout", typed("dropout_forward", dtype), blocks_for(x.size, THREADS * 16), THREADS, *args)
     return out, Saved(keep=keep)
 
 

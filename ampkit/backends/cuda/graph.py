@@ -1,7 +1,7 @@
 """A recorded step on the GPU: launched again as one CUDA graph.
 
-Recording executes nothing. The addresses that the work uses must stay its own: its temporaries lie in the GraphPool, and
-arrays that were there before are kept by the recording.
+Recording executes nothing. The addresses that the work uses must stay its own: its temporaries lie in the GraphPool,
+and arrays that were there before are kept by the recording.
 
 Not yet run on a GPU.
 """

@@ -24,7 +24,7 @@ class Usage:
 
     def of_graphs(self) -> int:
         """What recorded steps hold, their temporaries included, on the current device."""
-        return sum(pool.used_bytes() for pool in self.graph_pools)
+        return sum(int(pool.used_bytes()) for pool in self.graph_pools)
 
     def counts(self, address: int) -> bool:
         """Whether the memory there, which is being allocated or freed, is none of a recorded step's."""
@@ -41,7 +41,7 @@ class Usage:
     def reserved(self) -> int:
         """What the pools hold, free blocks included."""
         with self.xp.cuda.Device(self.index):
-            return self._of_default_pool("total_bytes") + sum(pool.total_bytes() for pool in self.graph_pools)
+            return self._of_default_pool("total_bytes") + sum(int(p.total_bytes()) for p in self.graph_pools)
 
     def free(self) -> None:
         """Give free blocks, those of pinned memory too, back to the system."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -182,11 +183,12 @@ def test_an_allocation_that_fails_anywhere_is_one_error_and_the_next_step_is_rig
 
 def test_the_emulation_finds_a_launch_of_memory_that_nobody_holds(device):
     weight, x = on_gpu(np.ones(64)), on_gpu(np.ones(64))
-    step = recorded(lambda x: x * weight, x)
+    step = recorded(partial(ops.mul, weight), x)
     kind = next(iter(step._kinds.values()))
     kind.graph.recording.kept.clear()
     kind.used.clear()
-    del weight
+    kind.step = None
+    del weight, step
     gc.collect()
     with pytest.raises(streams.StaleMemoryError, match="nobody holds"):
         kind.graph.launch(0, 0)
