@@ -184,6 +184,7 @@ class _Kind:
     def changed(self, tensor: Tensor) -> None:
         """A tensor's values changed in place."""
         self.changes[id(tensor)] = tensor
+        self.backend.recording.keep([tensor.array])
 
     def read(self, tensor: Tensor, dtype: Any, copy: Any) -> None:
         """A kept copy of a tensor's values in `dtype` was read."""

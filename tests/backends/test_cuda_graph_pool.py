@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulator, memory, streams
+from cuda_on_cpu import emulator, memory, streams
 
 import ampkit
 from ampkit import nn, ops, optim, profile
@@ -284,7 +284,7 @@ def most_allocated():
 
 def test_a_recorded_run_with_evaluation_and_logging_takes_the_memory_of_an_eager_one(device):
     small = ["train.steps=12", "train.epochs=", "train.log_every=3", "train.eval_every=4", "train.device=cuda"]
-    words = [*small, "model.hidden=[512, 512]", "data.batch_size=512", "amp.dtype=float16", "optimizer={name='sgd'}"]
+    words = [*small, "model.hidden=[256, 256]", "data.batch_size=479", "amp.dtype=float16", "optimizer={name='sgd'}"]
     peaks = []
     for compiled in ("false", "true"):
         gc.collect()
@@ -361,69 +361,3 @@ def test_recorded_steps_give_their_memory_back_before_eager_work_runs_out(device
         assert float(kept.sum()) == 2**18 * 3.0
         del kept
         assert float(step(x)) == 2**18 * 3.0
-
-
-# order between streams
-
-
-def test_the_emulation_finds_work_of_two_streams_that_nothing_orders(device):
-    xp = device.xp
-    array, other = xp.zeros((64,), np.float32), xp.cuda.Stream(non_blocking=True)
-    with streams.races() as found:
-        array.fill(1)
-        with other:
-            array.fill(2)
-        assert found
-        count = len(found)
-        xp.cuda.get_current_stream().wait_event(other.record())
-        array.fill(3)
-    assert len(found) == count
-
-
-def test_the_emulation_raises_what_cuda_does_in_a_capture(device):
-    xp = device.xp
-    stream, other = xp.cuda.Stream(non_blocking=True), xp.cuda.Stream(non_blocking=True)
-    before = other.record()
-
-    def spoils(name, act):
-        with stream:
-            stream.begin_capture()
-            with pytest.raises(memory.CUDARuntimeError, match=name):
-                act()
-            with pytest.raises(memory.CUDARuntimeError, match="Invalidated"):
-                stream.end_capture()
-
-    spoils("StreamCaptureUnsupported", stream.synchronize)
-    spoils("StreamCaptureUnsupported", xp.cuda.Device(0).synchronize)
-    spoils("CapturedEvent", lambda: stream.record().synchronize())
-    spoils("CapturedEvent", lambda: stream.record().done)
-    spoils("CapturedEvent", lambda: xp.cuda.get_elapsed_time(before, stream.record()))
-    spoils("StreamCaptureIsolation", lambda: stream.wait_event(before))
-    with stream:
-        stream.begin_capture()
-        other.wait_event(stream.record())
-        with other:
-            xp.zeros((4,), np.float32)
-        with pytest.raises(memory.CUDARuntimeError, match="Unjoined"):
-            stream.end_capture()
-
-
-def test_a_copy_to_the_host_arrives_when_the_host_has_waited(device):
-    array, room = device.asarray(np.arange(4.0)), np.zeros(4)
-    stream = device.xp.cuda.get_current_stream()
-    array.get(out=room, blocking=False)
-    assert np.isnan(room).all()
-    stream.synchronize()
-    assert room.tolist() == [0, 1, 2, 3]
-
-
-def test_memory_of_the_host_that_changes_under_a_copy_is_found(device):
-    pinned = device.xp.cuda.alloc_pinned_memory(32)
-    room, stream = np.frombuffer(pinned, np.float64), device.xp.cuda.Stream(non_blocking=True)
-    array = device.empty((4,), np.dtype(np.float64))
-    room[...] = 1.0
-    array.set(room, stream=stream)
-    room[...] = 2.0
-    with pytest.raises(RuntimeError, match="still read it"):
-        stream.synchronize()
-    assert cupy_like.waits[0] > 0
