@@ -100,6 +100,14 @@ class _Kind:
     def warm(self, args: Any, kwargs: Any) -> Any:
         """A call that runs eagerly, where the recording will."""
         self.calls += 1
+        state = random.default.state()
+        try:
+            return self._eagerly(args, kwargs)
+        except MemoryError:
+            random.default.restore(state)  # as a recording does that fails: the step can be tried again
+            raise
+
+    def _eagerly(self, args: Any, kwargs: Any) -> Any:
         with self.graph.pool.room():
             out = self.step(*args, **kwargs)
             self.eager = any(t.node is not None and t.node.saved is not None for t in tensors_in(out))

@@ -11,6 +11,7 @@ from cuda_on_cpu import cupy_like, emulator, memory, streams
 import ampkit
 from ampkit import models, nn, ops, optim
 from ampkit.data import prefetch
+from ampkit.models.residual import BasicBlock
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 rng = np.random.default_rng(0)
@@ -29,6 +30,10 @@ class Recurrent(nn.Module):
         return self.head(self.cells(self.read(tokens))[0])
 
 
+def pooled():
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+
+
 BERT = {"preset": "tiny", "vocab_size": 64}
 STEPS = {
     "mlp": (lambda: models.mlp(hidden=[32], dropout=0.1), (rng.normal(size=(8, 64)).astype("f"), np.arange(8))),
@@ -38,7 +43,7 @@ STEPS = {
     "cnn": (lambda: models.cnn(width=8), (rng.normal(size=(2, 1, 8, 8)).astype("f"), np.arange(2))),
     "vit": (lambda: models.vit(num_layers=1), (rng.normal(size=(2, 3, 32, 32)).astype("f"), np.arange(2))),
     "convmixer": (lambda: models.convmixer(depth=2), PICTURES),
-    "resnet": (lambda: models.resnet18(num_classes=10, stem="cifar"), (IMAGES[:, :, :8, :8], np.array([1, 2]))),
+    "residual": (lambda: nn.Sequential(BasicBlock(3, 8, downsample=nn.Conv2d(3, 8, 1)), *pooled()), PICTURES),
 }
 
 
