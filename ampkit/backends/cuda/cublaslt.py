@@ -2,7 +2,7 @@
 
 A `Product` says in BLAS's words, column after column, what is multiplied; `gemm` makes one of arrays. `CublasLt.run`
 looks for the best algorithm the first time it meets a description, keeps it, and from then on is one call of the
-library. It waits for nothing and allocates nothing but a stream's first workspace, so it can be captured in a graph.
+library. It waits for nothing, and allocates its workspace through CuPy, so it can be captured in a graph.
 
 The library is the one of NVIDIA's wheels, what `cuda.pathfinder` finds, or the system's. Why it cannot be used is said
 in a line (`trouble`), never raised: without it the references run.
@@ -205,7 +205,6 @@ class CublasLt:
         self.refused: dict[Product, int] = {}
         self._plan: Callable[[int, Product], Plan | None] = lru_cache(PLANS)(self._search)
         self._handles: dict[int, ctypes.c_void_p] = {}
-        self._rooms: dict[tuple[int, int], Any] = {}
         self._lock = Lock()  # between the addresses of bias and aux, which a plan holds, and the call that reads them
 
     def trouble(self) -> str:
@@ -213,11 +212,7 @@ class CublasLt:
         return library()[1]
 
     def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
-        """Start `product` on the current stream of `device`; False where no algorithm is for it. Raises CublasLtError.
-
-        The products of one stream share a workspace: a graph captured on a stream must not run beside others' work on
-        that stream.
-        """
+        """Start `product` on the current stream of `device`; False where no algorithm is for it. Raises CublasLtError."""
         if self.xp.cuda.runtime.getDevice() != device:
             with self.xp.cuda.Device(device):
                 return self.run(device, product, memory, alpha, beta)
@@ -233,17 +228,11 @@ class CublasLt:
         stream, needed = self.xp.cuda.get_current_stream().ptr, plan.workspace
         what, *layouts = plan.handles
         a, b, c, d = zip(memory, layouts, strict=False)
-        room = self._room(device, stream) if needed else 0
-        after = plan.algorithm, room, needed, stream
+        workspace = self.xp.cuda.alloc(needed) if needed else None  # the stream orders who has this memory next
+        after = plan.algorithm, 0 if workspace is None else workspace.ptr, needed, stream
         status = library()[0].cublasLtMatmul(self._handles[device], what, alpha, *a, *b, beta, *c, *d, *after)
         if status:
             raise CublasLtError("Matmul", status)
-
-    def _room(self, device: int, stream: int) -> int:
-        room = self._rooms.get((device, stream))
-        if room is None:
-            room = self._rooms[device, stream] = self.xp.empty((WORKSPACE,), dtypes.uint8)
-        return int(room.data.ptr)
 
     def _search(self, device: int, product: Product) -> Plan | None:
         lib = library()[0]
