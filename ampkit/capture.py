@@ -38,9 +38,13 @@ def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARM) -> An
     real steps. What it returns is new memory at every call. A step whose result is still on the tape, such as a model's
     forward alone, runs eagerly, as every step does on a CPU.
 
+    What a step closes over is that of the recording: names that are bound anew afterwards change nothing, and the
+    recording keeps what it uses. Values may change in place; a model that moves or gets another dtype is recorded anew.
+    Recordings of a device share the memory of their temporaries.
+
     Raises ArgumentError for something that cannot be called. At the recording, StateError for a step that needs the
     host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host), naming the op; and
-    OutOfMemoryError as an eager call does.
+    OutOfMemoryError as an eager call does; the next calls run eagerly then, and another recording is tried.
     """
     if step is None:
         return lambda f: compile(f, warmup=warmup)

@@ -21,12 +21,6 @@ from ampkit.train import fit
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 
 
-@pytest.fixture(autouse=True)
-def _default_allocator():
-    yield
-    memory.set_allocator(memory.pool.malloc)
-
-
 def on_gpu(values):
     return ampkit.tensor(np.asarray(values, "f"), device="cuda")
 

@@ -5,6 +5,7 @@ Everything that runs on CuPy allocates here, so that a shortage anywhere is the 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -39,11 +40,15 @@ class Allocator:
             raise shortage(self.xp, error) from None
 
 
-def install(xp: Any) -> None:
-    """Make CuPy allocate through an Allocator, unless it does."""
+def install(xp: Any) -> Allocator:
+    """The Allocator through which CuPy allocates, made the one in use unless the code that runs has chosen another."""
     inner = xp.cuda.get_allocator()
-    if not isinstance(inner, Allocator):
-        xp.cuda.set_allocator(Allocator(xp, inner))
+    if isinstance(inner, Allocator):
+        return inner
+    made = Allocator(xp, inner)
+    with suppress(ValueError):  # within cupy.cuda.using_allocator
+        xp.cuda.set_allocator(made)
+    return made
 
 
 def is_shortage(xp: Any, error: Exception) -> bool:

@@ -212,7 +212,7 @@ class CublasLt:
         return library()[1]
 
     def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
-        """Start `product` on the current stream of `device`; False where no algorithm is for it. Raises CublasLtError."""
+        """Start `product` on the device's current stream; False where no algorithm is for it. Raises CublasLtError."""
         if self.xp.cuda.runtime.getDevice() != device:
             with self.xp.cuda.Device(device):
                 return self.run(device, product, memory, alpha, beta)

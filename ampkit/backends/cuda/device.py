@@ -34,7 +34,7 @@ class CUDA:
     def __init__(self, xp: Any, index: int = 0, kernels: Kernels | None = None, products: Any = None, dnn: Any = None):
         self.xp, self.index = xp, index
         self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
-        allocator.install(xp)
+        self.allocator = allocator.install(xp)
         self.usage = Usage(xp, index)
         self.several = xp.cuda.runtime.getDeviceCount() > 1  # then arrays may lie on different devices
         self._here = xp.cuda.Device(index) if self.several else nullcontext()
@@ -55,7 +55,7 @@ class CUDA:
 
     def new_graph_pool(self) -> Any:
         """Memory for one recorded step alone."""
-        pool = importlib.import_module(".graphpool", __package__).GraphPool(self.xp, self.index)
+        pool = importlib.import_module(".graphpool", __package__).GraphPool(self.xp, self.index, self.allocator)
         self.usage.graph_pools.add(pool)
         return pool
 

@@ -84,19 +84,18 @@ class Footprint:
 class GraphPool:
     """The pool of one device's recorded steps, and the stream on which they and their warm-up run.
 
-    graphs: those that exist; `graph.drop()` makes one forget what it has recorded.
+    graphs: those that exist; `graph.drop()` makes one forget what it has recorded. outside: the allocator of all else.
     """
 
-    def __init__(self, xp: Any, index: int):
-        self.xp, self.index = xp, index
-        self._outside = xp.cuda.get_allocator()
+    def __init__(self, xp: Any, index: int, outside: Callable[[int], Any]):
+        self.xp, self.index, self._outside = xp, index, outside
         graph_pools.add(self)
         self.pool = xp.cuda.MemoryPool(self._segment)
         self.stream = xp.cuda.Stream(non_blocking=True)
         self.graphs: WeakSet[Any] = WeakSet()
         self.recording = False
         self._small: Any = None  # where small allocations of the recording go
-        self.addresses: set[int] = set()  # of blocks that the pool has given out at some time
+        self.live: WeakSet[Allocation] = WeakSet()
         self.allocates = False  # the pool is being asked for a block
         self._work: Work | None = None  # what is under way
 
@@ -171,7 +170,7 @@ class GraphPool:
             raise shortage(self.xp, error) from None
         finally:
             self.allocates = False
-        self.addresses.add(allocation.start)
+        self.live.add(allocation)
         if self._work is not None:
             self._work.add(allocation)
         cuda = self.xp.cuda

@@ -26,10 +26,6 @@ class Usage:
         """What recorded steps hold, their temporaries included, on the current device."""
         return sum(int(pool.used_bytes()) for pool in self.graph_pools)
 
-    def counts(self, address: int) -> bool:
-        """Whether the memory there, which is being allocated or freed, is none of a recorded step's."""
-        return not any(pool.allocates or address in pool.addresses for pool in self.graph_pools)
-
     def _of_default_pool(self, name: str) -> int:
         return int(getattr(self.xp.get_default_memory_pool(), name)())
 
@@ -62,6 +58,7 @@ class Usage:
             self._watch.__enter__()
         with self.xp.cuda.Device(self.index):
             self._watch.held = self._of_default_pool("used_bytes")
+        self._watch.graphs = {allocation.start for pool in self.graph_pools for allocation in pool.live}
         self._watch.most = self.used()
 
     def exhausted(self, said: str, accounts: dict[str, int]) -> OutOfMemoryError:
@@ -97,13 +94,25 @@ def _watch(base: Any, usage: Usage) -> Any:
         name = f"ampkit, cuda:{usage.index}"
         held = most = 0  # CuPy tells of the blocks of every pool; held: those of the default one
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.graphs: set[int] = set()  # where recorded steps have theirs
+
         def malloc_postprocess(self, **about: Any) -> None:
-            if about["device_id"] == usage.index and about["mem_ptr"]:
-                self.held += about["mem_size"] if usage.counts(about["mem_ptr"]) else 0
-                self.most = max(self.most, self.held + usage.of_graphs())
+            if about["device_id"] != usage.index or not about["mem_ptr"]:
+                return
+            if any(pool.allocates for pool in usage.graph_pools):
+                self.graphs.add(about["mem_ptr"])
+            else:
+                self.held += about["mem_size"]
+            self.most = max(self.most, self.held + usage.of_graphs())
 
         def free_postprocess(self, **about: Any) -> None:
-            if about["device_id"] == usage.index and usage.counts(about["mem_ptr"]):
+            if about["device_id"] != usage.index:
+                return
+            if about["mem_ptr"] in self.graphs:
+                self.graphs.discard(about["mem_ptr"])
+            else:
                 self.held -= about["mem_size"]
 
     return Watch()
