@@ -136,7 +136,7 @@ def test_why_a_gpu_cannot_be_used_is_one_line_with_its_cure(monkeypatch, driver,
 
 
 def test_an_old_card_is_refused(monkeypatch):
-    monkeypatch.setattr(cupy_like._Device, "compute_capability", "75")
+    monkeypatch.setattr(cupy_like.cuda.Device, "compute_capability", "75")
     assert why_not(cupy_like)[1] == "one of compute capability 7.5"
 
 

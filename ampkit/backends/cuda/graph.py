@@ -49,7 +49,8 @@ class Graph:
 
     def __init__(self, backend: CUDA):
         self.backend, self.xp = backend, backend.xp
-        self.pool, self.stream = self.xp.cuda.MemoryPool(), self.xp.cuda.Stream(non_blocking=True)
+        with backend.here():
+            self.pool, self.stream = self.xp.cuda.MemoryPool(), self.xp.cuda.Stream(non_blocking=True)
         self.recording: Recording | None = None
         self._graph: Any = None
         self.blocks: set[int] = set()  # addresses that the pool has given out
@@ -64,13 +65,14 @@ class Graph:
     @contextmanager
     def room(self) -> Iterator[None]:
         """Within the block work goes to the graph's stream and memory, in order with the stream outside."""
-        outside = self.xp.cuda.get_current_stream()
-        self.stream.wait_event(outside.record())
-        try:
-            with self.xp.cuda.using_allocator(self._malloc), self.stream:
-                yield
-        finally:  # what an error cut short goes on, and the next work must come after it
-            outside.wait_event(self.stream.record())
+        with self.backend.here():
+            outside = self.xp.cuda.get_current_stream()
+            self.stream.wait_event(outside.record())
+            try:
+                with self.xp.cuda.using_allocator(self._malloc), self.stream:
+                    yield
+            finally:  # what an error cut short goes on, and the next work must come after it
+                outside.wait_event(self.stream.record())
 
     @contextmanager
     def _in_the_driver(self) -> Iterator[None]:

@@ -49,7 +49,10 @@ MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 
 
 class Kernels:
-    """The compiled entries of one device. xp: CuPy, or what stands for it."""
+    """The compiled entries, for all devices: CuPy compiles one anew for each that it is launched on.
+
+    xp: CuPy, or what stands for it.
+    """
 
     def __init__(self, xp: Any):
         self.xp = xp
@@ -78,13 +81,14 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory.
     """
     home: Any = backends.of(args[0])
-    function, grid = home.kernels.entry(stem, name), grid if isinstance(grid, tuple) else (grid,)
-    args = tuple([NULL if arg is None else arg for arg in args])
-    if home.several:
-        with home.on_one(name, args):
-            function(grid, (block,), args, shared_mem=shared)
-    else:
-        function(grid, (block,), args, shared_mem=shared)
+    grid, gpus = grid if isinstance(grid, tuple) else (grid,), home.gpus
+    before = None if gpus is None else gpus.enter(name, args)
+    try:  # CuPy loads a kernel on the current device, when it is asked for or when it is launched there first
+        function = home.kernels.entry(stem, name)
+        function(grid, (block,), tuple([NULL if arg is None else arg for arg in args]), shared_mem=shared)
+    finally:
+        if before is not None:
+            gpus.leave(before)
 
 
 def drawn(home: Any, seed: int, call: int) -> tuple[Any, Any, Any]:
