@@ -41,6 +41,7 @@ class Backend(Protocol):
     """What ampkit asks of a machine: its name, arrays in and out, and casts."""
 
     name: str
+    device: str
 
     def device_of(self, array: Array) -> str: ...
     def asarray(self, values: Any, dtype: DType | None = None) -> Array: ...
@@ -88,11 +89,15 @@ def on(array: Array) -> AbstractContextManager[Any]:
 
 
 def transfer(array: Array, there: Backend) -> Array:
-    """A copy of `array` on the device of `there`: between GPUs directly, else through the host's memory."""
+    """`array` on another device, that of `there`: between GPUs directly, else through the host's memory."""
     here = of(array)
-    if here.name == there.name and here is not there:
-        return there.copied(array)  # type: ignore[attr-defined]
-    return there.asarray(here.to_numpy(array))
+    return there.asarray(array if here.name == there.name else here.to_numpy(array))
+
+
+def beside(array: Array, other: Array) -> Array:
+    """`array` on the device of `other`: itself, where it is there. A copy between GPU and CPU waits for the GPU."""
+    there = of(other)
+    return array if of(array) is there else transfer(array, there)
 
 
 def exhausted(arrays: Iterable[Any], error: MemoryError) -> MemoryError:
@@ -102,6 +107,8 @@ def exhausted(arrays: Iterable[Any], error: MemoryError) -> MemoryError:
 
 def _of_subclass(array: Array) -> Backend:
     kind = type(array)
+    if isinstance(array, np.generic):  # NumPy's arithmetic turns a 0-d array into a scalar
+        return cpu
     for base in kind.__mro__:
         if base.__module__ == "cupy" and base not in _BY_TYPE and gpus is None:
             get(f"cuda:{array.device.id}")

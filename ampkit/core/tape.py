@@ -260,7 +260,9 @@ def _given(gradient: Any, item: Tensor, taped: bool) -> Tensor:
     if (array.flags.c_contiguous or _order(array) == _order(item.array)) and getattr(array.flags, "writeable", True):
         return gradient.tensor if taped else Tensor(gradient)
     edge = gradient.tensor.edge if taped else None
-    return Tensor(array.copy()) if edge is None else alias(array.copy(), edge)
+    with backends.on(array):
+        copied = array.copy()
+    return Tensor(copied) if edge is None else alias(copied, edge)
 
 
 def _order(array: Any) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from .. import ops
+from .. import backends, ops
 from ..core.errors import ArgumentError, ShapeError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -53,7 +53,8 @@ class Embedding(Module):
         """Draw the table anew."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
-            self.weight.array[self.padding_idx] = 0
+            with backends.on(self.weight.array):
+                self.weight.array[self.padding_idx] = 0
 
     @classmethod
     def from_pretrained(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..core import dtypes, random
 from ..core.errors import ArgumentError, RangeError, ShapeError, StateError
 from ..core.inplace import change, is_recorded, need_float, take, write
@@ -174,8 +175,8 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
     """
     if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
         raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
-    values = self.array.copy()
-    with quietly():
+    with quietly(), backends.on(self.array):
+        values = self.array.copy()
         np.fill_diagonal(values, _held("fill_diagonal_", self, fill_value), wrap)
     return write(self, values)
 
@@ -217,7 +218,7 @@ def _set(self: Tensor, parts: Any, value: Any) -> None:
     if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
         first, parts = in_turn(parts)
         target = target if first is None else target[first]
-    with quietly():
+    with quietly(), backends.on(target):
         assign(target, parts, value)
     self.changed()
 

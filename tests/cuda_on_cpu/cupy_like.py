@@ -121,7 +121,7 @@ class ndarray:
             _wait()
         if name in _SORTING and any(map(_is_bfloat16, args)):
             raise TypeError(f"{name}: CuPy has no bfloat16")
-        if name in _PLAIN_RESULTS:
+        if name in _PLAIN_RESULTS or name == "may_share_memory":
             return function(*_opened(args), **_opened(kwargs))
         out = kwargs.get("out")
         found = _view(function, args, kwargs) if name in _VIEWS else None
@@ -430,7 +430,7 @@ def _view(function, args, kwargs, owner=None):
     given = _arrays([owner, *args])
     found = _wrapped(function(*_opened(args), **_opened(kwargs)), given)
     made = _arrays([found])
-    seen = made and all(any(m._memory is g._memory for g in given) for m in made)
+    seen = made and all(not m._held.nbytes or any(m._memory is g._memory for g in given) for m in made)
     for each in made:
         each._device = given[0].device_id
     return found if seen else None

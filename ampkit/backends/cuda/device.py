@@ -36,7 +36,7 @@ class CUDA:
     def __init__(
         self, xp: Any, index: int = 0, products: Any = None, dnn: Any = None, *, kernels: Any = None, gpus: Any = None
     ):
-        self.xp, self.index = xp, index
+        self.xp, self.index, self.device = xp, index, f"cuda:{index}"
         self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
         self.usage = Usage(xp, index)
         count = xp.cuda.runtime.getDeviceCount()
@@ -86,6 +86,8 @@ class CUDA:
             raise self.exhausted(error) from None
 
     def _brought(self, values: Any, dtype: DType | None) -> Array:
+        if self.gpus is not None and isinstance(values, self.xp.ndarray) and values.data.device_id != self.index:
+            values = self._copied(values)
         if not isinstance(values, np.ndarray) or values.flags.c_contiguous:
             return self.xp.asarray(values, dtype)
         order = np.argsort([-abs(step) for step in values.strides], kind="stable")  # CuPy would keep C's order alone
@@ -119,7 +121,7 @@ class CUDA:
             held |= account(f"cuda:{self.index}")
         return self.usage.exhausted(str(error), held)
 
-    def copied(self, array: Array) -> Array:
+    def _copied(self, array: Array) -> Array:
         """A copy of another GPU's array here. The work queued there comes before it, and what comes there later waits.
 
         CuPy orders neither: it copies on the current stream of the device that the copy is for.
