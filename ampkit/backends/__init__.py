@@ -83,9 +83,12 @@ def holds(value: Any) -> bool:
     return any(base in _BY_TYPE for base in type(value).__mro__) or (gpus is not None and isinstance(value, gpus.kind))
 
 
-def on(array: Array) -> AbstractContextManager[Any]:
-    """The context in which to work on `array` outside of an op: its GPU is the current one."""
-    return _ANYWHERE if gpus is None else gpus.on(array)  # type: ignore[no-any-return]
+def on(*arrays: Any, where: str = "") -> AbstractContextManager[Any]:
+    """The context in which to work on `arrays` outside of an op: their GPU is the current one.
+
+    Others may stand among them. Raises DeviceError, with the name `where`, for arrays on several GPUs.
+    """
+    return _ANYWHERE if gpus is None else gpus.on(where, arrays)  # type: ignore[no-any-return]
 
 
 def transfer(array: Array, there: Backend) -> Array:

@@ -203,10 +203,11 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
     need_changeable(self)
     try:
-        if is_recorded(self, value):
-            _set_recorded(self, parts, value)
-        else:
-            _set(self, parts, held)
+        with backends.on(self.array, held, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"):
+            if is_recorded(self, value):
+                _set_recorded(self, parts, value)
+            else:
+                _set(self, parts, held)
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:
@@ -218,7 +219,7 @@ def _set(self: Tensor, parts: Any, value: Any) -> None:
     if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
         first, parts = in_turn(parts)
         target = target if first is None else target[first]
-    with quietly(), backends.on(target):
+    with quietly():
         assign(target, parts, value)
     self.changed()
 

@@ -47,14 +47,17 @@ class Gpus:
 
         Raises DeviceError, with the name of the op `where`, for arrays on several devices.
         """
-        found = None
+        return self.use(self._of(where, arrays))
+
+    def _of(self, where: str, arrays: Iterable[Any]) -> int | None:
+        found: int | None = None
         for array in arrays:
             if isinstance(array, self.kind):
                 index = array.data.device_id
                 if found is not None and index != found:
                     raise self._mixed(where, arrays)
                 found = index
-        return self.use(found)
+        return found
 
     def leave(self, before: int) -> None:
         """Make a device the current one again."""
@@ -74,9 +77,9 @@ class Gpus:
         if isinstance(array, self.kind):
             self.use(array.data.device_id)
 
-    def on(self, array: Any) -> Any:
-        """The context in which the device of an array is the current one; of anything else, one that changes nothing."""
-        return On(self, array.data.device_id if isinstance(array, self.kind) else None)
+    def on(self, where: str, arrays: Iterable[Any]) -> On:
+        """The context between `enter` and `leave`."""
+        return On(self, self._of(where, arrays))
 
     def _refuse_recording(self, index: int) -> None:
         # Work on another device would be done once, now, and never by the graph.
