@@ -202,7 +202,8 @@ class LRScheduler:
         if not finite:
             raise ArgumentError(where, "constants that give finite learning rates", str(state))
         if state.get("_pending"):
-            np.subtract(self._seen, 1, out=self._seen)
+            with backends.on(self._seen):
+                np.subtract(self._seen, 1, out=self._seen)
 
     def _need_constant(self, where: str, name: str, value: Any) -> None:
         need_like(where, name, value, getattr(self, name))
