@@ -109,7 +109,9 @@ class Verdict:
             observe.begin("unscale", "", run.gradient)
         first = unscale(run.gradient, inverse and inverse(run), run.block.flags())
         bad = np.less(first, len(run))
-        self.overflow = bad if self.overflow is None else np.logical_or(backends.beside(self.overflow, run.gradient), bad)
+        self.overflow = (
+            bad if self.overflow is None else np.logical_or(backends.beside(self.overflow, run.gradient), bad)
+        )
         self.firsts.append((run, first))
         if observe.active:
             observe.report("unscale", (run.gradient,), first)

@@ -17,7 +17,9 @@ from ampkit import backends, set_default_device
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="cpu", choices=("cpu", "cuda", "emulated", "emulated:1"), help="where tensors are made")
+    parser.addoption(
+        "--device", default="cpu", choices=("cpu", "cuda", "emulated", "emulated:1"), help="where tensors are made"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -63,7 +63,9 @@ cpu: Backend = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
 _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
 _default = "cpu"
-gpus: Any = None  # the GPUs of a machine that has several (see cuda/gpus.py); None where an array's type says where it is
+gpus: Any = (
+    None  # the GPUs of a machine that has several (see cuda/gpus.py); None where an array's type says where it is
+)
 _ANYWHERE = nullcontext()
 accounts: list[Callable[[str], dict[str, int]]] = []  # device -> bytes held there, by holder: for when there is no more
 

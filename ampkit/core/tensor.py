@@ -116,7 +116,9 @@ class Tensor(Readable):
             got = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
             raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", got)
         if backends.of(value.array) is not backends.of(self.array):
-            raise DeviceError("grad", f"a Tensor on {self.device}", f"one on {value.device}", "move it with .to(device)")
+            raise DeviceError(
+                "grad", f"a Tensor on {self.device}", f"one on {value.device}", "move it with .to(device)"
+            )
         array, tag = value.array, value.tag
         self.drop_grad()
         with backends.on(self.array):

@@ -180,7 +180,9 @@ class AveragedModel(Module):
 
     def _average(self, averaged: list[Tensor], model: list[Tensor], fresh: Array, go: Array | None) -> None:
         rule = self.multi_avg_fn or self.avg_fn or get_swa_multi_avg_fn()
-        current = [backends.beside(_wide(new, mine.dtype), mine.array) for mine, new in zip(averaged, model, strict=True)]
+        current = [
+            backends.beside(_wide(new, mine.dtype), mine.array) for mine, new in zip(averaged, model, strict=True)
+        ]
         if isinstance(rule, _Averaging):
             part = np.where(fresh, 1.0, rule.part(self.n_averaged.array))
             for mine, new in zip(averaged, current, strict=True):

@@ -1,8 +1,8 @@
 """An emulated CuPy: arrays that behave as CuPy's do where a machine without a GPU can tell.
 
-`ndarray` is a NumPy array over memory of an emulated device (memory.py). It lets nothing through that CuPy would refuse:
-functions, parameters and loops that CuPy does not have (tests/golden/cupy.json), plain NumPy arrays or another device's
-among the operands, a silent copy to the host. What would make the host wait for the device counts in `waits`; streams,
+`ndarray` is a NumPy array over memory of an emulated device (memory.py). It lets nothing through that CuPy would
+refuse: functions, parameters and loops that CuPy does not have (tests/golden/cupy.json), plain NumPy arrays or another
+device's among the operands, a silent copy to the host. What would make the host wait for the device counts in `waits`; streams,
 events and graphs are those of streams.py. `ampkit.backends.cuda` runs on this module as on CuPy itself; its kernels go
 to the emulator.
 """
