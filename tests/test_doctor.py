@@ -9,7 +9,7 @@ import pytest
 from cuda_on_cpu import cupy_like, emulated, emulator
 
 from ampkit import backends, doctor
-from ampkit.backends.cuda.device import EXTRAS, why_not
+from ampkit.backends.cuda.finding import EXTRAS, why_not
 
 
 def test_every_needed_package_is_found_where_the_tests_run():

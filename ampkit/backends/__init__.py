@@ -63,9 +63,7 @@ cpu: Backend = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
 _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
 _default = "cpu"
-gpus: Any = (
-    None  # the GPUs of a machine that has several (see cuda/gpus.py); None where an array's type says where it is
-)
+gpus: Any = None  # where a machine has several GPUs: all of them (see cuda/gpus.py)
 _ANYWHERE = nullcontext()
 accounts: list[Callable[[str], dict[str, int]]] = []  # device -> bytes held there, by holder: for when there is no more
 
@@ -90,7 +88,7 @@ def on(*arrays: Any, where: str = "") -> AbstractContextManager[Any]:
 
     Others may stand among them. Raises DeviceError, with the name `where`, for arrays on several GPUs.
     """
-    return _ANYWHERE if gpus is None else gpus.on(where, arrays)  # type: ignore[no-any-return]
+    return _ANYWHERE if gpus is None else gpus.on(where, arrays)
 
 
 def transfer(array: Array, there: Backend) -> Array:
@@ -173,7 +171,7 @@ def install(backend: Any) -> Callable[[], None]:
         gpus = before[2]
         for table, held in zip((_BY_NAME, _BY_TYPE), before, strict=False):
             table.clear()  # type: ignore[attr-defined]
-            table.update(held)  # type: ignore[arg-type, attr-defined]
+            table.update(held)  # type: ignore[attr-defined]
 
     return undo
 

@@ -16,16 +16,15 @@ from ...core.errors import DeviceError
 from . import map as maps
 from .cublaslt import CublasLt
 from .cudnn import Cudnn
+from .finding import device_trouble, two_of_cupy, why_not
 from .gpus import Gpus, On
 from .kernel import STORED, Kernels
 from .staging import Staging
 from .usage import Usage
 
 Array = Any  # a CuPy array
-EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
 NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _HERE = nullcontext()
-OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
 
 
 class CUDA:
@@ -235,59 +234,6 @@ def connect(index: int | None = None) -> CUDA:
     except ImportError as error:
         cure = "pip install 'ampkit[cuda13]' (or cuda12, by the driver's CUDA version)"
         raise DeviceError("cuda", "CuPy", f"none: {error}", cure) from None
-    trouble = why_not(xp, index)
-    if trouble is not None:
+    if (trouble := two_of_cupy() or why_not(xp, index)) is not None:
         raise DeviceError("cuda", *trouble)
     return CUDA(xp, xp.cuda.runtime.getDevice() if index is None else index)
-
-
-Trouble = tuple[str, str, str] | None  # what is needed, what was found, the cure
-
-
-def why_not(xp: Any, index: int | None = None) -> Trouble:
-    """What keeps CuPy from using a GPU: what is needed, what was found, the cure; None if nothing does."""
-    runtime = xp.cuda.runtime
-    driver, mine = runtime.driverGetVersion(), runtime.runtimeGetVersion()
-    if not driver:
-        return "NVIDIA's driver", "none", "install it, where there is a GPU; or train on the CPU"
-    if driver // 1000 < mine // 1000:
-        found = f"a driver for CUDA {driver // 1000} and CuPy for CUDA {mine // 1000}"
-        cure = cure_for(driver // 1000)
-        return "CuPy for the driver's CUDA", found, f"{cure}, or a newer driver" if cure.startswith("pip") else cure
-    if not xp.cuda.is_available():
-        return "a GPU", "a driver and no device", "see whether nvidia-smi lists one, and CUDA_VISIBLE_DEVICES"
-    count = runtime.getDeviceCount()
-    if index is not None and index >= count:
-        known = f"one of cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
-        return known, f"cuda:{index}", "see which GPUs nvidia-smi lists, and CUDA_VISIBLE_DEVICES"
-    return device_trouble(xp, runtime.getDevice() if index is None else index)
-
-
-def device_trouble(xp: Any, index: int) -> Trouble:
-    """What keeps one GPU of the machine from being used, as `why_not`."""
-    capability = str(xp.cuda.Device(index).compute_capability)
-    if int(capability) < OLDEST:
-        needs, found = f"a GPU of compute capability {OLDEST / 10} or newer", f"{capability[:-1]}.{capability[-1]}"
-        return needs, f"one of compute capability {found}", "train on the CPU: older cards have no bfloat16"
-    return _compiles(xp, index, cure_for(xp.cuda.runtime.runtimeGetVersion() // 1000))
-
-
-def _compiles(xp: Any, index: int, cure: str) -> Trouble:
-    # A small kernel, with the headers that all include: CuPy alone brings neither them nor the compiler.
-    try:
-        with xp.cuda.Device(index):
-            Kernels(xp).entry("scaler", "move_scale")
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        said = next((line for line in lines if "error" in line), lines[0])[-160:]
-        if type(error).__name__ in ("CUDARuntimeError", "CUDADriverError"):
-            return "a GPU that loads a kernel", said, "see in nvidia-smi whether others have its memory"
-        return "NVIDIA's run-time compiler, and CUDA's headers", said, cure
-    return None
-
-
-def cure_for(major: int) -> str:
-    """What to install for CUDA `major`, a driver's or CuPy's. Newer drivers run what is for older ones."""
-    if major < min(EXTRAS):
-        return f"a driver for CUDA {min(EXTRAS)} or newer, and then pip install 'ampkit[cuda{min(EXTRAS)}]'"
-    return f"pip install 'ampkit[cuda{min(major, max(EXTRAS))}]'"

@@ -8,6 +8,7 @@ for every gradient, and all other work within `on(array)`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import DeviceError, StateError
@@ -38,6 +39,10 @@ class Gpus:
         """The backend of the GPU that an array is on."""
         return self._known.get(array.data.device_id) or self.at(array.data.device_id)
 
+    def known(self) -> list[CUDA]:
+        """The backends of those that were in use."""
+        return list(self._known.values())
+
     def current(self) -> CUDA:
         """The backend of this thread's current device, which "cuda" means."""
         return self.at(self._runtime.getDevice())
@@ -61,8 +66,7 @@ class Gpus:
 
     def leave(self, before: int) -> None:
         """Make a device the current one again."""
-        if self._runtime.getDevice() != before:
-            self._runtime.setDevice(before)
+        come_back(self._runtime, before)
 
     def use(self, index: int | None) -> int:
         """Make a device the current one, if it is not; -> the one before. None changes nothing."""
@@ -92,6 +96,16 @@ class Gpus:
     def _mixed(self, where: str, arrays: Iterable[Any]) -> DeviceError:
         found = sorted({f"cuda:{a.data.device_id}" for a in arrays if isinstance(a, self.kind)})
         return DeviceError(where, "tensors on one device", ", ".join(found), "move them with .to(device)")
+
+
+def come_back(runtime: Any, before: int) -> None:
+    """Make a device the current one again; one whose memory is full stays what it is, unused.
+
+    CUDA makes a context on a device that becomes the current one, and one that others have filled has no memory for it.
+    """
+    if runtime.getDevice() != before:
+        with suppress(runtime.CUDARuntimeError):
+            runtime.setDevice(before)
 
 
 class On:
