@@ -15,6 +15,10 @@ from ..core.tensor import Tensor
 __all__: list[str] = []
 
 
+# functions whose tensors may be on several devices
+_OF_SEVERAL_DEVICES = {"to", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"}
+
+
 def checked(function: Any) -> Any:
     """`function` (or method), which raises DTypeError or ArgumentError for what its annotations do not take.
 
@@ -54,6 +58,6 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _enter(where: str, args: Any, kwargs: Any) -> Any:
-    # Make the device of the tensors the current one. Only `to` takes one of another device, to be like it.
+    # Make the device of the tensors the current one.
     arrays = [t.array for t in tensors_in((args, kwargs))]
-    return backends.gpus.enter(where, arrays[:1] if where == "to" else arrays)
+    return backends.gpus.enter(where, arrays[:1] if where in _OF_SEVERAL_DEVICES else arrays)
