@@ -143,6 +143,31 @@ def test_ops_and_backwards_that_allocate_by_themselves_raise_the_same_error(limi
             x * x
 
 
+def test_a_first_allocation_that_the_driver_refuses_raises_and_the_next_one_goes_on(device):
+    gc.collect()
+    memory.pool.free_all_blocks()
+    line = "cuda:0: needs 3.8 MiB more, got "
+    with memory.fail_at(1, 2, 3), pytest.raises(ampkit.OutOfMemoryError, match=line):
+        ampkit.zeros(1_000_000, device="cuda")
+    assert ampkit.zeros(1_000_000, device="cuda").sum().item() == 0
+
+
+def test_a_kernel_that_does_not_load_raises_and_the_next_one_goes_on(device, monkeypatch):
+    x = ampkit.ones(4, device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(cupy_like, "RawModule", _broken_module)
+        with pytest.raises(ampkit.DeviceError, match="needs a device that loads the kernel, got cudaErrorNoKern"):
+            ops.softmax(x, 0)
+    assert ops.softmax(x, 0).tolist() == [0.25] * 4
+
+
+def _broken_module(**given):
+    def get_function(name):
+        raise memory.CUDARuntimeError(209, "cudaErrorNoKernelImageForDevice", "no kernel image is available")
+
+    return type("RawModule", (), {"get_function": staticmethod(get_function)})
+
+
 def test_the_host_s_memory_error_stays_what_it_is(device):
     error = MemoryError("Unable to allocate")
     assert device.exhausted(error) is error

@@ -133,8 +133,9 @@ def test_operands_on_two_gpus_are_one_error_that_names_both(two):
         lambda: ops.linear(here, there), lambda: nn.GRU(2, 2).to("cuda:0")(here, there[:1]),
         lambda: here.__setitem__(index, 1.0), lambda: here.__setitem__(0, there[0]),
     ]  # fmt: skip
+    line = r"needs tensors on one device, got cuda:0, cuda:1\nhelp: move them"
     for call in calls:
-        with pytest.raises(ampkit.DeviceError, match=r"needs tensors on one device, got cuda:0, cuda:1\nhelp: move them"):
+        with pytest.raises(ampkit.DeviceError, match=line):
             call()
     assert (here + 1).sum().item() == 8  # and goes on
     assert memory.current.device == 0
@@ -215,8 +216,8 @@ def test_a_model_and_its_gradients_move_between_gpus(two):
 
 def test_states_come_back_on_the_device_of_whom_they_are_loaded_into(two, tmp_path):
     run = Run("cuda:0").go(4)
-    states = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict(), "scaler": run.scaler.state_dict(),
-              "schedule": run.schedule.state_dict(), "average": run.average.state_dict()}  # fmt: skip
+    parts = ("model", "optimizer", "scaler", "schedule", "average")
+    states = {name: getattr(run, name).state_dict() for name in parts}
     ampkit.save(states, tmp_path / "all")
     for found in (states, ampkit.load(tmp_path / "all")):
         other = Run("cuda:1")

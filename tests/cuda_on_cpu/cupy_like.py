@@ -2,9 +2,9 @@
 
 `ndarray` is a NumPy array over memory of an emulated device (memory.py). It lets nothing through that CuPy would
 refuse: functions, parameters and loops that CuPy does not have (tests/golden/cupy.json), plain NumPy arrays or another
-device's among the operands, a silent copy to the host. What would make the host wait for the device counts in `waits`; streams,
-events and graphs are those of streams.py. `ampkit.backends.cuda` runs on this module as on CuPy itself; its kernels go
-to the emulator.
+device's among the operands, a silent copy to the host. What would make the host wait for the device counts in `waits`;
+streams, events and graphs are those of streams.py. `ampkit.backends.cuda` runs on this module as on CuPy itself; its
+kernels go to the emulator.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ...core.errors import DeviceError
 from . import map as maps
 from .cublaslt import CublasLt
 from .cudnn import Cudnn
-from .finding import device_trouble, two_of_cupy, why_not
+from .finding import device_trouble, one_line, two_of_cupy, why_not
 from .gpus import Gpus, On
 from .kernel import STORED, Kernels
 from .staging import Staging
@@ -233,7 +233,7 @@ def connect(index: int | None = None) -> CUDA:
         xp = importlib.import_module("cupy")
     except ImportError as error:
         cure = "pip install 'ampkit[cuda13]' (or cuda12, by the driver's CUDA version)"
-        raise DeviceError("cuda", "CuPy", f"none: {error}", cure) from None
+        raise DeviceError("cuda", "CuPy", f"none: {one_line(error)}", cure) from None
     if (trouble := two_of_cupy() or why_not(xp, index)) is not None:
         raise DeviceError("cuda", *trouble)
     return CUDA(xp, xp.cuda.runtime.getDevice() if index is None else index)

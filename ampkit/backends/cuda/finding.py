@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
+from ...core.errors import DeviceError
 from .gpus import come_back
-from .kernel import Kernels
+from .kernel import CUDA_ERRORS, Kernels
 
 EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
 OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
@@ -36,8 +37,21 @@ def find_distribution(name: str) -> bool:
         return False
 
 
+def one_line(error: BaseException) -> str:
+    """What an error of many lines, CuPy's or a compiler's, says: the last line that names an error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")] or [type(error).__name__]
+    return next((line for line in reversed(lines) if "Error" in line or "error:" in line), lines[0])[-160:]
+
+
 def why_not(xp: Any, index: int | None = None) -> Trouble:
     """What keeps CuPy from using a GPU: what is needed, what was found, the cure; None if nothing does."""
+    try:
+        return _why_not(xp, index)
+    except Exception as error:  # of a driver that is broken, or libraries that are not there
+        return "CUDA's runtime", one_line(error), "see whether nvidia-smi works, and what `ampkit doctor` says"
+
+
+def _why_not(xp: Any, index: int | None) -> Trouble:
     runtime = xp.cuda.runtime
     driver, mine = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if not driver:
@@ -71,9 +85,9 @@ def _compiles(xp: Any, index: int, cure: str) -> Trouble:
         xp.cuda.runtime.setDevice(index)
         Kernels(xp).entry("scaler", "move_scale")
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        said = next((line for line in lines if "error" in line), lines[0])[-160:]
-        if type(error).__name__ in ("CUDARuntimeError", "CUDADriverError"):
+        said, failed = one_line(error), isinstance(error, DeviceError)
+        if failed or type(error).__name__ in CUDA_ERRORS:
+            said = one_line(error.__cause__) if error.__cause__ is not None else said
             other = ", or name another, such as 'cuda:1'" if xp.cuda.runtime.getDeviceCount() > 1 else ""
             return "a GPU that loads a kernel", said, f"see in nvidia-smi whether others have its memory{other}"
         return "NVIDIA's run-time compiler, and CUDA's headers", said, cure

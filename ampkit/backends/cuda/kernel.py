@@ -20,6 +20,7 @@ import numpy as np
 from ... import backends
 from ...core import dtypes
 from ...core.dtypes import DType
+from ...core.errors import DeviceError
 
 FOLDER = Path(__file__).parent
 
@@ -45,6 +46,7 @@ C_NAMES: dict[DType, str] = {
 STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
 WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
+CUDA_ERRORS = ("CUDARuntimeError", "CUDADriverError")  # CuPy's, by name
 MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 
 
@@ -64,8 +66,18 @@ class Kernels:
         if found is None:
             source = f'#include "{stem}.cu"\n'
             module = self.xp.RawModule(code=source, options=OPTIONS, name_expressions=(name,))
-            found = self._entries[stem, name] = module.get_function(name)
+            try:
+                found = self._entries[stem, name] = module.get_function(name)
+            except Exception as error:
+                if type(error).__name__ not in CUDA_ERRORS:
+                    raise
+                raise _not_loaded(name, error) from error
         return found
+
+
+def _not_loaded(name: str, error: Exception) -> DeviceError:
+    cure = "see in nvidia-smi whether others have its memory, and what `ampkit doctor` says"
+    return DeviceError(name, "a device that loads the kernel", str(error).partition("\n")[0], cure)
 
 
 @cache
