@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,12 @@ from cuda_on_cpu import emulated, memory, streams
 
 import ampkit
 from ampkit import backends, nn, ops, optim
+from ampkit.backends.cuda.kernel import launch
+from ampkit.config import load
 from ampkit.data import prefetch
+from ampkit.train import fit
 
+MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("emulation")]
 
 
@@ -87,9 +92,9 @@ def same(one, other):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_models_on_two_gpus_train_in_turns_to_the_bits_of_one_alone(two, compiled):
-    alone = Run("cuda:0").go(8)
+    alone = Run("cuda:0").go(6)
     here, there = Run("cuda:0", compiled), Run("cuda:1", compiled)
-    for _ in range(4):
+    for _ in range(3):
         there.go(2)
         here.go(2)
     assert same(here, alone)
@@ -141,6 +146,13 @@ def test_operands_on_two_gpus_are_one_error_that_names_both(two):
     assert memory.current.device == 0
 
 
+def test_a_kernel_runs_on_the_device_of_its_arrays_and_refuses_those_of_two(two):
+    here, there = (two.at(i).asarray(np.ones(4, np.float32)) for i in range(2))
+    assert two.at(1).cast(there, ampkit.float16).device.id == 1
+    with pytest.raises(ampkit.DeviceError, match=r"unscale<float>: needs tensors on one device, got cuda:0, cuda:1"):
+        launch("scaler", "unscale<float>", 1, 256, here, there)
+
+
 def test_a_gradient_of_another_device_is_one_error(two):
     p = nn.Parameter(ampkit.ones(2, device="cuda:0"))
     with pytest.raises(ampkit.DeviceError, match="grad: needs a Tensor on cuda:0, got one on cuda:1"):
@@ -177,7 +189,7 @@ def test_one_optimizer_and_one_scaler_serve_a_network_in_two_parts(two):
 # moving
 
 
-@pytest.mark.parametrize("go", [lambda x: x.to("cuda:1"), lambda x: x.to(1), lambda x: x.cuda(1), lambda x: x.to(
+@pytest.mark.parametrize("go", [lambda x: x.to("cuda:1"), lambda x: x.to(1), lambda x: x.to(device=1), lambda x: x.cuda(1), lambda x: x.to(
     ampkit.zeros(1, device="cuda:1"))])  # fmt: skip
 def test_tensors_move_between_gpus_and_gradients_back(two, go):
     x = ampkit.tensor([1.0, 2.0], device="cuda:0", requires_grad=True)
@@ -207,7 +219,7 @@ def test_a_model_and_its_gradients_move_between_gpus(two):
     layer = nn.Linear(2, 2).to("cuda:0")
     layer(ampkit.ones(1, 2, device="cuda:0")).sum().backward()
     grads = [p.grad.tolist() for p in layer.parameters()]
-    layer.cuda(1)
+    layer.to(1)
     assert {t.device for p in layer.parameters() for t in (p, p.grad)} == {"cuda:1"}
     assert [p.grad.tolist() for p in layer.parameters()] == grads
     layer.to("cuda")  # the current one
@@ -250,6 +262,22 @@ def test_batches_are_brought_to_the_gpu_that_is_named(second):
     assert [s.device for s in sums] == [second] * 4
     assert [s.item() for s in sums] == [6.0, 12.0, 18.0, 24.0]
     assert found == []
+
+
+def test_a_recipe_trains_resumes_and_compiles_on_the_second_gpu(second, tmp_path):
+    overrides = ["train.epochs=", "train.steps=5", "train.eval_every=", "model.hidden=[8]", "train.ema=0.5"]
+    overrides += [f"train.device={second}", "amp.dtype=float16", "train.compile=true", "data.batch_size=16"]
+    recipe = load(MLP, [*overrides, "train.log_every=1", "train.checkpoint_every=2"])
+    whole, cut = fit(recipe), fit(recipe, tmp_path)
+    list(whole)
+    for _ in cut:
+        cut.stopping = cut.done == 2
+    resumed = fit(recipe, tmp_path, resume=True)
+    assert resumed.done == 2
+    list(resumed)
+    weights = [[t.numpy(force=True) for t in run.average.state_dict().values()] for run in (whole, resumed)]
+    assert all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
+    assert {p.device for p in resumed.model.parameters()} == {second}
 
 
 # the current device

@@ -110,16 +110,12 @@ class Primitive:
 
     def __call__(self, *args: Any, **params: Any) -> Any:
         """Run the primitive on arrays; the first argument's backend picks the body."""
-        if backends.gpus is None:
-            return self._call(*args, **params)
-        before = backends.gpus.enter(self.name, args)
+        device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
-            return self._call(*args, **params)
+            body = self.pick(backends.of(args[0]).name, *args, **params)
+            return self.attempt(
+                body, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
+            )[0]
         finally:
-            backends.gpus.leave(before)
-
-    def _call(self, *args: Any, **params: Any) -> Any:
-        body = self.pick(backends.of(args[0]).name, *args, **params)
-        return self.attempt(
-            body, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
-        )[0]
+            if device is not None:
+                backends.gpus.leave(device)

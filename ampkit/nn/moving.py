@@ -26,6 +26,8 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     for value in args:
         if isinstance(value, Tensor):
             device, dtype = value.device, value.dtype
+        elif isinstance(value, int) and not isinstance(value, bool):
+            device = value  # the number of a GPU
         elif isinstance(value, str) and value not in dtypes.NAMES and dtype is None:
             device = value
         elif value is not None and not isinstance(value, bool):
@@ -36,9 +38,7 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     wanted = None if dtype is None else dtypes.parse(dtype)
     if wanted is not None and not dtypes.is_float(wanted):
         raise DTypeError(where, "a floating-point dtype", wanted.name)
-    if device is not None:
-        backends.get(device)
-    return None if device is None else Device(device), wanted
+    return None if device is None else Device(backends.get(device).device), wanted
 
 
 def move(module: Module, device: Device | None, dtype: DType | None) -> None:

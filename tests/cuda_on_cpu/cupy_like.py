@@ -414,7 +414,9 @@ def _done_here(function, args, kwargs, changes, owner, given):
     if changes:
         return _wrapped(perform(lambda: function(*args, **kwargs), given, changed), given)
     if not recording():
-        return _wrapped(perform(lambda: function(*args, **kwargs), given), given)
+        found = _wrapped(perform(lambda: function(*args, **kwargs), given), given)
+        streams.written([a for a in _arrays([found]) if not any(a._memory is each._memory for each in given)])
+        return found
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = _wrapped(function(*args, **kwargs), given)

@@ -434,6 +434,12 @@ def touch(stream: Stream, accesses: Sequence[Access]) -> None:
             _watching.add(stream, access)
 
 
+def written(arrays: Sequence[Any]) -> None:
+    """Note that the newest action on the current stream has written `arrays`."""
+    if _watching is not None:
+        touch(current_stream(), _accesses(arrays, True))
+
+
 @contextmanager
 def races() -> Iterator[list[str]]:
     """Within the block accesses of streams to the same bytes are watched; those that nothing orders are collected."""
