@@ -11,6 +11,7 @@ from cuda_on_cpu.emulated_products import EmulatedProducts
 
 import ampkit
 from ampkit import backends, nn, ops, optim
+from ampkit.backends.cuda import cublaslt
 from ampkit.backends.cuda import device as cuda_device
 from ampkit.backends.cuda.device import CUDA, connect
 from ampkit.core.primitive import reference_only
@@ -150,6 +151,16 @@ def test_a_first_allocation_that_the_driver_refuses_raises_and_the_next_one_goes
     with memory.fail_at(1, 2, 3), pytest.raises(ampkit.OutOfMemoryError, match=line):
         ampkit.zeros(1_000_000, device="cuda")
     assert ampkit.zeros(1_000_000, device="cuda").sum().item() == 0
+
+
+def test_a_library_that_finds_no_memory_for_itself_raises_the_same_error(device):
+    def create(handle):
+        return 3
+
+    with pytest.raises(cublaslt.CublasLtMemoryError, match="cublasLtCreate: out of memory") as told:
+        cublaslt._call(type("library", (), {"cublasLtCreate": staticmethod(create)}), "Create", None)
+    x = ampkit.ones(2, device="cuda").array
+    assert "cuda:0: needs more memory" in str(backends.exhausted([x], told.value))
 
 
 def test_a_kernel_that_does_not_load_raises_and_the_next_one_goes_on(device, monkeypatch):

@@ -189,8 +189,10 @@ def test_one_optimizer_and_one_scaler_serve_a_network_in_two_parts(two):
 # moving
 
 
-@pytest.mark.parametrize("go", [lambda x: x.to("cuda:1"), lambda x: x.to(1), lambda x: x.to(device=1), lambda x: x.cuda(1), lambda x: x.to(
-    ampkit.zeros(1, device="cuda:1"))])  # fmt: skip
+@pytest.mark.parametrize("go", [
+    lambda x: x.to("cuda:1"), lambda x: x.to(1), lambda x: x.to(device=1), lambda x: x.cuda(1),
+    lambda x: x.to(ampkit.zeros(1, device="cuda:1")),
+])  # fmt: skip
 def test_tensors_move_between_gpus_and_gradients_back(two, go):
     x = ampkit.tensor([1.0, 2.0], device="cuda:0", requires_grad=True)
     moved = go(x)
@@ -268,8 +270,9 @@ def test_a_recipe_trains_resumes_and_compiles_on_the_second_gpu(second, tmp_path
     overrides = ["train.epochs=", "train.steps=5", "train.eval_every=", "model.hidden=[8]", "train.ema=0.5"]
     overrides += [f"train.device={second}", "amp.dtype=float16", "train.compile=true", "data.batch_size=16"]
     recipe = load(MLP, [*overrides, "train.log_every=1", "train.checkpoint_every=2"])
-    whole, cut = fit(recipe), fit(recipe, tmp_path)
+    whole = fit(recipe)
     list(whole)
+    cut = fit(recipe, tmp_path)
     for _ in cut:
         cut.stopping = cut.done == 2
     resumed = fit(recipe, tmp_path, resume=True)
@@ -299,7 +302,7 @@ def test_cuda_means_the_current_device_of_the_thread(two):
     assert ampkit.zeros(1).cuda().device == "cuda:1"
 
 
-@pytest.mark.parametrize("device", ["cuda:1", 1])
+@pytest.mark.parametrize("device", ["cuda:1", 1, ampkit.device(1), ampkit.device("cuda", 1)])
 def test_the_default_device_may_have_a_number(second, device):
     ampkit.set_default_device(device)
     assert ampkit.get_default_device() == "cuda:1"

@@ -22,9 +22,11 @@ Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
 
 
 class Device(str):
-    """A device's name, `cpu` or `cuda:1`, with PyTorch's `.type` and `.index`; `Device("cuda", 1)` is `cuda:1`."""
+    """A device's name, with PyTorch's `.type` and `.index`: `Device("cuda", 1)`, like `Device(1)`, is `cuda:1`."""
 
-    def __new__(cls, type: str, index: int | None = None) -> Device:
+    def __new__(cls, type: str | int, index: int | None = None) -> Device:
+        if isinstance(type, int):
+            type, index = "cuda", type
         return super().__new__(cls, type if index is None else f"{type}:{index}")
 
     @property

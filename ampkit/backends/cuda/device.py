@@ -14,7 +14,7 @@ from ... import backends
 from ...core.dtypes import DType
 from ...core.errors import DeviceError
 from . import map as maps
-from .cublaslt import CublasLt
+from .cublaslt import CublasLt, CublasLtMemoryError
 from .cudnn import Cudnn
 from .finding import device_trouble, one_line, two_of_cupy, why_not
 from .gpus import Gpus, On
@@ -112,7 +112,7 @@ class CUDA:
 
     def exhausted(self, error: Exception) -> Exception:
         """The error to raise for one of CuPy's: of memory, what was asked for, and who holds how much; else itself."""
-        pools = isinstance(error, self.xp.cuda.memory.OutOfMemoryError)
+        pools = isinstance(error, (self.xp.cuda.memory.OutOfMemoryError, CublasLtMemoryError))
         if not pools and getattr(error, "status", None) != NO_MEMORY:
             return error
         held: dict[str, int] = {}
