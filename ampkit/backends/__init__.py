@@ -26,7 +26,7 @@ class Device(str):
 
     def __new__(cls, type: str | int, index: int | None = None) -> Device:
         if isinstance(type, int):
-            type, index = "cuda", type
+            return cls("cuda", type)
         return super().__new__(cls, type if index is None else f"{type}:{index}")
 
     @property
