@@ -151,6 +151,7 @@ def test_a_first_allocation_that_the_driver_refuses_raises_and_the_next_one_goes
     with memory.fail_at(1, 2, 3), pytest.raises(ampkit.OutOfMemoryError, match=line):
         ampkit.zeros(1_000_000, device="cuda")
     assert ampkit.zeros(1_000_000, device="cuda").sum().item() == 0
+    memory.pool.free_all_blocks()
 
 
 def test_a_library_that_finds_no_memory_for_itself_raises_the_same_error(device):
