@@ -20,7 +20,7 @@ from . import backends
 from .backends import Array, Backend
 from .core import dtypes, random
 from .core.dtypes import LOW, DType, accumulator
-from .core.errors import StateError
+from .core.errors import DeviceError, StateError
 from .core.parameter import Parameter
 from .flat import CHUNK, Draw, narrow, narrow_at_random
 from .slot import Slot
@@ -49,8 +49,9 @@ class Block:
         self._scratch: list[Array] = []
         self._flags: Array = None
         self.slots = [Slot(self, i, n, p, at) for i, ((n, p), at) in enumerate(zip(parameters, starts, strict=True))]
-        for slot in self.slots:
-            self._move_in(slot)
+        with backends.on(self.master):
+            for slot in self.slots:
+                self._move_in(slot)
 
     def _flat(self, dtype: DType) -> Array:
         spare = ALIGN // dtype.itemsize
@@ -122,7 +123,8 @@ class Block:
 
     def load_steps(self, counts: list[int]) -> None:
         """Set the number of steps of every slot."""
-        self.steps[...] = self.backend.asarray(counts, dtypes.int64)
+        with backends.on(self.steps):
+            self.steps[...] = self.backend.asarray(counts, dtypes.int64)
         self._history = list(counts)
 
 
@@ -228,7 +230,15 @@ def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0, at_random
         dtype: DType = parameter.array.dtype
         master = dtype if at_random else accumulator(dtype)
         kinds.setdefault((str(parameter.device), master), []).append((number, parameter))
+    _need_one_device(owner, {device for device, _ in kinds})
     return [Block(owner, backends.of(members[0][1].array), dtype, members) for (_, dtype), members in kinds.items()]
+
+
+def _need_one_device(owner: Any, devices: set[str]) -> None:
+    if len(devices) > 1:
+        cure = "make a group for each device: [{'params': ...}, {'params': ...}]"
+        where, found = f"{type(owner).__name__}, parameter group", ", ".join(sorted(devices))
+        raise DeviceError(where, "parameters on one device", found, cure)
 
 
 def bound(parameter: Any) -> bool:
@@ -252,6 +262,7 @@ def refuse_bound(where: str, parameters: Sequence[Parameter]) -> None:
 
 def release(parameter: Parameter) -> None:
     """Give `parameter` memory of its own again."""
-    parameter.array, parameter.slot, parameter.copies = parameter.array.copy(), None, None
-    if parameter._grad is not None:
-        parameter._grad.array = parameter._grad.array.copy()
+    with backends.on(parameter.array):
+        parameter.array, parameter.slot, parameter.copies = parameter.array.copy(), None, None
+        if parameter._grad is not None:
+            parameter._grad.array = parameter._grad.array.copy()

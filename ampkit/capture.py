@@ -82,7 +82,8 @@ class Compiled:
         kind = self._kinds.get(key)
         if kind is None or kind.eager:
             return self.step(*args, **kwargs)
-        return kind.warm(args, kwargs) if kind.calls < self.warmup else kind(args, kwargs, given)
+        with backend.here():
+            return kind.warm(args, kwargs) if kind.calls < self.warmup else kind(args, kwargs, given)
 
 
 class _Kind:

@@ -16,6 +16,7 @@ from .core.tensor import Tensor
 
 __all__ = [
     "current_device",
+    "device",
     "device_count",
     "empty_cache",
     "get_device_capability",
@@ -27,6 +28,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "reset_peak_memory_stats",
+    "set_device",
     "synchronize",
 ]
 
@@ -41,8 +43,11 @@ def is_available() -> bool:
 
 
 def _gpu(device: Any = None) -> Any:
-    # The backend of a GPU, given as PyTorch takes it: "cuda:1", 1, or nothing for the one in use.
-    return backends.get("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device))
+    # The backend of a GPU, given as PyTorch takes it: "cuda:1", 1, or nothing for the current one.
+    found = backends.get("cuda" if device is None else device)
+    if found.name != "cuda":
+        raise DeviceError("ampkit.cuda", "'cuda', 'cuda:<index>' or a number", repr(device))
+    return found
 
 
 def device_count() -> int:
@@ -51,8 +56,42 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The number of the GPU that "cuda" means. Raises DeviceError without one."""
+    """The number of the GPU that "cuda" means in this thread. Raises DeviceError without one."""
     return int(_gpu().index)
+
+
+def set_device(device: Any) -> None:
+    """Make a GPU, "cuda:1" or 1, the one that "cuda" means in this thread; it is CuPy's current device too.
+
+    Tensors know where they are, and need no current device. Set it where another GPU is full, before it is asked for:
+    CUDA takes some memory of every device that has been the current one.
+    Raises DeviceError for a GPU that this machine does not have.
+    """
+    _make_current(_gpu(device))
+
+
+def _make_current(gpu: Any) -> Any:
+    return None if gpu.gpus is None else gpu.gpus.use(gpu.index)
+
+
+class device:
+    """A block in which "cuda" means the GPU `device`, "cuda:1" or 1; None and negative numbers change nothing.
+
+    Raises DeviceError for a GPU that this machine does not have.
+    """
+
+    def __init__(self, device: Any):
+        ignored = device is None or (isinstance(device, int) and device < 0)
+        self._gpu = None if ignored else _gpu(device)
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._before.append(None if self._gpu is None else _make_current(self._gpu))
+
+    def __exit__(self, *error: Any) -> None:
+        before = self._before.pop()
+        if before is not None and self._gpu is not None:
+            self._gpu.gpus.leave(before)
 
 
 def get_device_name(device: Any = None) -> str:
@@ -80,9 +119,9 @@ def synchronize(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give memory that no tensor holds back to the GPU; without one there is none."""
-    if is_available():
-        _gpu().usage.free()
+    """Give memory that no tensor holds back to the GPUs; without one there is none."""
+    for gpu in () if not is_available() else backends.gpus.known() if backends.gpus is not None else (_gpu(),):
+        gpu.usage.free()
 
 
 def memory_allocated(device: Any = None) -> int:

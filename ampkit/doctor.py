@@ -118,7 +118,7 @@ def _entry(info: str, name: str) -> str:
 def _cuda() -> Iterator[Finding]:
     driver, cupy = _driver(), _cupy()
     major = 12 if cupy and "cuda12x" in cupy else int((driver or "13").partition(".")[0])
-    wanted = importlib.import_module(".backends.cuda.device", __package__).cure_for(major)
+    wanted = importlib.import_module(".backends.cuda.finding", __package__).cure_for(major)
     cure = None if driver else "nothing, on a machine without a GPU; with one, install NVIDIA's driver"
     yield Finding("NVIDIA driver", "ok" if driver else "note", f"for CUDA {driver}" if driver else "none", cure)
     if cupy is None:

@@ -102,7 +102,8 @@ class LossScale:
 
     def _write(self) -> None:
         for array, value in zip(self.state or (), self.start, strict=False):
-            array[...] = value
+            with backends.on(array):
+                array[...] = value
 
     def move(self, overflow: Array) -> None:
         """Grow, back off or stay, by what the device says of an iteration's gradients."""
@@ -115,7 +116,8 @@ class LossScale:
         """Set the scale; the count of good steps stays."""
         assert self.state is not None
         new = number("new_scale", value, self.low, self.high)
-        self.state.scale[...] = backends.of(self.state.scale).asarray(new, float32)
+        with backends.on(self.state.scale):
+            self.state.scale[...] = backends.of(self.state.scale).asarray(new, float32)
 
     def values(self) -> tuple[float, int, int]:
         """(scale, good steps, overflows left) on the host; waits for the device."""

@@ -101,14 +101,20 @@ class Verdict:
         """Unscale the gradients of `slots`, if `inverse` says by what, and note whether they are finite."""
         with quietly():
             for run in spans(slots):
-                if observe.watches:
-                    observe.begin("unscale", "", run.gradient)
-                first = unscale(run.gradient, inverse and inverse(run), run.block.flags())
-                bad = np.less(first, len(run))
-                self.overflow = bad if self.overflow is None else np.logical_or(self.overflow, bad)
-                self.firsts.append((run, first))
-                if observe.active:
-                    observe.report("unscale", (run.gradient,), first)
+                with backends.on(run.gradient):
+                    self._check(run, inverse)
+
+    def _check(self, run: Run, inverse: Callable[[Run], Array] | None) -> None:
+        if observe.watches:
+            observe.begin("unscale", "", run.gradient)
+        first = unscale(run.gradient, inverse and inverse(run), run.block.flags())
+        bad = np.less(first, len(run))
+        self.overflow = (
+            bad if self.overflow is None else np.logical_or(backends.beside(self.overflow, run.gradient), bad)
+        )
+        self.firsts.append((run, first))
+        if observe.active:
+            observe.report("unscale", (run.gradient,), first)
 
     def culprits(self) -> Iterable[tuple[int, str]]:
         """The parameters known to hold a value that is not finite: number, and words for it."""

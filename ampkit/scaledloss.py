@@ -49,8 +49,8 @@ def need_loss(loss: Tensor) -> None:
 def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:
     """`loss` times the scale of `tag`, in float32 (float64 for float64), on the tape if the loss is."""
     backend, wide = backends.of(loss.array), dtypes.accumulator(loss.dtype)
-    factor = tag.factor.astype(wide)
-    with quietly():
+    with quietly(), backends.on(loss.array):
+        factor = backends.beside(tag.factor, loss.array).astype(wide)
         out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
     if observe.active:
         observe.report("scale_loss", (loss.array, factor), out)

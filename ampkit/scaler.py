@@ -90,7 +90,9 @@ class GradScaler:
     def _present(self) -> ScaleTag:
         assert self._scale.state is not None
         if self._tag is None:
-            self._tag = ScaleTag(self, self._scale.state.scale.copy())
+            scale = self._scale.state.scale
+            with backends.on(scale):
+                self._tag = ScaleTag(self, scale.copy())
         return self._tag
 
     def unscale_(self, optimizer: Optimizer) -> None:
@@ -112,8 +114,9 @@ class GradScaler:
     def _divide(self, optimizer: Optimizer, verdict: Verdict) -> list[Slot]:
         present, state = optimizer.present(), self._need_state("unscale_")
         self._bring_up(present)
-        inverse = 1.0 / state.scale.astype(float64)
-        verdict.check(present, lambda run: inverse.astype(run.block.dtype))
+        with backends.on(state.scale):
+            inverse = 1.0 / state.scale.astype(float64)
+        verdict.check(present, lambda run: backends.beside(inverse, run.gradient).astype(run.block.dtype))
         for slot in present:
             gradient = slot.parameter._grad
             assert gradient is not None
@@ -171,7 +174,9 @@ class GradScaler:
 
     def _advance(self, optimizer: Optimizer, present: list[Slot], overflow: Array) -> Any:
         if type(optimizer).step is Optimizer.step and "step" not in vars(optimizer):
-            return optimizer.advance(present, np.logical_not(overflow))
+            with backends.on(overflow):
+                go = np.logical_not(overflow)
+            return optimizer.advance(present, go)
         return None if look(overflow) else optimizer.step()  # a step of its own cannot be told on the device
 
     def update(self, new_scale: Any = None) -> None:
@@ -196,10 +201,12 @@ class GradScaler:
             self._move(state, verdicts)
 
     def _move(self, state: State, verdicts: list[Verdict]) -> None:
-        overflow = verdicts[0].overflow
-        for verdict in verdicts[1:]:
-            overflow = np.logical_or(overflow, verdict.overflow)  # type: ignore[arg-type]
-        before = state.scale.copy()
+        with backends.on(state.scale):
+            found = [backends.beside(verdict.overflow, state.scale) for verdict in verdicts]
+            overflow = found[0]
+            for other in found[1:]:
+                overflow = np.logical_or(overflow, other)
+            before = state.scale.copy()
         self._scale.move(overflow)
         self.guard.count(verdicts, overflow, before, state.scale, self._scale.low, self._scale.hysteresis)
 

@@ -79,9 +79,11 @@ class Slot:
 
     def restore(self, wide: Array) -> None:
         """Make `wide` [the parameter's shape] the master where it rounds to what a 16-bit parameter shows."""
-        backend, shown = self.block.backend, self.array.astype(self.block.dtype)
-        same = backend.cast(backend.cast(wide, self.stored), self.block.dtype) == shown
-        self.of(self.block.master)[...] = np.where(same, wide, shown)
+        backend = self.block.backend
+        with backends.on(self.array):
+            shown = self.array.astype(self.block.dtype)
+            same = backend.cast(backend.cast(wide, self.stored), self.block.dtype) == shown
+            self.of(self.block.master)[...] = np.where(same, wide, shown)
         self.synced = self.parameter.version[0]
 
     def cast(self, dtype: DType) -> Array:

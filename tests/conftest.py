@@ -1,4 +1,5 @@
-"""Which device the tests run on: `pytest --device cuda` for a GPU, `--device emulated` for one that is not there.
+"""Which device the tests run on: `pytest --device cuda` for a GPU, `--device emulated` for one that is not there,
+`--device emulated:1` for the second of two such, where nothing may be allocated on the first, which is current.
 
 There the default device is that one, and values are looked at at once, so that an error comes from the call that it is
 about. A test marked `cpu` is about NumPy's arrays, and runs on the CPU wherever; one marked `no_gpu` does not run.
@@ -12,15 +13,17 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from cuda_on_cpu import emulated, emulator, nvrtc
+from cuda_on_cpu import emulated, emulator, memory, nvrtc, streams
 
 from ampkit import backends, set_default_device
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails")
-    parser.addoption("--device", default="cpu", choices=("cpu", "cuda", "emulated"), help="where tensors are made")
     parser.addoption("--contract", action="store_true", help="emulated kernels round a * b + c once, as a GPU does")
+    parser.addoption(
+        "--device", default="cpu", choices=("cpu", "cuda", "emulated", "emulated:1"), help="where tensors are made"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,10 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if "fma" not in emulator.cpu_flags():
             raise pytest.UsageError("--contract: needs a CPU with FMA")
         emulator.extra_flags += emulator.CONTRACTED
-    if device == "emulated":
+    if device == "emulated:1":
+        streams.COUNT, streams.tolerant = 2, True
+    if device.startswith("emulated"):
         backends.install(emulated())
     if device != "cpu":
-        gpu = backends.get("cuda")
+        gpu = backends.get(_name(config))
         gpu.later = lambda arrays, then: then(*[array.item() for array in arrays])
 
 
@@ -50,15 +55,24 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines if nvrtc.missing() else []
 
 
+def _name(config: pytest.Config) -> str:
+    return {"cpu": "cpu", "emulated:1": "cuda:1"}.get(config.getoption("--device"), "cuda")
+
+
 @pytest.fixture(autouse=True)
 def _default_device(request: pytest.FixtureRequest) -> object:
+    before = memory.allocated(0)
     if request.config.getoption("--device") != "cpu":
         if request.node.get_closest_marker("no_gpu"):
             pytest.skip("about a machine without a GPU")
         if not request.node.get_closest_marker("cpu"):
-            set_default_device("cuda")
+            set_default_device(_name(request.config))
     yield
     set_default_device("cpu")
+    if request.config.getoption("--device") == "emulated:1":
+        left, memory.current.device = memory.current.device, 0
+        assert left == 0, "the device that was current before the test is not current again"
+        assert memory.allocated(0) <= before, "something was allocated on the device that the test is not about"
 
 
 @pytest.fixture

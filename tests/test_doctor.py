@@ -6,10 +6,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cuda_on_cpu import cupy_like, emulated, emulator
+from cuda_on_cpu import cupy_like, emulated, emulator, memory, streams
 
+import ampkit
 from ampkit import backends, doctor
-from ampkit.backends.cuda.device import EXTRAS, why_not
+from ampkit.backends.cuda import device, finding
+from ampkit.backends.cuda.finding import EXTRAS, why_not
 
 
 def test_every_needed_package_is_found_where_the_tests_run():
@@ -136,7 +138,7 @@ def test_why_a_gpu_cannot_be_used_is_one_line_with_its_cure(monkeypatch, driver,
 
 
 def test_an_old_card_is_refused(monkeypatch):
-    monkeypatch.setattr(cupy_like._Device, "compute_capability", "75")
+    monkeypatch.setattr(cupy_like.cuda.Device, "compute_capability", "75")
     assert why_not(cupy_like)[1] == "one of compute capability 7.5"
 
 
@@ -156,6 +158,7 @@ storage.cuh(16): catastrophic error: cannot open source file "cuda_fp16.h"
         (RuntimeError(NO_HEADER), "NVIDIA's run-time compiler", 'cannot open source file "cuda_fp16.h"', "cuda13"),
         (ImportError("libnvrtc.so.13: cannot open"), "NVIDIA's run-time compiler", "libnvrtc.so.13", "cuda13"),
         (CUDADriverError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), "a GPU", "OUT_OF_MEMORY", "nvidia-smi"),
+        (CUDADriverError("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image"), "a GPU", "NO_BINARY_FOR_GPU", "nvidia-smi"),
     ],
 )
 def test_a_gpu_that_no_kernel_can_be_compiled_for_says_what_to_install(error, needs, said, cure, monkeypatch):
@@ -169,6 +172,76 @@ def test_a_gpu_that_no_kernel_can_be_compiled_for_says_what_to_install(error, ne
     assert said in found[1]
     assert "\n" not in found[1]
     assert cure in found[2]
+
+
+@pytest.mark.parametrize("name", ["driverGetVersion", "runtimeGetVersion", "getDeviceCount"])
+def test_a_runtime_that_raises_is_one_line_too(name, monkeypatch):
+    def broken():
+        raise RuntimeError("CuPy failed to load libcudart.so.13: OSError: libcudart.so.13: cannot open\n\nsee the docs")
+
+    monkeypatch.setattr(cupy_like.cuda.runtime, name, broken)
+    assert why_not(cupy_like)[1].startswith("CuPy failed to load libcudart.so.13")
+
+
+def test_two_of_cupy_are_one_line_that_names_both(monkeypatch):
+    installed = {"cupy-cuda12x": "14.0.0", "cupy-cuda13x": "14.0.0"}
+    monkeypatch.setattr(finding, "find_distribution", installed.__contains__)
+    needs, found, cure = finding.two_of_cupy()
+    assert (needs, found) == ("one CuPy", "cupy-cuda12x and cupy-cuda13x")
+    assert cure.startswith("pip uninstall cupy-cuda12x cupy-cuda13x, and then pip install 'ampkit[cuda13]'")
+    del installed["cupy-cuda12x"]
+    assert finding.two_of_cupy() is None
+
+
+def test_an_old_card_beside_a_new_one_is_refused_by_its_number_alone(monkeypatch):
+    with streams.devices(2):
+        capability = property(lambda card: "75" if card.id else "90")
+        monkeypatch.setattr(cupy_like.cuda.Device, "compute_capability", capability)
+        undo = backends.install(emulated())
+        with pytest.raises(ampkit.DeviceError, match=r"^cuda:1: needs a GPU of compute capability 8.0 or newer"):
+            ampkit.zeros(1, device="cuda:1")
+        assert ampkit.zeros(1, device="cuda").device == "cuda:0"
+        undo()
+
+
+def test_a_card_whose_memory_others_hold_is_one_line_and_another_can_be_named(monkeypatch):
+    monkeypatch.setattr(device.importlib, "import_module", lambda name: cupy_like)
+    with streams.devices(2):
+        streams.full.add(1)
+        memory.current.device = 0
+        with pytest.raises(ampkit.DeviceError, match=r"a GPU that loads a kernel, got .*of memory\nhelp: .*'cuda:1'"):
+            device.connect(1)
+        assert device.connect(0).device == device.connect().device == "cuda:0"
+
+
+def test_a_number_beyond_the_last_card_is_told_before_any_is_asked(monkeypatch):
+    monkeypatch.setattr(device.importlib, "import_module", lambda name: cupy_like)
+    with pytest.raises(ampkit.DeviceError, match=r"^cuda: needs cuda:0, got cuda:3\nhelp: .*CUDA_VISIBLE_DEVICES"):
+        device.connect(3)
+
+
+def test_cupy_that_does_not_import_is_one_line(monkeypatch):
+    said = """
+================================================================
+Failed to import CuPy.
+
+If you installed CuPy via wheels (cupy-cudaXXX), make sure that the package matches with the version of CUDA.
+
+Original error:
+  ImportError: libcublas.so.13: cannot open shared object file
+================================================================
+"""
+
+    def broken(name):
+        raise ImportError(said)
+
+    monkeypatch.setattr(device.importlib, "import_module", broken)
+    with pytest.raises(ampkit.DeviceError) as told:
+        device.connect()
+    assert str(told.value).splitlines() == [
+        "cuda: needs CuPy, got none: ImportError: libcublas.so.13: cannot open shared object file",
+        "help: pip install 'ampkit[cuda13]' (or cuda12, by the driver's CUDA version)",
+    ]
 
 
 @pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,9 +22,11 @@ Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
 
 
 class Device(str):
-    """A device's name, `cpu` or `cuda:1`, with PyTorch's `.type` and `.index`; `Device("cuda", 1)` is `cuda:1`."""
+    """A device's name, with PyTorch's `.type` and `.index`: `Device("cuda", 1)`, like `Device(1)`, is `cuda:1`."""
 
-    def __new__(cls, type: str, index: int | None = None) -> Device:
+    def __new__(cls, type: str | int, index: int | None = None) -> Device:
+        if isinstance(type, int):
+            return cls("cuda", type)
         return super().__new__(cls, type if index is None else f"{type}:{index}")
 
     @property
@@ -40,6 +43,7 @@ class Backend(Protocol):
     """What ampkit asks of a machine: its name, arrays in and out, and casts."""
 
     name: str
+    device: str
 
     def device_of(self, array: Array) -> str: ...
     def asarray(self, values: Any, dtype: DType | None = None) -> Array: ...
@@ -61,18 +65,44 @@ cpu: Backend = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
 _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
 _default = "cpu"
+gpus: Any = None  # where a machine has several GPUs: all of them (see cuda/gpus.py)
+_ANYWHERE = nullcontext()
 accounts: list[Callable[[str], dict[str, int]]] = []  # device -> bytes held there, by holder: for when there is no more
 
 
 def of(array: Array) -> Backend:
-    """The backend that holds `array`, found by its type. Raises DeviceError for something that is no array."""
+    """The backend of the device that `array` is on. Raises DeviceError for something that is no array."""
     found = _BY_TYPE.get(type(array))
-    return found if found is not None else _of_subclass(type(array))
+    if found is not None:
+        return found
+    if gpus is not None and isinstance(array, gpus.kind):
+        return gpus.holding(array)  # type: ignore[no-any-return]
+    return _of_subclass(array)
 
 
 def holds(value: Any) -> bool:
     """Whether `value` is an array of an installed backend."""
-    return any(base in _BY_TYPE for base in type(value).__mro__)
+    return any(base in _BY_TYPE for base in type(value).__mro__) or (gpus is not None and isinstance(value, gpus.kind))
+
+
+def on(*arrays: Any, where: str = "") -> AbstractContextManager[Any]:
+    """The context in which to work on `arrays` outside of an op: their GPU is the current one.
+
+    Others may stand among them. Raises DeviceError, with the name `where`, for arrays on several GPUs.
+    """
+    return _ANYWHERE if gpus is None else gpus.on(where, arrays)
+
+
+def transfer(array: Array, there: Backend) -> Array:
+    """`array` on another device, that of `there`: between GPUs directly, else through the host's memory."""
+    here = of(array)
+    return there.asarray(array if here.name == there.name else here.to_numpy(array))
+
+
+def beside(array: Array, other: Array) -> Array:
+    """`array` on the device of `other`: itself, where it is there. A copy between GPU and CPU waits for the GPU."""
+    there = of(other)
+    return array if of(array) is there else transfer(array, there)
 
 
 def exhausted(arrays: Iterable[Any], error: MemoryError) -> MemoryError:
@@ -80,64 +110,83 @@ def exhausted(arrays: Iterable[Any], error: MemoryError) -> MemoryError:
     return next((of(array) for array in arrays if holds(array)), cpu).exhausted(error)
 
 
-def _of_subclass(kind: type) -> Backend:
+def _of_subclass(array: Array) -> Backend:
+    kind = type(array)
+    if isinstance(array, np.generic):  # NumPy's arithmetic turns a 0-d array into a scalar
+        return cpu
     for base in kind.__mro__:
-        if base.__module__ == "cupy" and base not in _BY_TYPE:
-            get("cuda")
+        if base.__module__ == "cupy" and base not in _BY_TYPE and gpus is None:
+            get(f"cuda:{array.device.id}")
+            return of(array)
         if base in _BY_TYPE:
             _BY_TYPE[kind] = _BY_TYPE[base]
             return _BY_TYPE[kind]
     raise DeviceError("backend", "an array of an installed backend", f"an object of type {kind.__name__}")
 
 
-def get(device: str | None = None) -> Backend:
-    """The backend of a device name: `cpu`, `cuda` or `cuda:1`; None is the default device (see set_default_device).
+def get(device: str | int | None = None) -> Backend:
+    """The backend of a device: `cpu`, `cuda`, `cuda:1` or 1; None is the default device (see set_default_device).
 
-    Raises DeviceError for a device that this machine does not have.
+    `cuda` is the current GPU (see ampkit.cuda.set_device). Raises DeviceError for a device that this machine does not
+    have.
     """
     name = _default if device is None else device
+    if isinstance(name, int) and not isinstance(name, bool):
+        name = f"cuda:{name}"
     if not isinstance(name, str):
         raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", f"{type(name).__name__}")
-    if name in _BY_NAME:
-        return _BY_NAME[name]
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
-        raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", repr(device))
+    return _BY_NAME[name] if name in _BY_NAME else _gpu(name)
+
+
+def _gpu(name: str) -> Backend:
+    kind, colon, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (number.isascii() and number.isdecimal())):
+        raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", repr(name))
     if kind == "cpu":
-        raise DeviceError("device", "a device of this machine (cpu)", repr(device))
-    if "cuda" not in _BY_NAME:
+        raise DeviceError("device", "a device of this machine (cpu)", repr(name))
+    if gpus is None and "cuda" not in _BY_NAME:
         from .cuda.device import connect
 
-        install(connect())
-    gpus = _BY_NAME["cuda"]
+        install(connect(int(number) if number else None))
+    if gpus is not None and not number:
+        return gpus.current()  # type: ignore[no-any-return]
     if number:
-        _BY_NAME[name] = gpus.at(int(number))  # type: ignore[attr-defined]
+        _BY_NAME[name] = gpus.at(int(number)) if gpus is not None else _BY_NAME["cuda"].at(int(number))  # type: ignore[attr-defined]
     return _BY_NAME[name]
 
 
 def install(backend: Any) -> Callable[[], None]:
     """Make `backend`, for the arrays `backend.xp.ndarray`, the one of its name. -> what undoes it."""
-    before = dict(_BY_NAME), dict(_BY_TYPE)
+    global gpus
+    before = dict(_BY_NAME), dict(_BY_TYPE), gpus
     for numbered in [name for name in _BY_NAME if name.startswith(f"{backend.name}:")]:
         del _BY_NAME[numbered]
-    _BY_NAME[backend.name], _BY_TYPE[backend.xp.ndarray] = backend, backend
+    gpus = backend.gpus
+    if gpus is None:
+        _BY_NAME[backend.name], _BY_TYPE[backend.xp.ndarray] = backend, backend
+    else:  # then neither the name nor the type says which of them
+        _BY_NAME.pop(backend.name, None)
+        _BY_TYPE.pop(backend.xp.ndarray, None)
 
     def undo() -> None:
-        for table, held in zip((_BY_NAME, _BY_TYPE), before, strict=True):
+        global gpus
+        gpus = before[2]
+        for table, held in zip((_BY_NAME, _BY_TYPE), before, strict=False):
             table.clear()  # type: ignore[attr-defined]
             table.update(held)  # type: ignore[attr-defined]
 
     return undo
 
 
-def set_default_device(device: str) -> None:
-    """Where tensors are made that do not say where: `cpu`, `cuda` or `cuda:1`.
+def set_default_device(device: str | int) -> None:
+    """Where tensors are made that do not say where: `cpu`, `cuda`, the current GPU, or `cuda:1`, which is also 1.
 
     Raises DeviceError for a device that this machine does not have.
     """
     global _default
-    get(str(device))
-    _default = str(device)
+    name = f"cuda:{device}" if isinstance(device, int) else str(device)
+    get(name)
+    _default = name
 
 
 def get_default_device() -> Device:

@@ -88,7 +88,8 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
     copied = copy is not None and switch("from_dlpack", "copy", copy)
-    tensor = Tensor(made.copy() if copied else made)
+    with backends.on(made):
+        tensor = Tensor(made.copy() if copied else made)
     if not copied:
         tensor.exposed()
     return tensor if device is None else tensor.to(device)  # type: ignore[attr-defined]

@@ -35,6 +35,7 @@ def runner(op: Any) -> Callable[..., Any]:
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = known(key) or op.new_plan(key, inputs)
+        device = None if backends.gpus is None else backends.gpus.enter(op.name, arrays)
         body, token = reference, hush()
         try:
             if plan.casts:
@@ -66,6 +67,8 @@ def runner(op: Any) -> Callable[..., Any]:
             raise backends.exhausted(arrays, error) from None
         finally:
             speak(token)
+            if device is not None:
+                backends.gpus.leave(device)
         if observe.active:
             observe.report(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
             for watcher in watchers:

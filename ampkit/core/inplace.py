@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import backends
 from . import dtypes
 from .errors import DTypeError, ShapeError
 from .quiet import quietly
@@ -68,7 +69,7 @@ def need_float(self: Tensor) -> None:
 def write(self: Tensor, values: Any) -> Tensor:
     """Overwrite self with constants, an array or a number: its gradient is zeros from now on. -> self."""
     need_changeable(self)
-    with quietly():
+    with quietly(), backends.on(self.array):
         self.array[...] = values
     self.changed()
     if is_recorded(self):
@@ -78,7 +79,7 @@ def write(self: Tensor, values: Any) -> Tensor:
 
 def take(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
-    with quietly():
+    with quietly(), backends.on(self.array):
         self.array[...] = made.array
     self.changed()
     if made.edge is not None and self.edge is None:
@@ -90,7 +91,8 @@ def take(self: Tensor, made: Tensor) -> Tensor:
 
 def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
     owned = made.views is None and getattr(made.array.flags, "writeable", True) and all(made is not g for g in given)
-    array, version = (made.array, made.version) if owned else (made.array.copy(), [0])
+    with backends.on(made.array):
+        array, version = (made.array, made.version) if owned else (made.array.copy(), [0])
     move(self, made.edge)
     self.array, self.version, self.copies = array, version, None
     return self
@@ -98,6 +100,7 @@ def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
 
 def _copy_of(tensor: Tensor) -> Tensor:
     # What the tape saves of it stays as it is.
-    out = Tensor(tensor.array.copy())
+    with backends.on(tensor.array):
+        out = Tensor(tensor.array.copy())
     out.edge = tensor.edge
     return out

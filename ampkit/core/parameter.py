@@ -46,7 +46,8 @@ class Parameter(Tensor):
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None
         if held is not None and self.slot is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
-            held.array = held.array.copy()
+            with backends.on(held.array):
+                held.array = held.array.copy()
 
     @property
     def room(self) -> Array | None:

@@ -110,7 +110,12 @@ class Primitive:
 
     def __call__(self, *args: Any, **params: Any) -> Any:
         """Run the primitive on arrays; the first argument's backend picks the body."""
-        body = self.pick(backends.of(args[0]).name, *args, **params)
-        return self.attempt(
-            body, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
-        )[0]
+        device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
+        try:
+            body = self.pick(backends.of(args[0]).name, *args, **params)
+            return self.attempt(
+                body, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
+            )[0]
+        finally:
+            if device is not None:
+                backends.gpus.leave(device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .. import backends
 from ..backends import Array
 from .dtypes import float64
 from .errors import StateError
@@ -49,7 +50,9 @@ def joined(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> Scal
 
 def rescale(gradient: Array, old: ScaleTag, new: ScaleTag) -> None:
     """Exchange the scale that `gradient` carries, in place; exact where both are powers of two."""
-    gradient *= (new.factor.astype(float64) / old.factor).astype(gradient.dtype)
+    with backends.on(gradient):
+        was, now = (backends.beside(tag.factor, gradient) for tag in (old, new))
+        gradient *= (now.astype(float64) / was).astype(gradient.dtype)
 
 
 def count_scaled(where: str, gradients: Iterable[Any]) -> int:

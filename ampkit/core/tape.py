@@ -93,6 +93,8 @@ class Sweep:
         while self._heap:
             node = heapq.heappop(self._heap)[1]
             dys, self.tag = self._held.pop(node)
+            if backends.gpus is not None:
+                _follow(*dys)
             if node.hooks is not None:
                 hooks.run(node.hooks, dys, self.tag)
             if self.wanted is not None:
@@ -102,6 +104,8 @@ class Sweep:
             self._visit(node, dys)
         for leaf, (gradient, tag) in self._late.items():
             found = [gradient]
+            if backends.gpus is not None:
+                _follow(gradient)
             hooks.run(hooks.of_leaves[id(leaf)], found, tag)
             if self.wanted is None:
                 _accumulate(leaf, found[0], tag)
@@ -127,9 +131,18 @@ class Sweep:
             if edge is None or gradient is None:
                 continue
             source, index, shape, dtype = edge
+            if backends.gpus is not None:  # a gradient of a move between devices is on another one
+                _follow(gradient)
             if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
                 gradient = fit(node, gradient, shape, need, dtype)  # most fit as they are
             self.add(source, index, gradient, tag)
+
+
+def _follow(*gradients: Any) -> None:
+    # Make the device of gradients, taped or not, the current one; `_sweep` brings back the one before.
+    for gradient in gradients:
+        if gradient is not None:
+            backends.gpus.follow(gradient.tensor.array if hasattr(gradient, "tensor") else gradient)
 
 
 def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
@@ -247,7 +260,9 @@ def _given(gradient: Any, item: Tensor, taped: bool) -> Tensor:
     if (array.flags.c_contiguous or _order(array) == _order(item.array)) and getattr(array.flags, "writeable", True):
         return gradient.tensor if taped else Tensor(gradient)
     edge = gradient.tensor.edge if taped else None
-    return Tensor(array.copy()) if edge is None else alias(array.copy(), edge)
+    with backends.on(array):
+        copied = array.copy()
+    return Tensor(copied) if edge is None else alias(copied, edge)
 
 
 def _order(array: Any) -> list[int]:
@@ -271,9 +286,12 @@ def _sweep(
 ) -> Sweep:
     sweep = Sweep(wanted, taped, retain, leaves)
     region, token = policy.enter(None), quiet.hush()
+    device = None if backends.gpus is None else backends.gpus.use(None)
     try:
         with set_grad_enabled(taped):
             for out, seed in zip(outs, seeds, strict=True):
+                if device is not None:
+                    backends.gpus.follow(getattr(out, "array", None))
                 start = _seed(out, seed)
                 sweep.add(*target(out), Taped(start) if taped else start.array, start.tag)
             sweep.run()
@@ -282,6 +300,8 @@ def _sweep(
     finally:
         quiet.speak(token)
         policy.leave(region)
+        if device is not None:
+            backends.gpus.leave(device)
     return sweep
 
 

@@ -15,7 +15,7 @@ from ..backends import Array
 from . import dtypes, observe
 from .adding import added
 from .dtypes import LOW, DType
-from .errors import DTypeError, ShapeError, StateError, switch
+from .errors import DeviceError, DTypeError, ShapeError, StateError, switch
 from .quiet import quietly
 from .readable import Readable
 from .scaletag import ScaleTag, joined
@@ -123,9 +123,14 @@ class Tensor(Readable):
         if not isinstance(value, Tensor) or value.shape != self.shape:
             got = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
             raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", got)
+        if backends.of(value.array) is not backends.of(self.array):
+            raise DeviceError(
+                "grad", f"a Tensor on {self.device}", f"one on {value.device}", "move it with .to(device)"
+            )
         array, tag = value.array, value.tag
         self.drop_grad()
-        self.accumulate(array, tag)
+        with backends.on(self.array):
+            self.accumulate(array, tag)
 
     def drop_grad(self) -> None:
         """Forget the gradient; whoever else holds it keeps its values."""
@@ -189,7 +194,7 @@ class Tensor(Readable):
         new = value.array if isinstance(value, Tensor) else backends.of(self.array).asarray(value)
         if new.shape != self.array.shape:
             raise ShapeError("data", f"shape {tuple(self.shape)}", f"{tuple(new.shape)}")
-        with quietly():
+        with quietly(), backends.on(self.array):
             self.array[...] = new
         self.changed()
 
@@ -250,10 +255,12 @@ class Tensor(Readable):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.node is not None:
             raise StateError("deepcopy", "a leaf", "the result of a recorded operation", "use .detach()")
-        twin = type(self)(self.array.copy(), requires_grad=self.requires_grad)
+        with backends.on(self.array):
+            twin = type(self)(self.array.copy(), requires_grad=self.requires_grad)
         memo[id(self)] = twin
         if self._grad is not None:
-            twin.accumulate(self._grad.array, self._grad.tag)
+            with backends.on(self.array):
+                twin.accumulate(self._grad.array, self._grad.tag)
         return twin
 
 

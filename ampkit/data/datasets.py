@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from .. import backends
 from ..core import random
 from ..core.arguments import checked_constructor, shown
 from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
@@ -50,6 +51,11 @@ class BatchDataset(Dataset[Any]):
         raise NotImplementedError(f"{type(self).__name__}.batch")
 
 
+def _item(array: Any, index: Any) -> Tensor:
+    with backends.on(array):
+        return Tensor(array[index, ...])
+
+
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
     """Tensors [n, ...] of one length n; item i is their rows i. A DataLoader fetches a whole batch at once.
 
@@ -68,7 +74,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
         try:
-            return tuple(Tensor(tensor.array[index, ...]) for tensor in self.tensors)
+            return tuple(_item(tensor.array, index) for tensor in self.tensors)
         except IndexError as error:
             raise RangeError("TensorDataset", f"an index within {len(self)} items", str(error)) from None
 

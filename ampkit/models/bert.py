@@ -12,6 +12,7 @@ from typing import Any
 from .. import nn, ops
 from ..core import dtypes
 from ..core.errors import ArgumentError, DTypeError, ShapeError
+from ..core.recording import no_grad
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.fused import norm_of_sum
@@ -250,7 +251,8 @@ def _initialize(model: nn.Module, std: float) -> None:
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=std)
             if module.padding_idx is not None:
-                module.weight.array[module.padding_idx] = 0
+                with no_grad():
+                    module.weight[module.padding_idx] = 0
 
 
 def bert(preset: str = "tiny", **changes: Any) -> BertForMaskedLM:

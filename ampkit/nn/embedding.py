@@ -7,6 +7,7 @@ from typing import Any, Self
 from .. import ops
 from ..core.errors import ArgumentError, ShapeError
 from ..core.parameter import Parameter
+from ..core.recording import no_grad
 from ..core.tensor import Tensor
 from . import init
 from .making import new, refuse, sizes
@@ -53,7 +54,8 @@ class Embedding(Module):
         """Draw the table anew."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
-            self.weight.array[self.padding_idx] = 0
+            with no_grad():
+                self.weight[self.padding_idx] = 0
 
     @classmethod
     def from_pretrained(

@@ -26,6 +26,8 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     for value in args:
         if isinstance(value, Tensor):
             device, dtype = value.device, value.dtype
+        elif isinstance(value, int) and not isinstance(value, bool):
+            device = value  # the number of a GPU
         elif isinstance(value, str) and value not in dtypes.NAMES and dtype is None:
             device = value
         elif value is not None and not isinstance(value, bool):
@@ -36,9 +38,7 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     wanted = None if dtype is None else dtypes.parse(dtype)
     if wanted is not None and not dtypes.is_float(wanted):
         raise DTypeError(where, "a floating-point dtype", wanted.name)
-    if device is not None:
-        backends.get(device)
-    return None if device is None else Device(device), wanted
+    return None if device is None else Device(backends.get(device).device), wanted
 
 
 def move(module: Module, device: Device | None, dtype: DType | None) -> None:
@@ -65,11 +65,7 @@ def bound(parameter: Parameter) -> bool:
 
 def _changes(tensor: Tensor, device: Device | None, dtype: DType | None) -> bool:
     kind = dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
-    return kind or (device is not None and not _same(tensor.device, device))
-
-
-def _same(held: Device, wanted: Device) -> bool:
-    return held.type == wanted.type and (wanted.index is None or held.index is None or held.index == wanted.index)
+    return kind or (device is not None and backends.of(tensor.array) is not backends.get(device))
 
 
 def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
@@ -78,13 +74,14 @@ def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
     tensor.copies = None
     tensor.rebind(_moved(tensor.array, device, target))
     if held is not None:
-        tensor.accumulate(_moved(held.array, device, None), held.tag)
+        with backends.on(tensor.array):
+            tensor.accumulate(_moved(held.array, device, None), held.tag)
 
 
 def _moved(array: Array, device: Device | None, dtype: DType | None) -> Array:
     home = backends.of(array)
     with quietly():
         cast = array if dtype is None or array.dtype == dtype else home.cast(array, dtype)
-    if device is None or _same(Device(home.device_of(array)), device):
+    if device is None or home is backends.get(device):
         return cast
-    return backends.get(device).asarray(home.to_numpy(cast))
+    return backends.transfer(cast, backends.get(device))

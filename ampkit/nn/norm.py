@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .. import ops
+from .. import backends, ops
 from ..core import dtypes
 from ..core.errors import ArgumentError, ShapeError
 from ..core.rerun import is_second_run
@@ -179,7 +179,8 @@ class _BatchNorm(_Running):
         learns = self.training and self.track_running_stats and not is_second_run()
         if learns:
             count = self.num_batches_tracked.array
-            count += 1
+            with backends.on(count):
+                count += 1
             self.num_batches_tracked.changed()
         momentum = self.momentum
         if momentum is None:

@@ -36,6 +36,8 @@ def to(
     for item in target:
         if isinstance(item, Tensor):
             dtype, device = item.dtype, item.device
+        elif isinstance(item, int) and not isinstance(item, bool):
+            device = item  # the number of a GPU
         elif isinstance(item, str) and item not in dtypes.NAMES:
             device = item
         elif item is not None and not isinstance(item, bool):
@@ -66,24 +68,22 @@ def to_backward(dy, saved, needs, dtype):
 
 
 def _placed(input: Tensor, device: Any) -> Tensor:
-    there = backends.get(str(device))
-    if input.device == there.device_of(there.empty((0,), input.dtype)):
-        return input
-    return move(input, device=str(device))
+    there = backends.get(device)
+    return input if backends.of(input.array) is there else move(input, device=there.device)
 
 
 @op(cast=Cast.KEEP, moves=True)
 def move(input: Array, *, device):
-    """A copy of input on another device, through the host's memory."""
+    """A copy of input on another device: from GPU to GPU directly, else through the host's memory."""
     here = backends.of(input)
-    return backends.get(device).asarray(here.to_numpy(input)), Saved(home=here.device_of(input))
+    return backends.transfer(input, backends.get(device)), Saved(home=here.device_of(input))
 
 
 @move.backward
 def move_backward(dy, saved, needs, device):
     if isinstance(dy, Taped):
         return Taped(_placed(dy.tensor, saved.home))
-    return backends.get(saved.home).asarray(backends.of(dy).to_numpy(dy))
+    return backends.transfer(dy, backends.get(saved.home))
 
 
 @op(cast=Cast.KEEP, moves=True)

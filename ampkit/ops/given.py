@@ -9,9 +9,14 @@ from typing import Any
 
 from .. import backends
 from ..core.arguments import Checks
+from ..core.nested import tensors_in
 from ..core.tensor import Tensor
 
 __all__: list[str] = []
+
+
+# functions whose tensors may be on several devices
+_OF_SEVERAL_DEVICES = {"to", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"}
 
 
 def checked(function: Any) -> Any:
@@ -40,9 +45,19 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         if not checks:
             checks.append(Checks(function))
         checks[0](where, args, kwargs)
+        device = None if backends.gpus is None else _enter(where, args, kwargs)
         try:
             return function(*args, **kwargs)
         except MemoryError as error:
             raise backends.exhausted([a.array for a in args if isinstance(a, Tensor)], error) from None
+        finally:
+            if device is not None:
+                backends.gpus.leave(device)
 
     return call
+
+
+def _enter(where: str, args: Any, kwargs: Any) -> Any:
+    # Make the device of the tensors the current one.
+    arrays = [t.array for t in tensors_in((args, kwargs))]
+    return backends.gpus.enter(where, arrays[:1] if where in _OF_SEVERAL_DEVICES else arrays)

@@ -43,9 +43,10 @@ def getitem(input: Tensor, index: Any) -> Tensor:
             return view_item(input, parts)  # type: ignore[no-any-return]
         first, parts = in_turn(parts if type(parts) is tuple else (parts,))
         input = input if first is None else view_item(input, first)
-        if input.requires_grad:  # backward reads the indices too, and they may change until then
-            parts = tuple([p if type(p) in _PLAIN else p.copy() for p in parts])
-        return pick_item(input, parts)  # type: ignore[no-any-return]
+        with backends.on(input.array, *parts, where="index"):
+            if input.requires_grad:  # backward reads the indices too, and they may change until then
+                parts = tuple([p if type(p) in _PLAIN else p.copy() for p in parts])
+            return pick_item(input, parts)  # type: ignore[no-any-return]
     except IndexError as error:
         if isinstance(error, AmpkitError):
             raise

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..core import dtypes, random
 from ..core.errors import ArgumentError, RangeError, ShapeError, StateError
 from ..core.inplace import change, is_recorded, need_float, take, write
@@ -174,8 +175,8 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
     """
     if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
         raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
-    values = self.array.copy()
-    with quietly():
+    with quietly(), backends.on(self.array):
+        values = self.array.copy()
         np.fill_diagonal(values, _held("fill_diagonal_", self, fill_value), wrap)
     return write(self, values)
 
@@ -202,10 +203,11 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
     need_changeable(self)
     try:
-        if is_recorded(self, value):
-            _set_recorded(self, parts, value)
-        else:
-            _set(self, parts, held)
+        with backends.on(self.array, held, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"):
+            if is_recorded(self, value):
+                _set_recorded(self, parts, value)
+            else:
+                _set(self, parts, held)
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:

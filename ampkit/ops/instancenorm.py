@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..core.arguments import is_whole
 from ..core.blocked import blocked_sum
 from ..core.errors import ArgumentError, ShapeError
@@ -56,7 +57,8 @@ def instance_norm(
     rows = reshape(input, (1, batch * channels, *shape[2:]))
     y, mean, var = batch_norm_(rows, scale, shift, None, None, eps)
     if batch and running_mean is not None and running_var is not None and not is_second_run():
-        each = (blocked_sum(x.array.reshape(batch, channels), 0) / batch for x in (mean, var))
+        with backends.on(mean.array):
+            each = [blocked_sum(x.array.reshape(batch, channels), 0) / batch for x in (mean, var)]
         update_running_statistics(running_mean.array, running_var.array, *each, spots, momentum)
         running_mean.changed()
         running_var.changed()

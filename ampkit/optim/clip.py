@@ -74,8 +74,8 @@ def clip_grad_norm_(
     owners = _with_gradients("clip_grad_norm_", parameters)
     if not owners:
         return Tensor(backends.get(None).zeros((), dtypes.float32))
-    with quietly():
-        pieces = _flat(owners)
+    pieces = _flat(owners)
+    with quietly(), backends.on(pieces[0]):
         norm = _norm(pieces, order)
         if strict:
             _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
@@ -101,7 +101,7 @@ def get_total_norm(
         raise StateError("get_total_norm", "unscaled gradients", "some still scaled by a GradScaler", _CURE)
     if not found:
         return Tensor(backends.get(None).zeros((), dtypes.float32))
-    with quietly():
+    with quietly(), backends.on(found[0].array):
         pieces = [t.array.reshape(-1) for t in found]
         norm = _norm(pieces, order)
         if strict:
@@ -124,7 +124,7 @@ def clip_grads_with_norm_(
         raise ShapeError("clip_grads_with_norm_", "total_norm as a Tensor of one element", got)
     owners = _with_gradients("clip_grads_with_norm_", parameters)
     if owners:
-        with quietly():
+        with quietly(), backends.on(total_norm.array):
             _scale_down(_flat(owners), limit, total_norm.array.reshape(()).astype(dtypes.float64))
         _changed(owners)
 
@@ -137,9 +137,9 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     limit = _need("clip_grad_value_", "clip_value", clip_value)
     owners = _with_gradients("clip_grad_value_", parameters)
     for piece in _flat(owners):
-        bound = backends.of(piece).zeros((), piece.dtype)
-        bound[...] = limit
-        np.maximum(np.minimum(piece, bound, out=piece), -bound, out=piece)
+        bound = backends.of(piece).asarray(np.array(limit, piece.dtype))
+        with backends.on(piece):
+            np.maximum(np.minimum(piece, bound, out=piece), -bound, out=piece)
     _changed(owners)
 
 
@@ -147,7 +147,7 @@ def _scale_down(pieces: list[Array], limit: float, norm: Array) -> None:
     factor, finite = np.minimum(limit / (norm + 1e-6), 1.0), np.isfinite(norm)
     factor = np.where(finite, factor, 0.0)
     for piece in pieces:
-        shrink(piece, factor, finite)
+        shrink(piece, backends.beside(factor, piece), backends.beside(finite, piece))
 
 
 def _need_finite(where: str, norm: Array, cure: str) -> None:
@@ -165,7 +165,8 @@ def _norm(pieces: list[Array], order: float) -> Array:
     total = backends.of(pieces[0]).zeros((), dtypes.float64)
     for piece in pieces:
         add = np.maximum if order == math.inf else np.add
-        add(total, power_sum(piece, order, scratch), out=total)
+        part = power_sum(piece, order, backends.beside(scratch, piece))
+        add(total, backends.beside(part, total), out=total)
     return total if order == math.inf else np.sqrt(total) if order == 2 else np.power(total, 1 / order)
 
 

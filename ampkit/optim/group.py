@@ -61,7 +61,8 @@ class Group(MutableMapping[str, Any]):
         """Take over `options` that were checked together."""
         for key in options.keys() & self.device.keys():
             home = self.device[key]
-            home[...] = backends.of(home).asarray(options[key], dtypes.float64)
+            with backends.on(home):
+                home[...] = backends.of(home).asarray(options[key], dtypes.float64)
             self.scheduled.discard(key)
         self._options.update(options)
 
@@ -88,6 +89,4 @@ def _fixed(found: str, cure: str) -> StateError:
 
 
 def _scalar(backend: Backend, value: Any) -> Array:
-    array = backend.zeros(np.shape(value), dtypes.float64)
-    array[...] = backend.asarray(value, dtypes.float64)
-    return array
+    return backend.asarray(np.array(value, dtypes.float64))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..backends import Array
 from ..core import dtypes
 from ..core.errors import ArgumentError, DeviceError, DTypeError, NonFiniteError
@@ -90,7 +91,7 @@ class LBFGS(Optimizer):
         slots = sorted(self._slots(), key=lambda slot: slot.number)
         if not slots:
             return _Objective(self, slots, closure).call()
-        with quietly():
+        with quietly(), backends.on(slots[0].array):
             objective = _Objective(self, slots, closure)
             try:
                 return self._minimize(objective)

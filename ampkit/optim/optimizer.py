@@ -165,19 +165,26 @@ class Optimizer:
         with quietly():
             for group in self.param_groups:
                 for block in group.blocks:
-                    for run in block.runs([s for s in present if s.block is block]):
-                        name = f"{type(self).__name__.lower()}_update"
-                        if observe.watches:
-                            observe.begin(name, "", run.gradient)
-                        self.update(group, run, go)
-                        run.written(go)
-                        if observe.active:
-                            observe.report(name, (run.gradient,), run.master)
+                    with backends.on(block.master):
+                        go = None if go is None else backends.beside(go, block.master)
+                        for run in block.runs([s for s in present if s.block is block]):
+                            self._advance(group, run, go)
             self._count(1 if go is None else go)
+
+    def _advance(self, group: Group, run: Run, go: Array | None) -> None:
+        name = f"{type(self).__name__.lower()}_update"
+        if observe.watches:
+            observe.begin(name, "", run.gradient)
+        self.update(group, run, go)
+        run.written(go)
+        if observe.active:
+            observe.report(name, (run.gradient,), run.master)
 
     def _count(self, real: Any) -> None:
         self.calls += 1
-        np.add(self.steps, real, out=self.steps)
+        with backends.on(self.steps):
+            real = backends.beside(real, self.steps) if hasattr(real, "dtype") else real
+            np.add(self.steps, real, out=self.steps)
 
     def update(self, group: Group, run: Run, go: Array | None) -> None:
         """Update one run of flat memory; see the class."""
@@ -285,8 +292,7 @@ class Optimizer:
         for options in groups:
             self._append(options.pop("params"), options)
         self._load(entries, self._need_entries(f"copy of {type(self).__name__}", entries))
-        self.steps = self._backend().zeros((), dtypes.int64)
-        self.steps[...] = steps
+        self.steps = self._backend().asarray(steps, dtypes.int64)
 
     def __repr__(self) -> str:
         groups = "\n".join(f"Parameter Group {i}\n{group!r}" for i, group in enumerate(self.param_groups))

@@ -19,6 +19,7 @@ from ..core.arguments import checked_constructor, is_number, shown
 from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.primitive import Primitive
 from ..core.states import need_count, need_keys, need_like, unchanged_on_error
+from ..core.tensor import Tensor
 from ..flat import look
 from .group import Group
 from .optimizer import Optimizer
@@ -91,8 +92,9 @@ class LRScheduler:
         steps = self.optimizer.steps
         backend = backends.of(steps)
         self._calls = count
-        self._count, self._seen = backend.zeros((), dtypes.int64), steps.copy()
-        self._count[...] = count
+        self._count = backend.asarray(np.array(count, dtypes.int64))
+        with backends.on(steps):
+            self._seen = steps.copy()
         self._filled = 0
         self._places = [(i, key, np.size(value)) for i, row in enumerate(self.values(0)) for key, value in row.items()]
         width = sum(size for *_, size in self._places)
@@ -108,10 +110,12 @@ class LRScheduler:
         held = self._table.shape[0]
         if self._calls >= held:
             wider = backends.of(self._table).zeros((2 * self._calls, self._table.shape[1]), dtypes.float64)
-            wider[:held] = self._table
+            with backends.on(wider):
+                wider[:held] = self._table
             self._table = wider
         for n in range(self._filled, self._calls + 1):
-            self._table[n] = self._numbers(n)
+            with backends.on(self._table):
+                self._table[n] = self._numbers(n)
         self._filled = self._calls + 1
 
     def _apply(self) -> None:
@@ -121,7 +125,8 @@ class LRScheduler:
         for number, key, size in self._places:
             group = self.optimizer.param_groups[number]
             home = group.device[key]
-            home[...] = self._row[start : start + size].reshape(home.shape)
+            with backends.on(home):
+                home[...] = backends.beside(self._row[start : start + size].reshape(home.shape), home)
             group.scheduled.add(key)
             start += size
         self.optimizer.schedule = self
@@ -155,9 +160,16 @@ class LRScheduler:
         starts = np.cumsum([0, *(size for *_, size in self._places)])
         return [row[at] for at, (_, key, _) in zip(starts, self._places, strict=False) if key == "lr"]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: Tensor(v) if backends.holds(v) else v for k, v in vars(self).items()}  # a Tensor keeps its device
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({k: v.array if isinstance(v, Tensor) else v for k, v in state.items()})
+
     def state_dict(self) -> dict[str, Any]:
         """The position and the constants; functions are not part of it."""
-        stepped = look(np.greater(self.optimizer.steps, self._seen))
+        with backends.on(self._seen):
+            stepped = look(np.greater(self.optimizer.steps, self._seen))
         constants = {name: getattr(self, name) for name in self.constants}
         position = {"last_epoch": self.last_epoch, "_pending": bool(stepped), "_last_lr": self.get_last_lr()}
         return {"base_lrs": list(self.base_lrs), **position, **constants}
@@ -190,7 +202,8 @@ class LRScheduler:
         if not finite:
             raise ArgumentError(where, "constants that give finite learning rates", str(state))
         if state.get("_pending"):
-            np.subtract(self._seen, 1, out=self._seen)
+            with backends.on(self._seen):
+                np.subtract(self._seen, 1, out=self._seen)
 
     def _need_constant(self, where: str, name: str, value: Any) -> None:
         need_like(where, name, value, getattr(self, name))

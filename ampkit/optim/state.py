@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..arena import Block
 from ..backends import Array
 from ..core import dtypes
@@ -75,7 +76,8 @@ def load_entries(block: Block, loads: dict[Slot, Entry], home: Callable[[Slot, s
             slot.restore(block.backend.asarray(master, block.dtype))
         for name in {*block.moments, *slot.factors, *moments}:
             view = home(slot, name)
-            view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
+            with backends.on(view):
+                view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
 
 
 def kept_of(slot: Slot, kept: dict[Any, dict[str, Any]]) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class _Averaging:
         part = self.part(num_averaged.array if isinstance(num_averaged, Tensor) else num_averaged)
         with quietly():
             if self.single:
-                made = Tensor(averaged.array.copy())
+                with backends.on(averaged.array):
+                    made = Tensor(averaged.array.copy())
                 lean(made.array.reshape(-1), _wide(current, made.dtype), part, None, None)
                 return made
             for tensor, new in zip(averaged, current, strict=True):
@@ -124,7 +125,8 @@ class AveragedModel(Module):
         for tensor, source in zip(self.module.parameters(), model.parameters(), strict=True):
             tensor.grad = None
             if tensor.dtype in dtypes.LOW:
-                tensor.array, tensor.copies = _wide(source, dtypes.float32).reshape(source.shape).copy(), None
+                with backends.on(source.array):
+                    tensor.array, tensor.copies = _wide(source, dtypes.float32).reshape(source.shape).copy(), None
                 tensor.changed()
         if device is not None:
             self.module.to(device)
@@ -141,14 +143,14 @@ class AveragedModel(Module):
         """Take the weights of `model` into the average, if they moved. ArgumentError for a model of another shape."""
         self._need_alike(model)
         uses(self)
-        with quietly(), no_grad():
+        with quietly(), no_grad(), backends.on(self.n_averaged.array):
             go = self._stepped(model)
             fresh = np.equal(self.n_averaged.array, 0)
             fresh = fresh if go is None else np.logical_and(fresh, go)
             averaged, copied = self._parts(self.module), self._parts(model)
             self._average(averaged[0], copied[0], fresh, go)
             for mine, theirs in zip(averaged[1], copied[1], strict=True):
-                _settle(mine, _moved(theirs.array, mine.array), go)
+                _settle(mine, backends.beside(theirs.array, mine.array), go)
             count = self.n_averaged.array
             np.add(count, 1 if go is None else go, out=count)
             self.n_averaged.changed()
@@ -166,7 +168,7 @@ class AveragedModel(Module):
         if not owners:
             return None
         seen = self._seen.array
-        steps = sum(_moved(owner.steps, seen) for owner in owners.values())
+        steps = sum(backends.beside(owner.steps, seen) for owner in owners.values())
         go = np.not_equal(steps, seen)
         seen[...] = steps
         return backends.of(seen).asarray(go, dtypes.bool_)
@@ -179,7 +181,9 @@ class AveragedModel(Module):
 
     def _average(self, averaged: list[Tensor], model: list[Tensor], fresh: Array, go: Array | None) -> None:
         rule = self.multi_avg_fn or self.avg_fn or get_swa_multi_avg_fn()
-        current = [_moved(_wide(new, mine.dtype), mine.array) for mine, new in zip(averaged, model, strict=True)]
+        current = [
+            backends.beside(_wide(new, mine.dtype), mine.array) for mine, new in zip(averaged, model, strict=True)
+        ]
         if isinstance(rule, _Averaging):
             part = np.where(fresh, 1.0, rule.part(self.n_averaged.array))
             for mine, new in zip(averaged, current, strict=True):
@@ -237,14 +241,7 @@ def _wide(tensor: Tensor, dtype: Any) -> Array:
     return (array if array.dtype == dtype else backends.of(array).cast(array, dtype)).reshape(-1)
 
 
-def _moved(array: Array, beside: Array) -> Array:
-    """`array` on the device of another; where it is on one of its own, that is waited for."""
-    home, target = backends.of(array), backends.of(beside)
-    if home.device_of(array) == target.device_of(beside):
-        return array
-    return target.asarray(home.to_numpy(array))
-
-
 def _settle(tensor: Tensor, value: Array, go: Array | None) -> None:
-    tensor.array[...] = value if go is None else np.where(go, value, tensor.array)
+    with backends.on(tensor.array):
+        tensor.array[...] = value if go is None else np.where(go, value, tensor.array)
     tensor.changed()

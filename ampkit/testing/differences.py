@@ -60,7 +60,8 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: 
         left = iter(moved[: len(points)])
         fresh = [next(left) if wants_grad(x) else x for x in inputs]
         found = gradients_of(floats_of(func(*fresh)), fresh, list(moved[len(points) :]))
-        return sum(float((g.array * w.array).sum()) for g, w in zip(found, weights, strict=True) if g is not None)
+        pairs = [(g, w) for g, w in zip(found, weights, strict=True) if g is not None]
+        return sum(float((values_of(g) * values_of(w)).sum()) for g, w in pairs)
 
     _compare(second, projected, variables, generator, tolerance)
     return True

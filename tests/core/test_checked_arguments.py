@@ -86,7 +86,7 @@ X = ops.ones(2, 3)
 @pytest.mark.parametrize(("call", "error"), [
     (lambda: nn.Linear(2**63, 1), ArgumentError),
     (lambda: nn.Linear(2**40, 2**40), OutOfMemoryError),
-    (lambda: nn.PReLU(device=1), ampkit.DeviceError),
+    (lambda: nn.PReLU(device=1.5), ampkit.DeviceError),
     (lambda: nn.Unflatten(1, 4), DTypeError),
     (lambda: nn.Hardtanh(max_val=None)(X), DTypeError),
     (lambda: nn.TransformerEncoderLayer(8, 2)(ops.ones(8)), ShapeError),

@@ -43,6 +43,8 @@ _OF_SCALARS = {
     "nansum",
 }
 _OF_SCALARS |= {"nanmax", "nanmin", "count_nonzero", "repeat"}  # NumPy takes axis=0 of a scalar, CuPy does not
+_VIEWS = {"reshape", "transpose", "swapaxes", "view", "squeeze", "diagonal", "ravel", "moveaxis", "rollaxis"}
+_VIEWS |= {"expand_dims", "broadcast_to", "split", "flip"}  # of memory of any device, where nothing is copied
 _SORTING = {"argmax", "argmin", "sort", "argsort", "cumsum", "cumprod", "unique", "isin", "median"}
 _WIDENING = {"where", "tril", "triu", "round"}  # have no bfloat16, and answer in float32
 _ADDED = {"int32", "int64", "uint32", "uint64", "float16", "float32", "float64"}  # what add.at adds
@@ -51,13 +53,17 @@ _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
+def _current_device():
+    return memory.current.device
+
+
 class ndarray:
     """A device array: everything NumPy's arrays have of what CuPy's have.
 
     held: a NumPy array. memory: the memory of a device that it lies in; None brings the host's to the current device.
     """
 
-    __slots__ = ("__weakref__", "_held", "_memory")
+    __slots__ = ("__weakref__", "_device", "_held", "_memory")
     __hash__ = None
 
     def __init__(self, held: Any, memory: Any = None, memptr: Any = None, strides: Any = None):
@@ -69,11 +75,11 @@ class ndarray:
             made = _like(held)
             made._held[...] = held
             held, memory = made._held, made._memory
-        self._held, self._memory = held, memory
+        self._held, self._memory, self._device = held, memory, _current_device()
 
     @property
     def device_id(self):
-        return memory.current.device if self._memory is None else self._memory.device_id
+        return self._device if self._memory is None else self._memory.device_id
 
     # NumPy's protocols
 
@@ -119,10 +125,12 @@ class ndarray:
             _wait()
         if name in _SORTING and any(map(_is_bfloat16, args)):
             raise TypeError(f"{name}: CuPy has no bfloat16")
-        if name in _PLAIN_RESULTS:
+        if name in _PLAIN_RESULTS or name == "may_share_memory":
             return function(*_opened(args), **_opened(kwargs))
         out = kwargs.get("out")
-        found = _done(function, args, kwargs, out is not None or name in _CHANGING)
+        found = _view(function, args, kwargs) if name in _VIEWS else None
+        if found is None:
+            found = _done(function, args, kwargs, out is not None or name in _CHANGING)
         if name == "diagonal":  # NumPy's alone is read-only
             found._held.flags.writeable = True
         if name in _WIDENING and _is_bfloat16(found):
@@ -145,6 +153,8 @@ class ndarray:
                 raise TypeError(f"{name}: CuPy takes {known}, got {args} {kwargs}")
             _need_device(name, args)
             _need_axis(name, (self, *args), kwargs, ["self", *(known or ())])
+            if name in _VIEWS and (seen := _view(found, args, kwargs, self)) is not None:
+                return seen
             out = kwargs.get("out")
             made = _done(found, args, kwargs, out is not None or name in _CHANGING, self)
             return made if out is None else out
@@ -210,23 +220,26 @@ class ndarray:
 
     def __getitem__(self, index):
         _count_masks(index)
-        return _done(_item, (self, index), {}, False)
+        seen = None if _arrays([index]) else _view(_item, (self, index), {})
+        return _done(_item, (self, index), {}, False) if seen is None else seen
 
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type numpy.ndarray: bring it to the device first")
         held, given = self._held, _arrays([index, value])
         index, value = _opened(index), _opened(value)
-        perform(lambda: _written(held, index, value), given, [self])
+        with streams.of_a_test([self]):
+            perform(lambda: _written(held, index, value), given, [self])
 
     def __repr__(self):
         return f"device {self._held!r}"
 
     def copy(self, order="C"):
         """On the current device, from whichever."""
-        if self.device_id != memory.current.device:
-            return _from_another_device(self)
-        return self.__getattr__("copy")(order)
+        with streams.of_a_test([self]):
+            if self.device_id != memory.current.device:
+                return _from_another_device(self)
+            return self.__getattr__("copy")(order)
 
     def __deepcopy__(self, memo):
         return self.copy()
@@ -395,12 +408,19 @@ def _done(function, args, kwargs, changes, owner=None):
     owner: the array whose method it is. changes: whether it changes `out`, the owner or its first argument.
     """
     given = _arrays([owner, *args, *kwargs.values()])
+    with streams.of_a_test(given):
+        return _done_here(function, args, kwargs, changes, owner, given)
+
+
+def _done_here(function, args, kwargs, changes, owner, given):
     changed = _arrays([a for a in (kwargs.get("out"), owner, *args[:1]) if a is not None][:1]) if changes else []
     args, kwargs = _opened(args), _opened(kwargs)
     if changes:
         return _wrapped(perform(lambda: function(*args, **kwargs), given, changed), given)
     if not recording():
-        return _wrapped(perform(lambda: function(*args, **kwargs), given), given)
+        found = _wrapped(perform(lambda: function(*args, **kwargs), given), given)
+        streams.written([a for a in _arrays([found]) if not any(a._memory is each._memory for each in given)])
+        return found
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = _wrapped(function(*args, **kwargs), given)
@@ -409,6 +429,17 @@ def _done(function, args, kwargs, changes, owner=None):
             run = lambda held=made._held, place=place: np.copyto(held, _flat(function(*args, **kwargs))[place])  # noqa: E731
             perform(run, given, [made])
     return found
+
+
+def _view(function, args, kwargs, owner=None):
+    """What `function` returns, if that is a view, for which a device has nothing to do; else None."""
+    given = _arrays([owner, *args])
+    found = _wrapped(function(*_opened(args), **_opened(kwargs)), given)
+    made = _arrays([found])
+    seen = made and all(not m._held.nbytes or any(m._memory is g._memory for g in given) for m in made)
+    for each in made:
+        each._device = given[0].device_id
+    return found if seen else None
 
 
 def _item(array, index):
@@ -457,6 +488,7 @@ class RawModule(emulator.RawModule):
 
     def get_function(self, name):
         function = super().get_function(name)
+        streams.contexts.add(memory.current.device)  # CuPy loads it there, and when it is launched on another device
 
         def launch(grid, block, args, shared_mem=0):
             run = function.bound(grid, block, args, shared_mem)
@@ -519,8 +551,14 @@ def frozen(values):
 
 
 def _from_another_device(array):
-    made = _new(array.shape, array.dtype)
-    streams.touch(streams.current_stream(), [streams.Access(*streams.extent(array._held), False)])
+    made, stream = _new(array.shape, array.dtype), streams.current_stream()
+    if not array._held.nbytes:
+        return made
+    if stream.capture is not None:
+        streams.spoil(stream.capture, "cudaErrorStreamCaptureIsolation", "memory of another device")
+    touched = [streams.Access(*streams.extent(a._held), a is made) for a in (array, made)]
+    stream.tick()
+    streams.touch(stream, touched)
     made._held[...] = array._held
     return made
 
@@ -635,7 +673,8 @@ cuda = types.SimpleNamespace(
     runtime=types.SimpleNamespace(
         driverGetVersion=lambda: 13000,
         runtimeGetVersion=lambda: 13000,
-        getDevice=lambda: memory.current.device,
+        getDevice=_current_device,
+        setDevice=lambda index: streams.Device(index).use(),
         getDeviceCount=lambda: streams.COUNT,
         getDeviceProperties=_properties,
         CUDARuntimeError=memory.CUDARuntimeError,

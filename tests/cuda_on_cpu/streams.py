@@ -13,10 +13,13 @@ an error here, with CUDA's name, and spoils the capture.
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +72,10 @@ class Stream:
         self.arriving: list[tuple[int, Callable[[], None]]] = []  # copies that the host has not waited for
 
     def __enter__(self) -> Stream:
+        if self.device_id != memory.current.device:
+            here, there = memory.current.device, self.device_id
+            line = f"The device that the stream is created on ({there}) does not match with the current device ({here})"
+            raise RuntimeError(line)
         _thread.stacks.setdefault(self.device_id, []).append(self)
         return self
 
@@ -111,6 +118,9 @@ class Stream:
         if self.capture is not None:
             spoil(self.capture, "cudaErrorStreamCaptureUnsupported", what)
 
+    def is_capturing(self) -> bool:
+        return self.capture is not None
+
     def begin_capture(self, mode: int | None = None) -> None:
         if self.ptr == 0:
             raise CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported", "the legacy stream cannot be captured")
@@ -141,10 +151,13 @@ class Event:
 
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False):
         self.recorded, self.asked, self.clock = False, 0, {}
+        self.device_id = memory.current.device
         self.capture: Capture | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or current_stream()
+        if stream.device_id != self.device_id:
+            raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle", "an event of another device than the stream")
         stream.tick()
         self.recorded, self.asked, self.clock, self.capture = True, 0, dict(stream.clock), stream.capture
         self.at = time.perf_counter()
@@ -219,6 +232,7 @@ def spoil(capture: Capture, name: str, text: str) -> None:
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.stacks: dict[int, list[Stream]] = {}
+        self.before: list[int] = []  # devices that blocks come back to
 
 
 _thread = _Thread()
@@ -236,6 +250,8 @@ def current_stream(device: int | None = None) -> Stream:
 
 
 memory.current_stream = lambda: current_stream().ptr
+contexts: set[int] = set()  # the devices that were made current, or used: each then holds a context in its memory
+full: set[int] = set()  # the devices that have no memory left for a context
 waits = [0]  # how often the host has waited for a device
 
 
@@ -246,7 +262,6 @@ class Device:
 
     def __init__(self, id: int | None = None):
         self.id = memory.current.device if id is None else int(id)
-        self._before: list[int] = []
 
     @property
     def mem_info(self) -> tuple[int, int]:
@@ -256,16 +271,18 @@ class Device:
     def use(self) -> None:
         if not 0 <= self.id < COUNT:
             raise CUDARuntimeError(101, "cudaErrorInvalidDevice", "invalid device ordinal")
+        if self.id in full:
+            raise CUDARuntimeError(memory.NO_MEMORY, "cudaErrorMemoryAllocation", "out of memory")
         memory.current.device = self.id
+        contexts.add(self.id)
 
     def __enter__(self) -> Device:
-        before = memory.current.device
+        _thread.before.append(memory.current.device)
         self.use()
-        self._before.append(before)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        memory.current.device = self._before.pop()
+        Device(_thread.before.pop()).use()
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, Device) and other.id == self.id
@@ -289,13 +306,31 @@ def devices(count: int) -> Iterator[None]:
     """Within the block the machine has so many devices."""
     global COUNT
     before, COUNT = COUNT, count
+    contexts.clear()
     try:
         yield
     finally:
         COUNT, memory.current.device = before, 0
+        full.clear()
 
 
 # work
+
+
+tolerant = False  # whether a test's own work on arrays needs no device made current for it
+_HERE, _ANYWHERE = str(Path(__file__).parent), nullcontext()
+_TESTS = str(Path(__file__).parents[1])
+
+
+def of_a_test(arrays: Sequence[Any]) -> Any:
+    """The context for work on arrays of another device that a test asks for itself: there it is done on theirs."""
+    if not tolerant or not arrays or arrays[0].device_id == memory.current.device:
+        return _ANYWHERE
+    frame: Any = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_HERE) or f"{os.sep}numpy{os.sep}" in frame.f_code.co_filename:
+        frame = frame.f_back
+    ours = frame.f_code.co_filename.startswith(_TESTS)
+    return Device(arrays[0].device_id) if ours else _ANYWHERE
 
 
 def capturing() -> Capture | None:
@@ -399,6 +434,12 @@ def touch(stream: Stream, accesses: Sequence[Access]) -> None:
     if _watching is not None:
         for access in accesses:
             _watching.add(stream, access)
+
+
+def written(arrays: Sequence[Any]) -> None:
+    """Note that the newest action on the current stream has written `arrays`."""
+    if _watching is not None:
+        touch(current_stream(), _accesses(arrays, True))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ HostArray = np.ndarray[Any, Any]
 class CPU:
     """The `Backend` of NumPy arrays."""
 
-    name = "cpu"
+    name = device = "cpu"
 
     def device_of(self, array: HostArray) -> str:
         return "cpu"

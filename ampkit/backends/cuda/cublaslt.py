@@ -39,6 +39,7 @@ _STATUS = {
     13: "execution failed",
 }
 _STATUS |= {14: "internal error", 15: "not supported"}
+_NO_MEMORY = 3
 _REFUSALS = (7, 15)  # what a search answers for a description that no algorithm is for
 
 # cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t
@@ -54,6 +55,10 @@ class CublasLtError(RuntimeError):
     def __init__(self, what: str, status: int):
         super().__init__(f"cublasLt{what}: {_STATUS.get(status, status)}")
         self.status = status
+
+
+class CublasLtMemoryError(CublasLtError, MemoryError):
+    """The library found no memory for itself."""
 
 
 # finding it
@@ -119,7 +124,7 @@ class Description:
 def _call(lib: Any, name: str, *arguments: Any) -> None:
     status = getattr(lib, f"cublasLt{name}")(*arguments)
     if status:
-        raise CublasLtError(name, status)
+        raise (CublasLtMemoryError if status == _NO_MEMORY else CublasLtError)(name, status)
 
 
 def operation(lib: Any, product: Product) -> Description:

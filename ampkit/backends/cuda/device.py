@@ -15,15 +15,16 @@ from ...core.dtypes import DType
 from ...core.errors import DeviceError
 from . import allocator
 from . import map as maps
-from .cublaslt import CublasLt
+from .cublaslt import CublasLt, CublasLtMemoryError
 from .cudnn import Cudnn
+from .finding import device_trouble, one_line, two_of_cupy, why_not
+from .gpus import Gpus, On
 from .kernel import STORED, Kernels
 from .staging import Staging
 from .usage import Usage
 
 Array = Any  # a CuPy array
-EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
-OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
+_HERE = nullcontext()
 
 
 class CUDA:
@@ -31,13 +32,15 @@ class CUDA:
 
     name = "cuda"
 
-    def __init__(self, xp: Any, index: int = 0, kernels: Kernels | None = None, products: Any = None, dnn: Any = None):
-        self.xp, self.index = xp, index
+    def __init__(
+        self, xp: Any, index: int = 0, products: Any = None, dnn: Any = None, *, kernels: Any = None, gpus: Any = None
+    ):
+        self.xp, self.index, self.device = xp, index, f"cuda:{index}"
         self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
         self.allocator = allocator.install(xp)
         self.usage = Usage(xp, index)
-        self.several = xp.cuda.runtime.getDeviceCount() > 1  # then arrays may lie on different devices
-        self._here = xp.cuda.Device(index) if self.several else nullcontext()
+        count = xp.cuda.runtime.getDeviceCount()
+        self.gpus: Gpus | None = gpus or (Gpus(self, count) if count > 1 else None)  # None where there is one
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
         self.staging = Staging(xp, index, self.empty)
         self.recording: Any = None  # a graph.Recording, while a step is recorded
@@ -59,13 +62,24 @@ class CUDA:
         self.usage.graph_pools.add(pool)
         return pool
 
+    def here(self) -> Any:
+        """The context in which this device is the current one."""
+        return _HERE if self.gpus is None else On(self.gpus, self.index)
+
     def at(self, index: int) -> CUDA:
-        """The same for another device of the machine. Raises DeviceError if it has none of that number."""
-        count = self.xp.cuda.runtime.getDeviceCount()
-        if index >= count:
-            known = f"one of cuda:0 to cuda:{count - 1}" if self.several else "cuda:0"
-            raise DeviceError("device", known, f"cuda:{index}")
-        return self if index == self.index else CUDA(self.xp, index, self.kernels, self.products, self.dnn)
+        """The backend of a device of the machine. Raises DeviceError for a number that there is not."""
+        if self.gpus is not None:
+            return self.gpus.at(index)
+        if index != self.index:
+            raise DeviceError("device", f"cuda:{self.index}", f"cuda:{index}")
+        return self
+
+    def beside(self, index: int) -> CUDA:
+        """The backend of another device, with the same kernels and libraries. Raises DeviceError for one of no use."""
+        trouble = device_trouble(self.xp, index)
+        if trouble is not None:
+            raise DeviceError(f"cuda:{index}", *trouble)
+        return CUDA(self.xp, index, self.products, self.dnn, kernels=self.kernels, gpus=self.gpus)
 
     def describe(self) -> str:
         """The card, for people."""
@@ -79,12 +93,14 @@ class CUDA:
     def asarray(self, values: Any, dtype: DType | None = None) -> Array:
         """`values` on the device, the axes in memory as they lie on the host."""
         try:
-            with self._here:
+            with self.here():
                 return self._brought(values, dtype)
         except MemoryError as error:
             raise self.exhausted(error) from None
 
     def _brought(self, values: Any, dtype: DType | None) -> Array:
+        if self.gpus is not None and isinstance(values, self.xp.ndarray) and values.data.device_id != self.index:
+            values = self._copied(values)
         if not isinstance(values, np.ndarray) or values.flags.c_contiguous:
             return self.xp.asarray(values, dtype)
         order = np.argsort([-abs(step) for step in values.strides], kind="stable")  # CuPy would keep C's order alone
@@ -96,47 +112,63 @@ class CUDA:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         try:
-            with self._here:
+            with self.here():
                 return self.xp.empty(shape, dtype)
         except MemoryError as error:
             raise self.exhausted(error) from None
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
         try:
-            with self._here:
+            with self.here():
                 return self.xp.zeros(shape, dtype)
         except MemoryError as error:
             raise self.exhausted(error) from None
 
     def exhausted(self, error: Exception) -> Exception:
         """The error to raise for one of CuPy's: of memory, what was asked for, and who holds how much; else itself."""
-        if not allocator.is_shortage(self.xp, error):
+        if not isinstance(error, CublasLtMemoryError) and not allocator.is_shortage(self.xp, error):
             return error
         held: dict[str, int] = {}
         for account in backends.accounts:
             held |= account(f"cuda:{self.index}")
         return self.usage.exhausted(str(error), held)
 
-    def on_one(self, where: str, args: Sequence[Any]) -> Any:
-        """The device of the arrays among `args`, to enter. Raises DeviceError where they lie on several."""
-        found = sorted({a.device.id for a in args if isinstance(a, self.xp.ndarray)})
-        if len(found) > 1:
-            names = ", ".join(f"cuda:{number}" for number in found)
-            raise DeviceError(where, "tensors on one device", names, "move them with .to(device)")
-        return self.xp.cuda.Device(found[0])
+    def _copied(self, array: Array) -> Array:
+        """A copy of another GPU's array here. The work queued there comes before it, and what comes there later waits.
+
+        CuPy orders neither: it copies on the current stream of the device that the copy is for.
+        """
+        there = self.at(array.data.device_id)
+        with there.here():
+            order = np.argsort([-abs(step) for step in array.strides], kind="stable").tolist()
+            source = array.transpose(order) if array.size else array
+            source, stream = source if source.flags.c_contiguous else source.copy(), self.xp.cuda.get_current_stream()
+            written = stream.record()
+        with self.here():
+            self.xp.cuda.get_current_stream().wait_event(written)
+            made = source.copy()
+            read = self.xp.cuda.get_current_stream().record()
+        with there.here():
+            stream.wait_event(read)
+        return made.transpose(np.argsort(order).tolist()) if array.size else made
 
     def cast(self, array: Array, dtype: DType) -> Array:
         """`array` rounded to the nearest value of `dtype`, ties to even; lies as `array` does."""
         out = maps.forward("Copy", (array,), dtype) if dtype in STORED and array.dtype in STORED else NotImplemented
-        return array.astype(dtype) if out is NotImplemented else out
+        if out is NotImplemented:
+            with self.here():
+                return array.astype(dtype)
+        return out
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy in the host's memory; waits for the device."""
-        return self.xp.asnumpy(array)  # type: ignore[no-any-return]
+        with self.here():
+            return self.xp.asnumpy(array)  # type: ignore[no-any-return]
 
     def peek(self, array: Array) -> Any:
         """The one value of `array` as a Python number; waits for the device."""
-        return array.item()
+        with self.here():
+            return array.item()
 
     def later(self, arrays: Sequence[Array], then: Callable[..., None]) -> None:
         """Call `then` with the one value of each of `arrays` once the device has them, in a later call of `later`.
@@ -147,8 +179,9 @@ class CUDA:
             self.recording.later.append((list(arrays), then))
             return
         self._look()
-        host = [self._copied_out(array) for array in arrays]
-        event = self.xp.cuda.get_current_stream().record()
+        with self.here():
+            host = [self._copied_out(array) for array in arrays]
+            event = self.xp.cuda.get_current_stream().record()
         self._waiting.append((event, host, then))
 
     def _copied_out(self, array: Array) -> np.ndarray[Any, Any]:
@@ -173,8 +206,9 @@ class CUDA:
             self.xp.cuda.nvtx.RangePop()
         else:
             self.xp.cuda.nvtx.RangePush(name)
-        event = self.xp.cuda.Event()
-        event.record()
+        with self.here():
+            event = self.xp.cuda.Event()
+            event.record()
         return event
 
     def between(self, first: Any, second: Any) -> float:
@@ -184,7 +218,8 @@ class CUDA:
 
     def settle(self) -> None:
         """Wait for the device, and see what was to be looked at."""
-        self.xp.cuda.get_current_stream().synchronize()
+        with self.here():
+            self.xp.cuda.get_current_stream().synchronize()
         while self._waiting:
             _, host, then = self._waiting.popleft()
             then(*[values.item() for values in host])
@@ -193,64 +228,30 @@ class CUDA:
         """Have `fail(value, position)` called for the first of `values` that `bad` marks, in a later call."""
         if not values.size:
             return
-        marks, shape = bad.reshape(-1), values.shape
-        first = marks.argmax()
+        shape = values.shape
+        with self.here():
+            marks = bad.reshape(-1)
+            first = marks.argmax()
+            looked_at = marks.any(), first, np.take(values.reshape(-1), first)
 
         def judge(found: bool, at: int, value: Any) -> None:
             if found:
                 place = tuple(int(i) for i in np.unravel_index(at, shape))
                 fail(value, place[0] if len(place) == 1 else place)
 
-        self.later((marks.any(), first, np.take(values.reshape(-1), first)), judge)
+        self.later(looked_at, judge)
 
 
-def connect() -> CUDA:
-    """The backend of this machine's GPUs. Raises DeviceError, with the cure, where none can be used."""
+def connect(index: int | None = None) -> CUDA:
+    """The backend of one of this machine's GPUs, None for the current one, which beyond the others is asked for first.
+
+    Raises DeviceError, with the cure, where it cannot be used.
+    """
     try:
         xp = importlib.import_module("cupy")
     except ImportError as error:
         cure = "pip install 'ampkit[cuda13]' (or cuda12, by the driver's CUDA version)"
-        raise DeviceError("cuda", "CuPy", f"none: {error}", cure) from None
-    trouble = why_not(xp)
-    if trouble is not None:
+        raise DeviceError("cuda", "CuPy", f"none: {one_line(error)}", cure) from None
+    if (trouble := two_of_cupy() or why_not(xp, index)) is not None:
         raise DeviceError("cuda", *trouble)
-    return CUDA(xp)
-
-
-def why_not(xp: Any) -> tuple[str, str, str] | None:
-    """What keeps CuPy from using a GPU: what is needed, what was found, the cure; None if nothing does."""
-    runtime = xp.cuda.runtime
-    driver, mine = runtime.driverGetVersion(), runtime.runtimeGetVersion()
-    if not driver:
-        return "NVIDIA's driver", "none", "install it, where there is a GPU; or train on the CPU"
-    if driver // 1000 < mine // 1000:
-        found = f"a driver for CUDA {driver // 1000} and CuPy for CUDA {mine // 1000}"
-        cure = cure_for(driver // 1000)
-        return "CuPy for the driver's CUDA", found, f"{cure}, or a newer driver" if cure.startswith("pip") else cure
-    if not xp.cuda.is_available():
-        return "a GPU", "a driver and no device", "see whether nvidia-smi lists one, and CUDA_VISIBLE_DEVICES"
-    capability = str(xp.cuda.Device().compute_capability)
-    if int(capability) < OLDEST:
-        needs, found = f"a GPU of compute capability {OLDEST / 10} or newer", f"{capability[:-1]}.{capability[-1]}"
-        return needs, f"one of compute capability {found}", "train on the CPU: older cards have no bfloat16"
-    return _compiles(xp, cure_for(mine // 1000))
-
-
-def _compiles(xp: Any, cure: str) -> tuple[str, str, str] | None:
-    # A small kernel, with the headers that all include: CuPy alone brings neither them nor the compiler.
-    try:
-        Kernels(xp).entry("scaler", "move_scale")
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        said = next((line for line in lines if "error" in line), lines[0])[-160:]
-        if type(error).__name__ in ("CUDARuntimeError", "CUDADriverError"):
-            return "a GPU that loads a kernel", said, "see in nvidia-smi whether others have its memory"
-        return "NVIDIA's run-time compiler, and CUDA's headers", said, cure
-    return None
-
-
-def cure_for(major: int) -> str:
-    """What to install for CUDA `major`, a driver's or CuPy's. Newer drivers run what is for older ones."""
-    if major < min(EXTRAS):
-        return f"a driver for CUDA {min(EXTRAS)} or newer, and then pip install 'ampkit[cuda{min(EXTRAS)}]'"
-    return f"pip install 'ampkit[cuda{min(major, max(EXTRAS))}]'"
+    return CUDA(xp, xp.cuda.runtime.getDevice() if index is None else index)

@@ -94,7 +94,8 @@ class Graph:
 
     def _free_default_pool(self) -> None:
         # The recorded step and its warm-up do not allocate there, and blocks that it keeps are lost to them.
-        self.xp.get_default_memory_pool().free_all_blocks()
+        with self.backend.here():
+            self.xp.get_default_memory_pool().free_all_blocks()
 
     @property
     def stream(self) -> Any:

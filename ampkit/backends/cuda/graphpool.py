@@ -91,7 +91,8 @@ class GraphPool:
         self.xp, self.index, self._outside = xp, index, outside
         graph_pools.add(self)
         self.pool = xp.cuda.MemoryPool(self._segment)
-        self.stream = xp.cuda.Stream(non_blocking=True)
+        with xp.cuda.Device(index):
+            self.stream = xp.cuda.Stream(non_blocking=True)
         self.graphs: WeakSet[Any] = WeakSet()
         self.recording = False
         self._small: Any = None  # where small allocations of the recording go
@@ -130,13 +131,14 @@ class GraphPool:
         recorded: the graph that the block records, or None. After the block, graphs whose temporaries lie where
         something that it made is still alive are dropped.
         """
-        outside = self.xp.cuda.get_current_stream()
-        self.stream.wait_event(outside.record())
-        try:
-            with self.stream, self._allocating(recorded) as work:
-                yield work
-        finally:  # what an error cut short goes on, and the next work must come after it
-            outside.wait_event(self.stream.record())
+        with self.xp.cuda.Device(self.index):
+            outside = self.xp.cuda.get_current_stream()
+            self.stream.wait_event(outside.record())
+            try:
+                with self.stream, self._allocating(recorded) as work:
+                    yield work
+            finally:  # what an error cut short goes on, and the next work must come after it
+                outside.wait_event(self.stream.record())
 
     def outside(self) -> Any:
         """Within the block, which lies in a `room`, CuPy allocates where it does outside of one."""

@@ -20,6 +20,7 @@ import numpy as np
 from ... import backends
 from ...core import dtypes
 from ...core.dtypes import DType
+from ...core.errors import DeviceError
 
 FOLDER = Path(__file__).parent
 
@@ -46,11 +47,15 @@ STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what th
 WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
 SHARED = 47 << 10  # bytes of dynamic shared memory; a block has 48 KiB, less 1 KiB for the static memory of reductions
+CUDA_ERRORS = ("CUDARuntimeError", "CUDADriverError")  # CuPy's, by name
 MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 
 
 class Kernels:
-    """The compiled entries of one device. xp: CuPy, or what stands for it."""
+    """The compiled entries, for all devices: CuPy compiles one anew for each that it is launched on.
+
+    xp: CuPy, or what stands for it.
+    """
 
     def __init__(self, xp: Any):
         self.xp = xp
@@ -62,8 +67,18 @@ class Kernels:
         if found is None:
             source = f'#include "{stem}.cu"\n'
             module = self.xp.RawModule(code=source, options=OPTIONS, name_expressions=(name,))
-            found = self._entries[stem, name] = module.get_function(name)
+            try:
+                found = self._entries[stem, name] = module.get_function(name)
+            except Exception as error:
+                if type(error).__name__ not in CUDA_ERRORS:
+                    raise
+                raise _not_loaded(name, error) from error
         return found
+
+
+def _not_loaded(name: str, error: Exception) -> DeviceError:
+    cure = "see in nvidia-smi whether others have its memory, and what `ampkit doctor` says"
+    return DeviceError(name, "a device that loads the kernel", str(error).partition("\n")[0], cure)
 
 
 @cache
@@ -79,15 +94,16 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most SHARED.
     """
     home: Any = backends.of(args[0])
-    function, grid = home.kernels.entry(stem, name), grid if isinstance(grid, tuple) else (grid,)
     if home.recording is not None:
         home.recording.keep(args)
-    args = tuple([NULL if arg is None else arg for arg in args])
-    if home.several:
-        with home.on_one(name, args):
-            function(grid, (block,), args, shared_mem=shared)
-    else:
-        function(grid, (block,), args, shared_mem=shared)
+    grid, gpus = grid if isinstance(grid, tuple) else (grid,), home.gpus
+    before = None if gpus is None else gpus.enter(name, args)
+    try:  # CuPy loads a kernel on the current device, when it is asked for or when it is launched there first
+        function = home.kernels.entry(stem, name)
+        function(grid, (block,), tuple([NULL if arg is None else arg for arg in args]), shared_mem=shared)
+    finally:
+        if before is not None:
+            gpus.leave(before)
 
 
 def drawn(home: Any, seed: int, call: int) -> tuple[Any, Any, Any]:

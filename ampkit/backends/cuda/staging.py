@@ -46,5 +46,6 @@ class Staging:
         return there, pinned
 
     def _ready(self, copied: Any, arrays: list[Array]) -> list[Array]:
-        self.xp.cuda.get_current_stream().wait_event(copied)
+        with self.xp.cuda.Device(self.index):
+            self.xp.cuda.get_current_stream().wait_event(copied)
         return arrays

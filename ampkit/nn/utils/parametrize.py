@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from ... import backends
 from ...core.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ...core.parameter import Parameter
 from ...core.policy import autocast
@@ -194,7 +195,8 @@ def _several(found: Any) -> tuple[Tensor, ...]:
 
 def _like(tensor: Tensor, original: Tensor) -> Tensor:
     # The values in memory of their own, as a Parameter where the original is one.
-    copied = Tensor(tensor.array.copy())
+    with backends.on(tensor.array):
+        copied = Tensor(tensor.array.copy())
     return Parameter(copied, original.requires_grad) if isinstance(original, Parameter) else copied
 
 
