@@ -161,7 +161,7 @@ def install(backend: Any) -> Callable[[], None]:
     before = dict(_BY_NAME), dict(_BY_TYPE), gpus
     for numbered in [name for name in _BY_NAME if name.startswith(f"{backend.name}:")]:
         del _BY_NAME[numbered]
-    gpus = backend.gpus
+    gpus = getattr(backend, "gpus", None)
     if gpus is None:
         _BY_NAME[backend.name], _BY_TYPE[backend.xp.ndarray] = backend, backend
     else:  # then neither the name nor the type says which of them
