@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import IO, Any, Self, TextIO, cast
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -227,5 +228,5 @@ def findings(found: Iterable[Finding]) -> Table:
     """What the doctor saw."""
     table = Table(show_header=False, box=None)
     for finding in found:
-        table.add_row(finding.topic, _MARKS[finding.state], finding.found, finding.cure or "")
+        table.add_row(finding.topic, _MARKS[finding.state], escape(finding.found), escape(finding.cure or ""))
     return table

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import importlib
 import os
 import platform
@@ -116,10 +114,11 @@ def _entry(info: str, name: str) -> str:
 
 
 def _cuda() -> Iterator[Finding]:
-    driver, cupy = _driver(), _cupy()
+    install = importlib.import_module(".backends.cuda.install", __package__)
+    driver, cupy = install.driver(), _cupy()
     major = 12 if cupy and "cuda12x" in cupy else int((driver or "13").partition(".")[0])
-    wanted = importlib.import_module(".backends.cuda.finding", __package__).cure_for(major)
-    cure = None if driver else "nothing, on a machine without a GPU; with one, install NVIDIA's driver"
+    wanted = install.cure_for(major)
+    cure = None if driver else f"nothing, on a machine without a GPU; with one, NVIDIA's driver, and {wanted}"
     yield Finding("NVIDIA driver", "ok" if driver else "note", f"for CUDA {driver}" if driver else "none", cure)
     if cupy is None:
         cure = wanted if driver else "not needed without a GPU"
@@ -140,16 +139,6 @@ def _gpu(install: str) -> Iterator[Finding]:
     # Without these, array code runs products in float32, and convolutions and attention as products.
     for topic, trouble in (("cublasLt", gpus.products.trouble()), ("cuDNN", gpus.dnn.trouble())):
         yield Finding(topic, "note" if trouble else "ok", trouble or "found", install if trouble else None)
-
-
-def _driver() -> str | None:
-    """The newest CUDA version that the installed driver knows, as `12.8`, or None without a driver."""
-    library = ctypes.util.find_library("nvcuda" if platform.system() == "Windows" else "cuda")
-    if library is None:
-        return None
-    version = ctypes.c_int(0)
-    ctypes.CDLL(library).cuDriverGetVersion(ctypes.byref(version))
-    return f"{version.value // 1000}.{version.value % 1000 // 10}" if version.value else None
 
 
 def _cupy() -> str | None:

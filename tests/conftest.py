@@ -86,6 +86,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     found = emulated()
     undo = backends.install(found)
     yield found
+    found.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
     undo()
 
 

@@ -14,12 +14,15 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ampkit import Tensor, cli, serialize
 from ampkit.backends.cpu import threads
 from ampkit.checkpoint import Checkpoints
 from ampkit.core.errors import FileError, NonFiniteError
 from ampkit.core.op import ops
+from ampkit.display import findings
+from ampkit.doctor import Finding
 from ampkit.journal import Journal
 from ampkit.rundir import RunDirectory
 from ampkit.signals import Signals
@@ -531,6 +534,13 @@ def test_doctor_never_fails(ampkit):
     assert (status, err) == (0, "")
     assert "Python" in out
     assert "CuPy" in out
+
+
+def test_doctor_prints_commands_with_their_brackets():
+    with Console(record=True, width=200, file=io.StringIO()) as console:
+        console.print(findings([Finding("CuPy", "missing", "none[0]", "pip install 'ampkit[cuda13]'")]))
+    assert "none[0]" in console.export_text(clear=False)
+    assert "pip install 'ampkit[cuda13]'" in console.export_text()
 
 
 def test_version_and_help_end_with_status_0(ampkit):

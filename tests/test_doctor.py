@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cuda_on_cpu import cupy_like, emulated, emulator, memory, streams
 
 import ampkit
 from ampkit import backends, doctor
-from ampkit.backends.cuda import device, finding
-from ampkit.backends.cuda.finding import EXTRAS, why_not
+from ampkit.backends.cuda import device, finding, install
+from ampkit.backends.cuda.finding import why_not
+from ampkit.backends.cuda.install import EXTRAS
+
+CUDA12, CUDA13 = install.command(12), install.command(13)
 
 
 def test_every_needed_package_is_found_where_the_tests_run():
@@ -76,7 +81,7 @@ def test_instructions_that_ampkit_does_not_use_are_not_sold_as_speed(monkeypatch
 
 
 def test_without_a_driver_there_is_nothing_to_install(monkeypatch):
-    monkeypatch.setattr(doctor, "_driver", lambda: None)
+    monkeypatch.setattr(install, "driver", lambda: None)
     monkeypatch.setattr(doctor, "_cupy", lambda: None)
     found = {finding.topic: finding for finding in doctor._cuda()}
     assert (found["NVIDIA driver"].state, found["CuPy"].state) == ("note", "note")
@@ -85,14 +90,14 @@ def test_without_a_driver_there_is_nothing_to_install(monkeypatch):
 @pytest.mark.parametrize(
     ("driver", "cure"),
     [
-        ("12.8", "pip install 'ampkit[cuda12]'"),
-        ("13.0", "pip install 'ampkit[cuda13]'"),
-        ("14.1", "pip install 'ampkit[cuda13]'"),
-        ("11.4", "a driver for CUDA 12 or newer, and then pip install 'ampkit[cuda12]'"),
+        ("12.8", CUDA12),
+        ("13.0", CUDA13),
+        ("14.1", CUDA13),
+        ("11.4", f"a driver for CUDA 12 or newer, and then {CUDA12}"),
     ],
 )
 def test_with_a_driver_an_extra_that_there_is_and_that_it_runs_is_named(driver, cure, monkeypatch):
-    monkeypatch.setattr(doctor, "_driver", lambda: driver)
+    monkeypatch.setattr(install, "driver", lambda: driver)
     monkeypatch.setattr(doctor, "_cupy", lambda: None)
     found = {finding.topic: finding for finding in doctor._cuda()}
     assert found["CuPy"].cure == cure
@@ -102,12 +107,12 @@ def test_with_a_driver_an_extra_that_there_is_and_that_it_runs_is_named(driver, 
 
 def test_what_is_missing_beside_cupy_is_that_of_cupy_s_cuda(monkeypatch):
     undo = backends.install(emulated())
-    monkeypatch.setattr(doctor, "_driver", lambda: "13.0")
+    monkeypatch.setattr(install, "driver", lambda: "13.0")
     monkeypatch.setattr(doctor, "_cupy", lambda: "cupy-cuda12x 14.2.0")
     monkeypatch.setattr(type(backends.get("cuda").dnn), "trouble", lambda self: "none", raising=False)
     found = {finding.topic: finding for finding in doctor._cuda()}
     undo()
-    assert found["cuDNN"].cure == "pip install 'ampkit[cuda12]'"
+    assert found["cuDNN"].cure == CUDA12
 
 
 def test_a_gpu_is_described_with_its_libraries(monkeypatch):
@@ -123,7 +128,7 @@ def test_a_gpu_is_described_with_its_libraries(monkeypatch):
     ("driver", "runtime", "devices", "needs", "cure"),
     [
         (0, 13000, 0, "NVIDIA's driver", "train on the CPU"),
-        (12080, 13000, 1, "CuPy for the driver's CUDA", "pip install 'ampkit[cuda12]', or a newer driver"),
+        (12080, 13000, 1, "CuPy for the driver's CUDA", f"{CUDA12}, or a newer driver"),
         (11040, 13000, 1, "CuPy for the driver's CUDA", "a driver for CUDA 12 or newer, and then"),
         (13000, 13000, 0, "a GPU", "nvidia-smi"),
     ],
@@ -188,7 +193,7 @@ def test_two_of_cupy_are_one_line_that_names_both(monkeypatch):
     monkeypatch.setattr(finding, "find_distribution", installed.__contains__)
     needs, found, cure = finding.two_of_cupy()
     assert (needs, found) == ("one CuPy", "cupy-cuda12x and cupy-cuda13x")
-    assert cure.startswith("pip uninstall cupy-cuda12x cupy-cuda13x, and then pip install 'ampkit[cuda13]'")
+    assert cure.startswith(f"pip uninstall cupy-cuda12x cupy-cuda13x, and then {CUDA13}")
     del installed["cupy-cuda12x"]
     assert finding.two_of_cupy() is None
 
@@ -236,12 +241,31 @@ Original error:
         raise ImportError(said)
 
     monkeypatch.setattr(device.importlib, "import_module", broken)
+    monkeypatch.setattr(install, "driver", lambda: "12.8")
     with pytest.raises(ampkit.DeviceError) as told:
         device.connect()
     assert str(told.value).splitlines() == [
         "cuda: needs CuPy, got none: ImportError: libcublas.so.13: cannot open shared object file",
-        "help: pip install 'ampkit[cuda13]' (or cuda12, by the driver's CUDA version)",
+        f"help: {CUDA12}",
     ]
+    monkeypatch.setattr(install, "driver", lambda: None)
+    with pytest.raises(ampkit.DeviceError) as told:
+        device.connect()
+    assert str(told.value).splitlines() == [
+        "cuda: needs a GPU with NVIDIA's driver, got a machine without",
+        f"help: train on the CPU; on a machine with a GPU: NVIDIA's driver, and {CUDA13}",
+    ]
+
+
+def test_the_command_that_installs_an_extra_is_one_that_exists(monkeypatch, tmp_path):
+    root = Path(__file__).parents[1]
+    assert install.command(13) == f"pip install -e '{root}[cuda13]'"
+    monkeypatch.setattr(install, "__file__", str(tmp_path / "site-packages/ampkit/backends/cuda/install.py"))
+    origin = json.dumps({"url": (root / "no folder").as_uri()})
+    monkeypatch.setattr(install.metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: origin))
+    assert install.command(12) == "pip install 'ampkit[cuda12]'"
+    origin = json.dumps({"url": root.as_uri(), "dir_info": {}})
+    assert install.command(12) == f"pip install -e '{root}[cuda12]'"
 
 
 @pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

@@ -26,6 +26,7 @@ def device():
     backend = emulated()
     undo = backends.install(backend)
     yield backend
+    backend.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
     undo()
 
 

@@ -18,7 +18,7 @@ from cuda_on_cpu import memory as device_memory
 
 import ampkit
 from ampkit import backends, models, nn
-from ampkit.backends.cuda import cublaslt, gemm
+from ampkit.backends.cuda import cublaslt, gemm, install
 from ampkit.backends.cuda.blas import Compute, Epilogue, Matrix, Memory, Product
 from ampkit.backends.cuda.cublaslt import CublasLt, CublasLtError
 from ampkit.backends.cuda.device import CUDA
@@ -204,7 +204,7 @@ def places(monkeypatch):
 def test_what_is_missing_is_said_in_one_line(places, tmp_path):
     places(str(tmp_path / "libcublasLt.so.13"))
     assert CublasLt(None).trouble() == (
-        "libcublasLt.so.13 (or .12) was not found: pip install 'ampkit[cuda13]' (or cuda12)"
+        f"libcublasLt.so.13 (or .12) was not found: {install.cure()}"
     )
     cublaslt.library.cache_clear()
     (tmp_path / "libcublasLt.so.13").write_text("no library")

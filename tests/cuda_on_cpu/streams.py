@@ -297,8 +297,9 @@ class Device:
         for capture in _captures:
             spoil(capture, "cudaErrorStreamCaptureUnsupported", "waiting for a device whose streams capture")
         waits[0] += 1
-        for stream in _legacy.values():
-            reach(stream.clock)
+        for stream in (*_legacy.values(), *_all_streams()):
+            if stream.device_id == self.id:
+                reach(stream.clock)
 
 
 @contextmanager

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulated, memory
+from cuda_on_cpu import cupy_like, memory
 
 import ampkit
-from ampkit import backends
 from ampkit.core.errors import DeviceError
 from ampkit.data import prefetch
 
 
 @pytest.fixture
-def device():
-    undo = backends.install(emulated())
-    yield
-    undo()
+def device(gpu):
+    """A GPU as the backend "cuda"."""
+    return gpu
 
 
 def given(count=4, drawn=None):

@@ -25,6 +25,7 @@ from typing import Any
 
 from ...core import dtypes
 from ...core.dtypes import LOW
+from . import install
 from .blas import Compute, Matrix, Memory, Product
 
 WORKSPACE = 32 << 20  # bytes; what NVIDIA advises for Hopper, and more than older devices use
@@ -67,7 +68,7 @@ class CublasLtMemoryError(CublasLtError, MemoryError):
 @cache
 def library() -> tuple[Any, str]:
     """cublasLt and "", or None and a line on why there is none."""
-    reason = "libcublasLt.so.13 (or .12) was not found: pip install 'ampkit[cuda13]' (or cuda12)"
+    reason = f"libcublasLt.so.13 (or .12) was not found: {install.cure()}"
     for path in _places():
         try:
             return _declared(ctypes.CDLL(path)), ""

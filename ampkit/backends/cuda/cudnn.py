@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import LOW, DType
 from ..determinism import are_deterministic_algorithms_enabled
+from . import install
 from .plans import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def find(xp: Any) -> tuple[Any, str]:
     try:
         cudnn = importlib.import_module("cudnn")
     except ImportError as error:
-        return None, f"no nvidia-cudnn-frontend ({error}): pip install 'ampkit[cuda13]' (or cuda12)"
+        return None, f"no nvidia-cudnn-frontend ({error}): {install.cure()}"
     try:
         version = cudnn.backend_version()
     except RuntimeError:

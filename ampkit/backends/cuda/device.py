@@ -13,7 +13,7 @@ import numpy as np
 from ... import backends
 from ...core.dtypes import DType
 from ...core.errors import DeviceError
-from . import allocator
+from . import allocator, install
 from . import map as maps
 from .cublaslt import CublasLt, CublasLtMemoryError
 from .cudnn import Cudnn
@@ -250,8 +250,10 @@ def connect(index: int | None = None) -> CUDA:
     try:
         xp = importlib.import_module("cupy")
     except ImportError as error:
-        cure = "pip install 'ampkit[cuda13]' (or cuda12, by the driver's CUDA version)"
-        raise DeviceError("cuda", "CuPy", f"none: {one_line(error)}", cure) from None
+        if install.driver() is None:
+            cure = f"train on the CPU; on a machine with a GPU: NVIDIA's driver, and {install.cure()}"
+            raise DeviceError("cuda", "a GPU with NVIDIA's driver", "a machine without", cure) from None
+        raise DeviceError("cuda", "CuPy", f"none: {one_line(error)}", install.cure()) from None
     if (trouble := two_of_cupy() or why_not(xp, index)) is not None:
         raise DeviceError("cuda", *trouble)
     return CUDA(xp, xp.cuda.runtime.getDevice() if index is None else index)

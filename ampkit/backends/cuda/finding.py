@@ -7,9 +7,9 @@ from typing import Any
 
 from ...core.errors import DeviceError
 from .gpus import come_back
+from .install import EXTRAS, cure_for
 from .kernel import CUDA_ERRORS, Kernels
 
-EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
 OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
 
 Trouble = tuple[str, str, str] | None  # what is needed, what was found, the cure
@@ -94,10 +94,3 @@ def _compiles(xp: Any, index: int, cure: str) -> Trouble:
     finally:
         come_back(xp.cuda.runtime, before)
     return None
-
-
-def cure_for(major: int) -> str:
-    """What to install for CUDA `major`, a driver's or CuPy's. Newer drivers run what is for older ones."""
-    if major < min(EXTRAS):
-        return f"a driver for CUDA {min(EXTRAS)} or newer, and then pip install 'ampkit[cuda{min(EXTRAS)}]'"
-    return f"pip install 'ampkit[cuda{min(major, max(EXTRAS))}]'"

@@ -1,0 +1,55 @@
+"""What this machine has for CUDA before anything of it is loaded, and the command that installs the rest."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import json
+import platform
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
+
+
+def driver() -> str | None:
+    """The newest CUDA version that the installed driver knows, as `12.8`, or None without a driver."""
+    library = ctypes.util.find_library("nvcuda" if platform.system() == "Windows" else "cuda")
+    if library is None:
+        return None
+    version = ctypes.c_int(0)
+    ctypes.CDLL(library).cuDriverGetVersion(ctypes.byref(version))
+    return f"{version.value // 1000}.{version.value % 1000 // 10}" if version.value else None
+
+
+def command(major: int) -> str:
+    """What installs the extra for CUDA `major`, from where this ampkit was installed."""
+    extra = f"[cuda{major}]"
+    folder = source()
+    return f"pip install 'ampkit{extra}'" if folder is None else f"pip install -e '{folder}{extra}'"
+
+
+def source() -> Path | None:
+    """The folder that this ampkit is imported or was installed from, where that has a pyproject.toml; or None."""
+    folders = [Path(__file__).parents[3]]
+    try:
+        origin = json.loads(metadata.distribution("ampkit").read_text("direct_url.json") or "{}").get("url", "")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = ""
+    if origin.startswith("file:"):
+        folders.append(Path(unquote(urlparse(origin).path)))
+    return next((folder for folder in folders if (folder / "pyproject.toml").is_file()), None)
+
+
+def cure_for(major: int) -> str:
+    """What to install for CUDA `major`, a driver's or CuPy's. Newer drivers run what is for older ones."""
+    if major < min(EXTRAS):
+        return f"a driver for CUDA {min(EXTRAS)} or newer, and then {command(min(EXTRAS))}"
+    return command(min(major, max(EXTRAS)))
+
+
+def cure() -> str:
+    """What to install for this machine's driver; the newest where there is none."""
+    found = driver()
+    return cure_for(int(found.partition(".")[0])) if found else command(max(EXTRAS))
