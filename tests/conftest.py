@@ -83,11 +83,12 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.delattr(card, "later")
         yield card
         return
-    found = emulated()
-    undo = backends.install(found)
-    yield found
-    found.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
-    undo()
+    with memory.fresh():
+        found = emulated()
+        undo = backends.install(found)
+        yield found
+        found.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
+        undo()
 
 
 @pytest.fixture

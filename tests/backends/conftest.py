@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuda_on_cpu import emulated, emulator
+from cuda_on_cpu import emulated, emulator, memory
 
 from ampkit import backends
 from ampkit.backends.cpu.dnnl import isa
@@ -23,11 +23,12 @@ def computed(request):
 @pytest.fixture
 def device():
     """The emulated GPU, as the backend "cuda"."""
-    backend = emulated()
-    undo = backends.install(backend)
-    yield backend
-    backend.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
-    undo()
+    with memory.fresh():
+        backend = emulated()
+        undo = backends.install(backend)
+        yield backend
+        backend.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
+        undo()
 
 
 @pytest.fixture

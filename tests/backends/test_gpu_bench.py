@@ -268,10 +268,11 @@ def test_only_the_row_that_says_so_checks_the_labels(on_device, no_torch, monkey
 def test_the_peak_of_a_step_is_what_arrays_hold_and_what_is_reserved_no_less(on_device):
     steps = loaded("gpu_steps")
     gc.collect()
+    held = memory.used()
+    ours = steps.Ours(steps.TINY["mlp"], ["mixed"])
     spare = ampkit.zeros(2**24, device="cuda")
     del spare  # which stays the pool's until the caches are emptied
-    held = memory.used()
-    found = steps.Ours(steps.TINY["mlp"], ["mixed"]).memory(2)
+    found = ours.memory(2)
     assert held < found["allocated"] < held + 2**22
     assert found["allocated"] <= found["reserved"] == found["card"] < held + 2**23
 

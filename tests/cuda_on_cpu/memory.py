@@ -438,6 +438,18 @@ def using_allocator(allocator: Any = None) -> Iterator[None]:
         current.allocator = before
 
 
+@contextmanager
+def fresh() -> Iterator[None]:
+    """Within the block the default pool is a new one, of which nothing is held."""
+    global pool
+    before, pool = (pool, _global[0]), MemoryPool()
+    _global[0] = pool.malloc
+    try:
+        yield
+    finally:
+        pool, _global[0] = before
+
+
 def reserved() -> int:
     """Bytes that all pools hold on the current device."""
     return sum(each.total_bytes() for each in _pools)
