@@ -1,4 +1,4 @@
-"""What graphpool.py and allocator.py take for granted of CuPy's memory, asked of CuPy itself, which needs no GPU for it."""
+"""What graphpool.py and allocator.py take for granted of CuPy, asked of CuPy itself, which needs no GPU for it."""
 
 from __future__ import annotations
 
