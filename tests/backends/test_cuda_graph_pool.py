@@ -331,6 +331,19 @@ def test_a_recording_that_finds_no_memory_is_one_error_and_is_made_later(device)
     assert found == [wanted] * 8
 
 
+def test_a_shortage_while_recording_frees_nothing_that_the_recording_uses(device):
+    x = on_gpu(np.ones(2**18))
+    step = ampkit.compile(lambda x: (x + 1.0).sum() + ops.cat([x, x, x, x]).sum())
+    with ampkit.no_grad():
+        for _ in range(3):
+            step(x)
+        device.graph_pool().give_back()
+        ampkit.cuda.empty_cache()
+        with driver_has(2**22 + 2**19), pytest.raises(OutOfMemoryError):  # not for both at once
+            step(x)
+        assert [float(step(x)) for _ in range(5)] == [2**18 * 6.0] * 5
+
+
 def _refused(size):
     raise memory.OutOfMemoryError(size, 0)
 
