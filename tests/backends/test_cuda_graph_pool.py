@@ -339,7 +339,7 @@ def test_a_shortage_while_recording_frees_nothing_that_the_recording_uses(device
             step(x)
         device.graph_pool().give_back()
         ampkit.cuda.empty_cache()
-        with driver_has(2**22 + 2**19), pytest.raises(OutOfMemoryError):  # not for both at once
+        with driver_has(2**20 + 2**22 + 2**19), pytest.raises(OutOfMemoryError):  # its input, and not both at once
             step(x)
         assert [float(step(x)) for _ in range(5)] == [2**18 * 6.0] * 5
 
