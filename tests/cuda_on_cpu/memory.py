@@ -15,7 +15,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ NO_MEMORY = 2  # cudaErrorMemoryAllocation
 hooks: list[Any] = []  # told of all that pools allocate and free
 segments: list[int] = []  # where the driver's allocations begin, in order
 _segment_at: dict[int, weakref.ref[Memory]] = {}
+_released: deque[int] = deque()  # addresses of those that are gone, still among the others
+_given: defaultdict[int, int] = defaultdict(int)  # bytes by device
 _serials = itertools.count(1)
 _mallocs = 0  # how often the driver was asked
 _failing: set[int] = set()  # the numbers of the allocations that it refuses
@@ -90,18 +92,29 @@ class Memory(BaseMemory):
         self.bytes = raw[start : start + size]
         self.ptr = raw.__array_interface__["data"][0] + start
         self.blocks: dict[int, tuple[int, int]] = {}  # of live blocks, by address: size and serial
+        _forget_released()
         bisect.insort(segments, self.ptr)
         _segment_at[self.ptr] = weakref.ref(self)
-        weakref.finalize(self, _released, self.ptr).atexit = False
+        _given[self.device_id] += size
+        weakref.finalize(self, _release, self.ptr, self.device_id, size).atexit = False
 
 
-def _released(ptr: int) -> None:
-    segments.remove(ptr)
-    del _segment_at[ptr]
+def _release(ptr: int, device: int, size: int) -> None:
+    # Perhaps in the middle of a call on the list of segments, when the garbage collector found it.
+    _given[device] -= size
+    _released.append(ptr)
+
+
+def _forget_released() -> None:
+    while _released:
+        ptr = _released.popleft()
+        segments.remove(ptr)
+        del _segment_at[ptr]
 
 
 def segment_of(address: int) -> Memory | None:
     """The driver's allocation that holds an address, or None."""
+    _forget_released()
     place = bisect.bisect_right(segments, address) - 1
     found = _segment_at[segments[place]]() if place >= 0 else None
     return found if found is not None and address < found.ptr + found.size else None
@@ -109,8 +122,7 @@ def segment_of(address: int) -> Memory | None:
 
 def allocated(device: int) -> int:
     """Bytes that the driver has given out on a device."""
-    found = (ref() for ref in _segment_at.values())
-    return sum(segment.size for segment in found if segment is not None and segment.device_id == device)
+    return _given[device]
 
 
 def mallocs() -> int:
