@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
-from cuda_on_cpu import budget, emulator, nvrtc
+from cuda_on_cpu import budget, cupy_like, emulated, emulator, nvrtc, streams
 from cuda_on_cpu.emulator import LaunchError
 
-from ampkit import Tensor, ops
+from ampkit import Tensor, backends, ops
 from ampkit.backends.cuda import kernel
 from ampkit.core.dtypes import float32, float64
+from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 
 MISSING = emulator.missing() or nvrtc.missing()
@@ -32,7 +35,7 @@ def launch(code, name, threads, *args, shared=0):
 
 
 def softmax_row(cols, shared):
-    sizes = np.int64(1), np.int64(cols), np.bool_(True)
+    sizes = np.int64(1), np.int64(cols), np.int64(cols)
     launch('#include "softmax.cu"\n', "softmax_forward<float, float, 8, 0>", 512, X, X, *sizes, shared=shared)
 
 
@@ -44,9 +47,81 @@ def test_dynamic_shared_memory_must_leave_room_for_the_static():
 
 
 def test_a_kernel_that_opts_in_has_more_shared_memory():
-    name = "softmax_forward<float, float, 8, 0>"
-    assert budget.refusal('#include "softmax.cu"\n', name, 512, 163 << 10, 163 << 10) is not None
-    assert budget.refusal('#include "softmax.cu"\n', name, 512, 162 << 10, 163 << 10) is None
+    def refusal(dynamic, opted):
+        return budget.refusal('#include "softmax.cu"\n', "softmax_forward<float, float, 8, 0>", 1024, dynamic, opted)
+
+    assert refusal(47 << 10, 48 << 10) is None and refusal(49 << 10, 48 << 10) is not None
+    assert refusal(162 << 10, 162 << 10) is None
+    assert "a limit of 166912; sm_80 has 166912 for a block" in refusal(49 << 10, 163 << 10)
+    assert refusal(226 << 10, 226 << 10) is None
+    assert "a limit of 232448; sm_90 has 232448 for a block" in refusal(49 << 10, 227 << 10)
+    assert "sm_90 has 232448" in refusal(228 << 10, 228 << 10)
+
+
+def test_the_limit_of_a_kernel_is_raised_once_on_each_device_before_it_needs_that(device, monkeypatch):
+    raised, limit = [], cupy_like.RawKernel.max_dynamic_shared_size_bytes
+
+    def set_limit(self, size):
+        raised.append((self._function.name, size))
+        limit.fset(self, size)
+
+    monkeypatch.setattr(cupy_like.RawKernel, "max_dynamic_shared_size_bytes", limit.setter(set_limit))
+    for cols in (11000, 13000, 13000):
+        ops.softmax(Tensor(device.asarray(np.zeros((1, cols), float32))), -1)
+    assert raised == [("softmax_forward<float, float, 8, 0>", 226 << 10)]
+
+    with streams.devices(2):
+        first = emulated()
+        undo = backends.install(first)
+        for home in (first, first.at(1), first):
+            x, out = (home.asarray(np.zeros((1, 13000), float32)) for _ in range(2))
+            kernel.launch("softmax", raised[0][0], 1, 512, x, out, *map(np.int64, (1, 13000, 13000)), shared=52000)
+        undo()
+    assert len(raised) == 3
+
+
+@pytest.fixture
+def give_shared(monkeypatch):
+    """Gives the device as much shared memory for a block that opts in as it is called with."""
+    about = cupy_like.cuda.runtime.getDeviceProperties(0)
+
+    def give(size):
+        given = {**about, "sharedMemPerBlockOptin": size}
+        monkeypatch.setattr(cupy_like.cuda.runtime, "getDeviceProperties", lambda index: given)
+
+    return give
+
+
+@pytest.mark.parametrize(("optin", "kept"), [(48 << 10, 12032), (99 << 10, 13000)])
+def test_rows_are_kept_as_far_as_the_device_has_shared_memory(optin, kept, device, give_shared):
+    give_shared(optin)
+    x = device.asarray(np.zeros((1, 13000), float32))
+    assert kernel.columns_kept(x, 13000, 4) == kept
+    np.testing.assert_allclose(ops.softmax(Tensor(x), -1).numpy(), 1 / 13000, rtol=1e-6)
+
+
+LONG = {
+    "softmax": lambda x, w: ops.softmax(x, -1),
+    "layer_norm": lambda x, w: ops.layer_norm(x, w.shape, w, w),
+    "rms_norm": lambda x, w: ops.rms_norm(x, w.shape, w),
+    "group_norm": lambda x, w: ops.group_norm(x.reshape(1, 4, -1), 1),
+}
+
+
+@pytest.mark.parametrize("cols", [10368, 20736, 20744])
+@pytest.mark.parametrize("op", LONG)
+def test_long_rows_fit_into_what_an_a100_has(op, cols, device, give_shared):
+    give_shared(budget.BLOCK_SHARED_OPT_IN["sm_80"])
+    x, w = (np.random.default_rng(i).normal(size=size).astype(float32) for i, size in enumerate([(1, cols), (cols,)]))
+    found = []
+    for place, dtype in ((device.asarray, float32), (np.asarray, float64)):
+        points = [Tensor(place(a.astype(dtype)), requires_grad=True) for a in (x, w)]
+        with nullcontext() if dtype == float32 else reference_only():
+            out = LONG[op](*points)
+            (dx,) = grad(out, points[:1], Tensor(place(x[:, ::-1].reshape(out.shape).astype(dtype))))
+        found.append((out.numpy(force=True), dx.numpy(force=True)))
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5 * np.abs(want).max())
 
 
 def test_registers_of_all_threads_of_a_block_must_be_there():
@@ -87,7 +162,8 @@ def test_the_price_of_an_entry_has_its_static_memory_and_launch_bounds():
     assert (price.shared, price.threads) == (256, 512) and 32 < price.registers <= 128
 
 
-LENGTHS = [kernel.SHARED // 8, kernel.SHARED // 8 + 8, kernel.SHARED // 4, kernel.SHARED // 4 + 8, 12224, 12288, 12296]
+OPTED = 226 << 10
+LENGTHS = [12288, 65001, *(n // each + more for n in (kernel.SHARED, OPTED) for each in (8, 4) for more in (0, 8))]
 
 
 @pytest.mark.parametrize("cols", LENGTHS)

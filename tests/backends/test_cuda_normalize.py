@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops, optim
-from ampkit.backends.cuda import kernel
+from ampkit.backends.cuda import kernel, rows
 from ampkit.core.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.parameter import Parameter
 from ampkit.core.primitive import reference_only
@@ -54,6 +56,37 @@ def test_rows_and_their_gradients_are_those_of_float64(kind, cols, dtype, device
     arrays = [draw((7, cols), dtype), draw((cols,), dtype, 1), draw((cols,), dtype, 2), (cols,)]
     compare(kind, device, arrays, draw((7, cols), dtype, 3), room=4 if cols > 1 else 40)
     assert launches[:2] == [f"{kind}_forward", f"{kind}_backward"] and launches[-1] == "norm_weight_sums"
+
+
+# On both sides of what shared memory keeps: two rows and the sums for weight and bias, the sums alone, a row.
+LIMITS = [
+    (float32, 14464),
+    (float32, 14472),
+    (bfloat16, 19277),
+    (float16, 19288),
+    (float32, 28928),
+    (float32, 28931),
+    (bfloat16, 57864),
+]
+
+
+@pytest.mark.parametrize(("dtype", "cols"), [*LIMITS, (float32, 57864)], ids=str)
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_rows_about_as_long_as_shared_memory(kind, dtype, cols, device, launches):
+    arrays = [draw((2, cols), dtype), draw((cols,), dtype, 1), draw((cols,), dtype, 2), (cols,)]
+    compare(kind, device, arrays, draw((2, cols), dtype, 3), room=8)
+    sums = (8 if kind == "layer_norm" else 4) * cols
+    apart = [] if sums <= device.shared else ["norm_weight_backward"]
+    assert launches == [f"{kind}_forward", f"{kind}_backward", *apart, "norm_weight_sums"]
+
+
+def test_blocks_add_up_several_long_rows(device, monkeypatch):
+    monkeypatch.setattr(rows, "PARTS", 3)
+    for cols in (8200, 301):
+        arrays = [draw((8, cols), float32), draw((cols,), float32, 1), draw((cols,), float32, 2), cols]
+        for asked in ((True, True, True), (True, True, False), (True, False, True), (True, False, False)):
+            compare("layer_norm", device, arrays, draw((8, cols), float32, 3), asked)
+        compare("rms_norm", device, arrays, draw((8, cols), float32, 3))
 
 
 @pytest.mark.parametrize("cols", [24, 33, 1600])
@@ -157,7 +190,15 @@ def test_float64_is_left_to_the_reference(device, launches):
     assert not launches
 
 
-GROUPS = [((2, 6, 5), 3), ((3, 8, 4, 4), 2), ((2, 64, 5, 3), 4), ((2, 4), 2), ((2, 4, 33, 40), 1), ((2, 2, 9000), 1)]
+GROUPS = [
+    ((2, 6, 5), 3),
+    ((3, 8, 4, 4), 2),
+    ((2, 64, 5, 3), 4),
+    ((2, 4), 2),
+    ((2, 4, 33, 40), 1),
+    ((2, 2, 9000), 1),
+    ((1, 40, 800), 1),
+]
 
 
 @DTYPES
@@ -165,7 +206,9 @@ GROUPS = [((2, 6, 5), 3), ((3, 8, 4, 4), 2), ((2, 64, 5, 3), 4), ((2, 4), 2), ((
 def test_groups_and_their_gradients_are_those_of_float64(shape, groups, dtype, device, launches):
     scales = draw(shape[1:2], dtype, 1), draw(shape[1:2], dtype, 2)
     compare("group_norm", device, [draw(shape, dtype), *scales, groups], draw(shape, dtype, 3))
-    assert launches == ["group_norm_forward", "group_norm_sums", "group_norm_backward", "norm_weight_sums"]
+    row = 2 * math.prod(shape[1:]) // groups * draw((1,), dtype).itemsize
+    apart = [] if row <= device.shared else ["group_norm_sums"]
+    assert launches == ["group_norm_forward", *apart, "group_norm_backward", "norm_weight_sums"]
     compare("group_norm", device, [draw(shape, dtype), None, None, groups], draw(shape, dtype, 3))
     compare("group_norm", device, [draw(shape, dtype), *scales, groups], draw(shape, dtype, 3), (False, True, True))
 
@@ -174,7 +217,9 @@ def test_the_order_of_threads_changes_no_bit(device):
     for kind, more, shape in (
         ("layer_norm", 96, (9, 96)),
         ("rms_norm", 1032, (3, 1032)),
+        ("layer_norm", 1031, (3, 1031)),
         ("group_norm", 2, (2, 6, 20)),
+        ("group_norm", 2, (2, 4, 130)),
     ):
         width = shape[1]
         arrays = [draw(shape, float32), draw((width,), float32, 1), draw((width,), float32, 2), more]

@@ -19,7 +19,7 @@ TOLERANCE = {float32: 4e-6, float16: 2**-10, bfloat16: 2**-7}
 FORMS = [(float32,) * 3, (float16,) * 3, (bfloat16,) * 3]
 FORMS += [(float32, low, norm) for low in (float16, bfloat16) for norm in (low, float32)]
 # A warp's row, at once and in several goes, with ends that fit none; a block's, in registers and not.
-COLS = [1, 8, 99, 264, 1000, 129, 1032, 8200]
+COLS = [1, 8, 99, 264, 1000, 129, 1032, 8200, 20003]
 
 
 def draw(shape, dtype, seed=0):

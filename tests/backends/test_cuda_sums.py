@@ -14,7 +14,7 @@ from cuda_on_cpu import emulator
 from ampkit import Tensor, ops
 from ampkit.backends.cuda.batchnorm import RUN as RUN_OF_BATCH
 from ampkit.backends.cuda.batchnorm import THREADS, Layout
-from ampkit.backends.cuda.rows import RUN, WARPS, count_of, weight_columns, weight_sums
+from ampkit.backends.cuda.rows import RUN, WARPS, back_grid, weight_columns, weight_sums
 from ampkit.core.dtypes import float32
 from ampkit.core.tape import grad
 
@@ -104,11 +104,12 @@ def test_parts_of_sums_over_rows_are_blocked_in_their_turn(device):
     assert off(found.get(), parts.astype(np.float64).sum(0)) < SUM
 
 
-@pytest.mark.parametrize("how", [(1, 4, False), (8, 4, False), (8, 2, True)])
-def test_rows_are_shared_out_so_that_no_warp_adds_up_many(how):
+@pytest.mark.parametrize("how", [(1, 4, False), (8, 4, False), (8, 2, True), (8, 0, True)])
+def test_rows_are_shared_out_so_that_no_warp_adds_up_many(how, device):
     for rows in (1, 8192, 1 << 20, 1 << 24):
-        warps = count_of(rows, 8, how) * (1 if how[2] else WARPS)
-        assert warps * RUN >= rows
+        x = np.broadcast_to(device.asarray(np.zeros(8, np.float32)), (rows, 8))
+        grid = back_grid(x, x, 8, how, 2)
+        assert grid.sums and grid.blocks * (1 if how[2] else WARPS) * RUN >= rows
 
 
 @pytest.mark.parametrize("channels", [1, 64, 4096])

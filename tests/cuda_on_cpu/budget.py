@@ -25,8 +25,13 @@ def refusal(code: str, name: str, threads: int, dynamic: int, opted: int = BLOCK
     """
     if (not dynamic and threads <= ANY_THREADS) or nvrtc.missing():
         return None
-    found = (_refusal(price(code, name, arch), arch, threads, dynamic, opted) for arch in ARCHS)
+    found = (_refusal(price(code, name, arch), arch, threads, dynamic, opted) for arch in _archs(opted))
     return next((text for text in found if text), None)
+
+
+def _archs(opted: int) -> list[str]:
+    """Where the attribute can be `opted`; the one with the most shared memory, which refuses it, if nowhere."""
+    return [arch for arch in ARCHS if opted <= BLOCK_SHARED_OPT_IN[arch]] or [ARCHS[-1]]
 
 
 @cache
@@ -37,6 +42,8 @@ def price(code: str, name: str, arch: str) -> nvrtc.Compiled:
 
 def _refusal(taken: nvrtc.Compiled, arch: str, threads: int, dynamic: int, opted: int) -> str | None:
     most = BLOCK_SHARED if opted <= BLOCK_SHARED else BLOCK_SHARED_OPT_IN[arch]
+    if opted > BLOCK_SHARED and taken.shared + opted > most:
+        return f"{taken.shared} bytes of static shared memory and a limit of {opted}; {arch} has {most} for a block"
     if taken.shared + dynamic > most:
         return f"{taken.shared} bytes of static and {dynamic} of dynamic shared memory; {arch} has {most} for a block"
     if threads > taken.threads:

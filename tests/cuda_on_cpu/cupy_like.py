@@ -21,7 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from . import emulator, memory, streams
+from . import budget, emulator, memory, streams
 from .streams import perform, waits
 
 _CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
@@ -489,14 +489,30 @@ class RawModule(emulator.RawModule):
     def get_function(self, name):
         function = super().get_function(name)
         streams.contexts.add(memory.current.device)  # CuPy loads it there, and when it is launched on another device
+        return RawKernel(function)
 
-        def launch(grid, block, args, shared_mem=0):
-            run = function.bound(grid, block, args, shared_mem)
-            pairs = [(a, p.constant) for a, p in zip(args, function.parameters, strict=True) if isinstance(a, ndarray)]
-            reads, writes = ([a for a, constant in pairs if constant == wanted] for wanted in (b"c", b"m"))
-            perform(run, reads, writes)
 
-        return launch
+class RawKernel:
+    """A kernel: its attributes are those of the current device."""
+
+    def __init__(self, function):
+        self._function, self._raised = function, {}
+
+    def __call__(self, grid, block, args, shared_mem=0):
+        function = self._function
+        function.max_dynamic_shared_size_bytes = self.max_dynamic_shared_size_bytes
+        run = function.bound(grid, block, args, shared_mem)
+        pairs = [(a, p.constant) for a, p in zip(args, function.parameters, strict=True) if isinstance(a, ndarray)]
+        reads, writes = ([a for a, constant in pairs if constant == wanted] for wanted in (b"c", b"m"))
+        perform(run, reads, writes)
+
+    @property
+    def max_dynamic_shared_size_bytes(self):
+        return self._raised.get(memory.current.device, budget.BLOCK_SHARED)
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size):
+        self._raised[memory.current.device] = size
 
 
 def _wrapped(found, given=()):
@@ -648,7 +664,7 @@ def get_default_pinned_memory_pool():
 def _properties(device):
     streams.Device(device)
     about = {"totalGlobalMem": memory.ALL, "major": 9, "minor": 0, "multiProcessorCount": 132}
-    return {"name": b"an emulated GPU", **about}
+    return {"name": b"an emulated GPU", "sharedMemPerBlockOptin": budget.BLOCK_SHARED_OPT_IN["sm_90"], **about}
 
 
 cuda = types.SimpleNamespace(

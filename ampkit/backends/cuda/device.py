@@ -6,6 +6,7 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from .cublaslt import CublasLt, CublasLtMemoryError
 from .cudnn import Cudnn
 from .finding import device_trouble, one_line, two_of_cupy, why_not
 from .gpus import Gpus, On
-from .kernel import STORED, Kernels
+from .kernel import SHARED, STATIC, STORED, Kernels
 from .staging import Staging
 from .usage import Usage
 
@@ -45,6 +46,21 @@ class CUDA:
         self.staging = Staging(xp, index, self.empty)
         self.recording: Any = None  # a graph.Recording, while a step is recorded
         self._graph_pool: Any = None
+        self._opted: set[tuple[Any, int]] = set()  # kernels and devices on which their limit is raised
+
+    @cached_property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory that each device of the machine can give a block of a kernel that opts in."""
+        runtime = self.xp.cuda.runtime
+        about = [runtime.getDeviceProperties(index) for index in range(runtime.getDeviceCount())]
+        least: int = min(each["sharedMemPerBlockOptin"] for each in about)
+        return max(SHARED, least - STATIC)
+
+    def opt_in(self, function: Any, index: int) -> None:
+        """Let blocks of `function`, a kernel, have `shared` bytes on the current device, `index`."""
+        if (function, index) not in self._opted:
+            function.max_dynamic_shared_size_bytes = self.shared
+            self._opted.add((function, index))
 
     def graph(self) -> Any:
         """A step to be recorded (see graph.py)."""

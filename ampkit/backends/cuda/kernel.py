@@ -46,7 +46,8 @@ C_NAMES: dict[DType, str] = {
 STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
 WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
-SHARED = 47 << 10  # bytes of dynamic shared memory; a block has 48 KiB, less 1 KiB for the static memory of reductions
+STATIC = 1 << 10  # bytes of static shared memory that a kernel with dynamic shared memory has, at most
+SHARED = 47 << 10  # bytes of dynamic shared memory of any block: 48 KiB less STATIC. More needs an opt-in: see `launch`
 CUDA_ERRORS = ("CUDARuntimeError", "CUDADriverError")  # CuPy's, by name
 MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 
@@ -91,7 +92,8 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     """Run an entry of `<stem>.cu` on the device and the stream of the first argument, an array.
 
     grid: blocks, a number or a tuple. block: threads. args: arrays (their first element's address), None (null) and
-    NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most SHARED.
+    NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most the device's
+    `shared`; an entry that needs more than SHARED has its limit raised before the first such launch.
     """
     home: Any = backends.of(args[0])
     if home.recording is not None:
@@ -100,10 +102,23 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     before = None if gpus is None else gpus.enter(name, args)
     try:  # CuPy loads a kernel on the current device, when it is asked for or when it is launched there first
         function = home.kernels.entry(stem, name)
+        if shared > SHARED:
+            home.opt_in(function, home.index)
         function(grid, (block,), tuple([NULL if arg is None else arg for arg in args]), shared_mem=shared)
     finally:
         if before is not None:
             gpus.leave(before)
+
+
+def columns_kept(array: Any, cols: int, each: int, beside: int = 0) -> int:
+    """How many columns of a row of `cols` fit into the shared memory of a block, at `each` bytes per column
+    and `beside` bytes of other things.
+
+    A multiple of 8, which puts what is kept on boundaries of 16 bytes; at least `cols` if all fit. array: any there.
+    """
+    home: Any = backends.of(array)
+    limit: int = (home.shared - beside) // (8 * each)
+    return 8 * min(blocks_for(cols, 8), limit)
 
 
 def drawn(home: Any, seed: int, call: int) -> tuple[Any, Any, Any]:

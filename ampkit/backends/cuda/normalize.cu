@@ -4,30 +4,31 @@
 #include "norm.cuh"
 
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? MOST_THREADS : 32 * WARPS) layer_norm_forward(
+__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) layer_norm_forward(
     const S* x, const float* weight, const float* bias, T* out, float* mean, float* rstd, int64 rows, int64 cols,
-    float eps) {
-    forward<true, T, V, K, BLOCK>(Rows<S>{x}, Columns{weight, bias}, out, mean, rstd, rows, cols, eps);
+    int64 kept, float eps) {
+    forward<true, T, V, K, BLOCK>(Rows<S>{x}, Columns{weight, bias}, out, mean, rstd, rows, cols, kept, eps);
 }
 
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? MOST_THREADS : 32 * WARPS) rms_norm_forward(
-    const S* x, const float* weight, T* out, float* rstd, int64 rows, int64 cols, float eps) {
-    forward<false, T, V, K, BLOCK>(Rows<S>{x}, Columns{weight, nullptr}, out, nullptr, rstd, rows, cols, eps);
+__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) rms_norm_forward(
+    const S* x, const float* weight, T* out, float* rstd, int64 rows, int64 cols, int64 kept, float eps) {
+    forward<false, T, V, K, BLOCK>(Rows<S>{x}, Columns{weight, nullptr}, out, nullptr, rstd, rows, cols, kept, eps);
 }
 
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? MOST_THREADS : 32 * WARPS) layer_norm_backward(
+__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) layer_norm_backward(
     const T* dy, const S* x, const float* weight, const float* mean, const float* rstd, S* dx, float* dw, float* db,
-    int64 rows, int64 cols) {
-    backward<true, S, T, V, K, BLOCK>(dy, x, Columns{weight, nullptr}, mean, rstd, Slopes<S>{dx}, dw, db, rows, cols);
+    int64 rows, int64 cols, int64 kept) {
+    backward<true, S, T, V, K, BLOCK>(dy, x, Columns{weight, nullptr}, mean, rstd, Slopes<S>{dx}, dw, db, rows, cols, kept);
 }
 
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? MOST_THREADS : 32 * WARPS) rms_norm_backward(
-    const T* dy, const S* x, const float* weight, const float* rstd, S* dx, float* dw, int64 rows, int64 cols) {
+__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) rms_norm_backward(
+    const T* dy, const S* x, const float* weight, const float* rstd, S* dx, float* dw, int64 rows, int64 cols,
+    int64 kept) {
     backward<false, S, T, V, K, BLOCK>(
-        dy, x, Columns{weight, nullptr}, nullptr, rstd, Slopes<S>{dx}, dw, nullptr, rows, cols);
+        dy, x, Columns{weight, nullptr}, nullptr, rstd, Slopes<S>{dx}, dw, nullptr, rows, cols, kept);
 }
 
 // Sums of dy * hat and of dy over the rows of a block, [blocks along y, cols] each, or null: a thread has a column. mean:

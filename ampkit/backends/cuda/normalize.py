@@ -1,7 +1,8 @@
 """Bodies of layer_norm, rms_norm and group_norm: a warp or a block per row, which lies in its registers.
 
-Rows of up to 8192 values are read once each way; longer ones, and long ones of odd length, once per pass over them. The
-gradients of weight and bias are sums over the rows of a block, then over the blocks. Not yet run on a GPU.
+Rows are read once each way: up to 8192 values lie in registers, longer rows, and those of odd length, in shared memory
+between the passes over them; of a row that does not fit there, the rest is read for each pass. The gradients of weight
+and bias are sums over the rows of a block, then over the blocks. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from ... import backends
 from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.normalize import group_norm, layer_norm, rms_norm
-from .kernel import C_NAMES, MOST, STORED, blocks_for, launch, typed
-from .rows import CHUNKS, WARPS, cols_of, count_of, grid, shape, weight_columns, weight_sums
+from .kernel import C_NAMES, MOST, STORED, blocks_for, columns_kept, launch, typed
+from .rows import CHUNKS, Grid, back_grid, cols_of, grid, shape, threads_of, weight_columns, weight_sums
 from .storage import dense, pairs, vectors, wide
 
 Array = Any
@@ -40,8 +41,9 @@ def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: 
     x, out, scales = dense(input), there.empty(input.shape, dtype), [wide(s) for s in scales]
     found = [there.empty((rows, 1), float32) for _ in range(statistics)]
     how = shape(cols, x, out, *scales)
-    sizes = np.int64(rows), np.int64(cols), np.float32(eps)
-    launch("normalize", _entry(name, x.dtype, dtype, how), *grid(rows, cols, how), x, *scales, out, *found, *sizes)
+    on = grid(x, cols, how)
+    args = x, *scales, out, *found, np.int64(rows), np.int64(cols), np.int64(on.kept), np.float32(eps)
+    launch("normalize", _entry(name, x.dtype, dtype, how), on.blocks, on.threads, *args, shared=on.shared)
     return out, *found
 
 
@@ -92,11 +94,13 @@ def _backward(
     weight = wide(vars(saved).get("weight"))  # dropped where only an input that needs no gradient would ask for it
     dx = backends.of(dy).empty(x.shape, x.dtype) if needs[0] else None
     how = shape(cols, slope, x, weight, dx)
-    count = count_of(len(x), cols, how) if dx is not None and how[1] else min(CHUNKS, len(x))
+    on = back_grid(slope, x, cols, how, sum(need is not None for need in needs[1:]))
+    summed = dx is not None and on.sums
+    count = on.blocks if summed else min(CHUNKS, len(x))
     parts = [None if need is None else backends.of(dy).empty((count, cols), float32) for need in needs[1:]]
     if dx is not None:
-        _slopes(name, slope, x, weight, statistics, dx, parts, how)
-    if dx is None or not how[1]:
+        _slopes(name, slope, x, weight, statistics, dx, parts if summed else [None] * len(parts), how, on)
+    if not summed:
         weight_columns(slope, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape
     sums = weight_sums(parts, needs[1:], homes[1:], dy.shape[dy.ndim - max(1, len(size)) :])
@@ -104,15 +108,10 @@ def _backward(
 
 
 def _slopes(
-    name: str, dy: Array, x: Array, weight: Any, statistics: list[Array], dx: Array, parts: list[Any], how: Any
+    name: str, dy: Array, x: Array, weight: Any, statistics: list[Array], dx: Array, sums: list[Any], how: Any, on: Grid
 ) -> None:
-    rows, cols = x.shape
-    _, often, block = how
-    blocks, threads = count_of(rows, cols, how), grid(rows, cols, how)[1]
-    sums = parts if often else [None] * len(parts)
-    shared = 4 * WARPS * cols if not block else 0
-    args = dy, x, weight, *statistics, dx, *sums, np.int64(rows), np.int64(cols)
-    launch("normalize", _entry(name, x.dtype, dy.dtype, how), blocks, threads, *args, shared=shared)
+    args = dy, x, weight, *statistics, dx, *sums, *map(np.int64, x.shape), np.int64(on.kept)
+    launch("normalize", _entry(name, x.dtype, dy.dtype, how), on.blocks, on.threads, *args, shared=on.shared)
 
 
 # group_norm: a row is a group of channels; a weight belongs to a channel
@@ -135,9 +134,11 @@ def group_norm_cuda(
     x, out = dense(input), there.empty(input.shape, dtype)
     mean, rstd = (there.empty((rows, 1), float32) for _ in range(2))
     how = shape(cols, x, out)
-    args = x, wide(weight), wide(bias), out, mean, rstd, np.int64(rows), np.int64(cols), np.float32(eps)
+    on = grid(x, cols, how)
+    sizes = np.int64(rows), np.int64(cols), np.int64(on.kept), np.float32(eps)
+    args = x, wide(weight), wide(bias), out, mean, rstd, *sizes, np.int32(num_groups), np.int32(many), np.int32(spots)
     entry = _entry("group_norm_forward", x.dtype, dtype, how)
-    launch("groupnorm", entry, *grid(rows, cols, how), *args, np.int32(num_groups), np.int32(many), np.int32(spots))
+    launch("groupnorm", entry, on.blocks, on.threads, *args, shared=on.shared)
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
@@ -148,21 +149,33 @@ def group_norm_backward_cuda(
     slope, x = dense(dy), dense(saved.input)
     _, _, many, spots = _plan(x, num_groups)
     sums = [backends.of(x).empty(x.shape[:2], float32) for _ in range(2)]
-    threads = min(256, -(-spots // 32) * 32)
-    given = slope, x, saved.mean, saved.rstd, *sums, np.int32(many), np.int64(spots)
-    launch("groupnorm", typed("group_norm_sums", x.dtype, dy.dtype), sums[0].size, threads, *given)
-    dx = _group_slopes(slope, x, saved, sums, num_groups) if needs[0] else None
+    shared = _shared_of_group(slope, x, num_groups) if needs[0] else 0
+    if not shared:
+        threads = min(256, -(-spots // 32) * 32)
+        given = slope, x, saved.mean, saved.rstd, *sums, np.int32(many), np.int64(spots)
+        launch("groupnorm", typed("group_norm_sums", x.dtype, dy.dtype), sums[0].size, threads, *given)
+    dx = _group_slopes(slope, x, saved, sums, num_groups, shared) if needs[0] else None
     parts = [None if need is None else each for each, need in zip(sums, needs[1:], strict=True)]
     return dx, *weight_sums(parts, needs[1:], homes[1:], x.shape[1:2])
 
 
-def _group_slopes(dy: Array, x: Array, saved: Saved, sums: list[Array], groups: int) -> Array:
+def _shared_of_group(dy: Array, x: Array, groups: int) -> int:
+    """Bytes of shared memory for a row of both, or 0 where they do not fit."""
+    cols, each = _plan(x, groups)[1], dy.dtype.itemsize + x.dtype.itemsize
+    kept = columns_kept(x, cols, each)
+    return kept * each if kept >= cols else 0
+
+
+def _group_slopes(dy: Array, x: Array, saved: Saved, sums: list[Array], groups: int, shared: int) -> Array:
+    """dx. The kernel leaves the sums over channels in `sums` if it has shared memory, or takes them from there."""
     rows, cols, many, spots = _plan(x, groups)
     dx = backends.of(x).empty(x.shape, x.dtype)
     at_once = vectors(cols, dy, x, dx)
-    threads = min(256, -(-cols // (32 * at_once)) * 32)
-    blocks = rows, min(64, blocks_for(cols, threads * at_once * 4))
+    threads = threads_of(cols, (at_once, 1, True), shared) if shared else min(256, -(-cols // (32 * at_once)) * 32)
+    blocks = rows, 1 if shared else min(64, blocks_for(cols, threads * at_once * 4))
     args = dy, x, wide(vars(saved).get("weight")), saved.mean, saved.rstd, *sums, dx, np.int64(cols)
-    entry = typed("group_norm_backward", C_NAMES[x.dtype], C_NAMES[dy.dtype], str(at_once))
-    launch("groupnorm", entry, blocks, threads, *args, np.int32(groups), np.int32(many), np.int32(spots))
+    kept = str(shared > 0).lower()
+    entry = typed("group_norm_backward", C_NAMES[x.dtype], C_NAMES[dy.dtype], str(at_once), kept)
+    sizes = np.int32(groups), np.int32(many), np.int32(spots)
+    launch("groupnorm", entry, blocks, threads, *args, *sizes, shared=shared)
     return dx

@@ -22,6 +22,7 @@ __device__ __forceinline__ void mask(float (&v)[V], unsigned bits, float scale) 
 // What is normalized: residual + dropout(branch), left in `total`.
 template <typename R, typename B>
 struct Sums {
+    using Stored = R;
     const R* residual;
     const B* branch;
     R* total;
@@ -79,21 +80,22 @@ struct Split {
 };
 
 template <typename R, typename B, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? MOST_THREADS : 32 * WARPS) add_layer_norm_forward(
+__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) add_layer_norm_forward(
     const R* residual, const B* branch, const float* weight, const float* bias, R* total, T* norm, float* mean,
-    float* rstd, int64 rows, int64 cols, float eps, bool* keep, unsigned least, float scale, uint64 seed, uint64 call,
+    float* rstd, int64 rows, int64 cols, int64 kept, float eps, bool* keep, unsigned least, float scale, uint64 seed, uint64 call,
     const uint64* draws) {
     Sums<R, B> x = {residual, branch, total, {keep, least, scale, seed, call, draws}};
-    forward<true, T, V, K, BLOCK>(x, Columns{weight, bias}, norm, mean, rstd, rows, cols, eps);
+    forward<true, T, V, K, BLOCK>(x, Columns{weight, bias}, norm, mean, rstd, rows, cols, kept, eps);
 }
 
 // dw and db: as in norm.cuh's backward. dnorm: the gradient of the norm.
 template <typename R, typename B, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? MOST_THREADS : 32 * WARPS) add_layer_norm_backward(
+__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) add_layer_norm_backward(
     const T* dnorm, const R* dsum, const R* total, const float* weight, const float* mean, const float* rstd,
-    R* dresidual, B* dbranch, float* dw, float* db, int64 rows, int64 cols, const bool* keep, float scale) {
+    R* dresidual, B* dbranch, float* dw, float* db, int64 rows, int64 cols, int64 kept, const bool* keep,
+    float scale) {
     Split<R, B> out = {dsum, keep, scale, dresidual, dbranch};
-    backward<true, R, T, V, K, BLOCK>(dnorm, total, Columns{weight, nullptr}, mean, rstd, out, dw, db, rows, cols);
+    backward<true, R, T, V, K, BLOCK>(dnorm, total, Columns{weight, nullptr}, mean, rstd, out, dw, db, rows, cols, kept);
 }
 
 // set SHAPES = ((8, 1, false), (8, 4, false), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))

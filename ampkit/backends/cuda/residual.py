@@ -16,7 +16,7 @@ from ...core.saved import Saved, widen
 from ...ops.dropout import growth
 from ...ops.residual import add_layer_norm_, of_norm, of_sum
 from .kernel import MOST, STORED, drawn, launch, typed
-from .rows import CHUNKS, WARPS, cols_of, count_of, grid, shape, weight_columns, weight_sums
+from .rows import CHUNKS, back_grid, cols_of, grid, shape, weight_columns, weight_sums
 from .storage import dense, wide
 
 Array = Any
@@ -50,10 +50,13 @@ def add_layer_norm_cuda(
     keep = None if draw is None else there.empty(x.shape, np.dtype(bool))
     scales = wide(weight), wide(bias)
     how = shape(cols, x, y, *scales, total, norm, keep)
-    args = x, y, *scales, total, norm, mean, rstd, np.int64(rows), np.int64(cols), np.float32(eps)
+    on = grid(total, cols, how)
+    sizes = np.int64(rows), np.int64(cols), np.int64(on.kept), np.float32(eps)
+    args = x, y, *scales, total, norm, mean, rstd, *sizes
     chance = np.uint32(round(dropout_p * 65536)), np.float32(growth(dropout_p))  # see random.keep_mask
     entry = _entry("forward", dtype, branch.dtype, stored, how)
-    launch("residual", entry, *grid(rows, cols, how), *args, keep, *chance, *drawn(there, *(draw or (0, 0))))
+    random = drawn(there, *(draw or (0, 0)))
+    launch("residual", entry, on.blocks, on.threads, *args, keep, *chance, *random, shared=on.shared)
     saved = of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
     return (norm, saved) if normed is None else (total, widen(norm, normed), Saved(out=total, **vars(saved)))
 
@@ -83,15 +86,15 @@ def add_layer_norm_backward_cuda(
     slope, dsum, weight = dense(dnorm), None if dsum is None else dense(dsum), wide(kept.weight)
     dresidual, dbranch = (None if need is None else there.empty(total.shape, need) for need in needs[:2])
     how = shape(cols, slope, dsum, total, weight, dresidual, dbranch, saved.keep)
-    blocks, threads = count_of(rows, cols, how), grid(rows, cols, how)[1]
-    count = blocks if how[1] else min(CHUNKS, rows)
+    on = back_grid(slope, total, cols, how, sum(need is not None for need in needs[2:]))
+    count = on.blocks if on.sums else min(CHUNKS, rows)
     parts = [None if need is None else there.empty((count, cols), float32) for need in needs[2:]]
-    sums = parts if how[1] else [None, None]
-    args = slope, dsum, total, weight, kept.mean, kept.rstd, dresidual, dbranch, *sums, np.int64(rows), np.int64(cols)
+    sums = parts if on.sums else [None, None]
+    sizes = np.int64(rows), np.int64(cols), np.int64(on.kept)
+    args = slope, dsum, total, weight, kept.mean, kept.rstd, dresidual, dbranch, *sums, *sizes
     entry = _entry("backward", total.dtype, branch, dnorm.dtype, how)
-    shared = 4 * WARPS * cols if not how[2] else 0
-    launch("residual", entry, blocks, threads, *args, saved.keep, np.float32(growth(dropout_p)), shared=shared)
-    if not how[1]:
+    launch("residual", entry, on.blocks, on.threads, *args, saved.keep, np.float32(growth(dropout_p)), shared=on.shared)
+    if not on.sums:
         first, second = (widen(each, float32).reshape(-1, cols) for each in (slope, total))
         weight_columns(first, second, [kept.mean, kept.rstd], parts)
     lead = total.ndim - (1 if isinstance(normalized_shape, int) else len(normalized_shape))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import backends
 from ...core.dtypes import DType
-from .kernel import blocks_for, launch, typed
+from .kernel import SHARED, blocks_for, columns_kept, launch, typed
 from .storage import vectors
 
 Array = Any
@@ -34,19 +34,58 @@ def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
     return 8, 2 if cols <= 8192 else 0, True
 
 
-def grid(rows: int, cols: int, shape: tuple[int, int, bool]) -> tuple[int, int]:
-    """Blocks and their threads, for a team per row."""
-    at_once, often, block = shape
+class Grid(NamedTuple):
+    """How rows are launched. kept: columns of a row in shared memory; shared: bytes of it.
+
+    sums: whether the kernel of dx adds up the gradients of weight and bias, too.
+    """
+
+    blocks: int
+    threads: int
+    kept: int = 0
+    shared: int = 0
+    sums: bool = True
+
+
+def grid(array: Array, cols: int, how: tuple[int, int, bool]) -> Grid:
+    """That of a forward: a team per row of `array`, which is kept where it is read again."""
+    rows, (_, often, block) = array.size // cols, how
     if not block:
-        return blocks_for(rows, WARPS), 32 * WARPS
-    threads = blocks_for(cols, at_once * (often or 4))
-    return rows, min(512, -(-threads // 32) * 32)
+        return Grid(blocks_for(rows, WARPS), 32 * WARPS)
+    kept = 0 if often else columns_kept(array, cols, array.dtype.itemsize)
+    shared = kept * array.dtype.itemsize
+    return Grid(rows, threads_of(cols, how, shared), kept, shared)
 
 
-def count_of(rows: int, cols: int, how: tuple[int, int, bool]) -> int:
-    """Blocks of the kernel of dx: a few that share out the rows where it adds up over them, too."""
-    blocks = grid(rows, cols, how)[0]
-    return min(max(PARTS, blocks_for(blocks, RUN)), blocks) if how[1] else blocks
+def threads_of(cols: int, how: tuple[int, int, bool], shared: int) -> int:
+    """Threads of a block that has a row: more of them where a multiprocessor holds few blocks."""
+    often, most = (1, 1024) if shared > SHARED else (how[1] or 4, 512)
+    return min(most, blocks_for(blocks_for(cols, how[0] * often), 32) * 32)
+
+
+def back_grid(dy: Array, x: Array, cols: int, how: tuple[int, int, bool], wanted: int) -> Grid:
+    """That of the kernel of dx: a few blocks share out the rows where it adds up over them, too.
+
+    wanted: how many gradients of weight and bias there are to be.
+    """
+    rows, (_, often, block) = x.size // cols, how
+    if often:
+        blocks = rows if block else blocks_for(rows, WARPS)
+        shared = 0 if block else 4 * WARPS * cols
+        return Grid(_shared_out(blocks, PARTS), threads_of(cols, how, 0) if block else 32 * WARPS, 0, shared)
+    there: Any = backends.of(x)
+    row = dy.dtype.itemsize + x.dtype.itemsize
+    sums = 4 * wanted * blocks_for(cols, 8) * 8
+    if not 0 < sums <= there.shared:  # none wanted, or no room: another kernel finds them
+        sums = 0
+    kept = columns_kept(x, cols, row, sums)
+    shared = kept * row + sums
+    blocks = _shared_out(rows, PARTS * min(4, there.shared // shared) // 4) if sums else rows
+    return Grid(blocks, threads_of(cols, how, shared), kept, shared, sums > 0)
+
+
+def _shared_out(blocks: int, parts: int) -> int:
+    return min(max(1, parts, blocks_for(blocks, RUN)), blocks)
 
 
 def weight_columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any]) -> None:

@@ -1,7 +1,8 @@
 """Bodies of softmax and log_softmax: along the last axis of contiguous arrays, a warp or a block per row.
 
-Short rows are read once; longer ones twice, the second time from shared memory where a row fits into it. logsumexp is
-two reductions and a map; its backward makes both anew.
+Rows are read from memory once: short ones lie in registers, longer ones in shared memory between two passes. Of a row
+that does not fit there, the part that does is kept, and the rest read twice. logsumexp is two reductions and a map; its
+backward makes both anew.
 Not yet run on a GPU.
 """
 
@@ -16,7 +17,7 @@ from ...core.dtypes import DType, float32
 from ...core.saved import Saved
 from ...ops.softmax import log_softmax, logsumexp, softmax
 from . import map as maps
-from .kernel import C_NAMES, MOST, SHARED, STORED, blocks_for, launch, typed
+from .kernel import C_NAMES, MOST, SHARED, STORED, blocks_for, columns_kept, launch, typed
 from .mapped import back_fits, fits
 from .reductions import reduced
 from .storage import pairs, vectors
@@ -43,36 +44,35 @@ def _entry(name: str, stored: DType, answered: DType, shape: tuple[int, int]) ->
     return typed(name, C_NAMES[stored], C_NAMES[answered], *map(str, shape))
 
 
-def _grid(rows: int, cols: int, often: int) -> tuple[int, int]:
-    """Blocks and threads: WARPS rows a block, or a block a row."""
-    return (blocks_for(rows, WARPS), 32 * WARPS) if often else (rows, 128 if cols <= 1024 else 512)
+def _grid(rows: int, cols: int, often: int, shared: int) -> tuple[int, int]:
+    """Blocks and threads: WARPS rows a block, or a block a row, of more threads where a multiprocessor holds few."""
+    if often:
+        return blocks_for(rows, WARPS), 32 * WARPS
+    return rows, 128 if cols <= 1024 else 512 if shared <= SHARED else 1024
+
+
+def _launch(
+    name: str, stored: DType, answered: DType, shape: tuple[int, int], cols: int, each: int, *args: Array
+) -> None:
+    """each: bytes that a block reads of a column, and keeps for its second pass."""
+    rows, kept = args[0].size // cols, 0 if shape[1] else columns_kept(args[0], cols, each)
+    shared, sizes = kept * each, (np.int64(rows), np.int64(cols), np.int64(kept))
+    entry = _entry(name, stored, answered, shape)
+    launch("softmax", entry, *_grid(rows, cols, shape[1], shared), *args, *sizes, shared=shared)
 
 
 def _forward(name: str, input: Array, dtype: DType) -> Array:
     out = backends.of(input).empty(input.shape, dtype)
     cols = input.shape[-1]
-    rows, shape = input.size // cols, _shape(cols, input, out)
-    kept = _kept(cols * input.dtype.itemsize, shape[1])
-    sizes = np.int64(rows), np.int64(cols), np.bool_(kept > 0)
-    entry = _entry(name, input.dtype, dtype, shape)
-    launch("softmax", entry, *_grid(rows, cols, shape[1]), input, out, *sizes, shared=kept)
+    _launch(name, input.dtype, dtype, _shape(cols, input, out), cols, input.dtype.itemsize, input, out)
     return out
 
 
 def _backward(name: str, dy: Array, out: Array, dtype: DType) -> Array:
     dx = backends.of(dy).empty(dy.shape, dtype)
     cols = dy.shape[-1]
-    rows, shape = dy.size // cols, _shape(cols, dy, out, dx)
-    kept = _kept(2 * cols * out.dtype.itemsize, shape[1])
-    sizes = np.int64(rows), np.int64(cols), np.bool_(kept > 0)
-    entry = _entry(name, dtype, out.dtype, shape)
-    launch("softmax", entry, *_grid(rows, cols, shape[1]), dy, out, dx, *sizes, shared=kept)
+    _launch(name, dtype, out.dtype, _shape(cols, dy, out, dx), cols, 2 * out.dtype.itemsize, dy, out, dx)
     return dx
-
-
-def _kept(size: int, often: int) -> int:
-    """Bytes of shared memory for what a block reads twice: all of its `size` bytes, or none where they do not fit."""
-    return size if not often and size <= SHARED else 0
 
 
 def _register(op: Any, name: str) -> None:
