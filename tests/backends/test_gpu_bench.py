@@ -268,13 +268,13 @@ def test_only_the_row_that_says_so_checks_the_labels(on_device, no_torch, monkey
 def test_the_peak_of_a_step_is_what_arrays_hold_and_what_is_reserved_no_less(on_device):
     steps = loaded("gpu_steps")
     gc.collect()
-    held = memory.used()
+    held, others = ampkit.cuda.memory_allocated(), memory.allocated(0) - ampkit.cuda.memory_reserved()
     ours = steps.Ours(steps.TINY["mlp"], ["mixed"])
     spare = ampkit.zeros(2**24, device="cuda")
     del spare  # which stays the pool's until the caches are emptied
     found = ours.memory(2)
     assert held < found["allocated"] < held + 2**22
-    assert found["allocated"] <= found["reserved"] == found["card"] < held + 2**23
+    assert found["allocated"] <= found["reserved"] == found["card"] - others < held + 2**23
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Everything that runs on CuPy allocates here, so that a shortage anywhere is the 
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -29,11 +30,12 @@ class Allocator:
             if not is_shortage(self.xp, error):
                 raise
             device = self.xp.cuda.runtime.getDevice()
-            held = [pool for pool in graph_pools if pool.xp is self.xp and pool.index == device]
-            if not held or any(pool.recording for pool in held):
+            pools = [pool for pool in graph_pools if pool.xp is self.xp and pool.index == device]
+            if any(pool.recording for pool in pools):
                 raise shortage(self.xp, error) from None
-        for pool in held:
+        for pool in pools:
             pool.give_back()
+        gc.collect()  # CuPy does where the driver has no more, but not where its pool has a limit
         try:
             return self.inner(size)
         except Exception as error:
