@@ -20,10 +20,11 @@ from ampkit.core.primitive import reference_only
 @pytest.fixture
 def device():
     """The emulated GPU, as "cuda"."""
-    backend = CUDA(cupy_like, products=EmulatedProducts())
-    undo = backends.install(backend)
-    yield backend
-    undo()
+    with memory.fresh():
+        backend = CUDA(cupy_like, products=EmulatedProducts())
+        undo = backends.install(backend)
+        yield backend
+        undo()
     memory.hooks.clear()
 
 
