@@ -60,7 +60,7 @@ def shared_memory(backend: Any) -> AbstractContextManager[Any]:
 
     For an evaluation between the steps of a training. Nothing where steps are not recorded.
     """
-    return backend.graph_pool().room() if hasattr(backend, "graph_pool") else nullcontext()
+    return backend.graph_pool().use() if hasattr(backend, "graph_pool") else nullcontext()
 
 
 class Compiled:
@@ -113,7 +113,7 @@ class _Kind:
             raise
 
     def _eagerly(self, args: Any, kwargs: Any) -> Any:
-        with self.graph.pool.room():
+        with self.graph.pool.use():
             out = self.step(*args, **kwargs)
             self.eager = any(t.node is not None and t.node.saved is not None for t in tensors_in(out))
             if not self.eager:

@@ -142,12 +142,8 @@ def _gpu(install: str) -> Iterator[Finding]:
 
 
 def _cupy() -> str | None:
-    for name in ("cupy", "cupy-cuda12x", "cupy-cuda13x"):
-        try:
-            return f"{name} {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    found = importlib.import_module(".backends.cuda.finding", __package__).cupys()
+    return f"{found[0]} {metadata.version(found[0])}" if found else None
 
 
 _LOOKS = (_python, _packages, _blas, _onednn, _cpu, _cuda)

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from cuda_on_cpu import emulated, emulator, memory, nvrtc, streams
+from cuda_on_cpu import emulated, emulator, installed, memory, nvrtc, streams
 
 from ampkit import backends, set_default_device
 
@@ -83,12 +83,8 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.delattr(card, "later")
         yield card
         return
-    with memory.fresh():
-        found = emulated()
-        undo = backends.install(found)
+    with installed() as found:
         yield found
-        found.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
-        undo()
 
 
 @pytest.fixture

@@ -481,7 +481,7 @@ def test_work_that_an_error_cut_short_comes_before_what_follows(emulation, devic
     waited, stream = [], cupy_like.cuda.get_current_stream()
     monkeypatch.setattr(type(stream), "wait_event", lambda self, event: waited.append(self))
     pool = device.graph_pool()
-    with pytest.raises(MemoryError), pool.room():
+    with pytest.raises(MemoryError), pool.use():
         raise MemoryError
     assert waited == [pool.stream, stream]
 

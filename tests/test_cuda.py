@@ -6,25 +6,21 @@ import gc
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, memory
-from cuda_on_cpu.emulated_products import EmulatedProducts
+from cuda_on_cpu import cupy_like, installed, memory
 
 import ampkit
 from ampkit import backends, nn, ops, optim
 from ampkit.backends.cuda import cublaslt
 from ampkit.backends.cuda import device as cuda_device
-from ampkit.backends.cuda.device import CUDA, connect
+from ampkit.backends.cuda.device import connect
 from ampkit.core.primitive import reference_only
 
 
 @pytest.fixture
 def device():
     """The emulated GPU, as "cuda"."""
-    with memory.fresh():
-        backend = CUDA(cupy_like, products=EmulatedProducts())
-        undo = backends.install(backend)
+    with installed() as backend:
         yield backend
-        undo()
     memory.hooks.clear()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import emulated, memory, streams
+from cuda_on_cpu import installed, memory, streams
 
 import ampkit
 from ampkit import backends, nn, ops, optim
@@ -26,10 +26,8 @@ pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("emulation")]
 @pytest.fixture
 def two():
     """Two emulated GPUs; the first is the current one."""
-    with streams.devices(2):
-        undo = backends.install(emulated())
+    with streams.devices(2), installed():
         yield backends.gpus
-        undo()
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cuda_on_cpu import emulated, emulator, memory
+from cuda_on_cpu import emulator, installed
 
-from ampkit import backends
 from ampkit.backends.cpu.dnnl import isa
 from ampkit.backends.cpu.eltwise import computes
 from ampkit.core.dtypes import bfloat16
@@ -23,12 +22,8 @@ def computed(request):
 @pytest.fixture
 def device():
     """The emulated GPU, as the backend "cuda"."""
-    with memory.fresh():
-        backend = emulated()
-        undo = backends.install(backend)
+    with installed() as backend:
         yield backend
-        backend.xp.cuda.Device().synchronize()  # copies from memory that the backend holds
-        undo()
 
 
 @pytest.fixture

@@ -245,7 +245,7 @@ def test_a_step_that_others_move_again_and_again_gets_memory_of_its_own(device):
     step = recorded(lambda x: ((x + 1.0) * 2.0).sum(), x)
     with ampkit.no_grad():
         for number in range(6):
-            with device.graph_pool().room():
+            with device.graph_pool().use():
                 kept.append(x * float(number))
             assert float(step(x)) == 2**14 * 4.0
     (kind,) = step._kinds.values()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ampkit import backends
 from ampkit.backends.cuda.device import CUDA
 
-from . import cupy_like
+from . import cupy_like, memory
 from .emulated_cudnn import EmulatedCudnn
 from .emulated_products import EmulatedProducts
 
@@ -12,3 +16,16 @@ from .emulated_products import EmulatedProducts
 def emulated() -> CUDA:
     """The backend "cuda" on the CPU; `ampkit.backends.install` makes it the one in use."""
     return CUDA(cupy_like, products=EmulatedProducts(), dnn=EmulatedCudnn())
+
+
+@contextmanager
+def installed(make: Callable[[], CUDA] = emulated) -> Iterator[CUDA]:
+    """Within the block what `make` gives is the backend "cuda", and the default pool is a new one."""
+    with memory.fresh():
+        gpu = make()
+        undo = backends.install(gpu)
+        try:
+            yield gpu
+        finally:
+            gpu.xp.cuda.Device().synchronize()  # copies from memory of the host that the backend keeps
+            undo()

@@ -46,7 +46,7 @@ class CUDA:
         self.staging = Staging(xp, index, self.empty)
         self.recording: Any = None  # a graph.Recording, while a step is recorded
         self._graph_pool: Any = None
-        self._opted: set[tuple[Any, int]] = set()  # kernels and devices on which their limit is raised
+        self._opted: set[Any] = set()  # kernels whose limit is raised on this device
 
     @cached_property
     def shared(self) -> int:
@@ -56,11 +56,11 @@ class CUDA:
         least: int = min(each["sharedMemPerBlockOptin"] for each in about)
         return max(SHARED, least - STATIC)
 
-    def opt_in(self, function: Any, index: int) -> None:
-        """Let blocks of `function`, a kernel, have `shared` bytes on the current device, `index`."""
-        if (function, index) not in self._opted:
+    def opt_in(self, function: Any) -> None:
+        """Let blocks of `function`, a kernel, have `shared` bytes on this device, which is the current one."""
+        if function not in self._opted:
             function.max_dynamic_shared_size_bytes = self.shared
-            self._opted.add((function, index))
+            self._opted.add(function)
 
     def graph(self) -> Any:
         """A step to be recorded (see graph.py)."""

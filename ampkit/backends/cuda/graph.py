@@ -19,7 +19,7 @@ from ...core import observe
 from .device import CUDA, Array
 from .graphpool import Footprint, Work
 
-MOVES = 3  # how often a recorded step makes room for others before it gets a pool of its own
+MOVES = 3  # how often a recorded step is dropped for what others keep before it gets a pool of its own
 
 
 class Recording:
@@ -109,6 +109,7 @@ class Graph:
         self._graph = self.recording = self.footprint = None
         self._moves += 1
         if self._moves == MOVES:
+            self.pool.graphs.discard(self)
             self.pool = self.backend.new_graph_pool()
             self.pool.graphs.add(self)
 
@@ -126,7 +127,7 @@ class Graph:
         """Record `work`; what it returns, whose memory the launches will fill."""
         recording = Recording(self.backend, seed, call)
         self._free_default_pool()
-        with self.pool.room(self) as recording.work:
+        with self.pool.use(self) as recording.work:
             self.stream.synchronize()
             out = self._captured(work, recording)
         self.recording, self.footprint = recording, Footprint(recording.work.ranges)
@@ -158,7 +159,7 @@ class Graph:
     def launch(self, seed: int, call: int) -> None:
         """Do the recorded work, with random draws from `call` on."""
         assert self.recording is not None
-        with self.pool.room():
+        with self.pool.use():
             self.recording.begin_at(seed, call)
             with self._in_the_driver():
                 self._graph.launch(self.stream)

@@ -125,7 +125,7 @@ class GraphPool:
     # allocating
 
     @contextmanager
-    def room(self, recorded: Any = None) -> Iterator[Work]:
+    def use(self, recorded: Any = None) -> Iterator[Work]:
         """Within the block work goes to the pool's stream and memory, in order with the stream outside.
 
         recorded: the graph that the block records, or None. After the block, graphs whose temporaries lie where
@@ -141,7 +141,7 @@ class GraphPool:
                 outside.wait_event(self.stream.record())
 
     def outside(self) -> Any:
-        """Within the block, which lies in a `room`, CuPy allocates where it does outside of one."""
+        """Within the block, which lies within `use`, CuPy allocates where it does otherwise."""
         return self.xp.cuda.using_allocator(self._outside)
 
     @contextmanager
@@ -182,7 +182,7 @@ class GraphPool:
         others = [graph for graph in self.graphs if graph is not recorded and graph.footprint is not None]
         if not others or not self._overlapped(work, others):
             return
-        gc.collect()  # what lies in a cycle is as good as gone
+        gc.collect()  # arrays in a reference cycle are alive, and nobody uses them
         for graph in self._overlapped(work, others):
             graph.drop()
 

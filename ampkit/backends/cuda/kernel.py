@@ -103,7 +103,7 @@ def launch(stem: str, name: str, grid: Any, block: int, *args: Any, shared: int 
     try:  # CuPy loads a kernel on the current device, when it is asked for or when it is launched there first
         function = home.kernels.entry(stem, name)
         if shared > SHARED:
-            home.opt_in(function, home.index)
+            home.opt_in(function)
         function(grid, (block,), tuple([NULL if arg is None else arg for arg in args]), shared_mem=shared)
     finally:
         if before is not None:
