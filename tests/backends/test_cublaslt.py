@@ -203,9 +203,7 @@ def places(monkeypatch):
 
 def test_what_is_missing_is_said_in_one_line(places, tmp_path):
     places(str(tmp_path / "libcublasLt.so.13"))
-    assert CublasLt(None).trouble() == (
-        f"libcublasLt.so.13 (or .12) was not found: {install.cure()}"
-    )
+    assert CublasLt(None).trouble() == (f"libcublasLt.so.13 (or .12) was not found: {install.cure()}")
     cublaslt.library.cache_clear()
     (tmp_path / "libcublasLt.so.13").write_text("no library")
     trouble = CublasLt(None).trouble()

@@ -28,7 +28,7 @@ import numpy as np
 from ampkit.backends.cuda import kernel
 
 from . import budget
-from .sources import headers, included, scratch
+from .sources import cache_folder, cached, headers, included
 
 HERE = Path(__file__).parent
 FORWARD, REVERSE, SHUFFLED = 0, 1, 20211  # orders of the threads; any number above 1 is the seed of a shuffle
@@ -238,12 +238,10 @@ def _statics(path: Path) -> list[tuple[int, int]]:
 
 def _compiled(code: str, folders: tuple[str, ...], names: tuple[str, ...], digest: str) -> Path:
     name = hashlib.sha256("\n".join([digest, *names]).encode()).hexdigest()[:24]
-    path = scratch() / f"{name}.so"
-    if not path.exists():
-        listed = "".join(f'    cuda_on_cpu_entries[i++] = ENTRY("{n}", {n});\n' for n in names)
-        source = _header() + code + TABLE.format(count=len(names), room=max(1, len(names)), listed=listed)
-        build(source, path, [*LINKED, *_includes(), *(f"-I{f}" for f in folders)])
-    return path
+    listed = "".join(f'    cuda_on_cpu_entries[i++] = ENTRY("{n}", {n});\n' for n in names)
+    table = TABLE.format(count=len(names), room=max(1, len(names)), listed=listed)
+    flags = [*LINKED, *_includes(), *(f"-I{f}" for f in folders)]
+    return cached(cache_folder() / f"{name}.so", lambda path: build(_header() + code + table, path, flags))
 
 
 TABLE = """
@@ -275,13 +273,14 @@ def build(source: str, path: Path, flags: Sequence[str]) -> None:
 
 def _header() -> str:
     """The line that includes cuda_on_cpu.h, compiled before, once."""
-    name = _digest("header")
-    path = scratch() / f"{name}.h.gch"
-    if not path.exists():
-        line = f'#include "{HERE}/cuda_on_cpu.h"\n'
-        (scratch() / f"{name}.h").write_text(line)
+    line = f'#include "{HERE}/cuda_on_cpu.h"\n'
+
+    def precompile(path: Path) -> None:
+        path.with_suffix("").write_text(line)
         build(line, path, ["-x", "c++-header", *_includes()])
-    return f'#include "{scratch()}/{name}.h"\n'
+
+    path = cached(cache_folder() / f"{_digest('header')}.h.gch", precompile)
+    return f'#include "{path.with_suffix("")}"\n'
 
 
 @cache

@@ -8,10 +8,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import os
 import re
 import sysconfig
-import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import NamedTuple
 
 from ampkit.backends.cuda.kernel import FOLDER, OPTIONS, entries
 
-from .sources import headers, included, scratch
+from .sources import cache_folder, cached, headers, included
 
 
 class Compiled(NamedTuple):
@@ -71,13 +69,14 @@ def build_stem(stem: str, arch: str, extra: Sequence[str] = (), names: Sequence[
 def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ()) -> list[Compiled]:
     """As `build`; known at once where nothing has changed since they were compiled last."""
     parts = [code, *names, arch, *extra, library()._name, _text(code)]
-    known = scratch() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.json"
-    if not known.exists():
-        found = build(code, names, arch, extra)
-        whole = known.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        whole.write_text(json.dumps(found))
-        whole.replace(known)
-    return [Compiled(*row) for row in json.loads(known.read_text())]
+    name = f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.json"
+
+    def compile_and_store(path: Path) -> None:
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(build(code, names, arch, extra)))
+        partial.replace(path)
+
+    return [Compiled(*row) for row in json.loads(cached(cache_folder() / name, compile_and_store).read_text())]
 
 
 @cache

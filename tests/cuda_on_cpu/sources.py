@@ -1,12 +1,13 @@
-"""Where kernels' sources and NVIDIA's headers lie, and the folder of what was compiled before."""
+"""The sources that a kernel includes, NVIDIA's headers, and the cache of compiled kernels."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,11 +26,25 @@ def included(code: str, folders: Sequence[Path]) -> list[Path]:
 
 
 @cache
-def scratch() -> Path:
-    """The folder of what was compiled before, outside the repository."""
+def cache_folder() -> Path:
+    """The cache of compiled kernels, outside the repository; a file's name is the hash of what it was compiled from."""
     folder = Path(tempfile.gettempdir()) / f"ampkit_cuda_on_cpu_{os.getuid()}"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def cached(path: Path, make: Callable[[Path], None]) -> Path:
+    """Return `path`, made by `make(path)` if it does not exist.
+
+    Of several threads and processes that ask for one file, one makes it and the others wait. `make` must write the
+    file whole or not at all.
+    """
+    if not path.exists():
+        with path.with_name(f"{path.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                make(path)
+    return path
 
 
 @cache

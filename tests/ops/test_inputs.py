@@ -16,7 +16,7 @@ UNCASED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stray", STRAYS, ids=repr)
+@pytest.mark.parametrize("stray", STRAYS, ids=lambda stray: type(stray).__name__)
 @pytest.mark.parametrize(("name", "count"), UNCASED.items())
 def test_functions_that_are_no_ops_refuse_what_is_no_tensor(name, count, stray):
     for position in range(count):

@@ -131,7 +131,6 @@ def test_in_a_region_what_is_put_somewhere_may_have_another_dtype():
         assert ops.scatter_add(X, 0, PLACES, HALVES).dtype == ops.scatter(X, 0, PLACES, HALVES).dtype == float32
 
 
-
 @pytest.mark.parametrize("place", [0, [0]])
 def test_a_tensor_without_axes_is_indexed_as_one_of_length_1(place):
     index, point = tensor(place), tensor(2.0)

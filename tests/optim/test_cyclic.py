@@ -33,7 +33,7 @@ def stepped(optimizer, schedule, count):
         ({"scale_fn": lambda x: 1 / x}, [2, 3, 2, 1, 1.5, 2]),
         ({"scale_fn": lambda n: 2.0 - n, "scale_mode": "iterations"}, [2, 1, 0, 1, -2, -7]),
     ],
-    ids=str,
+    ids=["triangular", "asymmetric", "triangular2", "exp_range", "scale_fn of cycles", "scale_fn of iterations"],
 )
 def test_a_cycle_goes_from_base_lr_to_max_lr_and_back(options, rows):
     optimizer = sgd()
