@@ -1,14 +1,21 @@
-"""Which device the tests run on: `pytest --device cuda` for a GPU, `--device emulated` for one that is not there,
-`--device emulated:1` for the second of two such, where nothing may be allocated on the first, which is current.
+"""Options of the test suite: the device that tests run on, and how kernels are emulated.
 
-There the default device is that one, and values are looked at at once, so that an error comes from the call that it is
-about. A test marked `cpu` is about NumPy's arrays, and runs on the CPU wherever; one marked `no_gpu` does not run.
+--device cuda         tensors are made on the GPU
+--device emulated     tensors are made on an emulated GPU, whose kernels the CPU runs
+--device emulated:1   tensors are made on the second of two emulated GPUs; a test that allocates on the first, which is
+                      the current device, fails
+--contract            emulated kernels round a * b + c once, as NVIDIA's compiler lets a GPU do
+--no-skips            a test that would be skipped fails
 
-`--contract` compiles emulated kernels with contraction, as NVIDIA's compiler does: a * b + c is rounded once.
+On a GPU, deferred checks of values run at once, so that an error is raised by the call that caused it. A test marked
+`cpu` runs on the CPU whatever the device; one marked `no_gpu` runs with --device cpu only.
+
+Works with pytest-xdist (`pytest -n auto`), which gives each worker its share of the CPUs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -16,13 +23,14 @@ import pytest
 from cuda_on_cpu import emulated, emulator, installed, memory, nvrtc, streams
 
 from ampkit import backends, set_default_device
+from ampkit.backends.cpu.threads import usable_cpus
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails")
     parser.addoption("--contract", action="store_true", help="emulated kernels round a * b + c once, as a GPU does")
     parser.addoption(
-        "--device", default="cpu", choices=("cpu", "cuda", "emulated", "emulated:1"), help="where tensors are made"
+        "--device", default="cpu", choices=("cpu", "cuda", "emulated", "emulated:1"), help="the default device"
     )
 
 
@@ -37,8 +45,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if device.startswith("emulated"):
         backends.install(emulated())
     if device != "cpu":
-        gpu = backends.get(_name(config))
+        gpu = backends.get(_device_name(config))
         gpu.later = lambda arrays, then: then(*[array.item() for array in arrays])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Divide the CPUs among the workers, which inherit the variable: more threads than CPUs wait for each other."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // len(specs))))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,11 +65,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    lines = [f"launches are not held to the registers and shared memory of a GPU: {nvrtc.missing()}"]
+    lines = [f"emulated launches are not checked against a GPU's register and shared-memory limits: {nvrtc.missing()}"]
     return lines if nvrtc.missing() else []
 
 
-def _name(config: pytest.Config) -> str:
+def _device_name(config: pytest.Config) -> str:
+    """The device that the tests make tensors on."""
     return {"cpu": "cpu", "emulated:1": "cuda:1"}.get(config.getoption("--device"), "cuda")
 
 
@@ -64,31 +79,31 @@ def _default_device(request: pytest.FixtureRequest) -> object:
     before = memory.allocated(0)
     if request.config.getoption("--device") != "cpu":
         if request.node.get_closest_marker("no_gpu"):
-            pytest.skip("about a machine without a GPU")
+            pytest.skip("needs a machine without a GPU")
         if not request.node.get_closest_marker("cpu"):
-            set_default_device(_name(request.config))
+            set_default_device(_device_name(request.config))
     yield
     set_default_device("cpu")
     if request.config.getoption("--device") == "emulated:1":
-        left, memory.current.device = memory.current.device, 0
-        assert left == 0, "the device that was current before the test is not current again"
-        assert memory.allocated(0) <= before, "something was allocated on the device that the test is not about"
+        current, memory.current.device = memory.current.device, 0
+        assert current == 0, f"the test left device {current} current, not 0"
+        assert memory.allocated(0) <= before, "the test allocated on device 0, not on its default device"
 
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The backend "cuda": the card with `--device cuda`, whose errors come when they come; else an emulated one."""
+    """The backend "cuda": with --device cuda the GPU's, its checks deferred as for users; else an emulated one."""
     if request.config.getoption("--device") == "cuda":
-        card = backends.get("cuda")
-        monkeypatch.delattr(card, "later")
-        yield card
+        backend = backends.get("cuda")
+        monkeypatch.delattr(backend, "later")
+        yield backend
         return
-    with installed() as found:
-        yield found
+    with installed() as backend:
+        yield backend
 
 
 @pytest.fixture
 def emulation(request: pytest.FixtureRequest) -> None:
-    """Skips a test of what only the emulated CuPy can tell."""
+    """Skip a test that needs counters which only the emulated CuPy has."""
     if request.config.getoption("--device") == "cuda":
-        pytest.skip("about what the emulated CuPy counts")
+        pytest.skip("needs the emulated CuPy")
