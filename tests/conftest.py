@@ -16,6 +16,7 @@ Works with pytest-xdist (`pytest -n auto`), which gives each worker its share of
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -35,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; child processes inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     device = config.getoption("--device")
     if config.getoption("--contract"):
         if "fma" not in emulator.cpu_flags():
