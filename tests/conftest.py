@@ -36,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Idle OpenMP threads sleep: spinning, they take the CPU from whatever else runs. Read when oneDNN is loaded, later.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; child processes inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     device = config.getoption("--device")
