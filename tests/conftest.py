@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from cuda_on_cpu import emulated, emulator, installed, memory, nvrtc, streams
+from cuda_on_cpu import emulated, emulator, installed, memory, nvrtc_compiler, streams
 
 from ampkit import backends, set_default_device
 from ampkit.backends.cpu.threads import usable_cpus
@@ -70,8 +70,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    lines = [f"emulated launches are not checked against a GPU's register and shared-memory limits: {nvrtc.missing()}"]
-    return lines if nvrtc.missing() else []
+    lines = [f"emulated launches are not checked against a GPU's register and shared-memory limits: {nvrtc_compiler.missing()}"]
+    return lines if nvrtc_compiler.missing() else []
 
 
 def _device_name(config: pytest.Config) -> str:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from cuda_on_cpu import budget, cupy_like, emulated, emulator, nvrtc, streams
+from cuda_on_cpu import budget, cupy_like, emulated, emulator, nvrtc_compiler, streams
 from cuda_on_cpu.emulator import LaunchError
 
 from ampkit import Tensor, backends, ops
@@ -15,7 +15,7 @@ from ampkit.core.dtypes import float32, float64
 from ampkit.core.primitive import reference_only
 from ampkit.core.tape import grad
 
-MISSING = emulator.missing() or nvrtc.missing()
+MISSING = emulator.missing() or nvrtc_compiler.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 SOURCE = """
 __global__ void many(float* x, int n) {

@@ -10,7 +10,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from cuda_on_cpu import nvrtc
+from cuda_on_cpu import nvrtc_compiler
 
 from ampkit.backends.cuda import kernel
 
@@ -19,7 +19,7 @@ QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's,
 ARCHS = {"sm_80": QUICK, "sm_100": QUICK, "sm_90": ()}  # in full for one, where the price in registers shows
 LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
 SAMPLE = 20  # entries of a file that are compiled in full
-needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=nvrtc.missing() or "")
+needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def compiled(request):
     params = [getattr(item, "callspec", None) and item.callspec.params for item in request.session.items]
     wanted = {(p["stem"], p["arch"]): None for p in params if p and {"stem", "arch"} <= set(p)}
     with ThreadPoolExecutor(2) as pool:
-        yield {key: pool.submit(nvrtc.build_stem, *key, ARCHS[key[1]], _names(*key)) for key in wanted}
+        yield {key: pool.submit(nvrtc_compiler.build_stem, *key, ARCHS[key[1]], _names(*key)) for key in wanted}
 
 
 def _names(stem, arch):
@@ -89,7 +89,7 @@ def test_what_is_compiled_in_full_has_each_kernel_in_each_of_its_forms(stem):
 @needs_nvrtc
 def test_an_error_is_told_in_the_compilers_words():
     with pytest.raises(RuntimeError, match='identifier "nothing" is undefined'):
-        nvrtc.build("__global__ void f(float* x) { *x = nothing; }", ["f"], "sm_90")
+        nvrtc_compiler.build("__global__ void f(float* x) { *x = nothing; }", ["f"], "sm_90")
 
 
 @needs_nvrtc
@@ -101,5 +101,5 @@ def test_spills_are_seen():
             for (int i = 0; i < 120; i++) v[i] = v[(i * 7 + 1) % 120] * v[i] + r;
         for (int i = 0; i < 120; i++) x[i * 1024 + threadIdx.x] = v[i];
     }"""
-    (price,) = nvrtc.build(code, ["many"], "sm_90")
+    (price,) = nvrtc_compiler.build(code, ["many"], "sm_90")
     assert price.registers == 32 and price.spilled + price.stack > 0

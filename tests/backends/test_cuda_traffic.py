@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bench import traffic as cases
-from cuda_on_cpu import emulator, nvrtc, occupancy, traffic
+from cuda_on_cpu import emulator, nvrtc_compiler, occupancy, traffic
 
 from ampkit.backends.cuda import kernel
 from ampkit.core.dtypes import bfloat16, float32
@@ -77,7 +77,7 @@ def test_occupancy_is_what_registers_shared_memory_and_threads_allow():
     assert occupancy.resident(16, 0, 32) == 32  # blocks
 
 
-@pytest.mark.skipif(nvrtc.missing() is not None, reason=nvrtc.missing() or "")
+@pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
 def test_a_launch_is_joined_with_the_registers_of_its_entry():
     launch = traffic.Launch("softmax", "softmax_forward<float, float, 8, 0>", 1, 512, 16384, 0)
     found = occupancy.of(launch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from . import nvrtc
+from . import nvrtc_compiler
 
 ARCHS = ("sm_80", "sm_90")
 BLOCK_SHARED, BLOCK_SHARED_OPT_IN = 48 << 10, {"sm_80": 163 << 10, "sm_90": 227 << 10}  # bytes, static and dynamic
@@ -23,7 +23,7 @@ def refusal(code: str, name: str, threads: int, dynamic: int, opted: int = BLOCK
     threads: of a block. dynamic: bytes of dynamic shared memory. opted: the attribute max_dynamic_shared_size_bytes.
     Without NVRTC nothing is known, and nothing refused.
     """
-    if (not dynamic and threads <= ANY_THREADS) or nvrtc.missing():
+    if (not dynamic and threads <= ANY_THREADS) or nvrtc_compiler.missing():
         return None
     found = (_refusal(price(code, name, arch), arch, threads, dynamic, opted) for arch in _archs(opted))
     return next((text for text in found if text), None)
@@ -35,12 +35,12 @@ def _archs(opted: int) -> list[str]:
 
 
 @cache
-def price(code: str, name: str, arch: str) -> nvrtc.Compiled:
+def price(code: str, name: str, arch: str) -> nvrtc_compiler.Compiled:
     """What the entry `name` takes on `arch`."""
-    return nvrtc.build_once(code, (name,), arch)[0]
+    return nvrtc_compiler.build_once(code, (name,), arch)[0]
 
 
-def _refusal(taken: nvrtc.Compiled, arch: str, threads: int, dynamic: int, opted: int) -> str | None:
+def _refusal(taken: nvrtc_compiler.Compiled, arch: str, threads: int, dynamic: int, opted: int) -> str | None:
     most = BLOCK_SHARED if opted <= BLOCK_SHARED else BLOCK_SHARED_OPT_IN[arch]
     if opted > BLOCK_SHARED and taken.shared + opted > most:
         return f"{taken.shared} bytes of static shared memory and a limit of {opted}; {arch} has {most} for a block"
