@@ -17,24 +17,23 @@ __version__ = "0.1.0"
 from math import e, inf, nan, pi
 
 from . import amp, autograd, cuda, data, linalg, models, nn, ops, optim, special, utils
+from .amp.grad_scaler import GradScaler
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
 from .backends.cpu.threads import get_num_threads, set_num_threads
 from .backends.determinism import are_deterministic_algorithms_enabled, use_deterministic_algorithms
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from .capture import compile
-from .core import observe
-from .core.dlpack import from_dlpack
-from .core.dtypes import DType as dtype
-from .core.dtypes import bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8
-from .core.dtypes import bool_ as bool
-from .core.dtypes import float16 as half
-from .core.dtypes import float32 as float
-from .core.dtypes import float64 as double
-from .core.dtypes import int16 as short
-from .core.dtypes import int32 as int
-from .core.dtypes import int64 as long
-from .core.errors import (
+from .base import observe
+from .base.dtypes import DType as dtype
+from .base.dtypes import bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8
+from .base.dtypes import bool_ as bool
+from .base.dtypes import float16 as half
+from .base.dtypes import float32 as float
+from .base.dtypes import float64 as double
+from .base.dtypes import int16 as short
+from .base.dtypes import int32 as int
+from .base.dtypes import int64 as long
+from .base.errors import (
     AmpkitError,
     ArgumentError,
     ConfigError,
@@ -48,22 +47,23 @@ from .core.errors import (
     ShapeError,
     StateError,
 )
+from .capture import compile
+from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from .core.autograd.recompute import recompute
+from .core.autograd.saved import Saved
+from .core.autograd.tape import grad
+from .core.dlpack import from_dlpack
 from .core.op import op
 from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast_enabled
 from .core.primitive import Primitive, reference_only
 from .core.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
-from .core.readable import Shape as Size
-from .core.recording import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from .core.rerun import recompute
-from .core.saved import Saved
-from .core.tape import grad
 from .core.tensor import Tensor
-from .core.values import tensor
-from .core.words import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
+from .core.tensor_base import Shape as Size
+from .core.tensor_factory import tensor
+from .core.torch_compat import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .ops import *
 from .profiler import profile
-from .scaler import GradScaler
-from .serialize import load, save
+from .serialization import load, save
 
 newaxis = None
 _PARTS = {"amp", "autograd", "cuda", "data", "linalg", "models", "nn", "observe", "ops", "optim", "special", "utils"}

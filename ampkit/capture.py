@@ -16,12 +16,12 @@ from weakref import WeakValueDictionary
 from . import backends
 from .backends.determinism import are_deterministic_algorithms_enabled
 from .backends.precision import get_float32_matmul_precision
+from .base.errors import AmpkitError, ArgumentError, StateError
 from .core import random
-from .core.errors import AmpkitError, ArgumentError, StateError
+from .core.autograd.grad_mode import _recording
 from .core.nested import tensors_in, with_tensors
 from .core.op import Op
 from .core.policy import _stack
-from .core.recording import _recording
 from .core.tensor import Tensor, watchers
 
 WARM = 3  # eager calls before the recording: they compile kernels, plan products and make what lasts

@@ -9,10 +9,10 @@ import gc
 from typing import Any
 
 from . import backends
-from .arena import Block
-from .core.errors import DeviceError
+from .base.errors import DeviceError
 from .core.parameter import Parameter
 from .core.tensor import Tensor
+from .optim.flat.arena import Block
 
 __all__ = [
     "current_device",

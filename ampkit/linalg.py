@@ -6,7 +6,7 @@ from types import FunctionType as _FunctionType
 
 from . import ops as _ops
 from .core.tensor import Tensor as _Tensor
-from .core.words import spelled as _spelled
+from .core.torch_compat import spelled as _spelled
 from .ops import linalg_cholesky as cholesky
 from .ops import linalg_eigh as eigh
 from .ops import linalg_eigvalsh as eigvalsh
@@ -24,9 +24,9 @@ from .ops import linalg_svdvals as svdvals
 from .ops import linalg_vecdot as vecdot
 from .ops import linalg_vector_norm as vector_norm
 from .ops import matmul
-from .ops.calculus import powers_of as _powers_of
-from .ops.given import checked as _checked
-from .ops.solving import SignedLog as _SignedLog
+from .ops.argument_checks import checked as _checked
+from .ops.linalg.calculus import powers_of as _powers_of
+from .ops.linalg.solvers import SignedLog as _SignedLog
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from . import backends
-from .core import observe
-from .core.errors import FileError, StateError
+from .base import observe
+from .base.errors import FileError, StateError
 
 
 @dataclass(frozen=True)

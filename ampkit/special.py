@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from . import ops
-from .core.errors import ArgumentError
+from .base.errors import ArgumentError
 from .core.tensor import Tensor
 from .ops import (
     digamma,
@@ -21,14 +21,14 @@ from .ops import (
     polygamma,
     round,
     sinc,
-    softmax,
     xlogy,
 )
 from .ops import digamma as psi
 from .ops import lgamma as gammaln
 from .ops import sigmoid as expit
-from .ops.given import checked
-from .ops.special import entr, xlog1py
+from .ops.argument_checks import checked
+from .ops.nn import softmax
+from .ops.pointwise.special_functions import entr, xlog1py
 
 __all__ = [
     "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_softmax", "logit",

@@ -11,9 +11,9 @@ from cuda_on_cpu import cupy_like, memory
 
 import ampkit
 from ampkit import nn, ops, optim
+from ampkit.base.errors import ArgumentError, StateError
 from ampkit.config import load
-from ampkit.core.errors import ArgumentError, StateError
-from ampkit.train import StepRow, fit
+from ampkit.run.loop import StepRow, fit
 
 MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
 

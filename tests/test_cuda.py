@@ -10,9 +10,9 @@ from cuda_on_cpu import cupy_like, installed, memory
 
 import ampkit
 from ampkit import backends, nn, ops, optim
-from ampkit.backends.cuda import cublaslt
 from ampkit.backends.cuda import device as cuda_device
 from ampkit.backends.cuda.device import connect
+from ampkit.backends.cuda.libs import cublaslt
 from ampkit.core.primitive import reference_only
 
 

@@ -14,10 +14,10 @@ from cuda_on_cpu import installed, memory, streams
 
 import ampkit
 from ampkit import backends, nn, ops, optim
-from ampkit.backends.cuda.kernel import launch
+from ampkit.backends.cuda.nvrtc import launch
 from ampkit.config import load
 from ampkit.data import prefetch
-from ampkit.train import fit
+from ampkit.run.loop import fit
 
 MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("emulation")]
@@ -148,7 +148,7 @@ def test_a_kernel_runs_on_the_device_of_its_arrays_and_refuses_those_of_two(two)
     here, there = (two.at(i).asarray(np.ones(4, np.float32)) for i in range(2))
     assert two.at(1).cast(there, ampkit.float16).device.id == 1
     with pytest.raises(ampkit.DeviceError, match=r"unscale<float>: needs tensors on one device, got cuda:0, cuda:1"):
-        launch("scaler", "unscale<float>", 1, 256, here, there)
+        launch("amp/found_inf", "unscale<float>", 1, 256, here, there)
 
 
 def test_a_gradient_of_another_device_is_one_error(two):

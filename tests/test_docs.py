@@ -11,7 +11,7 @@ import pytorch_page
 
 import ampkit
 from ampkit import nn, ops, optim, testing
-from ampkit.backends.cpu.dnnl import library
+from ampkit.backends.cpu.onednn.library import library
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 
@@ -87,7 +87,9 @@ def test_every_link_leads_somewhere():
 def test_what_the_page_on_kernels_quotes_is_there():
     page = (ROOT / "docs/add-a-kernel.md").read_text()
     quotes = re.findall(r"```(?:cuda|python)\n(.*?)```", page, re.DOTALL)
-    sources = [path.read_text() for path in (ROOT / "ampkit/backends/cuda").iterdir() if path.suffix in (".cu", ".py")]
+    sources = [
+        path.read_text() for path in (ROOT / "ampkit/backends/cuda/kernels").rglob("*") if path.suffix in (".cu", ".py")
+    ]
     assert len(quotes) == 4
     for quote in quotes:
         assert any(quote in source for source in sources), quote

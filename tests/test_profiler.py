@@ -8,8 +8,8 @@ import pytest
 
 import ampkit
 from ampkit import nn, optim
-from ampkit.core import observe
-from ampkit.core.errors import FileError, ShapeError, StateError
+from ampkit.base import observe
+from ampkit.base.errors import FileError, ShapeError, StateError
 
 
 @pytest.fixture(params=["cpu", "cuda"])

@@ -149,7 +149,16 @@ def test_importing_ampkit_loads_no_terminal_no_recipes_and_no_other_framework():
     code = "import sys, ampkit; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not loaded & {"rich", "pydantic", "argparse", "torch", "cupy", "ampkit.cli", "ampkit.train", "ampkit.config"}
+    assert not loaded & {
+        "rich",
+        "pydantic",
+        "argparse",
+        "torch",
+        "cupy",
+        "ampkit.cli",
+        "ampkit.run.loop",
+        "ampkit.config",
+    }
 
 
 @pytest.mark.no_gpu

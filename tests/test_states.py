@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ampkit import GradScaler, Tensor, nn, optim, tensor
+from ampkit.base.errors import AmpkitError
 from ampkit.core import random
-from ampkit.core.errors import AmpkitError
 from ampkit.data.loader import DataLoader, TensorDataset
 from ampkit.optim import lr_scheduler as schedules
 from ampkit.optim.swa_utils import SWALR, AveragedModel

@@ -1,7 +1,7 @@
 """PyTorch's address of what has to do with gradients: `Function`, `grad`, `backward`, `no_grad` and their kin."""
 
-from ..core.recording import enable_grad, inference_mode, no_grad, set_grad_enabled
-from ..core.tape import backward, grad
+from ..core.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
+from ..core.autograd.tape import backward, grad
 from ..testing import gradcheck, gradgradcheck
 from . import function
 from .function import Function

@@ -24,15 +24,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .. import backends
+from ..base.dtypes import FLOATS
+from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core import policy
-from ..core.dtypes import FLOATS
-from ..core.errors import ArgumentError, DeviceError, DTypeError, StateError
+from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
+from ..core.autograd.node import Node, attach
+from ..core.autograd.traced_array import Taped
+from ..core.autograd.views import move, need_changeable, share
 from ..core.nested import tensors_in
-from ..core.node import Node, attach
-from ..core.recording import enable_grad, is_grad_enabled, no_grad
-from ..core.replay import Taped
 from ..core.tensor import Tensor
-from ..core.views import move, need_changeable, share
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 

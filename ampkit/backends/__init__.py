@@ -7,15 +7,15 @@ bodies live beside it, in `backends/<name>/<stem>.py`, one file per file of `ops
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.dtypes import DType
-from ..core.errors import DeviceError
+from ..base.dtypes import DType
+from ..base.errors import DeviceError
 from .cpu.device import CPU
 
 Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
@@ -194,8 +194,11 @@ def get_default_device() -> Device:
     return Device(_default)
 
 
-def bodies(name: str, stem: str) -> None:
-    """Load the faster bodies of `ops/<stem>.py` on backend `name`, if it brings any; importing registers them."""
-    module = f"{__name__}.{name}.{stem}"
-    if importlib.util.find_spec(module) is not None:
-        importlib.import_module(module)
+def load_kernels(name: str, module: str) -> None:
+    """Import `backends/<name>/kernels/<module>`, if there is such a file; importing it registers its kernels.
+
+    module: dotted, the path of the primitives' own module below `ampkit.ops`, as in `nn.conv`.
+    """
+    path = Path(__file__).parent.joinpath(name, "kernels", *module.split("."))
+    if path.with_suffix(".py").exists():
+        importlib.import_module(f"{__name__}.{name}.kernels.{module}")

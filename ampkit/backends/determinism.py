@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 
 _only = True
 

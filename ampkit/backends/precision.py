@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 
 _WORDS = ("highest", "high", "medium")
 _chosen = _WORDS[0]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .of_data import (
+from .data_sections import (
     CIFAR10,
     MNIST,
     Digits,
@@ -20,7 +20,8 @@ from .of_data import (
     Table,
     Text,
 )
-from .of_models import (
+from .field_types import AboveOne, Count, Device, Part, Positive, Section, Seed, Threads
+from .model_sections import (
     BERT,
     CNN,
     GPT,
@@ -35,7 +36,7 @@ from .of_models import (
     ViT,
     Wav2Letter,
 )
-from .of_optimizers import (
+from .optimizer_sections import (
     ASGD,
     LAMB,
     SGD,
@@ -55,7 +56,6 @@ from .of_optimizers import (
     Rprop,
     Step,
 )
-from .words import AboveOne, Count, Device, Part, Positive, Section, Seed, Threads
 
 __all__ = [
     "ASGD",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import AmpkitError, ArgumentError, DTypeError, unquoted
+from ..base.errors import AmpkitError, ArgumentError, DTypeError, unquoted
 from .tensor import Tensor
 
 MOST = 2**63 - 1  # the largest integer that an argument can be: that of int64

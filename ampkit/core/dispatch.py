@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from .. import backends
-from .dtypes import DType, accumulator
+from ..base.dtypes import DType, accumulator
+from .autograd.saved import Saved, widen, widen_saved
 from .primitive import Body
-from .saved import Saved, widen, widen_saved
 
 
 def forward(

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from . import dtypes
-from .errors import DTypeError, StateError, switch
+from ..base import dtypes
+from ..base.errors import DTypeError, StateError, switch
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat

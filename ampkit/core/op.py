@@ -26,18 +26,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import backends
-from . import dispatch, forward, observe, policy, replay, second
-from .dtypes import DType
-from .errors import ArgumentError, DeviceError, DTypeError, StateError
-from .node import Node
+from ..base import observe
+from ..base.dtypes import DType
+from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
+from . import dispatch, op_call, policy
+from .autograd import double_backward, traced_array
+from .autograd.node import Node
+from .autograd.saved import Saved as Saved
+from .autograd.saved import filled
+from .autograd.tape import Sweep
+from .cast_plan import Plan, make_plan
 from .parameter import Parameter
-from .plan import Plan, make_plan
 from .policy import Cast, _stack
 from .primitive import Body, Primitive
-from .saved import Saved as Saved
-from .saved import filled
 from .signature import Signature
-from .tape import Sweep
 from .tensor import Tensor
 
 Array: TypeAlias = Any
@@ -57,7 +59,7 @@ class Op:
         update_wrapper(self, reference)
         self.cast, self.moves, self.integers, self.view, self.mixes = cast, moves, integers, view, mixes
         self.ours = reference.__module__.startswith("ampkit.")
-        self.forward = Primitive(self.name, reference.__module__.rpartition(".")[2], reference)
+        self.forward = Primitive(self.name, reference.__module__.removeprefix("ampkit.ops."), reference)
         self.backward_primitive: Primitive | None = None
         self.checks: Callable[..., Any] | None = None
         self.keeps: dict[str, tuple[str, ...]] = {}
@@ -83,7 +85,7 @@ class Op:
         if function is None:
             return lambda f: self.backward(f, **keeps)
         self.keeps = {item: (names,) if " " not in names else tuple(names.split()) for item, names in keeps.items()}
-        self.backward_primitive = Primitive(f"{self.name}_backward", self.forward.stem, function)
+        self.backward_primitive = Primitive(f"{self.name}_backward", self.forward.module, function)
         return self.backward_primitive
 
     def on(
@@ -147,9 +149,9 @@ class Op:
                 raise StateError("backward", "the values that the forward read", what, cure)
 
     def replay(self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], sweep: Sweep) -> tuple[Any, ...]:
-        """`vjp` over taped arrays, recorded in its turn: see core/second.py."""
+        """`vjp` over taped arrays, recorded in its turn: see core/autograd/double_backward.py."""
         self._check_versions(node)
-        return second.replay(self, node, dys, needs)
+        return double_backward.replay(self, node, dys, needs)
 
     # its plans
 
@@ -207,7 +209,7 @@ def op(
     def define(reference: Callable[..., Any]) -> Op:
         kind: Any = type("Op", (Op,), {"__module__": __name__})
         made: Op = kind(reference, cast, moves, integers, view, mixes)
-        kind.__call__ = made.signature.entry(forward.runner(made))
+        kind.__call__ = made.signature.entry(op_call.runner(made))
         if made.name in ops:
             raise ArgumentError(f"@op {made.name}", "a name that no op has yet", "one that is taken")
         ops[made.name] = made
@@ -215,7 +217,7 @@ def op(
         if cure is not None:
             policy.cures[made.name] = cure
         if numpy is not None:
-            replay.stands_for[numpy] = made
+            traced_array.stands_for[numpy] = made
         return made
 
     return define

@@ -9,10 +9,11 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from . import dtypes, hooks
+from ..base import dtypes
+from ..base.dtypes import DType
+from ..base.errors import ShapeError, switch
 from .arguments import shown
-from .dtypes import DType
-from .errors import ShapeError, switch
+from .autograd import hooks
 from .tensor import Tensor
 
 

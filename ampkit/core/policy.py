@@ -13,9 +13,9 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
-from .dtypes import LOW, DType, bfloat16, float16, parse
-from .errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
-from .within import within
+from ..base.dtypes import LOW, DType, bfloat16, float16, parse
+from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
+from .context_decorator import within
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

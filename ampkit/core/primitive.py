@@ -32,8 +32,8 @@ def reference_only() -> Iterator[None]:
 class Body:
     """One implementation for one backend: `run`, its condition `when` (None: always), a backward of its own or None.
 
-    keeps: whether it is told the versions of its inputs, to keep forms of them (see core/version.py), and in a backward
-    where gradients may be left.
+    keeps: whether it is told the versions of its inputs, to cache values derived from them (see
+    base/version_counter.py), and in a backward where gradients may be left.
     """
 
     __slots__ = ("keeps", "name", "own_backward", "run", "when")
@@ -52,12 +52,12 @@ class Body:
 class Primitive:
     """`reference` and the faster bodies that backends registered for it with `on`.
 
-    name: as errors, observers and profiles show it. stem: the file of `ops/` it belongs to, which names the file of a
-    backend's bodies; they are loaded the first time one is picked.
+    name: as errors, observers and profiles show it. module: the path of its module below
+    `ampkit.ops` (`nn.conv`), under which a backend's kernels are found; they are loaded the first time one is picked.
     """
 
-    def __init__(self, name: str, stem: str, reference: Function):
-        self.name, self.stem, self.reference = name, stem, Body(reference, None)
+    def __init__(self, name: str, module: str, reference: Function):
+        self.name, self.module, self.reference = name, module, Body(reference, None)
         self.bodies: dict[str, list[Body]] = {}
         self.least: float = inf  # no body is for a first array of fewer elements
         self._loaded: set[str] = set()
@@ -87,7 +87,7 @@ class Primitive:
         """The backend's bodies, loaded when first asked for; those registered later join the same list."""
         if backend not in self._loaded:
             self._loaded.add(backend)
-            backends.bodies(backend, self.stem)
+            backends.load_kernels(backend, self.module)
         return self.bodies.setdefault(backend, [])
 
     def pick(self, backend: str, *args: Any, **params: Any) -> Body:

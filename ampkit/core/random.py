@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ArgumentError
+from ..base.errors import ArgumentError
 
 
 class Stream:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from . import arguments, dtypes, words
-from .errors import ArgumentError, DTypeError
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError
+from . import arguments, torch_compat
 from .policy import _stack
 from .tensor import Tensor
 
@@ -35,8 +36,8 @@ class Signature:
 
     def __init__(self, name: str, reference: Callable[..., Any]):
         self.name = name
-        self.given = words.spelled_out(inspect.signature(reference).parameters)
-        parameters = {p.name: p for p in self.given if words.computes(p)}
+        self.given = torch_compat.spelled_out(inspect.signature(reference).parameters)
+        parameters = {p.name: p for p in self.given if torch_compat.computes(p)}
         kind = {k: p.annotation if isinstance(p.annotation, str) else "" for k, p in parameters.items()}
         tensors = [k for k in parameters if kind[k] in _ARRAY | _INDEX]
         lists = [k for k in parameters if kind[k] == "Arrays"]
@@ -68,12 +69,12 @@ class Signature:
 
     def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The method that binds the reference's arguments and runs `run`: see the head of the class."""
-        scope = words.scope(self.given)
+        scope = torch_compat.scope(self.given)
         scope |= {"_region": _stack.get, "_Tensor": Tensor, "_unlike": _unlike, "_several": _several, "_never": NEVER}
         scope |= {"_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
-        lines = [*words.lines(self.name, self.given, "_self"), *self._checks(scope)]
+        lines = [*torch_compat.lines(self.name, self.given, "_self"), *self._checks(scope)]
         if self.variadic:
             body = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
         else:
@@ -91,7 +92,7 @@ class Signature:
                 ]
             )
         body = "\n".join([*lines, body])
-        return _compile(f"def {self.name}(_self, {words.header(self.given)}):\n{body}", self.name, scope)
+        return _compile(f"def {self.name}(_self, {torch_compat.header(self.given)}):\n{body}", self.name, scope)
 
     def _checks(self, scope: dict[str, Any]) -> list[str]:
         # The source that checks the parameters beside the tensors; what it names goes to `scope`.
@@ -113,7 +114,7 @@ class Signature:
             places[self.variadic] = "list(a)"
         if last and "dtype" in parameters:
             places["dtype"], last = "dtype", ""
-        first = next((i for i, p in enumerate(self.given) if not words.computes(p)), len(self.given))
+        first = next((i for i, p in enumerate(self.given) if not torch_compat.computes(p)), len(self.given))
         keyword = {p.name for i, p in enumerate(self.given) if i > first or p.kind is p.KEYWORD_ONLY}
         row = ", ".join(f"{k}={places[k]}" if k in keyword else places[k] for k in parameters)
         return _compile(f"def call(f, a, p, dtype=None): return f({row}{last})", "call", {})

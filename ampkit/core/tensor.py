@@ -12,18 +12,18 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from . import dtypes, observe
-from .adding import added
-from .dtypes import LOW, DType
-from .errors import DeviceError, DTypeError, ShapeError, StateError, switch
-from .quiet import quietly
-from .readable import Readable
-from .scaletag import ScaleTag, joined
-from .version import Version
+from ..base import dtypes, observe
+from ..base.dtypes import LOW, DType
+from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
+from ..base.version_counter import Version
+from .autograd.accumulate import added
+from .autograd.scale_tag import ScaleTag, joined
+from .fp_errors import quietly
+from .tensor_base import Readable
 
 if TYPE_CHECKING:
-    from .node import Node
-    from .views import Views
+    from .autograd.node import Node
+    from .autograd.views import Views
 
 # One clock for recordings and changes in place, so that a backward can tell which of the two came first.
 tick = count(1).__next__
@@ -49,8 +49,8 @@ class Tensor(Readable):
     array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
     are not recorded. version: when its values last changed in place (see `tick`), in a list shared with its views; a
     second entry says that they may change unseen (see `exposed`).
-    copies: its values in other dtypes. views: who else shares its memory (see core/views.py). tag: for a gradient, the
-    loss scale that it carries.
+    copies: its values in other dtypes. views: who else shares its memory (see core/autograd/views.py). tag: for a
+    gradient, the loss scale that it carries.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
 
@@ -165,7 +165,7 @@ class Tensor(Readable):
     def rebind(self, array: Array) -> None:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
         if self.views is not None:
-            from .views import stand_aside
+            from .autograd.views import stand_aside
 
             stand_aside(self)
         self.array = array

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import ArgumentError, FileError
-from ..core.files import Stream, foreign, opened
+from ..base.errors import ArgumentError, FileError
+from ..base.files import Stream, foreign, opened
 from .download import Source, fetch
 
 SHAPE = (3, 32, 32)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import dtypes
-from ..core.errors import DTypeError, ShapeError
+from ..base import dtypes
+from ..base.errors import DTypeError, ShapeError
 from ..core.tensor import Tensor
 
 

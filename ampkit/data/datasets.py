@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from .. import backends
+from ..base.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core import random
 from ..core.arguments import checked_constructor, shown
-from ..core.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ..core.tensor import Tensor
 
 _Item = TypeVar("_Item", covariant=True)

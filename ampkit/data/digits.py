@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 
 SHAPE = (1, 8, 8)
 CLASSES = 10

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ..core.errors import FileError
-from ..core.files import opened
-from . import paced
+from ..base.errors import FileError
+from ..base.files import opened
+from . import paced_download
 
 _CHUNK = 2**20
 _WHERE = "download"
@@ -145,7 +145,7 @@ def _receive_rest(source: Source, file: BinaryIO, have: int, timeout: float) -> 
 def _receive(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
     """Append what is missing after `have` bytes. Raises FileError if the server sends less, or more."""
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with paced.urlopen(urllib.request.Request(source.url, headers=headers), timeout) as answer:
+    with paced_download.urlopen(urllib.request.Request(source.url, headers=headers), timeout) as answer:
         if not _goes_on(answer, have):
             file.truncate(have := 0)
         for chunk in _chunks(answer):

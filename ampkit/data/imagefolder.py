@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import files
-from ..core.errors import FileError
-from ..core.files import foreign, opened
+from ..base import files
+from ..base.errors import FileError
+from ..base.files import foreign, opened
 
 SUFFIXES = (".npy", ".ppm", ".pgm", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.errors import ArgumentError, DTypeError
 from ..core import random
 from ..core.arguments import checked_constructor, shown
-from ..core.errors import ArgumentError, DTypeError
-from ..core.states import need_count, need_keys
-from . import checks, streams, workers
+from ..core.saved_state import need_count, need_keys
+from . import iterable_batches, loader_checks, workers
 from .collate import default_collate as default_collate
 from .collate import default_convert
 from .datasets import Dataset as Dataset
@@ -81,14 +81,14 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
     ):
-        checks.samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
-        checks.workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
-        checks.size(batch_size, drop_last)
+        loader_checks.samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
+        loader_checks.workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
+        loader_checks.size(batch_size, drop_last)
         self._streams = isinstance(dataset, IterableDataset)
         if self._streams:
-            checks.stream(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
+            loader_checks.stream(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
         elif sampler is None and batch_sampler is None:
-            checks.length(dataset, batch_size, drop_last)
+            loader_checks.length(dataset, batch_size, drop_last)
         elif batch_sampler is None and batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
         if generator is not None and not isinstance(generator, random.Stream):
@@ -206,19 +206,21 @@ class DataLoader:
 
     def _streamed(self, position: int, resumed: bool) -> Iterator[_Batch]:
         """The batches of an epoch of a dataset that is iterated."""
-        cut = streams.Cut(self.batch_size, self.drop_last, self.collate_fn)
+        cut = iterable_batches.Cut(self.batch_size, self.drop_last, self.collate_fn)
         if self.num_workers:
             self._iterations += 1
-            turns = partial(streams.in_turns, iteration=self._iterations, ahead=self._ahead, timeout=self.timeout)
+            turns = partial(
+                iterable_batches.in_turns, iteration=self._iterations, ahead=self._ahead, timeout=self.timeout
+            )
             batches = islice(self._helped(turns), position, None)
             yield from ((batch, None, last) for batch, last in _with_last(batches))
             return
         if resumed and self._place is not None:
             self.dataset.load_state_dict(copy.deepcopy(self._place))
             position = 0
-        placed = islice(streams.placed(self.dataset, cut), position, None)
+        placed = islice(iterable_batches.placed(self.dataset, cut), position, None)
         for (items, place), last in _with_last(placed):
-            yield cut.collated(items), streams.place(self.dataset) if last else place, last
+            yield cut.collated(items), iterable_batches.place(self.dataset) if last else place, last
 
     @property
     def _ahead(self) -> int:
@@ -243,8 +245,8 @@ class DataLoader:
                     pool.shutdown(wait=True, cancel_futures=True)
 
     def _pools(self) -> list[Executor]:
-        cut = streams.Cut(self.batch_size, self.drop_last, self.collate_fn)
-        make, more = (streams.next_batch, (cut,)) if self._streams else (_fetch, (self.collate_fn,))
+        cut = iterable_batches.Cut(self.batch_size, self.drop_last, self.collate_fn)
+        make, more = (iterable_batches.next_batch, (cut,)) if self._streams else (_fetch, (self.collate_fn,))
         seed = (self.generator or random.default).seed
         work = workers.Work(make, self.dataset, more, self.num_workers, self.worker_init_fn, seed)
         numbers = list(range(self.num_workers))

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import files
-from ..core.errors import ArgumentError, FileError
-from ..core.files import opened
+from ..base import files
+from ..base.errors import ArgumentError, FileError
+from ..base.files import opened
 from .download import Source, fetch
 
 SHAPE = (1, 28, 28)

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..base.errors import ArgumentError
 from ..core import random
 from ..core.arguments import checked_constructor
-from ..core.errors import ArgumentError
 from ..core.tensor import Tensor
 
 _Key = TypeVar("_Key", covariant=True)

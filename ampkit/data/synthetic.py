@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.errors import ArgumentError
 from ..core import random
-from ..core.errors import ArgumentError
 
 _STEPS = 3  # token i+1 is token i plus 1, 2 or 3
 LEAST_VOCABULARY = _STEPS + 1

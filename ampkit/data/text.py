@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import ArgumentError, ConfigError
-from ..core.files import foreign, opened, read
+from ..base.errors import ArgumentError, ConfigError
+from ..base.files import foreign, opened, read
 
 VOCABULARY = 256
 LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second

@@ -18,7 +18,7 @@ from multiprocessing import connection
 from typing import Any, NamedTuple, TypeVar
 
 from ..backends.cpu import threads as blas
-from ..core.errors import ArgumentError, StateError
+from ..base.errors import ArgumentError, StateError
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

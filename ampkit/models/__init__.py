@@ -2,14 +2,14 @@
 
 from .alexnet import AlexNet, alexnet
 from .bert import BertConfig, BertForMaskedLM, BertModel, bert
+from .cnn import CNN, cnn
 from .convmixer import convmixer, convmixer_768_32, convmixer_1536_20
-from .convolutional import CNN, cnn
 from .efficientnet import EfficientNet, efficientnet_b0, efficientnet_b4
+from .gpt import GPT, gpt
 from .lenet import LeNet5, lenet5
-from .perceptron import mlp
-from .residual import ResNet, resnet18, resnet34, resnet50
+from .mlp import mlp
+from .resnet import ResNet, resnet18, resnet34, resnet50
 from .segmentation import Segmentation, deeplabv3_resnet50, fcn_resnet50
-from .transformer import GPT, gpt
 from .vgg import VGG, vgg11, vgg11_bn, vgg13, vgg16, vgg16_bn, vgg19
 from .vit import VisionTransformer, vit, vit_b_16, vit_b_32, vit_l_16, vit_s_16, vit_ti_16
 from .wav2letter import Wav2Letter, wav2letter

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .. import nn
 from ..core.tensor import Tensor
-from ..nn.making import sizes
+from ..nn.factory import sizes
 
 
 class AlexNet(nn.Module):

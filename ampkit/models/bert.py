@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn, ops
-from ..core import dtypes
-from ..core.errors import ArgumentError, DTypeError, ShapeError
-from ..core.recording import no_grad
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.fused import norm_of_sum
-from ..nn.making import new, probability, sizes
+from ..nn.factory import new, probability, sizes
+from ..nn.modules.fused import norm_of_sum
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ Trockman and Kolter 2022, arXiv:2201.09792, section 2, figure 3 and table 1.
 from __future__ import annotations
 
 from .. import nn
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
-from ..nn.making import sizes
+from ..nn.factory import sizes
 
 
 class Residual(nn.Module):

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .. import nn, ops
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.making import probability, sizes
+from ..nn.factory import probability, sizes
 
 
 class Stage(NamedTuple):

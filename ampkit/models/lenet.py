@@ -6,10 +6,10 @@ LeCun, Bottou, Bengio, Haffner 1998, "Gradient-based learning applied to documen
 from __future__ import annotations
 
 from .. import nn, ops
-from ..core.errors import ArgumentError, ShapeError
+from ..base.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.making import sizes
+from ..nn.factory import sizes
 
 SMALLEST = 12  # the image of which, padded, the second pool leaves one pixel
 

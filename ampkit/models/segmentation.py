@@ -9,8 +9,8 @@ from typing import Any
 
 from .. import nn, ops
 from ..core.tensor import Tensor
-from ..nn.making import sizes
-from .residual import Bottleneck, ResNet, deep
+from ..nn.factory import sizes
+from .resnet import Bottleneck, ResNet, deep
 
 
 def _active(before: int, after: int, kernel: int = 1, dilation: int = 1) -> list[nn.Module]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import nn
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.making import sizes
+from ..nn.factory import sizes
 
 # Convolutions of 64, 128, 256, 512 and 512 channels in the five stages.
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

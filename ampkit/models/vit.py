@@ -10,11 +10,11 @@ import math
 from typing import Any
 
 from .. import nn, ops
-from ..core.errors import ArgumentError, ShapeError
+from ..base.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.fused import add_norm
-from ..nn.making import new, sizes
+from ..nn.factory import new, sizes
+from ..nn.modules.fused import add_norm
 
 
 class EncoderBlock(nn.Module):

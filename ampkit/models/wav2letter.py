@@ -6,9 +6,9 @@ Collobert, Puhrsch, Synnaeve 2016, arXiv:1609.03193, section 2.2 and figure 1.
 from __future__ import annotations
 
 from .. import nn, ops
-from ..core.errors import ArgumentError, ShapeError
+from ..base.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
-from ..nn.making import sizes
+from ..nn.factory import sizes
 
 INPUTS = ("waveform", "power_spectrum", "mfcc")
 # Kernel, stride and padding of the convolutions that change how long the sound is.

@@ -2,15 +2,54 @@
 
 from ..core.parameter import Parameter
 from . import functional, init, utils
-from .activation import ELU, GELU, LeakyReLU, LogSoftmax, Mish, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
-from .attention import MultiheadAttention
-from .bags import EmbeddingBag
-from .bilinear import Bilinear
-from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from .distance import ChannelShuffle, CosineSimilarity, PairwiseDistance, PixelShuffle, PixelUnshuffle
-from .dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
-from .edges import (
+from .module import Module
+from .modules.activation import ELU, GELU, LeakyReLU, LogSoftmax, Mish, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
+from .modules.attention import MultiheadAttention
+from .modules.bilinear import Bilinear
+from .modules.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
+from .modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from .modules.distance import ChannelShuffle, CosineSimilarity, PairwiseDistance, PixelShuffle, PixelUnshuffle
+from .modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from .modules.embedding import Embedding
+from .modules.embedding_bag import EmbeddingBag
+from .modules.fold import ConstantPad1d, ConstantPad2d, ConstantPad3d, Fold, Unfold, ZeroPad1d, ZeroPad2d, ZeroPad3d
+from .modules.instance_norm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, LocalResponseNorm
+from .modules.lazy import (
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+    LazyConv1d,
+    LazyConv2d,
+    LazyConv3d,
+    LazyConvTranspose1d,
+    LazyConvTranspose2d,
+    LazyConvTranspose3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
+    LazyLinear,
+)
+from .modules.linear import Identity, Linear
+from .modules.loss import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    CTCLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
+from .modules.margin import (
+    MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
+    TripletMarginWithDistanceLoss,
+)
+from .modules.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
+from .modules.padding import (
     CircularPad1d,
     CircularPad2d,
     CircularPad3d,
@@ -21,9 +60,16 @@ from .edges import (
     ReplicationPad2d,
     ReplicationPad3d,
 )
-from .embedding import Embedding
-from .fold import ConstantPad1d, ConstantPad2d, ConstantPad3d, Fold, Unfold, ZeroPad1d, ZeroPad2d, ZeroPad3d
-from .gates import (
+from .modules.pairwise_loss import (
+    CosineEmbeddingLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    PoissonNLLLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+)
+from .modules.piecewise_activations import (
     CELU,
     GLU,
     SELU,
@@ -42,61 +88,20 @@ from .gates import (
     Tanhshrink,
     Threshold,
 )
-from .instancenorm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, LocalResponseNorm
-from .lazy import (
-    LazyBatchNorm1d,
-    LazyBatchNorm2d,
-    LazyBatchNorm3d,
-    LazyConv1d,
-    LazyConv2d,
-    LazyConv3d,
-    LazyConvTranspose1d,
-    LazyConvTranspose2d,
-    LazyConvTranspose3d,
-    LazyInstanceNorm1d,
-    LazyInstanceNorm2d,
-    LazyInstanceNorm3d,
-    LazyLinear,
-)
-from .linear import Identity, Linear
-from .loss import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    CrossEntropyLoss,
-    CTCLoss,
-    HuberLoss,
-    KLDivLoss,
-    L1Loss,
-    MSELoss,
-    NLLLoss,
-    SmoothL1Loss,
-)
-from .margin import MultiLabelMarginLoss, MultiLabelSoftMarginLoss, MultiMarginLoss, TripletMarginWithDistanceLoss
-from .module import Module
-from .norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
-from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from .pool1d import AdaptiveAvgPool1d, AvgPool1d, MaxPool1d
-from .pool3d import AdaptiveAvgPool3d, AvgPool3d, MaxPool3d
-from .ranking import (
-    CosineEmbeddingLoss,
-    GaussianNLLLoss,
-    HingeEmbeddingLoss,
-    MarginRankingLoss,
-    PoissonNLLLoss,
-    SoftMarginLoss,
-    TripletMarginLoss,
-)
-from .recurrent import GRU, LSTM, RNN, RNNBase
-from .recurrentcell import GRUCell, LSTMCell, RNNCell, RNNCellBase
-from .shape import Flatten, Unflatten
-from .transformer import (
+from .modules.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from .modules.pool1d import AdaptiveAvgPool1d, AvgPool1d, MaxPool1d
+from .modules.pool3d import AdaptiveAvgPool3d, AvgPool3d, MaxPool3d
+from .modules.rnn import GRU, LSTM, RNN, RNNBase
+from .modules.rnn_cell import GRUCell, LSTMCell, RNNCell, RNNCellBase
+from .modules.shape import Flatten, Unflatten
+from .modules.transformer import (
     Transformer,
     TransformerDecoder,
     TransformerDecoderLayer,
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from .unpool import (
+from .modules.unpool import (
     AdaptiveMaxPool1d,
     AdaptiveMaxPool2d,
     AdaptiveMaxPool3d,
@@ -107,7 +112,7 @@ from .unpool import (
     MaxUnpool2d,
     MaxUnpool3d,
 )
-from .upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
+from .modules.upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 
 __all__ = [
     "CELU",

@@ -7,8 +7,8 @@ from itertools import count
 from typing import Any
 
 from ..autograd.function import Function
-from ..core.errors import ArgumentError, DTypeError
-from ..core.hooks import Handle
+from ..base.errors import ArgumentError, DTypeError
+from ..core.autograd.hooks import Handle
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import ArgumentError, ShapeError
 from ..core import random
-from ..core.errors import ArgumentError, ShapeError
 from ..core.tensor import Tensor
-from ..ops.given import check_all
+from ..ops.argument_checks import check_all
 
 # What keeps the variance of a signal through each nonlinearity (He et al. 2015, arXiv:1502.01852; for tanh and selu
 # PyTorch's customary values).

@@ -6,15 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from ..core import dtypes
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.arguments import checked_constructor
-from ..core.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
-from . import hooks, state
-from .making import refuse
-from .moving import destination, move
-from .tree import Tree
+from . import hooks
+from . import state_dict as state
+from .factory import refuse
+from .module_tree import Tree
+from .to_device import destination, move
 
 
 class Module(Tree):

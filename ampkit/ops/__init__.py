@@ -7,77 +7,77 @@ methods, `taped.py` what NumPy's functions mean when a gradient is differentiate
 from types import FunctionType as _FunctionType
 from types import ModuleType as _ModuleType
 
-from ..core.words import spelled as _spelled
-from . import given as _given
-from . import methods, taped
-from .activation import *
-from .adaptive import *
-from .along import *
-from .angles import *
-from .arithmetic import *
-from .attention import *
-from .bags import *
-from .bce import *
-from .bilinear import *
-from .calculus import *
-from .chains import *
-from .compare import *
-from .conv import *
-from .convert import *
-from .create import *
-from .ctc import *
-from .diagonals import *
-from .distances import *
-from .dropout import *
-from .elementwise import *
-from .embedding import *
-from .factors import *
-from .facts import *
-from .fused import *
-from .gates import *
-from .index import *
-from .instancenorm import *
-from .join import *
-from .layout import *
-from .like import *
-from .loss import *
-from .margin import *
-from .noise import *
-from .normalize import *
-from .norms import *
-from .numbers import *
-from .order import *
-from .parts import *
-from .pixels import *
-from .pool import *
-from .pool1d import *
-from .products import *
-from .put import *
-from .quantiles import *
-from .ranges import *
-from .ranking import *
-from .ranks import *
-from .recurrent import *
-from .reduce import *
-from .residual import *
-from .resize import *
-from .running import *
-from .sampling import *
-from .scatter import *
-from .select import *
-from .sets import *
-from .shape import *
-from .signs import *
-from .softmax import *
-from .solving import *
-from .special import *
-from .stacks import *
-from .statistics import *
-from .tapers import *
-from .timefirst import *
-from .unpool import *
-from .vectors import *
-from .wrapped import *
+from ..core.torch_compat import spelled as _spelled
+from . import argument_checks as _given
+from . import tensor_methods, traced_methods
+from .creation.as_tensor import *
+from .creation.factories import *
+from .creation.like import *
+from .creation.ranges import *
+from .creation.window_functions import *
+from .indexing.gather import *
+from .indexing.index_add import *
+from .indexing.scatter import *
+from .indexing.subscript import *
+from .indexing.unique import *
+from .linalg.bilinear import *
+from .linalg.calculus import *
+from .linalg.decompositions import *
+from .linalg.distances import *
+from .linalg.matmul import *
+from .linalg.matmul_variants import *
+from .linalg.solvers import *
+from .linalg.vectors import *
+from .loss.bce import *
+from .loss.ctc import *
+from .loss.margin import *
+from .loss.pairwise import *
+from .loss.regression import *
+from .nn.adaptive_max_pool import *
+from .nn.attention import *
+from .nn.conv import *
+from .nn.conv_tbc import *
+from .nn.dropout import *
+from .nn.embedding import *
+from .nn.embedding_bag import *
+from .nn.fused import *
+from .nn.grid_sample import *
+from .nn.instance_norm import *
+from .nn.interpolate import *
+from .nn.layer_norm import *
+from .nn.pool import *
+from .nn.pool1d import *
+from .nn.random_functions import *
+from .nn.residual_norm import *
+from .nn.rnn import *
+from .nn.softmax import *
+from .nn.unpool import *
+from .pointwise.activation import *
+from .pointwise.arithmetic import *
+from .pointwise.comparison import *
+from .pointwise.conversion import *
+from .pointwise.piecewise_activations import *
+from .pointwise.remainders import *
+from .pointwise.rounding import *
+from .pointwise.selection import *
+from .pointwise.special_functions import *
+from .pointwise.trigonometry import *
+from .pointwise.unary import *
+from .predicates import *
+from .reduction.cumulative import *
+from .reduction.norms import *
+from .reduction.order_statistics import *
+from .reduction.quantiles import *
+from .reduction.reductions import *
+from .reduction.sorting import *
+from .reduction.statistics import *
+from .shape.concatenation import *
+from .shape.diagonals import *
+from .shape.pixel_shuffle import *
+from .shape.rearrange import *
+from .shape.split_misc import *
+from .shape.stacks import *
+from .shape.view import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
 
@@ -85,4 +85,4 @@ for _name in __all__:  # ops see to their arguments, and take PyTorch's other wo
     if isinstance(globals()[_name], _FunctionType):
         globals()[_name] = _spelled(_given.checked(globals()[_name]))
 
-methods.bind(globals())
+tensor_methods.bind(globals())

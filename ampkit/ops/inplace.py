@@ -1,4 +1,4 @@
-"""Changes in place: `add_`, `zero_`, `x[i] = v`, `x += y`; see core/inplace.py for what the tape makes of them."""
+"""In-place ops: `add_`, `zero_`, `x[i] = v`, `x += y`; core/autograd/inplace.py records them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core import dtypes, random
-from ..core.errors import ArgumentError, RangeError, ShapeError, StateError
-from ..core.inplace import change, is_recorded, need_float, take, write
-from ..core.quiet import quietly
-from ..core.recording import enable_grad
-from ..core.scaletag import ZEROED
+from ..base import dtypes
+from ..base.errors import ArgumentError, RangeError, ShapeError, StateError
+from ..core import random
+from ..core.autograd.grad_mode import enable_grad
+from ..core.autograd.inplace import change, is_recorded, need_float, take, write
+from ..core.autograd.scale_tag import ZEROED
+from ..core.autograd.views import become_view, need_changeable
+from ..core.fp_errors import quietly
 from ..core.tensor import Tensor
-from ..core.views import become_view, need_changeable
-from .assign import assign
-from .convert import to
-from .create import tensor
-from .index import in_turn, part_of, view_item
-from .put import index_put_
-from .select import need_to_hold
-from .shape import broadcast_to, reshape
+from .creation.factories import tensor
+from .indexing.index_add import index_put_
+from .indexing.index_put import assign
+from .indexing.subscript import in_turn, part_of, view_item
+from .pointwise.conversion import to
+from .pointwise.selection import need_to_hold
+from .shape.view import broadcast_to, reshape
 
 __all__: list[str] = []
 

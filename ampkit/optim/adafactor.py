@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Run
 from ..backends import Array
-from ..core import dtypes
-from ..core.dtypes import DType
-from ..core.errors import ArgumentError
+from ..base import dtypes
+from ..base.dtypes import DType
+from ..base.errors import ArgumentError
 from ..core.primitive import Primitive
-from ..flat import CHUNK, narrow, settle
-from ..slot import Slot
 from .clip import power_sum
-from .group import Group
+from .flat.arena import Run
+from .flat.memory import CHUNK, narrow, settle
+from .flat.segment import Slot
 from .optimizer import Optimizer
 from .options import need, need_words
+from .param_group import Group
 
 
 def _adafactor_update(
@@ -76,7 +76,7 @@ def floor_of(least: float, kind: DType) -> float:
 
 
 # (master, gradient, rows, columns or None, steps, lr, go or None, flat copies, options): one parameter, in place
-adafactor_update = Primitive("adafactor_update", "adafactor", _adafactor_update)
+adafactor_update = Primitive("adafactor_update", "optim.adafactor", _adafactor_update)
 
 
 class Adafactor(Optimizer):

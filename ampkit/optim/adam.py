@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 from .elementwise import Elementwise, Step
-from .group import Group
 from .options import need_words
+from .param_group import Group
 
 
 class Adam(Elementwise):

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import spans
 from ..backends import Array
-from ..core import dtypes
-from ..core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError, switch
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError, switch
+from ..core.autograd.scale_tag import count_scaled
+from ..core.fp_errors import quietly
 from ..core.primitive import Primitive
-from ..core.quiet import quietly
-from ..core.scaletag import count_scaled
 from ..core.tensor import Tensor
-from ..flat import CHUNK, chunks, keep, look, mask
-from ..ops.given import check_all
-from ..slot import Slot
-from .given import refuse_scaled
+from ..ops.argument_checks import check_all
+from .argument_checks import refuse_scaled
+from .flat.arena import spans
+from .flat.memory import CHUNK, chunks, keep, look, mask
+from .flat.segment import Slot
 from .options import plain
 
 _CURE = "call scaler.unscale_(optimizer) first"
@@ -48,10 +48,10 @@ def _shrink(values: Array, factor: Array, go: Array) -> None:
 
 
 power_sum = Primitive(
-    "power_sum", "optim", _power_sum
+    "power_sum", "optim.elementwise", _power_sum
 )  # (flat values, p, scratch) -> sum of |v|^p, largest |v| for inf; float64
 shrink = Primitive(
-    "shrink", "optim", _shrink
+    "shrink", "optim.elementwise", _shrink
 )  # (flat values, factor, go): times factor, or where not go zeros; in place
 
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backends
-from ..arena import Run
 from ..backends import Array
 from ..core.primitive import Primitive
-from ..flat import Draw, chunks, narrow, narrow_at_random, settle
-from .group import Group
+from .flat.arena import Run
+from .flat.memory import Draw, chunks, narrow, narrow_at_random, settle
 from .optimizer import Optimizer
+from .param_group import Group
 
 
 class Step(NamedTuple):
@@ -97,7 +97,7 @@ def _settle(old: Array, new: Array, step: Step, start: int) -> None:
 
 
 # (masters, gradients, moments or None, copies, Step): one pass over flat memory, in place
-update = Primitive("update", "optim", _update)
+update = Primitive("update", "optim.elementwise", _update)
 
 
 class Elementwise(Optimizer):

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Run
 from ..backends import Array
-from ..core import dtypes
+from ..base import dtypes
 from ..core.primitive import Primitive
-from ..flat import CHUNK, chunks, narrow, settle
 from .clip import power_sum
 from .elementwise import Elementwise, Step, numbers_of
-from .group import Group
+from .flat.arena import Run
+from .flat.memory import CHUNK, chunks, narrow, settle
+from .param_group import Group
 
 
 def _lamb_update(
@@ -56,7 +56,7 @@ def move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
 
 
 # (masters, gradients, means, squares, a slice per parameter, copies, Step): in place
-lamb_update = Primitive("lamb_update", "lamb", _lamb_update)
+lamb_update = Primitive("lamb_update", "optim.lamb", _lamb_update)
 
 
 class LAMB(Elementwise):

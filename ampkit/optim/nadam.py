@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arena import Run
 from ..backends import Array
-from ..flat import settle
-from ..slot import Slot
 from .elementwise import Elementwise, Step
-from .group import Group
+from .flat.arena import Run
+from .flat.memory import settle
+from .flat.segment import Slot
 from .options import need_words
+from .param_group import Group
 
 
 class NAdam(Elementwise):

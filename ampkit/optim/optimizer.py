@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Run, adopt
 from ..backends import Array, Backend
-from ..core import dtypes, observe
-from ..core.errors import ArgumentError, DTypeError, StateError
+from ..base import dtypes, observe
+from ..base.errors import ArgumentError, DTypeError, StateError
+from ..core.autograd.grad_mode import enable_grad
+from ..core.fp_errors import quietly
 from ..core.parameter import Parameter
-from ..core.quiet import quietly
-from ..core.recording import enable_grad
 from ..core.tensor import uses
-from ..flat import look
-from ..slot import Slot
-from .given import group_options, need_groups, parameters_of, refuse_scaled
-from .group import Group
+from .argument_checks import group_options, need_groups, parameters_of, refuse_scaled
+from .flat.arena import Run, adopt
+from .flat.memory import look
+from .flat.segment import Slot
 from .options import NOT_OURS, WORDS, need, need_betas, need_flags, need_words, plain
+from .param_group import Group
 from .state import Entry, entry_of, keep, kept_of, load_entries, need_entry
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.errors import ArgumentError, unquoted
+from ..base.errors import ArgumentError, unquoted
 
 # PyTorch's words for which of its implementations runs: taken, and nothing changes
 WORDS = ("foreach", "fused", "capturable")

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..backends import Array
 from .elementwise import Elementwise, Step, moving
-from .group import Group
 from .options import need_words
+from .param_group import Group
 
 
 class RMSprop(Elementwise):

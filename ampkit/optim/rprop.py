@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..core.errors import ArgumentError
+from ..base.errors import ArgumentError
 from .elementwise import Elementwise, Step
 from .options import is_pair, need_words
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..arena import Block
 from ..backends import Array
-from ..core import dtypes
-from ..core.errors import ArgumentError
+from ..base import dtypes
+from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
-from ..slot import Slot
+from .flat.arena import Block
+from .flat.segment import Slot
 from .options import plain
 
 Entry = tuple[int, dict[str, Any]]  # the steps taken, and moments by name

@@ -10,17 +10,17 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from ..core import dtypes
-from ..core.errors import ArgumentError, DTypeError
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError
+from ..core.autograd.grad_mode import no_grad
+from ..core.fp_errors import quietly
 from ..core.primitive import Primitive
-from ..core.quiet import quietly
-from ..core.recording import no_grad
 from ..core.tensor import Tensor, uses
-from ..flat import CHUNK, chosen, chunks, keep, mask
 from ..nn.module import Module
-from ..nn.norm import _BatchNorm
-from .cyclic import SWALR as SWALR
-from .schedule import share
+from ..nn.modules.norm import _BatchNorm
+from .flat.memory import CHUNK, chosen, chunks, keep, mask
+from .lr_scheduler.cyclic import SWALR as SWALR
+from .lr_scheduler.schedule import share
 
 Share = Callable[[Any], Any]  # n averaged so far -> the share of the new weights in the average
 
@@ -37,7 +37,7 @@ def _lean(average: Array, current: Array, part: Any, fresh: Array | None, go: Ar
 
 
 # (flat average, flat current, share, fresh or None, go or None): move by share of the difference, where fresh from 0
-lean = Primitive("lean", "optim", _lean)
+lean = Primitive("lean", "optim.elementwise", _lean)
 
 
 class _Averaging:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core import dtypes
-from ..core.dtypes import float64
-from ..core.errors import ArgumentError
+from ..base import dtypes
+from ..base.dtypes import float64
+from ..base.errors import ArgumentError
 from ..core.op import ops as registry
 from ..core.tensor import Tensor
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..core import dtypes
-from ..core.dtypes import DType, bfloat16, float16, float32
+from ..base import dtypes
+from ..base.dtypes import DType, bfloat16, float16, float32
+from ..core.autograd.grad_mode import no_grad
 from ..core.op import ops as registry
 from ..core.policy import Cast, autocast
-from ..core.recording import no_grad
 from ..core.tensor import Tensor
 from .cases import Case, placed
 from .closeness import GRADIENT_TOLERANCE, assert_close, values_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import DType, bfloat16, float16, float32, float64
+from ..base.dtypes import DType, bfloat16, float16, float32, float64
 from ..core.tensor import Tensor
 
 Array = np.ndarray[Any, Any]

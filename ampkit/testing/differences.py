@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import float64
-from ..core.errors import DTypeError
-from ..core.tape import grad
+from ..base.dtypes import float64
+from ..base.errors import DTypeError
+from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
 from .cases import placed
 from .closeness import GRADIENT_TOLERANCE, assert_close, values_of

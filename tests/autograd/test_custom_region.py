@@ -8,7 +8,7 @@ import ampkit
 from ampkit import ops
 from ampkit.amp import autocast, custom_bwd, custom_fwd
 from ampkit.autograd import Function
-from ampkit.core.errors import DeviceError, DTypeError
+from ampkit.base.errors import DeviceError, DTypeError
 
 HERE = "cpu"
 

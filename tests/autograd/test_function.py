@@ -12,7 +12,7 @@ import ampkit
 from ampkit import ops
 from ampkit.autograd import Function, gradcheck, gradgradcheck
 from ampkit.autograd.function import once_differentiable
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 
 
 class Cube(Function):

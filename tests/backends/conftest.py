@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from cuda_on_cpu import emulator, installed
 
-from ampkit.backends.cpu.dnnl import isa
-from ampkit.backends.cpu.eltwise import computes
-from ampkit.core.dtypes import bfloat16
+from ampkit.backends.cpu.onednn.eltwise import computes
+from ampkit.backends.cpu.onednn.library import isa
+from ampkit.base.dtypes import bfloat16
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor
-from ampkit.backends.cpu import onednn, threads
-from ampkit.backends.cpu.dnnl import library, trouble
-from ampkit.core.dtypes import float32
-from ampkit.data.columns import Columns
+from ampkit.backends.cpu import threads
+from ampkit.backends.cpu.onednn import primitive
+from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.base.dtypes import float32
 from ampkit.data.download import _locked
+from ampkit.data.parquet import Columns
 
 pytestmark = [
     pytest.mark.cpu,
@@ -68,13 +69,13 @@ def test_a_forked_child_computes_with_two_threads_after_its_parent_did(two_threa
 @needs_onednn
 def test_a_lock_that_another_thread_holds_is_free_in_a_forked_child():
     def describe() -> bool:
-        return onednn.Layout.dense((3, 5), float32).number >= 0
+        return primitive.Layout.dense((3, 5), float32).number >= 0
 
     release = threading.Event()
     held = threading.Event()
 
     def hold() -> None:
-        with onednn._meeting:
+        with primitive._meeting:
             held.set()
             release.wait(5)
 

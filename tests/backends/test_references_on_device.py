@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, backends, testing
-from ampkit.core.dtypes import bfloat16, float16, float32
+from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.core.autograd.tape import grad
 from ampkit.core.primitive import reference_only
-from ampkit.core.tape import grad
 
 
 def _load(path: Path) -> list[testing.Case]:

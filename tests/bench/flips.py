@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 from ampkit import cli
-from ampkit.journal import Journal
+from ampkit.run.metrics_file import Journal
 from tests.bench.kills import differences, ending
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"

@@ -77,7 +77,7 @@ def smi(field: str) -> str:
 
 
 def _cublaslt() -> str:
-    lib, trouble = importlib.import_module("ampkit.backends.cuda.cublaslt").library()
+    lib, trouble = importlib.import_module("ampkit.backends.cuda.libs.cublaslt").library()
     return str(lib.cublasLtGetVersion()) if lib is not None else f"none ({trouble})"
 
 

@@ -22,8 +22,8 @@ from gpu_turns import Beside, Call, allowed, last_line, row, unchecked
 
 import ampkit
 from ampkit import ops, optim
-from ampkit.arena import spans
-from ampkit.overflow import unscale
+from ampkit.amp.found_inf import unscale
+from ampkit.optim.flat.arena import spans
 
 Case = tuple[str, Callable[[], dict[str, Any]]]
 DTYPES = (ampkit.bfloat16, ampkit.float16, ampkit.float32)

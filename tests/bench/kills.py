@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ampkit import Tensor
-from ampkit.checkpoint import Checkpoints
+from ampkit.run.checkpoint import Checkpoints
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "text_gpt.toml"
 SETTING = ["amp.dtype=float16", "amp.growth_interval=20", "model.dropout=0.1", "train.accumulate=2", "model.n_layer=2"]

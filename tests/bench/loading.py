@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from ampkit.data.pictures import Pictures
+from ampkit.data.image_array import Pictures
 from ampkit.utils.data import DataLoader, Dataset
 
 

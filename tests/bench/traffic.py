@@ -25,13 +25,15 @@ from cuda_on_cpu.emulated_products import EmulatedProducts
 
 import ampkit
 from ampkit import Tensor, backends, ops, optim, set_default_device
-from ampkit.arena import spans
-from ampkit.backends.cuda import batchnorm, gemm, normalize, reductions
-from ampkit.backends.cuda import rows as rows_of
+from ampkit.amp.found_inf import unscale
 from ampkit.backends.cuda.device import CUDA
-from ampkit.core.dtypes import bfloat16, float16, float32, int64
-from ampkit.core.tape import grad
-from ampkit.overflow import unscale
+from ampkit.backends.cuda.kernels.nn import batch_norm, layer_norm
+from ampkit.backends.cuda.kernels.nn import row_launch as rows_of
+from ampkit.backends.cuda.kernels.reduction import reduce
+from ampkit.backends.cuda.libs import gemm
+from ampkit.base.dtypes import bfloat16, float16, float32, int64
+from ampkit.core.autograd.tape import grad
+from ampkit.optim.flat.arena import spans
 
 DTYPES = (float32, float16, bfloat16)
 ROWS, COLS, CLASSES = 32, 1024, 50257
@@ -214,7 +216,7 @@ def most_of(name: str) -> float:
 @contextmanager
 def few_blocks() -> Iterator[None]:
     """Within it rows are shared out among few blocks, for the few rows here, as among 528 for those of a model."""
-    changed = [(rows_of, "PARTS", 1), (normalize, "CHUNKS", 1), (reductions, "BLOCKS", 4), (batchnorm, "BLOCKS", 64)]
+    changed = [(rows_of, "PARTS", 1), (layer_norm, "CHUNKS", 1), (reduce, "BLOCKS", 4), (batch_norm, "BLOCKS", 64)]
     before = [(module, name, getattr(module, name)) for module, name, _ in changed]
     for module, name, value in changed:
         setattr(module, name, value)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import testing
-from ampkit.core import dtypes
+from ampkit.base import dtypes
 from ampkit.testing.cases import placed
 from ampkit.testing.closeness import values_of
 from ampkit.testing.differences import floats_of, gradients_of

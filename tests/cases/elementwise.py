@@ -1,6 +1,6 @@
 """Cases of arithmetic, elementwise functions, choices, comparisons, activations and conversions."""
 
-from ampkit.core.dtypes import float64
+from ampkit.base.dtypes import float64
 from ampkit.testing import Case, booleans, integers, normal, uniform
 
 positive = uniform(0.3, 3.0, 3, 4)

@@ -10,8 +10,8 @@ import socket
 import pytest
 from traced_memory import memory_below
 
-from ampkit.core.errors import FileError, ShapeError
-from ampkit.core.files import Stream, content, foreign, opened, read
+from ampkit.base.errors import FileError, ShapeError
+from ampkit.base.files import Stream, content, foreign, opened, read
 
 pytestmark = pytest.mark.cpu
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit.core import hooks
-from ampkit.core.errors import DTypeError, ShapeError, StateError
+from ampkit.base.errors import DTypeError, ShapeError, StateError
+from ampkit.core.autograd import hooks
 
 
 def pair():

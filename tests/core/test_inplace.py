@@ -9,7 +9,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 
 
 def leaf(values, dtype=ampkit.float64):

@@ -7,9 +7,10 @@ import pytest
 
 import ampkit
 from ampkit import autocast, nn, observe, ops
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import op as op_module
-from ampkit.core import policy, replay
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core import policy
+from ampkit.core.autograd import traced_array
 from ampkit.core.op import Array, Arrays, Cast, Index, Op, Saved, op
 from ampkit.core.primitive import reference_only
 
@@ -17,9 +18,9 @@ from ampkit.core.primitive import reference_only
 @pytest.fixture(autouse=True)
 def registry():
     """Ops defined in a test are forgotten after it."""
-    before = dict(op_module.ops), dict(policy.categories), dict(replay.stands_for)
+    before = dict(op_module.ops), dict(policy.categories), dict(traced_array.stands_for)
     yield
-    for table, held in zip((op_module.ops, policy.categories, replay.stands_for), before, strict=True):
+    for table, held in zip((op_module.ops, policy.categories, traced_array.stands_for), before, strict=True):
         table.clear()
         table.update(held)
 

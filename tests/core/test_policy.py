@@ -14,7 +14,7 @@ import pytest
 
 import ampkit
 from ampkit import Policy, autocast, nn, observe, ops
-from ampkit.core.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError
+from ampkit.base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import get_autocast_dtype, is_autocast_enabled
 

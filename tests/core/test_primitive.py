@@ -42,7 +42,7 @@ def test_what_ran_is_told_beside_what_it_returned():
 
 @pytest.mark.cpu
 def test_primitives_of_the_library_answer_where_their_kernels_decline(monkeypatch):
-    from ampkit.core.adding import sum_of_two
+    from ampkit.core.autograd.accumulate import sum_of_two
 
     for body in sum_of_two.of("cpu"):
         monkeypatch.setattr(body, "run", lambda *args: NotImplemented)

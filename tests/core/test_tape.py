@@ -11,7 +11,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops
-from ampkit.core.errors import DTypeError, ShapeError, StateError
+from ampkit.base.errors import DTypeError, ShapeError, StateError
 
 
 def leaf(*values, dtype=ampkit.float64):

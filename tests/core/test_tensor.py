@@ -10,7 +10,7 @@ import pytest
 
 import ampkit
 from ampkit import nn
-from ampkit.core.errors import AmpkitError, ArgumentError, DeviceError, DTypeError, ShapeError, StateError
+from ampkit.base.errors import AmpkitError, ArgumentError, DeviceError, DTypeError, ShapeError, StateError
 
 
 @pytest.mark.parametrize(

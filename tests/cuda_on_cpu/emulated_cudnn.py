@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cuda import cudnn
+from ampkit.backends.cuda.libs import cudnn
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
-from ampkit.core.dtypes import LOW, bfloat16, float16, float32
-from ampkit.ops import attending, conv
+from ampkit.base.dtypes import LOW, bfloat16, float16, float32
+from ampkit.ops.nn import attention_math, conv
 
 from . import cupy_like, streams
 
@@ -192,8 +192,8 @@ def _need_heads(query: Any, key: Any, value: Any, bias: Any, out: Any, lse: Any)
 def _grouped(query: Any, key: Any, value: Any, bias: Any) -> Any:
     # The operands with query's heads by the head of key that serves them, as the reference has it.
     wide = [_wide(a) for a in (query, key, value)]
-    given = attending.Operands(*wide, None if bias is None else _wide(bias), None)
-    return attending.broadcast(attending.split_heads(given))
+    given = attention_math.Operands(*wide, None if bias is None else _wide(bias), None)
+    return attention_math.broadcast(attention_math.split_heads(given))
 
 
 def _need_dropped(dropped: Any, query: Any, key: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cuda.blas import Compute, Epilogue, Matrix, Memory, Product
-from ampkit.core.dtypes import bfloat16, float16, float32, float64
+from ampkit.backends.cuda.libs.blas import Compute, Epilogue, Matrix, Memory, Product
+from ampkit.base.dtypes import bfloat16, float16, float32, float64
 
 from . import cupy_like
 from .streams import perform

@@ -1,6 +1,6 @@
 """CuPy's RawModule on a CPU: kernels compiled by g++ and run by `cuda_on_cpu.h`, one fiber per CUDA thread.
 
-    module = RawModule(code='#include "scaler.cu"', options=OPTIONS, name_expressions=("unscale<float>",))
+    module = RawModule(code='#include "amp/found_inf.cu"', options=OPTIONS, name_expressions=("unscale<float>",))
     module.get_function("unscale<float>")((blocks,), (256,), (x, out, np.int64(n)), shared_mem=0)
 
 It refuses what a GPU would run into garbage: arguments whose number, kind or size are not the kernel's, arrays of
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cuda import kernel
+from ampkit.backends.cuda import nvrtc
 
 from . import budget
 from .sources import cache_folder, cached, headers, included
@@ -88,14 +88,14 @@ class Entry(ctypes.Structure):
 
 
 class RawModule:
-    """`code`, compiled; all entries that a file names at once, where it is `#include "<stem>.cu"` alone."""
+    """`code`, compiled; all entries that a file names at once, where it is `#include "<source>.cu"` alone."""
 
     def __init__(self, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()):
-        stem = re.fullmatch(r'\s*#include "(\w+)\.cu"\s*', code)
+        source = re.fullmatch(r'\s*#include "([\w/]+)\.cu"\s*', code)
         folders = [Path(o[2:]) for o in options if o.startswith("-I")]
-        home = next((f for f in folders if stem and (f / f"{stem[1]}.cu").exists()), None)
+        home = next((f for f in folders if source and (f / f"{source[1]}.cu").exists()), None)
         self.code = code
-        self.entries = library(code, tuple(map(str, folders)), tuple(name_expressions), stem and stem[1], home)
+        self.entries = library(code, tuple(map(str, folders)), tuple(name_expressions), source and source[1], home)
 
     def get_function(self, name: str) -> Function:
         """The entry `name`. Raises LookupError for one that the comments at the end of the file do not name."""
@@ -188,15 +188,15 @@ def mismatch(parameter: Parameter, given: Any) -> str | None:
     return None if same else f"of {given.dtype}; the parameter is {kind}{parameter.size}"
 
 
-def library(code: str, folders: tuple[str, ...], names: tuple[str, ...], stem: str | None, home: Path | None) -> Any:
+def library(code: str, folders: tuple[str, ...], names: tuple[str, ...], source: str | None, home: Path | None) -> Any:
     """The compiled entries by name: (library, entry, its static shared memory)."""
     if home is None:
         return _loaded(code, folders, names, _digest(code, *map(Path, folders)))
-    return _loaded(code, folders, _entries(stem, home), _digest(code, home))
+    return _loaded(code, folders, _entries(source, home), _digest(code, home))
 
 
-def _entries(stem: str | None, home: Path) -> tuple[str, ...]:
-    return tuple(kernel.entries(stem or "", home))
+def _entries(source: str | None, home: Path) -> tuple[str, ...]:
+    return tuple(nvrtc.entries(source or "", home))
 
 
 def _digest(code: str, *folders: Path) -> str:

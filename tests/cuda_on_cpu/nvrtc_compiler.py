@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ampkit.backends.cuda.kernel import FOLDER, OPTIONS, entries
+from ampkit.backends.cuda.nvrtc import KERNELS, OPTIONS, entries
 
 from .sources import cache_folder, cached, headers, included
 
@@ -61,13 +61,13 @@ def build(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ())
         program.close()
 
 
-def build_stem(stem: str, arch: str, extra: Sequence[str] = (), names: Sequence[str] = ()) -> list[Compiled]:
-    """Entries of `<stem>.cu`, all or `names`; known at once where nothing has changed since they were compiled last."""
-    return build_once(f'#include "{stem}.cu"\n', names or entries(stem), arch, extra)
+def build_source(source: str, arch: str, extra: Sequence[str] = (), names: Sequence[str] = ()) -> list[Compiled]:
+    """Entries of `<source>.cu`, all or `names`; cached while nothing that they include changes."""
+    return build_once(f'#include "{source}.cu"\n', names or entries(source), arch, extra)
 
 
 def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ()) -> list[Compiled]:
-    """As `build`; known at once where nothing has changed since they were compiled last."""
+    """As `build`; cached while nothing that they include changes."""
     parts = [code, *names, arch, *extra, library()._name, _text(code)]
     name = f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.json"
 
@@ -82,7 +82,7 @@ def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] 
 @cache
 def _text(code: str) -> str:
     """What `code` includes, and how it is compiled."""
-    return "".join(path.read_text() for path in (*included(code, [FOLDER]), Path(__file__)))
+    return "".join(path.read_text() for path in (*included(code, [KERNELS]), Path(__file__)))
 
 
 def _price(name: str, lowered: str, log: str, ptx: str) -> Compiled:

@@ -20,7 +20,7 @@ class Occupancy(NamedTuple):
 
 
 def of(launch: Launch) -> Occupancy:
-    taken = price(f'#include "{launch.stem}.cu"\n', launch.name, "sm_90")
+    taken = price(f'#include "{launch.source}.cu"\n', launch.name, "sm_90")
     blocks = resident(taken.registers, taken.shared + launch.dynamic, launch.threads)
     return Occupancy(taken.registers, taken.shared, blocks * -(-launch.threads // 32) / WARPS)
 

@@ -99,7 +99,7 @@ def driver_functions() -> set[str]:
 def _main() -> None:
     import cudnn
 
-    from ampkit.backends.cuda.plans import Planner
+    from ampkit.backends.cuda.libs.cudnn_graphs import Planner
 
     device = cudnn.create_device_properties((HERE / "h100.json").read_text())
     planner = Planner(cudnn, device_property=device, sm_version=90, sm_count=132)
@@ -126,7 +126,7 @@ def _compiled(planner: Any, what: Any) -> dict[str, Any]:
 def _calls(planner: Any, what: Any) -> dict[str, Any]:
     """The calls that `slices` makes of `Cudnn`, which plans them and starts none."""
     from ampkit import use_deterministic_algorithms
-    from ampkit.backends.cuda import cudnn, slices
+    from ampkit.backends.cuda.libs import attention_slices, cudnn
 
     found: list[int] = []
     runtime = SimpleNamespace(getDevice=lambda: 0)
@@ -135,11 +135,11 @@ def _calls(planner: Any, what: Any) -> dict[str, Any]:
     library._start = lambda device, plan, addresses: found.append(plan.workspace)
     use_deterministic_algorithms(what.deterministic)
     a, placed = what.forward, Placed.of
-    call = slices.Backward(
+    call = attention_slices.Backward(
         *map(placed, (a.query, a.key, a.value)), a.bias and placed(a.bias), None, placed(a.out), placed(a.lse),
         placed(what.slope), tuple(map(placed, what.gradients)), a.causal, a.scale,
     )  # fmt: skip
-    assert slices.attention_backward(library, call), library.refused
+    assert attention_slices.attention_backward(library, call), library.refused
     return {"calls": found}
 
 

@@ -2,7 +2,7 @@
 
     needed = Entries()                    # a stand-in for the backend's kernels, which runs none and notes their names
     counted = Counted(needed.found)       # runs them, compiled with a call before each access
-    counted.launches                      # Launch(stem, name, blocks, threads, dynamic, moved)
+    counted.launches                      # Launch(source, name, blocks, threads, dynamic, moved)
 
 An array of at most CACHED bytes, such as the weight of all rows, is read from memory once, and from a cache then: of it
 each byte counts once. Of a larger one each access counts, though a GPU may find some of it in a cache, too.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampkit.backends.cuda import kernel
+from ampkit.backends.cuda import nvrtc
 
 from . import budget, emulator
 
@@ -30,7 +30,7 @@ COUNTERS = (emulator.HERE / "traffic.cpp").read_text()
 class Launch(NamedTuple):
     """dynamic: bytes of shared memory; moved: bytes read and written."""
 
-    stem: str
+    source: str
     name: str
     blocks: int
     threads: int
@@ -53,8 +53,8 @@ class Entries:
     def __init__(self) -> None:
         self.found: dict[str, dict[str, None]] = {}
 
-    def entry(self, stem: str, name: str) -> Callable[..., None]:
-        self.found.setdefault(stem, {})[name] = None
+    def entry(self, source: str, name: str) -> Callable[..., None]:
+        self.found.setdefault(source, {})[name] = None
         return lambda grid, block, args, shared_mem=0: None
 
 
@@ -66,11 +66,11 @@ class Counted:
         with emulator.compiled_with(FLAGS), ThreadPoolExecutor(2) as pool:
             self._entries = dict(zip(names, pool.map(_compiled, names.items()), strict=True))
 
-    def entry(self, stem: str, name: str) -> Callable[..., None]:
-        function = emulator.Function(name, *self._entries[stem][name], f'#include "{stem}.cu"\n')
-        return lambda grid, block, args, shared_mem=0: self.run(stem, function, grid, block, args, shared_mem)
+    def entry(self, source: str, name: str) -> Callable[..., None]:
+        function = emulator.Function(name, *self._entries[source][name], f'#include "{source}.cu"\n')
+        return lambda grid, block, args, shared_mem=0: self.run(source, function, grid, block, args, shared_mem)
 
-    def run(self, stem: str, function: Any, grid: Any, block: Any, args: Any, dynamic: int = 0) -> None:
+    def run(self, source: str, function: Any, grid: Any, block: Any, args: Any, dynamic: int = 0) -> None:
         """Run `function`, compiled with COUNTERS and FLAGS, and note the launch."""
         arrays = [bounds(arg) for arg in args if hasattr(arg, "dtype") and emulator.address(arg)]
         seen = [np.zeros(high - low, np.uint8) if high - low <= CACHED else None for low, high in arrays]
@@ -81,7 +81,7 @@ class Counted:
         function(grid, block, args, shared_mem=dynamic)
         function.lib.traffic_watch(None, 0)
         moved = sum(r.bytes if s is None else _once(s) for r, s in zip(ranges, seen, strict=True))
-        self.launches.append(Launch(stem, function.name, math.prod(grid), math.prod(block), dynamic, moved))
+        self.launches.append(Launch(source, function.name, math.prod(grid), math.prod(block), dynamic, moved))
 
 
 def _once(seen: np.ndarray[Any, Any]) -> int:
@@ -96,6 +96,6 @@ def bounds(array: Any) -> tuple[int, int]:
 
 
 def _compiled(wanted: tuple[str, dict[str, None]]) -> dict[str, Any]:
-    stem, names = wanted
-    code = f'{COUNTERS}#include "{stem}.cu"\n'
-    return emulator.library(code, (str(kernel.FOLDER),), tuple(names), None, None)
+    source, names = wanted
+    code = f'{COUNTERS}#include "{source}.cu"\n'
+    return emulator.library(code, (str(nvrtc.KERNELS),), tuple(names), None, None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit.core.errors import ShapeError
+from ampkit.base.errors import ShapeError
 from ampkit.data import augment
-from ampkit.data.pictures import Pictures
+from ampkit.data.image_array import Pictures
 from ampkit.utils.data import DataLoader, Subset
 
 IMAGES = np.random.RandomState(0).randint(1, 256, (40, 3, 6, 5)).astype(np.uint8)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from traced_memory import memory_below
 
-from ampkit.core.errors import ArgumentError, FileError
+from ampkit.base.errors import ArgumentError, FileError
 from ampkit.data import cifar10
 
 ARCHIVE = "cifar-10-binary.tar.gz"

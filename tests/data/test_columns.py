@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ampkit import config
-from ampkit.core.errors import AmpkitError, ArgumentError, FileError
-from ampkit.data import columnfiles
-from ampkit.data.columns import Columns, Table
-from ampkit.train import EvalRow, fit
+from ampkit.base.errors import AmpkitError, ArgumentError, FileError
+from ampkit.data import parquet_files
+from ampkit.data.parquet import Columns, Table
+from ampkit.run.loop import EvalRow, fit
 from ampkit.utils.data import DataLoader
 
 arrow = pytest.importorskip("pyarrow", reason="pyarrow, the extra arrow, is not installed")
@@ -197,14 +197,14 @@ def test_places_of_lists_outside_the_file_are_refused(tmp_path):
 
 @pytest.mark.parametrize("claimed", [-1, 2**60])
 def test_rows_that_the_file_cannot_hold_are_refused(path, monkeypatch, claimed):
-    monkeypatch.setattr(columnfiles.Parquet, "rows", lambda self, group: claimed)
-    monkeypatch.setattr(columnfiles.Arrow, "rows", lambda self, group: claimed)
+    monkeypatch.setattr(parquet_files.Parquet, "rows", lambda self, group: claimed)
+    monkeypatch.setattr(parquet_files.Arrow, "rows", lambda self, group: claimed)
     with pytest.raises(FileError, match="needs as many rows as [0-9]+ bytes can hold, got "):
         Columns(path, ["height"])
 
 
 def test_rows_that_are_missing_are_told(path, monkeypatch):
-    rows, file = Columns(path, ["height"]), columnfiles.Parquet if path.suffix == ".parquet" else columnfiles.Arrow
+    rows, file = Columns(path, ["height"]), parquet_files.Parquet if path.suffix == ".parquet" else parquet_files.Arrow
     monkeypatch.setattr(file, "rows", lambda self, group: 7)
     with pytest.raises(FileError, match="needs 7 rows in column 'height', got 5"):
         rows.batch([0])

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from ampkit.core.errors import ArgumentError
+from ampkit.base.errors import ArgumentError
 from ampkit.data import digits
 
 

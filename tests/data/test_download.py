@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ampkit.core.errors import FileError
+from ampkit.base.errors import FileError
 from ampkit.data.download import Source, fetch
 
 CONTENT = bytes(range(256)) * 40

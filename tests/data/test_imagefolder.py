@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from traced_memory import memory_below
 
-from ampkit.core.errors import FileError
+from ampkit.base.errors import FileError
 from ampkit.data import imagefolder
+from ampkit.data.image_array import Pictures
 from ampkit.data.imagefolder import ImageFolder
-from ampkit.data.pictures import Pictures
 from ampkit.utils.data import DataLoader
 
 COLOR = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)  # [h, w, c]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from ampkit.base.dtypes import bfloat16
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
-from ampkit.core.dtypes import bfloat16
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.tensor import Tensor
 from ampkit.utils.data import DataLoader, Dataset, TensorDataset, default_collate, default_convert
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from traced_memory import memory_below
 
-from ampkit.core.errors import ArgumentError, FileError
+from ampkit.base.errors import ArgumentError, FileError
 from ampkit.data import mnist
 
 IMAGES = np.random.RandomState(0).randint(0, 256, (5, 28, 28)).astype(np.uint8)

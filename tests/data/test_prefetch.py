@@ -7,7 +7,7 @@ import pytest
 from cuda_on_cpu import cupy_like, memory
 
 import ampkit
-from ampkit.core.errors import DeviceError
+from ampkit.base.errors import DeviceError
 from ampkit.data import prefetch
 
 

@@ -14,9 +14,9 @@ import pytest
 from data import asked_elsewhere
 from data.asked_elsewhere import Noted
 
+from ampkit.base.errors import ArgumentError, StateError
 from ampkit.core import random
-from ampkit.core.errors import ArgumentError, StateError
-from ampkit.data.pictures import Pictures
+from ampkit.data.image_array import Pictures
 from ampkit.utils.data import DataLoader
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(sys.platform == "win32", reason="about signals")]

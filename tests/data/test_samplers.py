@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit.core.errors import ArgumentError, RangeError
+from ampkit.base.errors import ArgumentError, RangeError
 from ampkit.utils.data import (
     BatchSampler,
     ConcatDataset,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from data.asked_elsewhere import Counted, Uneven, divide, divide_more
 
+from ampkit.base.errors import ArgumentError
 from ampkit.core import random
-from ampkit.core.errors import ArgumentError
 from ampkit.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
 pytestmark = pytest.mark.cpu

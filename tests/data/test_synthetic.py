@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit.core.errors import ArgumentError
+from ampkit.base.errors import ArgumentError
 from ampkit.data import synthetic
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from traced_memory import memory_below
 
-from ampkit import config, feeds
-from ampkit.core.errors import ArgumentError, ConfigError, FileError
+from ampkit import config
+from ampkit.base.errors import ArgumentError, ConfigError, FileError
 from ampkit.data import text
+from ampkit.run import input_pipeline
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -148,7 +149,7 @@ def test_an_evaluation_takes_no_more_windows_than_there_are_bytes(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some words " * 100)
     large = ["train.eval_batches=2147483647", "data.batch_size=2147483647", f"data.path={tmp_path / 'a.txt'}"]
     recipe = config.load(RECIPES / "text_gpt.toml", ["model.block_size=8", "data.limit=1000", *large])
-    ((inputs, _),) = feeds.feed(recipe).held_out()
+    ((inputs, _),) = input_pipeline.feed(recipe).held_out()
     assert inputs.shape == (100, 8)
 
 

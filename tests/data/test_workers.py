@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
+from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core import random
-from ampkit.core.errors import ArgumentError, DTypeError
 from ampkit.data.workers import Work, in_order, made, on_threads
 from ampkit.utils.data import DataLoader, Dataset, get_worker_info
 

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ampkit import Tensor, config, journal, load, save, tensor
-from ampkit.checkpoint import Checkpoints
+from ampkit import Tensor, config, load, save, tensor
 from ampkit.core.nested import tensors_in
 from ampkit.data import cifar10, imagefolder, mnist, text
+from ampkit.run import metrics_file
+from ampkit.run.checkpoint import Checkpoints
 
 from .mutations import mutate, mutate_packed, mutate_png
 
@@ -161,7 +162,7 @@ def _make_table(folder: Path, draw: Random, suffix: str) -> list[Path]:
 
 
 def _read_table(path: Path) -> Any:
-    from ampkit.data.columns import Columns
+    from ampkit.data.parquet import Columns
 
     rows = Columns(path, ["x", "y", "z"])
     return rows.arrays(range(len(rows)))
@@ -275,7 +276,7 @@ def _true_checkpoint(path: Path) -> Any:
     ]
 
 
-_PLACE = journal.Place(30, 20)
+_PLACE = metrics_file.Place(30, 20)
 
 
 def _make_metrics(folder: Path, draw: Random) -> list[Path]:
@@ -284,7 +285,7 @@ def _make_metrics(folder: Path, draw: Random) -> list[Path]:
 
 
 def _read_metrics(path: Path) -> Any:
-    return journal.examine(path.read_bytes(), _PLACE, None)[0].splitlines()  # type: ignore[attr-defined]
+    return metrics_file.examine(path.read_bytes(), _PLACE, None)[0].splitlines()  # type: ignore[attr-defined]
 
 
 def _true_metrics(path: Path) -> Any:
@@ -317,5 +318,5 @@ FORMATS: dict[str, Format] = {
     "arrow": Format(lambda folder, draw: _make_table(folder, draw, ".arrow"), _read_table, _true_table),
 }
 NEEDS = {"png": "PIL", "parquet": "pyarrow", "arrow": "pyarrow"}
-if not hasattr(journal, "examine"):
+if not hasattr(metrics_file, "examine"):
     del FORMATS["metrics"]

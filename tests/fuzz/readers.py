@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.core.errors import AmpkitError
+from ampkit.base.errors import AmpkitError
 
 from .formats import FORMATS, NEEDS, Format
 

@@ -1,4 +1,4 @@
-"""Sequences of scaler calls against the model of `scaler.py`: the same states, the same weights, the same errors.
+"""Sequences of scaler calls against a model of GradScaler: the same states, the same weights, the same errors.
 
 Long: `HYPOTHESIS_PROFILE=long pytest tests/fuzz/test_scaler_machine.py`.
 """

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ampkit import models, ops, optim, tensor
-from ampkit.core import dtypes, random
-from ampkit.core.errors import ArgumentError
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError
+from ampkit.core import random
 from ampkit.core.policy import autocast
 from ampkit.models.efficientnet import B0, MBConv, SqueezeExcitation, Stage, StochasticDepth, scaled
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ampkit import models, ops, optim, tensor
-from ampkit.core import dtypes, random
-from ampkit.core.errors import AmpkitError, ArgumentError, ShapeError
+from ampkit.base import dtypes
+from ampkit.base.errors import AmpkitError, ArgumentError, ShapeError
+from ampkit.core import random
 from ampkit.core.policy import autocast
 
 RNG = np.random.default_rng(0)

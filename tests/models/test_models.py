@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from ampkit import models, tensor
-from ampkit.core import dtypes, random
-from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
+from ampkit.base import dtypes
+from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
+from ampkit.core import random
 from ampkit.core.policy import autocast
 from ampkit.models.efficientnet import Stage
-from ampkit.models.residual import BasicBlock, Bottleneck
+from ampkit.models.resnet import BasicBlock, Bottleneck
 from ampkit.nn import BatchNorm2d, Conv2d, Sequential
 
 RNG = np.random.default_rng(0)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ampkit import models, ops, tensor
-from ampkit.core import dtypes
-from ampkit.core.errors import ArgumentError
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError
 from ampkit.core.policy import autocast
-from ampkit.models.residual import BasicBlock, Bottleneck, ResNet
+from ampkit.models.resnet import BasicBlock, Bottleneck, ResNet
 from ampkit.models.segmentation import ASPP, FCNHead, Segmentation
 
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ampkit import models, ops, optim, tensor
+from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core import random
-from ampkit.core.errors import ArgumentError, ShapeError
 
 RNG = np.random.default_rng(0)
 TINY = {"image_size": 4, "patch_size": 2, "num_layers": 1, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ampkit import models, optim, tensor
-from ampkit.core import dtypes, random
-from ampkit.core.errors import ArgumentError, ShapeError
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core import random
 from ampkit.core.policy import autocast
 
 RNG = np.random.default_rng(0)

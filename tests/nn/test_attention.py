@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampkit import nn, tensor
+from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core import random
-from ampkit.core.errors import DTypeError, ShapeError
 
 RNG = np.random.default_rng(0)
 N, L, S, E, H = 3, 4, 5, 6, 2

@@ -7,8 +7,8 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, tensor
-from ampkit.core.dtypes import bfloat16, float16, float32, int64
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.dtypes import bfloat16, float16, float32, int64
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.testing import assert_close
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from ampkit.core.errors import ArgumentError, DTypeError, RangeError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError
 from ampkit.nn import Identity, Linear, Module, ModuleDict, ModuleList, Parameter, ParameterList, Sequential
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import ampkit
 from ampkit import Policy, autocast, nn, observe, ops
-from ampkit.core.dtypes import bfloat16, float16, float32
-from ampkit.nn.fused import add_norm, chain, norm_of_sum, self_attention
+from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.nn.modules.fused import add_norm, chain, norm_of_sum, self_attention
 
 
 def images(dtype=float32):

@@ -6,7 +6,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops
-from ampkit.core.errors import StateError
+from ampkit.base.errors import StateError
 from ampkit.nn import utils
 from ampkit.testing import assert_close
 

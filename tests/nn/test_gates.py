@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops
-from ampkit.core.errors import ArgumentError, ShapeError
+from ampkit.base.errors import ArgumentError, ShapeError
 
 DRAW = np.random.default_rng(0)
 FLAT = ampkit.tensor(DRAW.normal(size=(3, 4)) * 3)

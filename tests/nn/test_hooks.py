@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, tensor
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 
 
 class Scale(nn.Module):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ampkit import tensor
-from ampkit.core import dtypes, random
-from ampkit.core.errors import ArgumentError, ShapeError
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core import random
 from ampkit.nn import BatchNorm2d, Conv1d, Conv2d, Embedding, LayerNorm, Linear, MultiheadAttention, Parameter, init
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampkit import nn, ops, tensor
-from ampkit.core.dtypes import bfloat16, float16
-from ampkit.core.errors import ArgumentError, ShapeError
+from ampkit.base.dtypes import bfloat16, float16
+from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.policy import autocast
 from ampkit.testing import assert_close
 

@@ -9,7 +9,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim
-from ampkit.core.errors import DTypeError, ShapeError, StateError
+from ampkit.base.errors import DTypeError, ShapeError, StateError
 
 # the layer, its arguments, the shape of a batch with 3 inputs
 KINDS = [

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, tensor
-from ampkit.core import dtypes
-from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, StateError
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ampkit.nn import Identity, Linear, Module, ModuleList, Parameter, Sequential
 from ampkit.optim import SGD
 

@@ -10,7 +10,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim, tensor
-from ampkit.core.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
 from ampkit.nn.utils import parametrizations, parametrize
 from ampkit.testing import assert_close
 

@@ -9,7 +9,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops
-from ampkit.core.errors import ArgumentError, RangeError
+from ampkit.base.errors import ArgumentError, RangeError
 
 DRAW = np.random.default_rng(0)
 A, B, C = (ampkit.tensor(DRAW.normal(size=(5, 4))) for _ in range(3))

@@ -7,8 +7,8 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, tensor
-from ampkit.core.dtypes import bfloat16, float16, float32
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 from ampkit.testing import assert_close
 

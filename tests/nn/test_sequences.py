@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampkit import tensor
-from ampkit.core.dtypes import float16
-from ampkit.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from ampkit.base.dtypes import float16
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ampkit.nn.utils import rnn
 
 

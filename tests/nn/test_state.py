@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, tensor
-from ampkit.core import dtypes
-from ampkit.core.errors import DTypeError, StateError
+from ampkit.base import dtypes
+from ampkit.base.errors import DTypeError, StateError
 from ampkit.nn import BatchNorm1d, Linear, Module, Parameter, Sequential
 
 

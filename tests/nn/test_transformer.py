@@ -11,7 +11,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, tensor
-from ampkit.core.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 
 RNG = np.random.default_rng(0)
 N, L, S, E, H = 2, 3, 4, 6, 2

@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim, tensor
-from ampkit.core.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
 from ampkit.nn import utils
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, tensor, testing
-from ampkit.core import observe
-from ampkit.core.dtypes import bfloat16, float16, float32
-from ampkit.core.errors import AmpkitError
+from ampkit.base import observe
+from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.base.errors import AmpkitError
+from ampkit.core.autograd.grad_mode import no_grad
 from ampkit.core.op import ops as registry
-from ampkit.core.recording import no_grad
 
 
 def _load(path: Path) -> list[testing.Case]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampkit import linalg, ops, tensor
-from ampkit.core.errors import ShapeError
-from ampkit.core.tape import grad
+from ampkit.base.errors import ShapeError
+from ampkit.core.autograd.tape import grad
 from ampkit.testing import gradcheck
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, ops, special, tensor
-from ampkit.core.errors import AmpkitError, ArgumentError, DTypeError, RangeError, ShapeError
-from ampkit.core.tape import grad
+from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.core.autograd.tape import grad
 
 STRAYS = [5, 2.5, True, "x", None, [1.0, 2.0], np.ones(3), [tensor([1.0])], 1j, object()]
 UNCASED = {

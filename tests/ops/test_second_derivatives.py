@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampkit import ops, tensor
-from ampkit.core.tape import grad
+from ampkit.core.autograd.tape import grad
 
 FAR = np.array([-1e4, -100, 100, 1e4], np.float32)
 

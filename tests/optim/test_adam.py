@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, optim
-from ampkit.core.errors import ArgumentError
+from ampkit.base.errors import ArgumentError
 from ampkit.nn import Parameter
 
 SHAPES = [(7, 5), (5,), (300, 301), ()]

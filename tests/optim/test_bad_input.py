@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, optim
-from ampkit.core.errors import ArgumentError, DTypeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
 
 
 def signature(kind):

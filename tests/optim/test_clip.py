@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, optim
-from ampkit.core.errors import ArgumentError, NonFiniteError, StateError
+from ampkit.base.errors import ArgumentError, NonFiniteError, StateError
 from ampkit.nn import Parameter
 
 RNG = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, optim
-from ampkit.core.errors import ArgumentError, DTypeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.optim.lr_scheduler import CyclicLR, ExponentialLR
 from ampkit.optim.swa_utils import SWALR
 

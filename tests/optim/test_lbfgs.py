@@ -8,9 +8,9 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim
-from ampkit.core.errors import ArgumentError, DTypeError, NonFiniteError, StateError
-from ampkit.optim.curvature import Curvature
-from ampkit.optim.wolfe import Point
+from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, StateError
+from ampkit.optim.lbfgs.curvature import Curvature
+from ampkit.optim.lbfgs.line_search import Point
 
 
 def values(tensor):

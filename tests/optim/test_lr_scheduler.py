@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, optim
-from ampkit.core.errors import ArgumentError, DTypeError, StateError
+from ampkit.amp.grad_scaler import GradScaler
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.nn import Parameter
 from ampkit.optim import lr_scheduler
-from ampkit.scaler import GradScaler
 
 
 def make(lr=0.5, kind=optim.SGD, **options):

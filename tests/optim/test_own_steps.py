@@ -126,5 +126,5 @@ def test_an_optimizer_of_ones_own_may_do_without_a_learning_rate():
     optimizer = Halves([p])
     optimizer.step()
     assert p.tolist() == [2]
-    with pytest.raises(ampkit.core.errors.ArgumentError, match="StepLR: needs an optimizer with a learning rate, got"):
+    with pytest.raises(ampkit.base.errors.ArgumentError, match="StepLR: needs an optimizer with a learning rate, got"):
         optim.lr_scheduler.StepLR(optimizer, 1)

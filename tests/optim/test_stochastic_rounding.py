@@ -8,11 +8,11 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim
-from ampkit.arena import Run
-from ampkit.core.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError, StateError
+from ampkit.core.fp_errors import quietly
 from ampkit.core.primitive import reference_only
-from ampkit.core.quiet import quietly
-from ampkit.flat import Draw, narrow_at_random
+from ampkit.optim.flat.arena import Run
+from ampkit.optim.flat.memory import Draw, narrow_at_random
 
 LOW = pytest.mark.parametrize("dtype", [ampkit.bfloat16, ampkit.float16], ids=str)
 KINDS = {

@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim
-from ampkit.core.errors import ArgumentError
+from ampkit.base.errors import ArgumentError
 from ampkit.optim import swa_utils
 from ampkit.optim.swa_utils import AveragedModel
 

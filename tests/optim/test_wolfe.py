@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ampkit.optim.wolfe import ENOUGH, FLATTER, Point, Search, between
+from ampkit.optim.lbfgs.line_search import ENOUGH, FLATTER, Point, Search, between
 
 WAYS_DOWN = {
     "parabola": (lambda t: (t - 3) ** 2, lambda t: 2 * (t - 3)),

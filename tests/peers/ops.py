@@ -14,7 +14,7 @@ import torch
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo
 
 import ampkit
-from ampkit.core.errors import AmpkitError
+from ampkit.base.errors import AmpkitError
 
 from . import names
 from .comparison import Difference, Leaf, Tally, faults

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core import dtypes
-from ...core.dtypes import DType
-from ...core.errors import OutOfMemoryError
-from . import float16, rooms
-from .formats import convert
+from ampkit.base import dtypes
+from ampkit.base.dtypes import DType
+from ampkit.base.errors import OutOfMemoryError
+
+from . import caching_allocator, float16_cast
+from .onednn.reorder import convert
 
 _SMALL = 512  # elements; below, one call of NumPy's costs less than a dozen
 HostArray = np.ndarray[Any, Any]
@@ -36,13 +37,13 @@ class CPU:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
         try:
-            return rooms.empty(shape, dtype)
+            return caching_allocator.empty(shape, dtype)
         except (MemoryError, OverflowError, ValueError) as error:
             raise _too_large(shape, dtype, error) from None
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
         try:
-            return rooms.zeros(shape, dtype)
+            return caching_allocator.zeros(shape, dtype)
         except (MemoryError, OverflowError, ValueError) as error:
             raise _too_large(shape, dtype, error) from None
 
@@ -56,9 +57,9 @@ class CPU:
             if (made := convert(array, dtype)) is not None:
                 return made
             if dtype == dtypes.float16 and array.dtype == dtypes.float32:
-                return float16.from_float32(array)
+                return float16_cast.from_float32(array)
             if dtype == dtypes.float32 and array.dtype == dtypes.float16:
-                return float16.to_float32(array)
+                return float16_cast.to_float32(array)
         return array.astype(dtype)
 
     def to_numpy(self, array: HostArray) -> HostArray:

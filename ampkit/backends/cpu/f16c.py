@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .dnnl import library
-from .rooms import address
+from .caching_allocator import address
+from .onednn.library import library
 
 HostArray = np.ndarray[Any, Any]
 

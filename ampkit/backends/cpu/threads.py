@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import ArgumentError, StateError
-from . import onednn
-from .dnnl import library
+from ampkit.base.errors import ArgumentError, StateError
+
+from .onednn import primitive
+from .onednn.library import library
 
 # numpy.libs/ on Linux and Windows, numpy/.dylibs/ on macOS: where wheels keep what they bring.
 _BROUGHT = ("../numpy.libs/*openblas*", ".dylibs/*openblas*")
@@ -38,7 +39,7 @@ def set_num_threads(threads: int) -> None:
         raise StateError("set_num_threads", "a NumPy built on OpenBLAS", blas_name(), cure)
     if team is not None:
         if threads != get_num_threads():
-            onednn.forget()
+            primitive.forget()
         team(ctypes.c_int(threads))
     if blas is not None:
         blas(ctypes.c_int(threads if team is None else 1))

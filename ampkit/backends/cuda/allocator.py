@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from ... import backends
+from ampkit import backends
 
 NO_MEMORY = 2  # cudaErrorMemoryAllocation
 graph_pools: WeakSet[Any] = WeakSet()  # of recorded steps, on every device (see graphpool.py)

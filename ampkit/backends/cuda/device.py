@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from ... import backends
-from ...core.dtypes import DType
-from ...core.errors import DeviceError
+from ampkit import backends
+from ampkit.base.dtypes import DType
+from ampkit.base.errors import DeviceError
+
 from . import allocator, install
-from . import map as maps
-from .cublaslt import CublasLt, CublasLtMemoryError
-from .cudnn import Cudnn
-from .finding import device_trouble, one_line, two_of_cupy, why_not
-from .gpus import Gpus, On
-from .kernel import SHARED, STATIC, STORED, Kernels
-from .staging import Staging
-from .usage import Usage
+from .detection import device_trouble, one_line, two_of_cupy, why_not
+from .kernels.pointwise import elementwise as maps
+from .libs.cublaslt import CublasLt, CublasLtMemoryError
+from .libs.cudnn import Cudnn
+from .memory_stats import Usage
+from .multi_device import Gpus, On
+from .nvrtc import SHARED, STATIC, STORED, Kernels
+from .transfer import Staging
 
 Array = Any  # a CuPy array
 _HERE = nullcontext()

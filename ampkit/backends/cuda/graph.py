@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core import observe
+from ampkit.base import observe
+
 from .device import CUDA, Array
-from .graphpool import Footprint, Work
+from .graph_pool import Footprint, Work
 
 MOVES = 3  # how often a recorded step is dropped for what others keep before it gets a pool of its own
 
@@ -48,7 +49,7 @@ class Recording:
                 self.kept[array.data.mem.ptr] = array
 
     def met(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
-        """An op has run; see core/observe.py."""
+        """An op has run; see base/observe.py."""
         self.keep(inputs)
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:

@@ -1,7 +1,8 @@
 """`nn.utils`: clipping, which lives in `optim`, weights that are computed, parameters as a vector, and `rnn`."""
 
-from ...optim.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
-from ..vector import parameters_to_vector, vector_to_parameters
+from ampkit.optim.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+
+from ..parameter_vector import parameters_to_vector, vector_to_parameters
 from . import parametrizations, parametrize, rnn
 from .fusion import fuse_conv_bn_eval, fuse_conv_bn_weights, fuse_linear_bn_eval, fuse_linear_bn_weights
 from .weights import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm

@@ -5,14 +5,15 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from ... import ops
-from ...core.dtypes import accumulator
-from ...core.errors import DTypeError, ShapeError, StateError
-from ...core.parameter import Parameter
-from ...core.policy import autocast
-from ...core.recording import no_grad
-from ...core.tensor import Tensor
-from ...ops.given import check_all
+from ampkit import ops
+from ampkit.base.dtypes import accumulator
+from ampkit.base.errors import DTypeError, ShapeError, StateError
+from ampkit.core.autograd.grad_mode import no_grad
+from ampkit.core.parameter import Parameter
+from ampkit.core.policy import autocast
+from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import check_all
+
 from ..module import Module
 
 __all__ = ["fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights"]

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ... import ops
-from ...core.dtypes import accumulator
-from ...core.errors import ArgumentError, RangeError
-from ...core.policy import autocast
-from ...core.recording import no_grad
-from ...core.rerun import is_second_run
-from ...core.tensor import Tensor
-from ...ops.given import check_all
+from ampkit import ops
+from ampkit.base.dtypes import accumulator
+from ampkit.base.errors import ArgumentError, RangeError
+from ampkit.core.autograd.grad_mode import no_grad
+from ampkit.core.autograd.recompute import is_second_run
+from ampkit.core.policy import autocast
+from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import check_all
+
 from .. import init
-from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from ..making import is_size
+from ..factory import is_size
 from ..module import Module
+from ..modules.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .parametrize import register_parametrization
 
 __all__ = ["spectral_norm", "weight_norm"]

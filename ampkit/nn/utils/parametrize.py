@@ -7,16 +7,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ... import backends
-from ...core.errors import ArgumentError, DTypeError, ShapeError, StateError
-from ...core.parameter import Parameter
-from ...core.policy import autocast
-from ...core.recording import no_grad
-from ...core.tensor import Tensor
-from ...ops.given import check_all
-from ..computed import Computed, compute, need_free, settle, taken
-from ..container import ModuleDict, ModuleList
+from ampkit import backends
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.core.autograd.grad_mode import no_grad
+from ampkit.core.parameter import Parameter
+from ampkit.core.policy import autocast
+from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import check_all
+
+from ..computed_attribute import Computed, compute, need_free, settle, taken
 from ..module import Module
+from ..modules.container import ModuleDict, ModuleList
 
 __all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
 

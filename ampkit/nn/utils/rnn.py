@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ... import backends, ops
-from ...core import dtypes
-from ...core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from ...core.tensor import Tensor
-from ...ops.given import check_all
+from ampkit import backends, ops
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import check_all
 
 __all__ = [
     "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence",

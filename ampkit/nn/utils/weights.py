@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.errors import ArgumentError
-from ...core.parameter import Parameter
-from ...core.recording import no_grad
-from ...core.tensor import Tensor
-from ...ops.given import check_all
-from ..computed import Computed, compute, need_free, settle, taken
+from ampkit.base.errors import ArgumentError
+from ampkit.core.autograd.grad_mode import no_grad
+from ampkit.core.parameter import Parameter
+from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import check_all
+
+from ..computed_attribute import Computed, compute, need_free, settle, taken
 from ..module import Module
 from .parametrizations import axis_for, divided, drawn, iterate, need_iterations, normed, norms
 

@@ -1,0 +1,64 @@
+"""The loss times the scale: an op of the tape, whose node carries the tag of the scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array
+from ..base import dtypes, observe
+from ..base.dtypes import DType
+from ..base.errors import DTypeError, StateError
+from ..core.autograd.grad_mode import is_grad_enabled
+from ..core.autograd.node import Node, attach
+from ..core.autograd.scale_tag import ScaleTag
+from ..core.autograd.tape import Sweep
+from ..core.autograd.traced_array import Taped
+from ..core.fp_errors import quietly
+from ..core.tensor import Tensor
+
+
+class _ScaleLoss:
+    """The op of `scaler.scale`: its node carries the tag, and hands the gradient on in float32, where 65536 fits."""
+
+    name = "scale_loss"
+
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
+        return (dys[0] * node.saved,)
+
+    def replay(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
+        return (dys[0] * Taped(Tensor(node.saved)),)
+
+    def needs(self, node: Node) -> tuple[DType | None, ...]:
+        return (None,)
+
+
+_SCALE_LOSS = _ScaleLoss()
+
+
+def need_loss(loss: Tensor) -> None:
+    """Raise DTypeError for integers, StateError for a loss that is scaled already."""
+    if not loss.is_floating_point():
+        raise DTypeError("scaler.scale", "a floating-point loss", loss.dtype.name)
+    if (node := loss.node) is not None and node.tag is not None:
+        raise StateError("scaler.scale", "a loss that is not scaled yet", "one that is")
+
+
+def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:
+    """`loss` times the scale of `tag`, in float32 (float64 for float64), on the tape if the loss is."""
+    backend, wide = backends.of(loss.array), dtypes.accumulator(loss.dtype)
+    with quietly(), backends.on(loss.array):
+        factor = backends.beside(tag.factor, loss.array).astype(wide)
+        out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
+    if observe.active:
+        observe.report("scale_loss", (loss.array, factor), out)
+    return _on_tape(loss, out, factor, tag) if loss.edge is not None and is_grad_enabled() else Tensor(out)
+
+
+def _on_tape(loss: Tensor, out: Array, factor: Array, tag: ScaleTag) -> Tensor:
+    assert loss.edge is not None
+    node = Node(_SCALE_LOSS, ((*loss.edge[:3], out.dtype),), backends.of(out).asarray(factor))
+    node.tag = tag
+    return attach(out, node)

@@ -1,0 +1,12 @@
+"""Bodies of chains of ops: those of their links, one after the other.
+
+oneDNN has GELU behind a product, but does not give what went into it, which the gradient needs; and its ReLU behind a
+product makes 0 of NaN.
+"""
+
+from __future__ import annotations
+
+from ampkit.ops.nn.fused import chained, chained_backward, is_chained, linear_gelu_linear
+
+linear_gelu_linear.on("cpu", keeps=True)(chained)
+linear_gelu_linear.backward_primitive.on("cpu", when=is_chained, keeps=True)(chained_backward)  # type: ignore[union-attr]

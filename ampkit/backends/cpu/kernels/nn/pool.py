@@ -1,0 +1,224 @@
+"""Bodies of the poolings: oneDNN's, over images and volumes that lie channels-last.
+
+oneDNN's maximum passes over NaN and takes the lowest finite number for -inf, so it is asked for finite images alone.
+What it has no fast code for in a 16-bit format is widened, and so are gradients that add up: it sums them in the format
+they are in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import Any, NamedTuple
+
+from ampkit.backends.cpu.channels_last import channels_last, geometry, last, layout, turned
+from ampkit.backends.cpu.device import in_format
+from ampkit.backends.cpu.onednn.all_finite import finite
+from ampkit.backends.cpu.onednn.library import library
+from ampkit.backends.cpu.onednn.primitive import (
+    ALGORITHM,
+    DIFF_DST,
+    DIFF_SRC,
+    DST,
+    SRC,
+    TRAINING,
+    WORKSPACE,
+    WORTH,
+    Call,
+    HostArray,
+    attributes,
+    described,
+    prepared,
+)
+from ampkit.backends.cpu.onednn.reorder import FORMATS
+from ampkit.base.dtypes import DType, float32, uint8
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.nn import pool
+from ampkit.ops.nn.conv_geometry import Windows, batched, unbatched, windows
+
+_CHANNELS = 4  # with fewer, most of each vector stays empty
+
+
+class _Pool(NamedTuple):
+    """What a pool's primitives depend on; kind: "max_pool", "avg_pool", or "avg_pool_inside" without the padding."""
+
+    kind: str
+    images: tuple[int, ...]
+    windows: Windows
+    dtype: DType
+
+    @property
+    def maps(self) -> tuple[int, ...]:
+        return *self.images[:2], *self.windows.count
+
+    def given(self) -> list[Any]:
+        stride, dilation, before, after = geometry(self.windows)
+        return [stride, (ctypes.c_int64 * len(self.windows.kernel))(*self.windows.kernel), dilation, before, after]
+
+
+def _forward(p: _Pool) -> Call:
+    of, to = layout(p.images, p.dtype), layout(p.maps, p.dtype)
+    given = [TRAINING, ALGORITHM[p.kind], of.handle, to.handle, *p.given(), attributes()]
+    return Call("pooling_forward", given, [(SRC, of), (DST, to), *_taps(p)])
+
+
+def _backward(p: _Pool) -> Call:
+    to, of, kind = layout(p.images, p.dtype), layout(p.maps, p.dtype), ALGORITHM[p.kind]
+    hint = described("pooling_forward", TRAINING, kind, to.handle, of.handle, *p.given(), attributes())
+    given = [kind, to.handle, of.handle, *p.given(), hint, attributes()]
+    return Call("pooling_backward", given, [(DIFF_DST, of), (DIFF_SRC, to), *_taps(p)])
+
+
+def _taps(p: _Pool) -> list[Any]:
+    # Which position of its window each maximum stands at, numbered as the reference does, a byte each.
+    return [(WORKSPACE, layout(p.maps, uint8))] if p.kind == "max_pool" else []
+
+
+def pooled(images: HostArray, p: _Pool) -> tuple[HostArray, HostArray | None] | None:
+    """Maps [N, C, rows, columns] in p.dtype or float32, and of maxima their taps, uint8.
+
+    None where oneDNN has no fast code, or would take a maximum of what is not finite.
+    """
+    call = prepared(("pool", p), lambda: _forward(p))
+    if call is None:
+        return None if p.dtype == float32 else pooled(images, p._replace(dtype=float32))
+    images, out = turned(images, p.dtype), channels_last(p.maps, p.dtype)
+    if p.kind != "max_pool":
+        call(images, out)
+        return out, None
+    if not finite(last(images).reshape(-1)):
+        return None
+    taps = channels_last(p.maps, uint8)
+    call(images, out, taps)
+    return out, taps
+
+
+def image_gradient(dy: HostArray, p: _Pool, taps: HostArray | None = None) -> HostArray | None:
+    """The gradient of the images, in p.dtype or float32; taps: of maxima. None where oneDNN has no fast code."""
+    overlap = any(s < k for s, k in zip(p.windows.stride, p.windows.kernel, strict=True))
+    call = None if overlap and p.dtype != float32 else prepared(("pool_backward", p), lambda: _backward(p))
+    if call is None:
+        return None if p.dtype == float32 else image_gradient(dy, p._replace(dtype=float32), taps)
+    out = channels_last(p.images, p.dtype)
+    call(turned(dy, p.dtype), out, *(() if taps is None else (turned(taps, uint8),)))
+    return out
+
+
+# the bodies
+
+
+def _worth(array: HostArray, size: tuple[int, ...]) -> bool:
+    # Whether images of `size`, as many as there are in the array, are worth a call.
+    axes = len(size)
+    large = array.size // (prod(array.shape[-axes:]) or 1) * prod(size) >= WORTH
+    return large and array.shape[-axes - 1] >= _CHANNELS and array.dtype in FORMATS and library() is not None
+
+
+def _pooled(kind: str, input: HostArray, w: Windows, dtype: DType) -> tuple[HostArray, HostArray | None] | None:
+    images = batched(input, len(w.size))
+    found = pooled(images, _Pool(kind, images.shape, w, input.dtype))
+    return None if found is None else (unbatched(in_format(found[0], dtype), input.ndim), found[1])
+
+
+def _gradient(kind: str, dy: HostArray, w: Windows, need: DType, taps: HostArray | None = None) -> Any:
+    slope = batched(dy, len(w.size))
+    dx = image_gradient(slope, _Pool(kind, (*slope.shape[:2], *w.size), w, dy.dtype), taps)
+    return NotImplemented if dx is None else unbatched(in_format(dx, need), dy.ndim)
+
+
+def _largest(w: Windows) -> bool:
+    # Whether a byte tells the taps of these windows. With dilation, a window may lie in the padding alone.
+    return prod(w.kernel) < 255 and max(w.dilation) == 1
+
+
+def _maximum(op: Any, axes: int) -> None:
+    def forward(
+        input: HostArray, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+        return_indices: bool, *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
+        found = _pooled("max_pool", input, w, dtype) if _largest(w) else None
+        if found is None:
+            return NotImplemented
+        best, taps = found
+        place = unbatched(taps, input.ndim)
+        saved = Saved(place=place, windows=w)
+        return ((best, pool.positions(place, w)), saved) if return_indices else (best, saved)
+
+    def back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
+        return _worth(dy[0] if type(dy) is tuple else dy, saved.windows.size) and _largest(saved.windows)
+
+    def backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> Any:
+        slope = dy[0] if type(dy) is tuple else dy
+        return _gradient("max_pool", slope, saved.windows, needs[0], batched(saved.place, axes))
+
+    _register(op, axes, forward, back_fits, backward)
+
+
+def _averages(op: Any, axes: int) -> None:
+    def forward(
+        input: HostArray, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
+        divisor_override: Any, *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
+        kind = _mean(w, count_include_pad, divisor_override)
+        found = None if kind is None else _pooled(kind, input, w, dtype)
+        return NotImplemented if found is None else (found[0], Saved(windows=w))
+
+    def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
+        return _worth(dy, saved.windows.size)
+
+    def backward(
+        dy: HostArray, saved: Saved, needs: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
+        count_include_pad: bool, divisor_override: Any,
+    ) -> Any:  # fmt: skip
+        kind = _mean(saved.windows, count_include_pad, divisor_override)
+        return NotImplemented if kind is None else _gradient(kind, dy, saved.windows, needs[0])
+
+    _register(op, axes, forward, back_fits, backward)
+
+
+def _mean(w: Windows, count_include_pad: bool, divisor_override: Any) -> str | None:
+    # What oneDNN calls this mean. It has no word for padding that counts beside pixels beyond it that do not.
+    if divisor_override is not None:
+        return None
+    if not count_include_pad or not any(before for before, _ in w.pads):
+        return "avg_pool_inside"
+    return "avg_pool" if all(before == after for before, after in w.pads) else None
+
+
+def _adaptive(op: Any, axes: int) -> None:
+    def forward(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
+        size = input.shape[-axes:]
+        w = _even(size, pool.adaptive_size(output_size, size, op.name))
+        found = None if w is None else _pooled("avg_pool", input, w, dtype)
+        return NotImplemented if found is None else (found[0], Saved(size=size))
+
+    def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
+        return _worth(dy, saved.size)
+
+    def backward(dy: HostArray, saved: Saved, needs: Any, output_size: Any) -> Any:
+        w = _even(saved.size, dy.shape[-axes:])
+        return NotImplemented if w is None else _gradient("avg_pool", dy, w, needs[0])
+
+    _register(op, axes, forward, back_fits, backward)
+
+
+def _even(size: Any, out: Any) -> Windows | None:
+    # The windows that divide images evenly; None if they do not.
+    if any(n % m for n, m in zip(size, out, strict=True)):
+        return None
+    kernel = tuple([n // m for n, m in zip(size, out, strict=True)])
+    return windows("adaptive_avg_pool", kernel, kernel, 0, 1, size)
+
+
+def _register(op: Any, axes: int, forward: Any, back_fits: Any, backward: Any) -> None:
+    forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
+    op.on("cpu", when=lambda input, *more: _worth(input, input.shape[-axes:]))(forward)
+    op.backward_primitive.on("cpu", when=back_fits)(backward)
+
+
+for _axes in (2, 3):
+    _maximum(getattr(pool, f"max_pool{_axes}d"), _axes)
+    _averages(getattr(pool, f"avg_pool{_axes}d"), _axes)
+    _adaptive(getattr(pool, f"adaptive_avg_pool{_axes}d"), _axes)

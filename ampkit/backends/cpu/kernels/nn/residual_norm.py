@@ -1,0 +1,70 @@
+"""Body of a residual sum and the layer norm behind it: the best bodies of both, without what lies between them.
+
+That is a copy of the norm in the dtype of the products that read it, one of its gradient, and a sum of two gradients in
+memory of its own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ampkit.backends.cpu.device import in_format
+from ampkit.backends.cpu.onednn import binary, eltwise
+from ampkit.backends.cpu.onednn.eltwise import in_pieces, laid_flat
+from ampkit.backends.cpu.onednn.layer_norm import normalized, rows_fit, slopes
+from ampkit.backends.cpu.onednn.primitive import WORTH, HostArray
+from ampkit.backends.cpu.onednn.reorder import alike
+from ampkit.base.dtypes import DType, float32
+from ampkit.core.autograd.saved import Saved
+from ampkit.core.random import keep_mask
+from ampkit.ops.nn.dropout import growth
+from ampkit.ops.nn.residual_norm import add_layer_norm_, of_sum
+
+
+def _fits(residual: HostArray, branch: HostArray, weight: Any, bias: Any, normalized_shape: Any, *more: Any) -> bool:
+    known = residual.dtype in (float32, branch.dtype) and rows_fit(residual, normalized_shape)
+    return known and _alike(residual, branch)
+
+
+def _alike(a: HostArray, b: HostArray) -> bool:
+    return alike(a, b) and eltwise.fits(a) and eltwise.fits(b)
+
+
+@add_layer_norm_.on("cpu", when=_fits, least=WORTH)
+def add_layer_norm_cpu(
+    residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, normalized_shape: Any,
+    eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
+) -> Any:  # fmt: skip
+    keep = None if draw is None else keep_mask(draw[0], draw[1], dropout_p, branch.shape)
+    total = binary.both("add", residual, branch if keep is None else binary.by_mask(branch, keep, growth(dropout_p)))
+    if total is None:
+        return NotImplemented
+    found = normalized(total, weight, bias, eps, normed or dtype)
+    if found is None:
+        return NotImplemented
+    norm, mean, rstd, variance = found
+    saved = of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd, variance=variance), keep)
+    return (norm, saved) if normed is None else (total, norm, Saved(out=total, **vars(saved)))
+
+
+@add_layer_norm_cpu.backward
+def add_layer_norm_cpu_backward(
+    dy: Any, saved: Saved, needs: Any, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any
+) -> Any:
+    dsum, dnorm = (None, dy) if normed is None else dy
+    if not (needs[0] or needs[1]) or not rows_fit(dnorm, normalized_shape):
+        return NotImplemented
+    wanted = float32, *needs[2:]
+    found = slopes(dnorm, saved.as_residual, saved.weight, saved.mean, saved.variance, wanted, eps)
+    if found is None or (dsum is not None and not _alike(found[0], dsum)):
+        return NotImplemented
+    dx, dw, db = found
+    if dsum is not None:
+        flat = laid_flat(dx)
+        if not in_pieces(partial(binary.two, "add"), [flat, laid_flat(dsum)], flat):
+            return NotImplemented
+    dbranch = in_format(dx, needs[1]) if needs[1] else None
+    if dbranch is not None and saved.keep is not None:
+        dbranch = binary.by_mask(dbranch, saved.keep, growth(dropout_p))
+    return in_format(dx, needs[0]) if needs[0] else None, dbranch, dw, db

@@ -1,0 +1,55 @@
+"""Bodies of recurrent layers: their products by oneDNN, in 16 bits where the machine multiplies these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ampkit.backends.cpu.onednn import gemm
+from ampkit.backends.cpu.onednn.library import multiplies
+from ampkit.backends.cpu.onednn.primitive import HostArray
+from ampkit.backends.cpu.onednn.reorder import FORMATS
+from ampkit.backends.passthrough import runs_as_stored
+from ampkit.base.dtypes import float32
+from ampkit.ops.nn import rnn
+from ampkit.ops.nn.rnn_cell import by_weight, column_sums, multiply
+
+
+def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
+    return gemm.fits(a, b) and multiplies(a.dtype) and out.dtype in (a.dtype, float32)
+
+
+@multiply.on("cpu", when=_fits)
+def multiply_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, more: bool = False) -> None:
+    if not gemm.multiply(a, b, out, bias, more=more):
+        multiply.reference.run(a, b, out, bias, more)
+
+
+def _repeats(weight: HostArray, rows: int) -> bool:
+    fit = weight.dtype in FORMATS and multiplies(weight.dtype)
+    return fit and weight.size * rows >= gemm.WORTH
+
+
+@by_weight.on("cpu", when=_repeats)
+def by_weight_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
+    packed = gemm.Weight(weight)
+
+    def times(a: HostArray, out: HostArray, bias: HostArray | None = None, more: bool = False) -> None:
+        if not packed(a, out, bias, more):
+            multiply.reference.run(a, weight, out, bias, more)
+
+    return times
+
+
+@column_sums.on("cpu", when=lambda rows: rows.dtype in FORMATS)
+def column_sums_cpu(rows: HostArray) -> Any:
+    return gemm.column_sums(rows, float32)
+
+
+def _worth(input: HostArray, *given: Any) -> bool:
+    rows = max(array.shape[0] for array in given if array is not None and array.ndim == 2)
+    return multiplies(input.dtype) and input.size * rows >= gemm.WORTH
+
+
+for _op in rnn.OPS:
+    runs_as_stored(_op, "cpu", _worth)

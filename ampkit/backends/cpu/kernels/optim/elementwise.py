@@ -1,0 +1,226 @@
+"""Bodies of the optimizers: the updates of Adam and SGD in fused steps of oneDNN, a piece of flat memory at a time, all
+others by NumPy on several threads; and the norm of gradients.
+
+On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
+out both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit.backends.cpu.onednn.binary import PIECE, calling, two
+from ampkit.backends.cpu.onednn.gemm import column_sums
+from ampkit.backends.cpu.onednn.library import library
+from ampkit.backends.cpu.onednn.primitive import WORTH, Call, HostArray, Layout, empty, prepared
+from ampkit.backends.cpu.onednn.reorder import FORMATS, reorder
+from ampkit.backends.cpu.parallel_map import shared_out
+from ampkit.base.dtypes import float32
+from ampkit.core.fp_errors import quietly
+from ampkit.optim.adam import Adam
+from ampkit.optim.clip import power_sum, shrink
+from ampkit.optim.elementwise import Elementwise, Step, numbers_of, update, update_piece
+from ampkit.optim.flat.memory import chunks, look, narrow
+from ampkit.optim.sgd import SGD
+
+
+class _Steps(NamedTuple):
+    """The steps of an update on a piece: what they read, and -> what they write."""
+
+    mean: Call  # gradient, 1 - b1 -> mean
+    square: Call  # gradient, gradient -> square
+    move: Call  # square, 1 / (1 - b2^t), mean, -lr / (1 - b1^t) / stay, master, stay = 1 - lr weight_decay -> master
+
+
+def _steps(size: int, first: float, second: float, eps: float) -> _Steps:
+    row, number = (Layout.dense((n,), float32) for n in (size, 1))
+    inverse = ("sqrt", 0.0, 0.0), ("linear", 1.0, eps), ("pow", 1.0, -1.0)
+
+    return _Steps(
+        calling("mul", row, number, ("sum", first)),
+        calling("mul", row, row, ("linear", 1 - second, 0.0), ("sum", second)),
+        calling("mul", row, number, *inverse, ("mul", row), ("mul", number), ("add", row), ("mul", number)),
+    )
+
+
+Moments = Sequence[HostArray | None]
+
+
+def _fused(rule: type[Elementwise], home: HostArray, step: Step) -> bool:
+    """Whether oneDNN is there, and large enough masters in float32 for it, of just this optimizer."""
+    ours = step.rule.piece is rule.piece and step.rule.numbers is rule.numbers
+    plain = ours and not step.options["maximize"] and type(home) is np.ndarray and home.dtype == float32
+    return plain and home.size >= WORTH and library() is not None
+
+
+def _adam_fits(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
+    return _fused(Adam, home, step) and moments[2] is None and not step.penalty
+
+
+@update.on("cpu", when=_adam_fits)
+def adam_update_cpu(
+    home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step
+) -> None:
+    if not _real(home, copies, step):
+        return
+    eps, weight_decay = step.options["eps"], step.options["weight_decay"]
+    mean, square = (moment for moment in moments if moment is not None)
+    first, second = step.values["betas"].tolist()
+    count, rate = int(look(step.steps)) + 1, float(look(step.values["lr"]))
+    stay = 1 - rate * weight_decay
+    if not stay:  # nothing can be divided by it; what is not finite becomes NaN
+        with quietly():
+            home *= np.float32(0)
+        stay = 1.0
+    numbers = [1 - first, 1 / (1 - second**count), stay, -rate / (1 - first**count) / stay]
+    share, correction, stays, factor = (np.array([number], np.float32) for number in numbers)
+    for start in range(0, home.size, PIECE):
+        p, g, m, v = (array[start : start + PIECE] for array in (home, gradient, mean, square))
+        size = p.size
+        do = prepared(("adam", size, first, second, eps), partial(_steps, size, first, second, eps))
+        do.mean(g, share, m)
+        do.square(g, g, v)
+        do.move(v, correction, p, m, factor, p, stays)
+        for copy in copies:
+            narrow(p, copy[start : start + PIECE])
+
+
+def _real(home: HostArray, copies: list[HostArray], step: Step) -> bool:
+    """Whether the step is real; if not, all that is left to do is done."""
+    if step.go is None or look(step.go):
+        return True
+    for copy in copies:  # after any step they count as fresh, and one that was just made is not filled yet
+        narrow(home, copy)
+    return False
+
+
+@narrow.on("cpu", when=lambda master, copy: library() is not None and {master.dtype, copy.dtype} <= FORMATS)
+def narrow_cpu(master: HostArray, copy: HostArray) -> None:
+    if not master.size or not reorder(master, copy):
+        narrow.reference.run(master, copy)
+
+
+# SGD
+
+
+class _Moves(NamedTuple):
+    """The steps of an update on a piece: what they read, and -> what they write."""
+
+    decay: Call  # master, weight_decay, gradient -> slope
+    hold: Call  # buffer, momentum -> buffer
+    take: Call  # slope, 1 - dampening -> added to buffer
+    ahead: Call  # buffer, momentum, slope -> room
+    move: Call  # slope, buffer or room, -lr -> added to master
+
+
+def _moves(size: int) -> _Moves:
+    row, number = (Layout.dense((n,), float32) for n in (size, 1))
+
+    by_number, more, plus = (calling("mul", row, number, *after) for after in ((), (("sum", 1.0),), (("add", row),)))
+    return _Moves(plus, by_number, more, plus, more)
+
+
+def _sgd_fits(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
+    return _fused(SGD, home, step)
+
+
+@update.on("cpu", when=_sgd_fits)
+def sgd_update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
+    if not _real(home, copies, step):
+        return
+    (buffer,), weight_decay, nesterov = moments, step.options["weight_decay"], step.options["nesterov"]
+    share = 1 if look(step.steps) == 0 else 1 - step.options["dampening"]  # the first gradient starts the buffer whole
+    numbers = (weight_decay, float(look(step.values["momentum"])), share, -float(look(step.values["lr"])))
+    penalty, push, take, factor = (np.array([number], np.float32) for number in numbers)
+    slope, room = (empty((min(PIECE, home.size),), float32) for _ in range(2))
+    for start in range(0, home.size, PIECE):
+        p, d = home[start : start + PIECE], gradient[start : start + PIECE]
+        size = p.size
+        do = prepared(("sgd", size), partial(_moves, size))
+        if weight_decay:
+            do.decay(p, penalty, slope[:size], d)
+            d = slope[:size]
+        if buffer is not None:
+            m = buffer[start : start + PIECE]
+            do.hold(m, push, m)
+            do.take(d, take, m)
+            if nesterov:
+                do.ahead(m, push, room[:size], d)
+            d = room[:size] if nesterov else m
+        do.move(d, factor, p)
+        for copy in copies:
+            narrow(p, copy[start : start + PIECE])
+
+
+# all others
+
+
+@update.on("cpu", when=lambda home, *rest: type(home) is np.ndarray)
+def update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
+    """The reference's pieces, each by one thread: its bits."""
+    if not _real(home, copies, step):
+        return
+    step = step._replace(go=None)
+    numbers = numbers_of(step, gradient.dtype)
+
+    @quietly()
+    def work(part: slice) -> None:
+        update_piece(home, gradient, moments, copies, step, numbers, part)
+
+    shared_out(work, list(chunks(home.size)))
+
+
+# norms
+
+_COLUMNS = 512
+_SMALLEST = 1e-24  # a sum of squares below: of numbers whose squares float32 does not hold
+
+
+@power_sum.on("cpu", when=lambda values, order, scratch: order == 2 and library() is not None)
+def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
+    # Not by `dot`: the threads of NumPy's BLAS would go on spinning, on the CPUs that oneDNN's want.
+    if values.dtype == float32 and values.size >= WORTH:
+        total = _sum_of_squares(values)
+        if _SMALLEST < total < np.inf:
+            return total
+    total = np.zeros(())
+    for part in chunks(values.size):
+        wide = scratch[: part.stop - part.start]
+        np.copyto(wide, values[part])
+        total += np.multiply(wide, wide, out=wide).sum()
+    return total
+
+
+def _sum_of_squares(values: HostArray) -> Any:
+    # In float32 over up to PIECE / _COLUMNS squares, in float64 over these sums.
+    whole = values.size - values.size % _COLUMNS
+    room, rest = empty((min(PIECE, whole),), float32), values[whole:].astype(np.float64)
+    total = np.asarray((rest * rest).sum())
+    for start in range(0, whole, PIECE):
+        piece = values[start : min(start + PIECE, whole)]
+        squares = room[: piece.size]
+        two("mul", piece, piece, squares)
+        sums: Any = column_sums(squares.reshape(-1, _COLUMNS), float32)
+        total = total + sums.sum(dtype=np.float64)
+    return total
+
+
+@shrink.on(
+    "cpu", when=lambda values, factor, go: values.dtype == float32 and values.size >= WORTH and library() is not None
+)
+def shrink_cpu(values: HostArray, factor: HostArray, go: HostArray) -> None:
+    number = np.array([factor], np.float32)
+    if not look(go):
+        values[...] = 0
+    elif number[0] != 1:
+        for start in range(0, values.size, PIECE):
+            piece = values[start : start + PIECE]
+            prepared(("shrink", piece.size), partial(_shrinking, piece.size))(piece, number, piece)
+
+
+def _shrinking(size: int) -> Call:
+    return calling("mul", Layout.dense((size,), float32), Layout.dense((1,), float32))

@@ -1,0 +1,72 @@
+"""LAMB's body: a piece of flat memory at a time on several threads, in two passes.
+
+On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
+out both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ampkit.backends.cpu.onednn.primitive import HostArray
+from ampkit.backends.cpu.parallel_map import shared_out
+from ampkit.core.fp_errors import quietly
+from ampkit.optim.clip import power_sum
+from ampkit.optim.elementwise import Step, numbers_of
+from ampkit.optim.flat.memory import CHUNK, chunks, look, narrow
+from ampkit.optim.lamb import lamb_update, learn, move
+
+
+class _Part(NamedTuple):
+    """A piece of the segment with this number."""
+
+    number: int
+    place: slice
+
+
+@lamb_update.on("cpu", when=lambda master, *rest: type(master) is np.ndarray)
+def lamb_update_cpu(
+    master: HostArray, gradient: HostArray, mean: HostArray, square: HostArray, segments: list[slice],
+    copies: list[HostArray], step: Step,
+) -> None:  # fmt: skip
+    """The reference's arithmetic; norms are added up in the order of the pieces, whoever came first."""
+    parts = [
+        _Part(number, slice(segment.start + part.start, segment.start + part.stop))
+        for number, segment in enumerate(segments)
+        for part in chunks(segment.stop - segment.start)
+    ]
+    real, step = step.go is None or look(step.go), step._replace(go=None)
+    numbers = numbers_of(step, master.dtype)
+
+    @quietly()
+    def squares(part: _Part) -> tuple[float, float]:
+        p, m, v = (flat[part.place] for flat in (master, mean, square))
+        learn(gradient[part.place], m, v, numbers, step)
+        wide = np.empty((min(CHUNK, p.size),))
+        return float(power_sum(p, 2.0, wide)), float(power_sum(move(p, m, v, numbers), 2.0, wide))
+
+    @quietly()
+    def settled(part: _Part) -> None:
+        p = master[part.place]
+        if real:
+            p -= move(p, mean[part.place], square[part.place], numbers) * rates[part.number]
+        for copy in copies:
+            narrow(p, copy[part.place])
+
+    if real:
+        rates = _rates(len(segments), parts, shared_out(squares, parts), step, master.dtype)
+    shared_out(settled, parts)
+
+
+def _rates(count: int, parts: list[_Part], squares: list[tuple[float, float]], step: Step, kind: np.dtype) -> HostArray:
+    """lr times the trust ratio, of each segment."""
+    length, moved = np.zeros(count), np.zeros(count)
+    for (number, _), (weights, directions) in zip(parts, squares, strict=True):
+        length[number] += weights
+        moved[number] += directions
+    both = (length > 0) & (moved > 0)
+    trust = np.where(both, np.sqrt(length / np.where(both, moved, 1.0)), 1.0)
+    rates: HostArray = (look(step.values["lr"]) * trust).astype(kind)
+    return rates

@@ -1,0 +1,65 @@
+"""Body of the sums that undo a broadcast: products with ones, in float32, by all threads, of as many elements as such a
+product adds up accurately; sums of these in float64.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from ampkit.backends.cpu.device import in_format
+from ampkit.backends.cpu.onednn import eltwise
+from ampkit.backends.cpu.onednn.gemm import BLOCK, multiply
+from ampkit.backends.cpu.onednn.library import multiplies
+from ampkit.backends.cpu.onednn.primitive import WORTH, HostArray, empty
+from ampkit.backends.cpu.onednn.reorder import flattened, memory_order
+from ampkit.base.dtypes import float32
+from ampkit.core.autograd.accumulate import sum_over
+
+_SHORT = 64  # elements: blocks of fewer, of a number of elements without larger divisors, are not worth the call
+
+
+def _fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
+    parts = _parts(gradient, axes) if axes and eltwise.fits(gradient) else None
+    return parts is not None and _block(*parts[1:]) >= min(parts[1], _SHORT)
+
+
+@lru_cache(256)
+def _block(along: int, behind: int) -> int:
+    """How many of `along` elements a product adds up: a part of them that leaves no rest, longer for rows."""
+    most = BLOCK if behind > 1 else 8 * BLOCK
+    return next(n for n in range(min(along, most), 0, -1) if not along % n)
+
+
+def _parts(array: HostArray, axes: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """How many elements `array`, in the order of memory, has before, along and behind `axes`; None if other axes part
+    them.
+    """
+    order = [i for i in memory_order(array) if array.shape[i] > 1]
+    at = [place for place, i in enumerate(order) if i in axes]
+    if not at or at[-1] - at[0] >= len(at):
+        return None
+    lengths = [array.shape[i] for i in order]
+    return prod(lengths[: at[0]]), prod(lengths[at[0] : at[-1] + 1]), prod(lengths[at[-1] + 1 :])
+
+
+@sum_over.on("cpu", when=_fits, least=WORTH)
+def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
+    parts, flat = _parts(gradient, axes), flattened(gradient)
+    assert parts is not None
+    assert flat is not None
+    before, along, behind = parts
+    block = _block(along, behind)
+    rows = flat.reshape(before * (along // block), block, behind)
+    rows = rows if multiplies(rows.dtype) else in_format(rows, float32)
+    sums = empty((len(rows), behind), float32)
+    ones = np.ones((block, 1) if behind == 1 else (len(rows), 1, block), rows.dtype)
+    a, b = (rows[..., 0], ones) if behind == 1 else (ones, rows)
+    if not multiply(a, b, sums.reshape(*a.shape[:-1], b.shape[-1])):
+        return sum_over.reference.run(gradient, axes)  # type: ignore[no-any-return]
+    order = memory_order(gradient)
+    out = empty([1 if i in axes else gradient.shape[i] for i in order], float32)
+    out.reshape(before, behind)[...] = np.add.reduce(sums.reshape(before, -1, behind), 1, np.float64)
+    return out.transpose(np.argsort(order))

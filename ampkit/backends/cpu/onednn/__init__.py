@@ -1,0 +1,1 @@
+"""oneDNN through ctypes: the library, its primitives, and one file per kind of primitive."""

@@ -1,0 +1,1 @@
+"""CUDA kernels, under the family and file name of the op that each makes faster."""

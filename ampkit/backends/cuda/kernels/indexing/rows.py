@@ -1,0 +1,35 @@
+"""Rows of a table by their index: copied as they are, in words of 1 to 16 bytes. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends.cuda.nvrtc import MOST, blocks_for, launch, typed
+
+from . import segment_sum
+
+Array = Any
+BLOCK, BLOCKS = 256, 4096
+WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
+
+
+def rows_of(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
+    """table [outer, rows, width], contiguous and whatever its axes are called, index [n] -> [outer, n, width]."""
+    index = segment_sum.as_keys(index)
+    width = table.size // (outer * rows)
+    out = backends.of(table).empty((outer, index.size, width), table.dtype)
+    nbytes = width * table.dtype.itemsize
+    size = next(s for s in WORDS if nbytes % s == 0 and table.data.ptr % s == 0)
+    sizes = np.uint32(outer), np.uint32(index.size), np.int64(rows), np.uint32(nbytes // size)
+    grid = min(blocks_for(out.size * table.dtype.itemsize // size, BLOCK), BLOCKS)
+    launch("nn/embedding", typed("embedding_forward", WORDS[size], index.dtype), grid, BLOCK, table, index, out, *sizes)
+    return out
+
+
+def whole(table: Array, index: Array, rows: int) -> bool:
+    """Whether `rows_of` takes them: a table that fills a piece of memory, and an index that is not empty."""
+    size = table.size // max(1, rows) * index.size * table.dtype.itemsize
+    return bool(table.flags.c_contiguous) and index.dtype.kind in "iu" and 0 < size <= MOST and table.size > 0

@@ -1,0 +1,56 @@
+"""Bodies of the binary cross entropies: see totals.py. The slopes of their weights are left to the references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit.base.dtypes import DType, bool_
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.loss.regression import bce as ops
+
+from ..pointwise import elementwise as maps
+from ..pointwise.registration import back_fits, fits
+from . import elementwise_loss
+
+Array = Any
+
+
+def _back_fits(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
+    return back_fits(dy, saved, needs) and not any(need is not None for need in needs[2:])
+
+
+def _or_1(weight: Any) -> Any:
+    return 1.0 if weight is None else weight
+
+
+@ops.binary_cross_entropy_with_logits.on("cuda", when=fits)
+def bce_with_logits_cuda(
+    input: Array, target: Array, weight: Any, reduction: str, pos_weight: Any, *, dtype: DType
+) -> Any:
+    operands = input, target, _or_1(weight), _or_1(pos_weight)
+    out = elementwise_loss.forward("BCEOfLogits", operands, reduction, dtype)
+    kept = Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
+    return out if out is NotImplemented else (out, kept)
+
+
+@ops.binary_cross_entropy_with_logits.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+def bce_with_logits_backward_cuda(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
+    operands = saved.input, saved.target, _or_1(saved.pos_weight)
+    found = elementwise_loss.backward("BCEOfLogits", dy, operands, needs[:2], reduction, saved.weight)
+    return found if found is NotImplemented else (*found, None, None)
+
+
+@ops.binary_cross_entropy.on("cuda", when=fits)
+def binary_cross_entropy_cuda(input: Array, target: Array, weight: Any, reduction: str, *, dtype: DType) -> Any:
+    outside = maps.forward("OutsideUnit", (input,), bool_)
+    out = elementwise_loss.forward("BCELoss", (input, target, _or_1(weight)), reduction, dtype)
+    if outside is NotImplemented or out is NotImplemented:
+        return NotImplemented
+    ops.need_unit(input, outside)
+    return out, Saved(input=input, target=target, weight=weight)
+
+
+@ops.binary_cross_entropy.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+def binary_cross_entropy_backward_cuda(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
+    found = elementwise_loss.backward("BCELoss", dy, (saved.input, saved.target), needs[:2], reduction, saved.weight)
+    return found if found is NotImplemented else (*found, None)

@@ -1,0 +1,68 @@
+"""Bodies of ctc_loss: a block per sequence holds its states and goes through the frames. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends.cuda.array_layout import dense, wide
+from ampkit.backends.cuda.nvrtc import MOST, SHARED, STORED, launch, typed
+from ampkit.base.dtypes import DType, float32, int64
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.loss.ctc import ctc_loss_, reduced, slopes
+
+Array = Any
+MOST_THREADS = 512  # of a block
+
+
+def _known(log_probs: Array, targets: Array) -> bool:
+    states = 2 * targets.shape[1] + 1
+    return log_probs.dtype in STORED and 0 < log_probs.size <= MOST and 5 * 4 * states <= SHARED
+
+
+def _threads(states: int) -> int:
+    return min(MOST_THREADS, -(-states // 32) * 32)
+
+
+def _whole(array: Array) -> Array:
+    return dense(array if array.dtype == int64 else backends.of(array).cast(array, int64))
+
+
+@ctc_loss_.on("cuda", when=lambda log_probs, targets, *rest, **params: _known(log_probs, targets))
+def ctc_loss_cuda(
+    log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int, reduction: str,
+    zero_infinity: bool, *, dtype: DType,
+) -> Any:  # fmt: skip
+    there, x = backends.of(log_probs), dense(log_probs)
+    (frames, batch, classes), most = x.shape, targets.shape[1]
+    states = 2 * most + 1
+    alpha, loss = there.empty((frames, batch, states), float32), there.empty((batch,), float32)
+    arrays = x, _whole(targets), _whole(input_lengths), _whole(target_lengths), alpha, loss
+    sizes = np.int64(most), np.int64(classes), np.int64(blank)
+    entry = typed("ctc_loss_forward", x.dtype)
+    launch("loss/ctc", entry, batch, _threads(states), *arrays, *sizes, shared=3 * 4 * states)
+    saved = Saved(log_probs=log_probs, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
+    saved.alpha, saved.loss = alpha, loss
+    out = reduced(loss, target_lengths, reduction, zero_infinity)
+    return out if dtype == float32 else there.cast(out, dtype), saved
+
+
+def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+    x = saved.log_probs
+    return needs[0] == x.dtype and dy.dtype in STORED and saved.alpha.dtype == float32 and _known(x, saved.targets)
+
+
+@ctc_loss_.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+def ctc_loss_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, blank: int, reduction: str, zero_infinity: bool
+) -> Array:
+    x, labels, counts = dense(saved.log_probs), _whole(saved.targets), _whole(saved.target_lengths)
+    states, dx = 2 * labels.shape[1] + 1, backends.of(x).zeros(x.shape, x.dtype)
+    slope = slopes(wide(dy), counts, reduction)
+    arrays = slope, x, labels, _whole(saved.input_lengths), counts, dense(saved.alpha), saved.loss, dx
+    sizes = np.int64(labels.shape[1]), np.int64(x.shape[2]), np.int64(blank), np.bool_(zero_infinity)
+    entry = typed("ctc_loss_backward", x.dtype)
+    launch("loss/ctc", entry, x.shape[1], _threads(states), *arrays, *sizes, shared=5 * 4 * states)
+    return dx

@@ -1,0 +1,75 @@
+"""Bodies of dropout: the mask is drawn on the device, with the bits of the CPU's, in the pass that applies it.
+
+The backward multiplies by the mask that was saved, a byte an element. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends.cuda.array_layout import dense
+from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, drawn, launch, typed
+from ampkit.base.dtypes import DType
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.nn.dropout import dropout_, growth, mask
+
+Array = Any
+THREADS = 256
+
+
+def _known(array: Array) -> bool:
+    return array.dtype in STORED and 0 < array.size <= MOST
+
+
+def _aligned(*arrays: Array) -> Any:
+    return np.bool_(not any(a.data.ptr % 16 for a in arrays))
+
+
+@mask.on("cuda")
+def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
+    there: Any = backends.of(like)
+    keep = there.empty(shape, np.dtype(bool))
+    if not 0 < keep.size <= MOST:
+        return NotImplemented
+    least = np.uint32(round(p * 65536))  # see random.keep_mask
+    blocks = blocks_for(keep.size, THREADS * 16)
+    launch("nn/dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), least, *drawn(there, seed, call))
+    return keep
+
+
+@dropout_.on("cuda", when=lambda input, *more, **params: _known(input))
+def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
+    if dtype != input.dtype:
+        return NotImplemented
+    there: Any = backends.of(input)
+    x = dense(input)
+    if prod(shape or input.shape) != input.size:
+        keep = mask(input, p, seed, call, shape)
+        return _masked(x, keep, p), Saved(keep=keep)
+    keep, out = there.empty(input.shape, np.dtype(bool)), there.empty(input.shape, dtype)
+    chance = np.uint32(round(p * 65536)), np.float32(growth(p))  # see random.keep_mask
+    args = x, out, keep, np.int64(x.size), *chance, *drawn(there, seed, call), _aligned(x, out, keep)
+    launch("nn/dropout", typed("dropout_forward", dtype), blocks_for(x.size, THREADS * 16), THREADS, *args)
+    return out, Saved(keep=keep)
+
+
+def _masked(values: Array, keep: Array, p: float) -> Array:
+    """values * keep / (1 - p), where the mask may have an element for several values in a row."""
+    out, each = backends.of(values).empty(values.shape, values.dtype), values.size // keep.size
+    wide = _aligned(values, keep, out) & np.bool_(each == 1)
+    args = values, keep, out, np.int64(values.size), np.int64(each), np.float32(growth(p)), wide
+    launch("nn/dropout", typed("dropout_backward", values.dtype), blocks_for(values.size, THREADS * 8), THREADS, *args)
+    return out
+
+
+def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+    return _known(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
+
+
+@dropout_.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+def dropout_backward_cuda(dy: Array, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Array:
+    return _masked(dense(dy), saved.keep, p)

@@ -1,0 +1,35 @@
+"""Bodies of embedding: rows are copied by index, and their gradients added up by `segments`.
+
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit.base.dtypes import DType
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.nn.embedding import _in_table, embedding
+
+from ..indexing import segment_sum
+from ..indexing.rows import rows_of, whole
+
+Array = Any
+
+
+@embedding.on("cuda", when=lambda input, weight, *rest, **params: whole(weight, input, len(weight)))
+def embedding_cuda(input: Array, weight: Array, padding_idx: int | None, *, dtype: DType) -> Any:
+    _in_table(input, len(weight))
+    out = rows_of(weight, input, len(weight)).reshape(*input.shape, weight.shape[1])
+    return out, Saved(input=input, rows=len(weight))
+
+
+def _adds_up(dy: Array, saved: Saved, needs: Any, padding_idx: Any) -> bool:
+    return needs[1] is not None and segment_sum.fits(dy, saved.input, saved.rows, needs[1])
+
+
+@embedding.backward_primitive.on("cuda", when=_adds_up)  # type: ignore[union-attr,untyped-decorator]
+def embedding_backward_cuda(dy: Array, saved: Saved, needs: Any, padding_idx: int | None) -> Any:
+    ignored = -1 if padding_idx is None else padding_idx % saved.rows
+    order = segment_sum.ordered(saved.input, saved.rows, ignored)
+    return None, segment_sum.sums(dy, order, needs[1]).reshape(saved.rows, dy.shape[-1])

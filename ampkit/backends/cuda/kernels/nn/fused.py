@@ -1,0 +1,52 @@
+"""Bodies of chains of ops: GELU behind a product and its slope in front of one are done as the product is stored.
+
+That is cublasLt's, for 16-bit formats and the tanh formula, the one it has; what else there is runs link by link. Its
+ReLU is not used, of which nothing says that NaN passes. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit import backends
+from ampkit.backends.cuda.libs.gemm import fits, folded, with_gelu, with_gelu_slope
+from ampkit.base.dtypes import LOW, DType
+from ampkit.core import dispatch
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.linalg.matmul import linear
+from ampkit.ops.nn.fused import chained, chained_backward, first_backward, is_chained, linear_gelu_linear
+
+Array = Any
+
+
+def _fits(approximate: str, rows: Array, *others: Array | None) -> bool:
+    known = approximate == "tanh" and rows.dtype in LOW and rows.ndim > 1 and fits(rows, *others)
+    return known and all(each is None or each.ndim > 1 or bool(each.flags.c_contiguous) for each in others)
+
+
+@linear_gelu_linear.on("cuda", keeps=True)
+def linear_gelu_linear_cuda(
+    input: Array, weight: Array, bias: Array | None, weight2: Array, bias2: Array | None, approximate: str,
+    *, dtype: DType, versions: Any,
+) -> Any:  # fmt: skip
+    room, shape = backends.of(input).empty, (*input.shape[:-1], len(weight))
+    known = dtype == input.dtype and _fits(approximate, input, weight, bias)
+    before, hidden = (room(shape, dtype) for _ in range(2)) if known else (None, None)
+    if not known or not with_gelu(folded(input), weight.T, folded(hidden), bias, folded(before)):
+        return chained(input, weight, bias, weight2, bias2, approximate, dtype=dtype, versions=versions)
+    out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype)
+    return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
+
+
+@linear_gelu_linear.backward_primitive.on("cuda", when=is_chained, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+def linear_gelu_linear_backward_cuda(
+    dy: Array, saved: Saved, needs: Any, approximate: str, versions: Any, homes: Any
+) -> Any:
+    before, given = saved.before, (versions, homes)
+    known = any(needs[:3]) and _fits(approximate, dy, saved.weight2, before)
+    slope = backends.of(dy).empty(before.shape, before.dtype) if known else None
+    if not known or not with_gelu_slope(folded(dy), saved.weight2, folded(slope), folded(before)):
+        return chained_backward(dy, saved, needs, approximate, *given)
+    kept = Saved(input=saved.hidden, weight=saved.weight2)
+    _, *second = dispatch.backward_in(linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *homes[3:]))
+    return *first_backward(slope, saved, needs, *given), *second

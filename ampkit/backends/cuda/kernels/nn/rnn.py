@@ -1,0 +1,109 @@
+"""Bodies of recurrent layers: a launch per step for all gates, products by cublasLt, in 16 bits between 16-bit tensors.
+
+All is queued from the host, which waits for nothing, so a step with recurrent layers can be recorded.
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit.backends.cuda.libs import gemm
+from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
+from ampkit.backends.passthrough import runs_as_stored
+from ampkit.base.dtypes import accumulator, float32
+from ampkit.ops.nn import rnn, rnn_cell
+
+Array = Any
+THREADS = 256
+LANE = 8  # 16-bit numbers that are read together
+
+
+# products
+
+
+def _multiplies(a: Array, b: Array, out: Array, *more: Any) -> bool:
+    return gemm.fits(a, b) and a.size > 0 and b.size > 0 and gemm.answer(a.dtype, out.dtype) == out.dtype
+
+
+@rnn_cell.multiply.on("cuda", when=_multiplies)
+def multiply_cuda(a: Array, b: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
+    if not gemm.multiply(a, b, out, bias, out if more else None):
+        rnn_cell.multiply.reference.run(a, b, out, bias, more)
+
+
+@rnn_cell.column_sums.on("cuda", when=lambda rows: gemm.fits(rows) and rows.size > 0)
+def column_sums_cuda(rows: Array) -> Array:
+    return gemm.column_sums(rows, accumulator(rows.dtype))
+
+
+# steps: what they are given lies row after row, and `dtype` is that of what products read
+
+
+def _known(states: Array, *arrays: Array | None) -> bool:
+    given = (states, *(array for array in arrays if array is not None))
+    dense = all(array.flags.c_contiguous and array.dtype in STORED for array in given)
+    return dense and states.dtype == float32 and 0 < states.size <= MOST
+
+
+def _launch(name: str, out: Array, count: int, *args: Any) -> None:
+    launch("nn/rnn", typed(name, out.dtype), blocks_for(count, THREADS), THREADS, *args)
+
+
+def _shape(state: Array) -> tuple[Any, Any]:
+    return np.uint32(state.size), np.uint32(state.shape[1])
+
+
+@rnn_cell.rnn_step.on("cuda", when=lambda gates, hidden, out, relu: _known(gates, hidden, out))
+def rnn_step_cuda(gates: Array, hidden: Array, out: Array | None, relu: bool) -> None:
+    _launch("rnn_forward", hidden, gates.size, gates, hidden, out, np.uint32(gates.size), np.bool_(relu))
+
+
+@rnn_cell.rnn_step_backward.on("cuda", when=lambda gates, dy, dh, slopes, relu: _alike(gates, slopes, dy, dh))
+def rnn_step_backward_cuda(gates: Array, dy: Array, dh: Array, slopes: Array, relu: bool) -> None:
+    _launch("rnn_backward", slopes, gates.size, gates, dy, dh, slopes, np.uint32(gates.size), np.bool_(relu))
+
+
+@rnn_cell.lstm_step.on("cuda", when=lambda gates, *arrays: _known(gates, *arrays))
+def lstm_step_cuda(gates: Array, cell: Array, before: Array, hidden: Array | None, out: Array) -> None:
+    _launch("lstm_forward", out, cell.size, gates, cell, before, hidden, out, *_shape(cell))
+
+
+@rnn_cell.lstm_step_backward.on(
+    "cuda", when=lambda gates, before, dy, dh, dc, slopes: _alike(gates, slopes, dy, before, dh, dc)
+)
+def lstm_step_backward_cuda(gates: Array, before: Array, dy: Array | None, dh: Array, dc: Array, slopes: Array) -> None:
+    _launch("lstm_backward", slopes, dc.size, gates, before, dy, dh, dc, slopes, *_shape(dc))
+
+
+@rnn_cell.gru_step.on("cuda", when=lambda gates, *arrays: _known(gates, *arrays))
+def gru_step_cuda(gates: Array, inner: Array, state: Array, kept: Array, hidden: Array | None, out: Array) -> None:
+    _launch("gru_forward", out, state.size, gates, inner, state, kept, hidden, out, *_shape(state))
+
+
+@rnn_cell.gru_step_backward.on(
+    "cuda",
+    when=lambda gates, kept, previous, dy, dh, to_x, to_h: (
+        previous.dtype == to_x.dtype and _alike(gates, to_x, dy, kept, previous, dh, to_h)
+    ),
+)
+def gru_step_backward_cuda(
+    gates: Array, kept: Array, previous: Array, dy: Array, dh: Array, to_x: Array, to_h: Array
+) -> None:
+    _launch("gru_backward", to_x, dh.size, gates, kept, previous, dy, dh, to_x, to_h, *_shape(dh))
+
+
+def _alike(gates: Array, slopes: Array, dy: Array | None, *others: Array) -> bool:
+    return (dy is None or dy.dtype == slopes.dtype) and _known(gates, slopes, dy, *others)
+
+
+def _worth(input: Array, *given: Array | None) -> bool:
+    # Tensor cores read 16-bit rows in whole lanes; others are widened, as the reference does it.
+    sizes = [n for array in (input, *given) if array is not None and array.ndim == 2 for n in array.shape[1:]]
+    return gemm.fits(input) and input.size > 0 and not any(n % LANE for n in sizes)
+
+
+for _op in rnn.OPS:
+    runs_as_stored(_op, "cuda", _worth)

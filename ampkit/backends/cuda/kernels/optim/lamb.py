@@ -1,0 +1,58 @@
+"""LAMB's body: all parameters of a run in three launches, 64 at a time, whose places travel with them.
+
+Learning rate, betas, the count of steps and the flag of a real step are read by the kernels. float64 masters are left
+to the reference. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends.cuda.nvrtc import launch, typed
+from ampkit.base.dtypes import bfloat16, float16, float32, float64
+from ampkit.optim.elementwise import Step
+from ampkit.optim.lamb import LAMB, lamb_update
+
+from .flat_launch import BLOCK, grid_for, in_order, width_of
+
+Array = Any  # a CuPy array
+SEGMENTS = 64  # as in lamb.cu
+PARTS = 512  # blocks of a parameter
+_TABLE = np.dtype([(name, np.int64, SEGMENTS) for name in ("start", "stop")])
+
+
+def _fits(
+    master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
+) -> bool:
+    return step.rule.numbers is LAMB.numbers and master.dtype == float32 and in_order(master, gradient, mean, square)
+
+
+@lamb_update.on("cuda", when=_fits)
+def lamb_update_cuda(
+    master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
+) -> None:
+    for first in range(0, len(segments), SEGMENTS):
+        _update(master, gradient, mean, square, segments[first : first + SEGMENTS], copies, step)
+
+
+def _update(
+    master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
+) -> None:
+    there, by_dtype = backends.of(master), {copy.dtype: copy for copy in copies}
+    homes, number = (by_dtype.get(float16), by_dtype.get(bfloat16)), len(segments)
+    width = width_of(float32, master, gradient, mean, square, *homes)
+    parts = grid_for(max(segment.stop - segment.start for segment in segments), width, PARTS)
+    table = np.zeros(1, _TABLE)
+    table["start"][0, :number] = [segment.start for segment in segments]
+    table["stop"][0, :number] = [segment.stop for segment in segments]
+    sums, rates = there.empty((number * parts * 2,), float64), there.empty((number,), float32)
+    common = table, step.steps, step.values["betas"], step.go
+    numbers = np.float32(step.options["eps"]), np.float32(step.options["weight_decay"])
+    given, maximize = (master, gradient, mean, square, sums), np.bool_(step.options["maximize"])
+    launch("optim/lamb", typed("lamb_learn", str(width)), (parts, number), BLOCK, *given, *common, *numbers, maximize)
+    launch("optim/lamb", "lamb_trust", number, BLOCK, sums, rates, step.values["lr"], step.go, np.int32(parts))
+    held = master, mean, square, *homes, rates
+    launch("optim/lamb", typed("lamb_move", str(width)), (parts, number), BLOCK, *held, *common, *numbers)

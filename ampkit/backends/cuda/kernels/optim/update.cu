@@ -1,0 +1,307 @@
+// The updates of optimizers, their 16-bit copies, the norm of gradients and clipping, on flat memory: one pass each.
+//
+// Learning rates, betas, momentum, the count of steps and the flag of a step that is real are read here, so that nobody
+// waits for them. V values are accessed at once: with V > 1 flat arrays begin on a boundary of V values.
+#include "include/flat_update.cuh"
+
+template <typename T, int V>
+__global__ void narrow(const float* master, T* copy, int64 count) {
+    over<V>(count, Narrow<float, T>{master, copy});
+}
+
+template <typename T>
+struct NarrowAtRandom {
+    const float* values;
+    T* home;
+    Draw draw;
+
+    template <int N>
+    __device__ __forceinline__ void at(int64 i) const {
+        float p[N];
+        load_floats<N>(values + i, p);
+        draw.round<T>(i, p);
+        store_floats<N>(home + i, p);
+    }
+};
+
+template <typename T, int V>
+__global__ void narrow_at_random(const float* values, T* home, uint64 seed, uint64 call, const uint64* draws,
+                                 int64 start, int64 count) {
+    over<V>(count, NarrowAtRandom<T>{values, home, {seed, call, draws, start}});
+}
+
+// The gradient of what is minimized, L2 penalty included.
+__device__ __forceinline__ float direction(float p, float g, float decay, bool maximize) {
+    if (maximize) g = -g;
+    return decay != 0.0f ? p * decay + g : g;
+}
+
+// What is the same for all parameters in a step of Adam, rounded from float64.
+struct AdamRates {
+    float rate, root, shrink, share, hold, take;
+};
+
+__device__ __forceinline__ AdamRates adam_rates(double lr, double first, double second, double count, double decay) {
+    double new_square = 1.0 - second;
+    return {float(lr / (1.0 - pow(first, count))), float(sqrt(1.0 - pow(second, count))), float(1.0 - lr * decay),
+            float(1.0 - first), float(1.0 - new_square), float(new_square)};
+}
+
+template <typename M>
+struct Adam {
+    Home<M> home;
+    const float* gradient;
+    float *mean, *square, *largest;
+    AdamRates r;
+    float eps, penalty;
+    bool maximize;
+
+    template <int N>
+    __device__ __forceinline__ void at(int64 i) const {
+        float p[N], g[N], m[N], v[N], most[N];
+        load_floats<N>(home.master + i, p);
+        load_floats<N>(gradient + i, g);
+        load_floats<N>(mean + i, m);
+        load_floats<N>(square + i, v);
+        if (largest) load_floats<N>(largest + i, most);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float d = direction(p[j], g[j], penalty, maximize);
+            m[j] += (d - m[j]) * r.share;
+            v[j] = v[j] * r.hold + d * d * r.take;
+            most[j] = largest ? Max::combine(most[j], v[j]) : v[j];
+            p[j] = p[j] * r.shrink - m[j] / (sqrtf(most[j]) / r.root + eps) * r.rate;
+        }
+        store_floats<N>(mean + i, m);
+        store_floats<N>(square + i, v);
+        if (largest) store_floats<N>(largest + i, most);
+        home.template store<N>(i, p);
+    }
+};
+
+// largest, the copies, go and draws may be null. decay: of masters, decoupled; penalty: of what is minimized.
+template <typename M, int V>
+__global__ void adam_update(M* master, const float* gradient, float* mean, float* square, float* largest,
+                            __half* half_copy, __nv_bfloat16* brain_copy, uint64 seed, uint64 call, const uint64* draws,
+                            int64 start, const int64* steps, const double* lr, const double* betas, const bool* go,
+                            float eps, double decay, float penalty, bool maximize, int64 count) {
+    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
+    if (go && !*go) return home.template rewrite<V>(count);
+    __shared__ AdamRates rates;
+    if (threadIdx.x == 0) rates = adam_rates(*lr, betas[0], betas[1], double(*steps + 1), decay);
+    __syncthreads();
+    over<V>(count, Adam<M>{home, gradient, mean, square, largest, rates, eps, penalty, maximize});
+}
+
+template <typename M>
+struct Sgd {
+    Home<M> home;
+    const float* gradient;
+    float* buffer;
+    float rate, push, take, penalty;
+    bool nesterov, maximize;
+
+    template <int N>
+    __device__ __forceinline__ void at(int64 i) const {
+        float p[N], g[N], m[N];
+        load_floats<N>(home.master + i, p);
+        load_floats<N>(gradient + i, g);
+        if (buffer) load_floats<N>(buffer + i, m);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float d = direction(p[j], g[j], penalty, maximize);
+            if (buffer) {
+                m[j] = m[j] * push + d * take;
+                d = nesterov ? m[j] * push + d : m[j];
+            }
+            p[j] -= d * rate;
+        }
+        if (buffer) store_floats<N>(buffer + i, m);
+        home.template store<N>(i, p);
+    }
+};
+
+// buffer, the copies, go and draws may be null. The first gradient starts the buffer whole.
+template <typename M, int V>
+__global__ void sgd_update(M* master, const float* gradient, float* buffer, __half* half_copy, __nv_bfloat16* brain_copy,
+                           uint64 seed, uint64 call, const uint64* draws, int64 start, const int64* steps,
+                           const double* lr, const double* momentum, const bool* go, double dampening, float penalty,
+                           bool nesterov, bool maximize, int64 count) {
+    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
+    if (go && !*go) return home.template rewrite<V>(count);
+    float take = *steps == 0 ? 1.0f : float(1.0 - dampening);
+    over<V>(count, Sgd<M>{home, gradient, buffer, float(*lr), float(*momentum), take, penalty, nesterov, maximize});
+}
+
+// The other optimizers: a line moves the weight p and the moments m along d, the gradient of what is minimized, by the
+// numbers n. Moments and numbers come in the order that the `piece` of ampkit/optim/<name>.py names them in; `has`:
+// whether a moment is there.
+
+__device__ __forceinline__ float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+
+#define RULE(Name, COUNT, ...)                                                                                        \
+    struct Name {                                                                                                     \
+        static constexpr int MOMENTS = COUNT;                                                                         \
+        static __device__ __forceinline__ void move(float& p, float d, float (&m)[3], const bool (&has)[3],           \
+                                                    const float* n) {                                                 \
+            __VA_ARGS__                                                                                               \
+        }                                                                                                             \
+    };
+#define MEAN(m, new) m += (d - m) * new;
+#define SQUARE(v, hold, take) v = v * hold + d * d * take;
+
+RULE(Adadelta, 2, SQUARE(m[0], n[1], n[2]) float u = sqrtf(m[1] + n[3]) / sqrtf(m[0] + n[3]) * d;
+     m[1] = m[1] * n[1] + u * u * n[2]; p -= u * n[0];)
+RULE(Adagrad, 1, m[0] += n[1]; m[0] += d * d; p -= d / (sqrtf(m[0]) + n[2]) * n[0];)
+RULE(Adamax, 2, MEAN(m[0], n[1]) m[1] = Max::combine(m[1] * n[2], fabsf(d) + n[3]); p -= m[0] / m[1] * n[0];)
+RULE(ASGD, 1, p *= n[0]; p -= d * n[1]; m[0] = n[2] == 1.0f ? p : m[0] + (p - m[0]) * n[2];)
+RULE(Lion, 1, p *= n[1]; p -= sign(m[0] + (d - m[0]) * n[2]) * n[0]; MEAN(m[0], n[3]))
+RULE(NAdam, 2, MEAN(m[0], n[4]) SQUARE(m[1], n[5], n[6]) p *= n[3];
+     p -= (d * n[0] + m[0] * n[1]) / (sqrtf(m[1]) / n[2] + n[7]);)
+RULE(RAdam, 2, MEAN(m[0], n[2]) SQUARE(m[1], n[3], n[4]) p *= n[1];
+     p -= m[0] / (sqrtf(m[1]) * n[5] + n[6]) * n[0];)
+RULE(RMSprop, 3, SQUARE(m[0], n[2], n[3]) float var = m[0]; if (has[2]) {
+    MEAN(m[2], n[3]) var = Max::combine(m[0] - m[2] * m[2], 0.0f); } float u = d / (sqrtf(var) + n[4]);
+     if (has[1]) u = m[1] = m[1] * n[1] + u; p -= u * n[0];)
+RULE(Rprop, 2, m[1] = m[1] * n[1] + n[0]; float side = m[0] * d;
+     m[1] = Min::combine(Max::combine(m[1] * (side > 0.0f ? n[3] : side < 0.0f ? n[2] : 1.0f), n[4]), n[5]);
+     m[0] = side < 0.0f ? 0.0f : d; p -= sign(m[0]) * m[1];)
+
+template <typename Rule, typename M>
+struct Update {
+    Home<M> home;
+    const float* gradient;
+    float* moments[3];
+    const float* numbers;
+    float penalty;
+    bool maximize;
+
+    template <int N>
+    __device__ __forceinline__ void at(int64 i) const {
+        float p[N], g[N], m[3][N];
+        bool has[3];
+        load_floats<N>(home.master + i, p);
+        load_floats<N>(gradient + i, g);
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            has[k] = k < Rule::MOMENTS && moments[k];
+            if (has[k]) load_floats<N>(moments[k] + i, m[k]);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float own[3] = {m[0][j], has[1] ? m[1][j] : 0.0f, has[2] ? m[2][j] : 0.0f};
+            Rule::move(p[j], direction(p[j], g[j], penalty, maximize), own, has, numbers);
+#pragma unroll
+            for (int k = 0; k < 3; k++) m[k][j] = own[k];
+        }
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            if (has[k]) store_floats<N>(moments[k] + i, m[k]);
+        home.template store<N>(i, p);
+    }
+};
+
+// Moments but the first, the copies, go and draws may be null. numbers: what is the same for all elements.
+template <typename Rule, typename M, int V>
+__global__ void update(M* master, const float* gradient, float* moment_0, float* moment_1, float* moment_2,
+                       __half* half_copy, __nv_bfloat16* brain_copy, uint64 seed, uint64 call, const uint64* draws,
+                       int64 start, const float* numbers, const bool* go, float penalty, bool maximize, int64 count) {
+    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
+    if (go && !*go) return home.template rewrite<V>(count);
+    over<V>(count, Update<Rule, M>{home, gradient, {moment_0, moment_1, moment_2}, numbers, penalty, maximize});
+}
+
+// Norms: sums in float64, where no square of a float32 overflows. ORDER 0 is that of the largest, NaN above all; 1, any.
+
+struct Largest {
+    static __device__ __forceinline__ double combine(double a, double b) { return a > b || a != a ? a : b; }
+    template <typename T>
+    static __device__ __forceinline__ T nothing() { return 0.0; }
+};
+template <int ORDER> struct Norm { using Op = Sum; };
+template <> struct Norm<0> { using Op = Largest; };
+
+template <int ORDER>
+__device__ __forceinline__ double power(float x, double order) {
+    double wide = x;
+    return ORDER == 2 ? wide * wide : ORDER == 0 ? fabs(wide) : pow(fabs(wide), order);
+}
+
+template <typename T, int ORDER>
+struct Powers {
+    const T* values;
+    double order;
+    double* total;
+
+    template <int N>
+    __device__ __forceinline__ void at(int64 i) const {
+        float x[N];
+        load_floats<N>(values + i, x);
+#pragma unroll
+        for (int j = 0; j < N; j++) *total = Norm<ORDER>::Op::combine(*total, power<ORDER>(x[j], order));
+    }
+};
+
+// What each block's share comes to, into `parts`.
+template <typename T, int V, int ORDER>
+__global__ void power_sum(const T* values, double* parts, double order, int64 count) {
+    double total = 0.0;
+    over<V>(count, Powers<T, ORDER>{values, order, &total});
+    total = block_reduce<typename Norm<ORDER>::Op>(total);
+    if (threadIdx.x == 0) parts[blockIdx.x] = total;
+}
+
+// One block.
+template <int ORDER>
+__global__ void power_sum_finish(const double* parts, double* out, int64 count) {
+    double total = 0.0;
+    for (int64 i = threadIdx.x; i < count; i += blockDim.x) total = Norm<ORDER>::Op::combine(total, parts[i]);
+    total = block_reduce<typename Norm<ORDER>::Op>(total);
+    if (threadIdx.x == 0) *out = total;
+}
+
+template <typename T>
+struct Shrink {
+    T* values;
+    float by;
+    bool go;
+
+    template <int N>
+    __device__ __forceinline__ void at(int64 i) const {
+        float x[N];
+        load_floats<N>(values + i, x);
+#pragma unroll
+        for (int j = 0; j < N; j++) x[j] = (go ? x[j] : 0.0f) * by;
+        store_floats<N>(values + i, x);
+    }
+};
+
+// Times the factor, or where not go zeros; gradients that are short enough are not touched.
+template <typename T, int V>
+__global__ void shrink(T* values, const double* factor, const bool* go, int64 count) {
+    if (*go && *factor == 1.0) return;
+    over<V>(count, Shrink<T>{values, to_float(from_float<T>(float(*factor))), *go});
+}
+
+// One block: count moves on if there were steps since they were last seen, and row becomes that row of table [rows, width].
+__global__ void follow(int64* count, int64* seen, const int64* steps, const double* table, double* row, int64 rows,
+                       int64 width) {
+    int64 now = *count + (*steps > *seen), at = now < rows ? now : rows - 1;
+    __syncthreads();  // all have read
+    if (threadIdx.x == 0) *count = now, *seen = *steps;
+    for (int64 i = threadIdx.x; i < width; i += blockDim.x) row[i] = table[at * width + i];
+}
+
+// set FORMS = ((float, 4), (float, 1), (__half, 8), (__half, 1), (__nv_bfloat16, 8), (__nv_bfloat16, 1))
+// set NARROW = ((__half, 4), (__half, 1), (__nv_bfloat16, 4), (__nv_bfloat16, 1))
+// set HOMES = ((float, 4), (float, 1), (__half, 4), (__nv_bfloat16, 4))
+// entries: adam_update<M, V> for (M, V) in HOMES
+// entries: sgd_update<M, V> for (M, V) in HOMES
+// entries: update<R, M, V> for R in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop,
+//     Rprop), (M, V) in HOMES
+// entries: narrow<T, V> for (T, V) in NARROW
+// entries: narrow_at_random<T, V> for (T, V) in NARROW
+// entries: power_sum<T, V, O> for (T, V) in FORMS, O in (0, 1, 2)
+// entries: power_sum_finish<O> for O in (0, 1, 2)
+// entries: shrink<T, V> for (T, V) in FORMS
+// entries: follow

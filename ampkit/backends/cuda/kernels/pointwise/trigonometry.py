@@ -1,0 +1,24 @@
+"""Bodies of sines and their kin: maps, see elementwise.cu."""
+
+from __future__ import annotations
+
+from ampkit.ops.pointwise import trigonometry as ops
+
+from .registration import mapped
+
+for name, op in {
+    "Sin": ops.sin,
+    "Cos": ops.cos,
+    "Asin": ops.asin,
+    "Acos": ops.acos,
+    "Atan": ops.atan,
+    "Sinh": ops.sinh,
+    "Cosh": ops.cosh,
+    "Asinh": ops.asinh,
+    "Acosh": ops.acosh,
+    "Atanh": ops.atanh,
+    "Sinc": ops.sinc,
+}.items():
+    mapped(op, name, "input")
+mapped(ops.tan, "Tan", "out")
+mapped(ops.hypot, "Hypot", "input", "other", "out")

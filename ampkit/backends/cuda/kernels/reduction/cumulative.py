@@ -1,0 +1,58 @@
+"""Bodies of products, by the kernels of `reductions`, and of running sums of contiguous arrays: a block per row, or a
+thread per column.
+
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from math import prod as product
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
+from ampkit.base.dtypes import DType, float32
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.reduction.cumulative import cumsum, prod
+
+from .reduce import reduced
+
+Array = Any
+BLOCK = 256
+
+
+@prod.on("cuda", when=lambda input, *args, **params: input.dtype in STORED)
+def prod_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    found = reduced("Multiply", input, dim, keepdim, dtype)
+    return found if found is NotImplemented else (found, Saved(input=input))
+
+
+def _fits(x: Array, *args: Any, **params: Any) -> bool:
+    return x.dtype in STORED and x.ndim > 0 and 0 < x.size <= MOST and bool(x.flags.c_contiguous)
+
+
+def _running(x: Array, dim: int, dtype: DType, back: bool) -> Any:
+    if dtype not in (x.dtype, float32) and x.dtype != float32:
+        return NotImplemented
+    out, axis = backends.of(x).empty(x.shape, dtype), dim % x.ndim
+    n, inner = x.shape[axis], product(x.shape[axis + 1 :])
+    columns = x.size // n
+    if inner == 1:
+        threads, entry = (32 if n <= 128 else BLOCK), typed("running_rows", x.dtype, dtype)
+        launch("reduction/cumulative", entry, columns, threads, x, out, np.int64(n), np.bool_(back))
+    else:
+        sizes, entry = map(np.int64, (columns, n, inner)), typed("running_columns", x.dtype, dtype)
+        launch("reduction/cumulative", entry, blocks_for(columns, BLOCK), BLOCK, x, out, *sizes, np.bool_(back))
+    return out
+
+
+@cumsum.on("cuda", when=_fits)
+def cumsum_cuda(input: Array, dim: int, dtype: DType) -> Any:
+    return _running(input, dim, dtype, back=False)
+
+
+@cumsum.backward_primitive.on("cuda", when=_fits)  # type: ignore[union-attr,untyped-decorator]
+def cumsum_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int, dtype: Any) -> Any:
+    return _running(dy, dim, needs[0], back=True)

@@ -1,0 +1,21 @@
+"""Body of the products inside of references, such as attention's in float32: cublasLt's, which can be recorded.
+
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit.backends.cuda.libs.gemm import fits, multiply, product
+from ampkit.ops.reduction.dot_products import times
+
+Array = Any
+
+
+@times.on("cuda", when=lambda a, b, out=None: fits(a, b, out) and a.size > 0 and b.size > 0)
+def times_cuda(a: Array, b: Array, out: Array | None = None) -> Array:
+    if out is not None:
+        return out if multiply(a, b, out) else times.reference.run(a, b, out)
+    found = product(a, b, a.dtype)
+    return times.reference.run(a, b) if found is None else found

@@ -1,0 +1,28 @@
+"""The body of norms, by the kernels of `reductions`. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit.backends.cuda.nvrtc import MOST, STORED
+from ampkit.base.dtypes import DType
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.reduction import norms as ops
+
+from .reduce import Finish, reduced
+
+Array = Any
+
+_NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquares", True)}
+_NORMS |= {1: ("AddSizes", False), float("inf"): ("LargestSize", False)}  # type: ignore[dict-item]
+
+
+def _fits(input: Array, p: Any, *rest: Any, **params: Any) -> bool:
+    return p in _NORMS and input.dtype in STORED and 0 < input.size <= MOST
+
+
+@ops.norm_.on("cuda", when=_fits)
+def norm_cuda(input: Array, p: Any, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    kind, root = _NORMS[p]
+    found = reduced(kind, input, dim, keepdim, dtype, Finish(1.0, root))
+    return found if found is NotImplemented else (found, Saved(input=input, out=found))

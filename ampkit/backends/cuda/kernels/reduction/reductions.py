@@ -1,0 +1,110 @@
+"""Bodies of reductions, by the kernels of `reductions`. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ampkit import backends
+from ampkit.backends.cuda.nvrtc import MOST, STORED
+from ampkit.base.dtypes import DType, bool_, float32, int64
+from ampkit.core.autograd.accumulate import sum_over
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.reduction import reductions as ops
+
+from ..pointwise import elementwise as maps
+from .reduce import Finish, axes_of, reduced
+
+Array = Any
+EXACT = 2**24  # the ones that float32 counts
+
+
+def _float(input: Array, *args: Any, **params: Any) -> bool:
+    return input.dtype in STORED and 0 < input.size <= MOST
+
+
+def _count(shape: tuple[int, ...], dim: Any) -> int:
+    return prod(shape[i] for i in axes_of(dim, len(shape)))
+
+
+def _out(found: Any, **saved: Any) -> Any:
+    return found if found is NotImplemented else (found, Saved(**saved))
+
+
+@ops.sum.on("cuda", when=_float)
+def sum_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    return _out(reduced("Add", input, dim, keepdim, dtype), shape=input.shape)
+
+
+@ops.mean.on("cuda", when=_float)
+def mean_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    finish = Finish(_count(input.shape, dim))
+    return _out(reduced("Add", input, dim, keepdim, dtype, finish), shape=input.shape)
+
+
+@ops.amax.on("cuda", when=_float)  # type: ignore[untyped-decorator]
+def amax_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    found = reduced("Largest", input, dim, keepdim, dtype)
+    return _out(found, input=input, out=found)
+
+
+@ops.amin.on("cuda", when=_float)  # type: ignore[untyped-decorator]
+def amin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    found = reduced("Smallest", input, dim, keepdim, dtype)
+    return _out(found, input=input, out=found)
+
+
+def _variance(input: Array, dim: Any, keepdim: bool, correction: float, dtype: DType, root: bool) -> Any:
+    """In two passes: the means, and the squared distances to them."""
+    count = _count(input.shape, dim)
+    if count <= correction:
+        return NotImplemented
+    means = reduced("Add", input, dim, False, float32, Finish(count))
+    if means is NotImplemented:
+        return means
+    return reduced("AddGaps", input, dim, keepdim, dtype, Finish(count - correction, root), means)
+
+
+@ops.var_.on("cuda", when=_float)
+def var_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
+    return _out(_variance(input, dim, keepdim, correction, dtype, root=False), input=input)
+
+
+@ops.std_.on("cuda", when=_float)
+def std_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
+    found = _variance(input, dim, keepdim, correction, dtype, root=True)
+    return _out(found, input=input, out=found)
+
+
+# questions
+
+
+def _known(input: Array, *args: Any, **params: Any) -> bool:
+    return input.dtype in {*STORED, bool_} and 0 < input.size <= MOST
+
+
+def _asked(op: Any, kind: str, compare: str) -> None:
+    """A body for a question over axes: how the count of `kind` compares with 0."""
+
+    def body(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+        count = NotImplemented if dim in ((), []) else reduced(kind, input, dim, keepdim, float32)
+        return count if count is NotImplemented else maps.forward(compare, (count, 0.0), bool_)
+
+    body.__name__ = f"{op.name}_cuda"
+    op.on("cuda", when=_known)(body)
+
+
+_asked(ops.any, "AddTruths", "NotEqual")
+_asked(ops.all, "AddUntruths", "Equal")
+
+
+@ops.count_nonzero.on("cuda", when=lambda input, dim: _known(input) and _count(input.shape, dim) <= EXACT)
+def count_nonzero_cuda(input: Array, dim: Any, *, dtype: DType) -> Any:
+    count = reduced("AddTruths", input, dim, False, float32)
+    return count if count is NotImplemented else backends.of(input).cast(count, int64)
+
+
+@sum_over.on("cuda", when=_float)
+def sum_over_cuda(gradient: Array, axes: tuple[int, ...]) -> Any:
+    found = reduced("Add", gradient, axes, True, float32)
+    return sum_over.reference.run(gradient, axes) if found is NotImplemented else found

@@ -1,0 +1,54 @@
+"""Bodies of argmax and argmin along the last axis of contiguous arrays, or over all of them: a block per row.
+
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends.cuda.nvrtc import MOST, STORED, launch, typed
+from ampkit.base.dtypes import DType, int64
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.reduction import sorting
+
+Array = Any
+
+
+def _rows(input: Array, dim: Any, keepdim: bool = False) -> bool:
+    last = dim is None or dim in (-1, input.ndim - 1)
+    return (
+        last and input.dtype in STORED and bool(input.flags.c_contiguous) and 0 < input.size <= MOST and input.ndim > 0
+    )
+
+
+def _best(kind: str, input: Array, dim: Any, keepdim: bool) -> Array:
+    lead = (1,) * input.ndim if dim is None else (*input.shape[:-1], 1)
+    out = backends.of(input).empty(lead, int64)
+    n = input.size // out.size
+    entry = typed("best_of_rows", kind, input.dtype)
+    launch("reduction/reductions", entry, out.size, 128 if n <= 1024 else 1024, input, out, np.int64(n))
+    return out if keepdim else out.reshape(() if dim is None else lead[:-1])
+
+
+@sorting.argmax.on("cuda", when=_rows)
+def argmax_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    return _best("ArgMax", input, dim, keepdim), Saved()
+
+
+@sorting.argmin.on("cuda", when=_rows)
+def argmin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    return _best("ArgMin", input, dim, keepdim), Saved()
+
+
+@sorting.max_.on("cuda", when=_rows)
+def max_cuda(input: Array, dim: int, keepdim: bool, *, dtype: DType) -> Any:
+    return sorting._picked(input, _best("ArgMax", input, dim, True), dim, keepdim)
+
+
+@sorting.min_.on("cuda", when=_rows)
+def min_cuda(input: Array, dim: int, keepdim: bool, *, dtype: DType) -> Any:
+    return sorting._picked(input, _best("ArgMin", input, dim, True), dim, keepdim)

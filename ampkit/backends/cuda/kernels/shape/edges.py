@@ -1,0 +1,74 @@
+"""Padding: a launch for all edges, whatever is in them, and one for the gradient of those taken from inside.
+
+Results lie in memory as arrays do. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends.cuda.nvrtc import MOST, WORDS, blocks_for, launch, typed
+from ampkit.base.dtypes import DType
+
+Array = Any
+Widths = tuple[tuple[int, int], ...]
+BLOCK, BLOCKS, AXES = 256, 4096, 5
+MODES = {"constant": 0, "reflect": 1, "replicate": 2, "circular": 3}
+_EDGES = np.dtype(
+    [("read", np.int64, AXES), *((name, np.int32, AXES) for name in ("size", "wide", "before")), ("mode", np.int32)],
+    align=True,
+)
+
+
+def fits(array: Array, wide: tuple[int, ...]) -> bool:
+    """Whether kernels take an array, which is padded to the shape `wide` or was."""
+    return array.itemsize in WORDS and 0 < array.ndim <= AXES and array.size > 0 and prod(wide) < MOST
+
+
+def widened(shape: tuple[int, ...], widths: Widths) -> tuple[int, ...]:
+    """`shape` with `widths`, (before, after), more along each axis."""
+    return tuple([n + before + after for n, (before, after) in zip(shape, widths, strict=True)])
+
+
+def extended(array: Array, widths: Widths, mode: str, fill: Any = 0) -> Array:
+    """`array` with `widths` more along each axis: `fill`, a number, or what `mode` takes from inside."""
+    wide = widened(array.shape, widths)
+    word = np.uint64(int.from_bytes(np.asarray(fill, array.dtype).tobytes(), "little"))
+    return _run(typed("extend", WORDS[array.itemsize]), array, array.dtype, wide, array.shape, wide, widths, mode, word)
+
+
+def added(dy: Array, widths: Widths, mode: str, dtype: DType) -> Array:
+    """The gradient of `extended` for a mode other than constant: float32, rounded once to `dtype`."""
+    size = tuple([n - before - after for n, (before, after) in zip(dy.shape, widths, strict=True)])
+    return _run(typed("add_edges", dy.dtype, dtype), dy, dtype, size, size, dy.shape, widths, mode)
+
+
+def _run(
+    entry: str,
+    array: Array,
+    dtype: DType,
+    shape: tuple[int, ...],
+    size: tuple[int, ...],
+    wide: tuple[int, ...],
+    widths: Widths,
+    mode: str,
+    *more: Any,
+) -> Array:
+    """Launch `entry`, which reads `array` and makes one of `shape`; size: inside the edges; wide: with them."""
+    order = list(range(array.ndim))  # from the innermost in memory
+    order.sort(key=lambda i: (array.strides[i], -i) if all(array.strides) else (-i, 0))
+    edges = np.zeros(1, _EDGES)
+    edges["mode"], edges["size"], edges["wide"] = MODES[mode], 1, 1
+    for d, i in enumerate(order):
+        edges["read"][0, d], edges["before"][0, d] = array.strides[i] // array.itemsize, widths[i][0]
+        edges["size"][0, d], edges["wide"][0, d] = size[i], wide[i]
+    outermost = order[::-1]
+    out, total = backends.of(array).empty(tuple([shape[i] for i in outermost]), dtype), prod(shape)
+    launch(
+        "shape/padding", entry, min(blocks_for(total, BLOCK), BLOCKS), BLOCK, array, out, edges, *more, np.uint32(total)
+    )
+    return out.transpose(tuple([outermost.index(i) for i in range(array.ndim)]))

@@ -1,0 +1,1 @@
+"""NVIDIA's libraries: matrix products by cublasLt, convolutions and attention by cuDNN."""

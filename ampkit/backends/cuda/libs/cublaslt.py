@@ -1,0 +1,266 @@
+"""cublasLt: NVIDIA's matrix products, planned once per description and run on CuPy's current stream, through ctypes.
+
+A `Product` says in BLAS's words, column after column, what is multiplied; `gemm` makes one of arrays. `CublasLt.run`
+looks for the best algorithm the first time it meets a description, keeps it, and from then on is one call of the
+library. It waits for nothing, and allocates its workspace through CuPy, so it can be captured in a graph.
+
+The library is the one of NVIDIA's wheels, what `cuda.pathfinder` finds, or the system's. Why it cannot be used is said
+in a line (`trouble`), never raised: without it the references run.
+
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ampkit.base import dtypes
+from ampkit.base.dtypes import LOW
+
+from .. import install
+from .blas import Compute, Matrix, Memory, Product
+
+WORKSPACE = 32 << 20  # bytes; what NVIDIA advises for Hopper, and more than older devices use
+PLANS = 4096  # descriptions whose plans are kept
+TYPES = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}  # cudaDataType
+
+_STATUS = {
+    1: "not initialized",
+    3: "out of memory",
+    7: "invalid value",
+    8: "wrong architecture",
+    13: "execution failed",
+}
+_STATUS |= {14: "internal error", 15: "not supported"}
+_NO_MEMORY = 3
+_REFUSALS = (7, 15)  # what a search answers for a description that no algorithm is for
+
+# cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t
+TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LEADING, BIAS_TYPE = 3, 4, 7, 8, 11, 12, 26
+BATCH_COUNT, BATCH_STRIDE = 5, 6
+MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+IN_FLOAT32, ANY_REDUCTION = 2, 7  # cublasLtReductionScheme_t: COMPUTE_TYPE, MASK
+
+
+class CublasLtError(RuntimeError):
+    """A call of cublasLt failed; the message names the function and the status, `status` is its number."""
+
+    def __init__(self, what: str, status: int):
+        super().__init__(f"cublasLt{what}: {_STATUS.get(status, status)}")
+        self.status = status
+
+
+class CublasLtMemoryError(CublasLtError, MemoryError):
+    """The library found no memory for itself."""
+
+
+# finding it
+
+
+@cache
+def library() -> tuple[Any, str]:
+    """cublasLt and "", or None and a line on why there is none."""
+    reason = f"libcublasLt.so.13 (or .12) was not found: {install.cure()}"
+    for path in _places():
+        try:
+            return _declared(ctypes.CDLL(path)), ""
+        except (OSError, AttributeError) as error:
+            if Path(path).exists():
+                reason = f"cublasLt could not be loaded: {error}"
+    return None, reason
+
+
+def _places() -> Iterator[str]:
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec and spec.submodule_search_locations) or ():
+        for folder in ("cu13", "cublas"):
+            yield from map(str, sorted(Path(root, folder, "lib").glob("libcublasLt.so.*"), reverse=True))
+    with suppress(ImportError, RuntimeError):
+        yield importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path
+    yield from ("libcublasLt.so.13", "libcublasLt.so.12")
+
+
+def _declared(lib: Any) -> Any:
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    lib.cublasLtMatmul.argtypes = [pointer] * 14 + [size, pointer]
+    lib.cublasLtMatrixLayoutCreate.argtypes = [pointer, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64]
+    lib.cublasLtMatmulDescCreate.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
+    lib.cublasLtMatmulPreferenceCreate.argtypes = [pointer]
+    for kind in ("MatmulDesc", "MatrixLayout", "MatmulPreference"):
+        getattr(lib, f"cublasLt{kind}Destroy").argtypes = [pointer]
+        getattr(lib, f"cublasLt{kind}SetAttribute").argtypes = [pointer, ctypes.c_int, pointer, size]
+    lib.cublasLtMatmulAlgoGetHeuristic.argtypes = [pointer] * 7 + [ctypes.c_int, pointer, pointer]
+    lib.cublasLtGetVersion.restype = size
+    return lib
+
+
+# describing a product
+
+
+class Description:
+    """Something of cublasLt's, `kind` by its name there, given back when nobody holds it any more."""
+
+    def __init__(self, lib: Any, kind: str, *arguments: int):
+        self._lib, self.kind, self.handle = lib, kind, ctypes.c_void_p()
+        _call(lib, f"{kind}Create", ctypes.byref(self.handle), *arguments)
+
+    def set(self, attribute: int, value: int, form: Any = ctypes.c_int32) -> None:
+        """Set an attribute, whose C type is `form`."""
+        held = form(value)
+        _call(self._lib, f"{self.kind}SetAttribute", self.handle, attribute, ctypes.byref(held), ctypes.sizeof(held))
+
+    def __del__(self) -> None:
+        if self.handle and not sys.is_finalizing():
+            getattr(self._lib, f"cublasLt{self.kind}Destroy")(self.handle)
+
+
+def _call(lib: Any, name: str, *arguments: Any) -> None:
+    status = getattr(lib, f"cublasLt{name}")(*arguments)
+    if status:
+        raise (CublasLtMemoryError if status == _NO_MEMORY else CublasLtError)(name, status)
+
+
+def operation(lib: Any, product: Product) -> Description:
+    """What is done, but for the addresses of bias and aux."""
+    scale = TYPES[dtypes.float64 if product.compute is Compute.FLOAT64 else dtypes.float32]
+    made = Description(lib, "MatmulDesc", product.compute, scale)
+    made.set(TRANS_A, product.turn[0])
+    made.set(TRANS_B, product.turn[1])
+    made.set(EPILOGUE, product.epilogue)
+    if product.epilogue.has_bias:
+        made.set(BIAS_TYPE, TYPES[product.d.dtype])
+    if product.epilogue.has_aux:
+        made.set(AUX_LEADING, product.leading, ctypes.c_int64)
+    return made
+
+
+def layout(lib: Any, matrix: Matrix) -> Description:
+    """How an operand lies in memory."""
+    made = Description(lib, "MatrixLayout", TYPES[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
+    if matrix.batch > 1:
+        made.set(BATCH_COUNT, matrix.batch)
+        made.set(BATCH_STRIDE, matrix.stride, ctypes.c_int64)
+    return made
+
+
+def preference(lib: Any, product: Product) -> Description:
+    """What an algorithm may use: so much workspace and alignment, and sums of 16-bit results in float32 alone."""
+    made = Description(lib, "MatmulPreference")
+    made.set(MAX_WORKSPACE, WORKSPACE, ctypes.c_size_t)
+    made.set(REDUCTIONS, IN_FLOAT32 if product.d.dtype in LOW else ANY_REDUCTION)
+    for attribute, nbytes in zip(ALIGNMENTS, product.alignment[:4], strict=True):
+        made.set(attribute, nbytes)
+    return made
+
+
+# running one
+
+
+class _Found(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+class Plan:
+    """A product, described to the library, and the algorithm that `search` finds for it."""
+
+    def __init__(self, lib: Any, product: Product):
+        self.operation, self.layouts = operation(lib, product), [layout(lib, matrix) for matrix in product[:4]]
+        self.handles = [each.handle.value for each in (self.operation, *self.layouts)]
+        self.biased, self.auxiliary = product.epilogue.has_bias, product.epilogue.has_aux
+        self.found, self.workspace, self.algorithm = _Found(), 0, 0
+        self.one, self.zero = _number(product.compute, 1.0), _number(product.compute, 0.0)
+
+    def search(self, lib: Any, handle: ctypes.c_void_p, product: Product) -> int:
+        """Look for the fastest algorithm; the status, 0 if there is one."""
+        self.point(product.alignment)  # the library looks at how these addresses are aligned
+        wish, count = preference(lib, product), ctypes.c_int()
+        asked = handle, *self.handles, wish.handle, 1, ctypes.byref(self.found), ctypes.byref(count)
+        status: int = lib.cublasLtMatmulAlgoGetHeuristic(*asked)
+        self.workspace, self.algorithm = self.found.workspace, ctypes.addressof(self.found)
+        return status or self.found.state or (0 if count.value else _REFUSALS[-1])
+
+    def point(self, memory: Memory) -> None:
+        """Set the addresses of bias and aux, which belong to what is described."""
+        if self.biased:
+            self.operation.set(BIAS_POINTER, memory.bias, ctypes.c_void_p)
+        if self.auxiliary:
+            self.operation.set(AUX_POINTER, memory.aux, ctypes.c_void_p)
+
+
+class CublasLt:
+    """Products on the devices of `xp`, CuPy. refused: the descriptions that no algorithm is for, and the status."""
+
+    def __init__(self, xp: Any):
+        self.xp = xp
+        self.refused: dict[Product, int] = {}
+        self._plan: Callable[[int, Product], Plan | None] = lru_cache(PLANS)(self._search)
+        self._handles: dict[int, ctypes.c_void_p] = {}
+        self._lock = Lock()  # between the addresses of bias and aux, which a plan holds, and the call that reads them
+
+    def trouble(self) -> str:
+        """Why cublasLt cannot be used, in one line; "" if it can."""
+        return library()[1]
+
+    def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
+        """Start `product` on the device's current stream; False where no algorithm is for it. Raises CublasLtError."""
+        if self.xp.cuda.runtime.getDevice() != device:
+            with self.xp.cuda.Device(device):
+                return self.run(device, product, memory, alpha, beta)
+        with self._lock:
+            plan = self._plan(device, product)
+            if plan is not None:
+                plan.point(memory)
+                first = plan.one if alpha == 1 else _number(product.compute, alpha)
+                self._start(device, plan, memory, first, _number(product.compute, beta) if beta else plan.zero)
+        return plan is not None
+
+    def _start(self, device: int, plan: Plan, memory: Memory, alpha: Any, beta: Any) -> None:
+        stream, needed = self.xp.cuda.get_current_stream().ptr, plan.workspace
+        what, *layouts = plan.handles
+        a, b, c, d = zip(memory, layouts, strict=False)
+        workspace = self.xp.cuda.alloc(needed) if needed else None  # the stream orders who has this memory next
+        after = plan.algorithm, 0 if workspace is None else workspace.ptr, needed, stream
+        status = library()[0].cublasLtMatmul(self._handles[device], what, alpha, *a, *b, beta, *c, *d, *after)
+        if status:
+            raise CublasLtError("Matmul", status)
+
+    def _search(self, device: int, product: Product) -> Plan | None:
+        lib = library()[0]
+        plan = Plan(lib, product)
+        status = plan.search(lib, self._handle(device), product)
+        if not status:
+            return plan
+        if status not in _REFUSALS:
+            raise CublasLtError("MatmulAlgoGetHeuristic", status)
+        self.refused[product] = status
+        return None
+
+    def _handle(self, device: int) -> ctypes.c_void_p:
+        if device not in self._handles:
+            handle = ctypes.c_void_p()
+            _call(library()[0], "Create", ctypes.byref(handle))
+            self._handles[device] = handle
+        return self._handles[device]
+
+
+@lru_cache(256)
+def _number(compute: Compute, value: float) -> Any:
+    held = ctypes.c_double(value) if compute is Compute.FLOAT64 else ctypes.c_float(value)
+    return ctypes.cast(ctypes.pointer(held), ctypes.c_void_p)

@@ -1,0 +1,201 @@
+"""Kernels: the entries of the `.cu` files beside this file, compiled the first time they are launched.
+
+    launch("nn/softmax", typed("softmax_forward", x.dtype, out.dtype), rows, 256, x, out, np.int64(rows), np.int64(n))
+
+A file ends with a comment that names its entries and the types they exist in; the tests compile and run just those.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from hashlib import sha1
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base import dtypes
+from ampkit.base.dtypes import DType
+from ampkit.base.errors import DeviceError
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+def _digest() -> str:
+    """Of all sources: CuPy keeps compiled code by the text it was given, and does not look into what that includes."""
+    return sha1(b"".join(p.read_bytes() for p in sorted(KERNELS.rglob("*.cu*")))).hexdigest()
+
+
+OPTIONS = ("-std=c++17", f"-I{KERNELS}", f"-DAMPKIT_SOURCES=0x{_digest()[:8]}")
+C_NAMES: dict[DType, str] = {
+    dtypes.float64: "double",
+    dtypes.float32: "float",
+    dtypes.float16: "__half",
+    dtypes.bfloat16: "__nv_bfloat16",
+    dtypes.int64: "long long",
+    dtypes.int32: "int",
+    dtypes.int16: "short",
+    dtypes.int8: "signed char",
+    dtypes.uint8: "unsigned char",
+    dtypes.bool_: "bool",
+}
+STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
+WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
+NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
+STATIC = 1 << 10  # bytes of static shared memory that a kernel with dynamic shared memory has, at most
+SHARED = 47 << 10  # bytes of dynamic shared memory of any block: 48 KiB less STATIC. More needs an opt-in: see `launch`
+CUDA_ERRORS = ("CUDARuntimeError", "CUDADriverError")  # CuPy's, by name
+MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
+
+
+class Kernels:
+    """The compiled entries, for all devices: CuPy compiles one anew for each that it is launched on.
+
+    xp: CuPy, or what stands for it.
+    """
+
+    def __init__(self, xp: Any):
+        self.xp = xp
+        self._entries: dict[tuple[str, str], Callable[..., None]] = {}
+
+    def entry(self, source: str, name: str) -> Callable[..., None]:
+        """The entry `name`, template arguments included, of `<source>.cu`."""
+        found = self._entries.get((source, name))
+        if found is None:
+            source = f'#include "{source}.cu"\n'
+            module = self.xp.RawModule(code=source, options=OPTIONS, name_expressions=(name,))
+            try:
+                found = self._entries[source, name] = module.get_function(name)
+            except Exception as error:
+                if type(error).__name__ not in CUDA_ERRORS:
+                    raise
+                raise _not_loaded(name, error) from error
+        return found
+
+
+def _not_loaded(name: str, error: Exception) -> DeviceError:
+    cure = "see in nvidia-smi whether others have its memory, and what `ampkit doctor` says"
+    return DeviceError(name, "a device that loads the kernel", str(error).partition("\n")[0], cure)
+
+
+@cache
+def typed(name: str, *types: DType | str) -> str:
+    """`name<...>` with dtypes in C++'s words; text stays as it is."""
+    return f"{name}<{', '.join(t if isinstance(t, str) else C_NAMES[t] for t in types)}>"
+
+
+def launch(source: str, name: str, grid: Any, block: int, *args: Any, shared: int = 0) -> None:
+    """Run an entry of `<source>.cu` on the device and the stream of the first argument, an array.
+
+    grid: blocks, a number or a tuple. block: threads. args: arrays (their first element's address), None (null) and
+    NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most the device's
+    `shared`; an entry that needs more than SHARED has its limit raised before the first such launch.
+    """
+    home: Any = backends.of(args[0])
+    if home.recording is not None:
+        home.recording.keep(args)
+    grid, gpus = grid if isinstance(grid, tuple) else (grid,), home.gpus
+    before = None if gpus is None else gpus.enter(name, args)
+    try:  # CuPy loads a kernel on the current device, when it is asked for or when it is launched there first
+        function = home.kernels.entry(source, name)
+        if shared > SHARED:
+            home.opt_in(function)
+        function(grid, (block,), tuple([NULL if arg is None else arg for arg in args]), shared_mem=shared)
+    finally:
+        if before is not None:
+            gpus.leave(before)
+
+
+def columns_kept(array: Any, cols: int, each: int, beside: int = 0) -> int:
+    """How many columns of a row of `cols` fit into the shared memory of a block, at `each` bytes per column
+    and `beside` bytes of other things.
+
+    A multiple of 8, which puts what is kept on boundaries of 16 bytes; at least `cols` if all fit. array: any there.
+    """
+    home: Any = backends.of(array)
+    limit: int = (home.shared - beside) // (8 * each)
+    return 8 * min(blocks_for(cols, 8), limit)
+
+
+def drawn(home: Any, seed: int, call: int) -> tuple[Any, Any, Any]:
+    """A draw of the random stream as kernels take it: seed, call, and where both are found at a launch, or None.
+
+    In a recording that is the device's memory, and the call counts from the first one of the step.
+    """
+    recording = home.recording
+    if recording is None or recording.seed != seed:
+        return np.uint64(seed), np.uint64(call), None
+    return np.uint64(seed), np.uint64((call - recording.first) % 2**64), recording.draws
+
+
+def blocks_for(count: int, block: int) -> int:
+    """How many blocks of `block` threads cover `count` elements; at least one."""
+    return max(1, -(-count // block))
+
+
+SETS: dict[
+    str, list[tuple[str, ...]]
+] = {  # named sets of template arguments, in the comments at the end of a `.cu` file
+    "TYPES": [("float",), ("__half",), ("__nv_bfloat16",)],
+    "PAIRS": [
+        ("float", "float"),
+        ("__half", "__half"),
+        ("__nv_bfloat16", "__nv_bfloat16"),
+        ("__half", "float"),
+        ("__nv_bfloat16", "float"),
+    ],
+}
+
+
+def entries(source: str, folder: Path = KERNELS) -> list[str]:
+    """The entries that `<source>.cu` names at its end, as `typed` spells them; storage.cuh says in what form."""
+    text = re.sub(r"\n//    +", " ", (folder / f"{source}.cu").read_text())
+    sets = dict(SETS)
+    for name, items in re.findall(r"^// set (\w+) = (.+)$", text, re.M):
+        sets[name] = _set(items, sets)
+    return [name for line in re.findall(r"^// entries: (.+)$", text, re.M) for name in _named(line, sets)]
+
+
+def _named(line: str, sets: dict[str, list[tuple[str, ...]]]) -> Iterator[str]:
+    """The names that one line stands for: `pattern for name in set, (name, name) in set`."""
+    pattern, _, bound = line.partition(" for ")
+    loops = [part.partition(" in ") for part in _split(bound)]
+    names = [name for variables, _, _ in loops for name in re.findall(r"\w+", variables)]
+    for members in product(*(_set(items, sets) for _, _, items in loops)):
+        given = dict(zip(names, chain(*members), strict=True))
+        yield re.sub(r"\w+", partial(_given, given), pattern.strip())
+
+
+def _given(names: dict[str, str], word: re.Match[str]) -> str:
+    return names.get(word[0], word[0])
+
+
+def _set(text: str, sets: dict[str, list[tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    """The members of a set: a name, or `(a, b)`, or `((a, b), (c, d))`, or several of them joined by +."""
+    members: list[tuple[str, ...]] = []
+    for part in text.split("+"):
+        part = part.strip()
+        members += (
+            sets[part] if part in sets else [_member(m) for m in _split(part.removeprefix("(").removesuffix(")"))]
+        )
+    return members
+
+
+def _member(text: str) -> tuple[str, ...]:
+    return tuple(_split(text[1:-1])) if text.startswith("(") else (text,)
+
+
+def _split(text: str) -> list[str]:
+    """`text` at the commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "(<") - (letter in ")>")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]

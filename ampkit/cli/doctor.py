@@ -1,0 +1,150 @@
+"""What this machine has for mixed precision and what is missing. Looks, changes nothing, never fails."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import backends
+from ..backends.cpu import threads
+from ..backends.cpu.onednn import library
+from ..base import dtypes
+from ..base.errors import DeviceError
+
+# Instructions that compute in 16 bits, as Linux spells them in /proc/cpuinfo (x86: `flags`, Arm: `Features`).
+BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "avx_ne_convert": "AVX", "bf16": "Arm", "svebf16": "SVE"}
+FLOAT16 = {"amx_fp16": "AMX", "avx512_fp16": "AVX-512", "asimdhp": "Arm", "sme_f16f32": "SME"}
+_NEEDED = ("numpy", "ml_dtypes", "safetensors", "pydantic", "rich")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: its state, what was found, and what to do about it or None."""
+
+    topic: str
+    state: Literal["ok", "note", "missing"]
+    found: str
+    cure: str | None = None
+
+
+def examine() -> list[Finding]:
+    """All findings, one line each."""
+    return [finding for look in _LOOKS for finding in _safely(look)]
+
+
+def _safely(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    try:
+        return list(look())
+    except Exception as error:  # a doctor that fails helps nobody
+        return [Finding(look.__name__.strip("_"), "note", f"could not be examined: {error}")]
+
+
+def _python() -> Iterator[Finding]:
+    supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    cure = None if supported else "use Python 3.11, 3.12 or 3.13"
+    yield Finding("Python", "ok" if supported else "missing", f"{platform.python_version()} at {sys.executable}", cure)
+    system = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    tried = platform.system() == "Linux"
+    cure = None if tried else "untried here: ampkit is tested on Linux"
+    yield Finding("system", "ok" if tried else "note", system, cure)
+
+
+def _packages() -> Iterator[Finding]:
+    for name in _NEEDED:
+        try:
+            yield Finding(name, "ok", metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "missing", "not installed", f"pip install {name}")
+
+
+def _blas() -> Iterator[Finding]:
+    kernels = threads.blas_kernels()
+    name = f"{threads.blas_name()}{f', kernels for {kernels}' if kernels else ''}"
+    cure = None if kernels else "its threads cannot be set while Python runs; those of OpenBLAS can"
+    yield Finding("BLAS", "ok" if kernels else "note", name, cure)
+    used, usable = threads.get_num_threads(), threads.usable_cpus()
+    said, cure = f"{used} for products, on {usable} usable CPUs", None
+    if used > 1 and (load := _load()) > (os.cpu_count() or 1):
+        said += f", at a load of {load:.1f}"
+        cure = "beside other work they wait for each other: train.threads=1, or OMP_WAIT_POLICY=passive before Python"
+    elif used != usable:
+        cure = "ampkit.set_num_threads(n), or train.threads=n in a recipe"
+    yield Finding("threads", "note" if cure else "ok", said, cure)
+
+
+def _load() -> float:
+    """How many processes wanted a CPU in the last minute, on average; 0 where the system does not tell."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def _onednn() -> Iterator[Finding]:
+    lib = library.library()
+    if lib is None:
+        cure = "NumPy runs everything; with oneDNN a training step takes about half of the time"
+        yield Finding("oneDNN", "note", library.trouble(), cure)
+    else:
+        yield Finding("oneDNN", "ok", f"{'.'.join(map(str, lib.version))}, {library.isa()}")
+
+
+def _cpu() -> Iterator[Finding]:
+    if platform.system() != "Linux":
+        cure = "its 16-bit instructions are untried outside Linux"
+        yield Finding("CPU", "note", platform.processor() or "unknown", cure)
+        return
+    info = Path("/proc/cpuinfo").read_text()
+    flags = set((_entry(info, "flags") or _entry(info, "Features")).split())
+    yield Finding("CPU", "ok", _entry(info, "model name") or platform.machine())
+    for dtype, units in (("bfloat16", BFLOAT16), ("float16", FLOAT16)):
+        found = ", ".join(f"{flag} ({name})" for flag, name in units.items() if flag in flags)
+        used = library.multiplies(dtypes.parse(dtype))
+        cure = None if used else "tensors take half the memory; arithmetic is float32, so no faster than float32"
+        yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or "no instructions for it", cure)
+
+
+def _entry(info: str, name: str) -> str:
+    """The first value of `name` in /proc/cpuinfo, or nothing."""
+    lines = (line.partition(":") for line in info.splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+
+
+def _cuda() -> Iterator[Finding]:
+    install = importlib.import_module(".backends.cuda.install", __package__)
+    driver, cupy = install.driver(), _cupy()
+    major = 12 if cupy and "cuda12x" in cupy else int((driver or "13").partition(".")[0])
+    wanted = install.cure_for(major)
+    cure = None if driver else f"nothing, on a machine without a GPU; with one, NVIDIA's driver, and {wanted}"
+    yield Finding("NVIDIA driver", "ok" if driver else "note", f"for CUDA {driver}" if driver else "none", cure)
+    if cupy is None:
+        cure = wanted if driver else "not needed without a GPU"
+        yield Finding("CuPy", "missing" if driver else "note", "not installed", cure)
+        return
+    yield Finding("CuPy", "ok", cupy)
+    yield from _gpu(wanted)
+
+
+def _gpu(install: str) -> Iterator[Finding]:
+    try:
+        gpus: Any = backends.get("cuda")
+    except DeviceError as error:
+        line, _, cure = str(error).partition("\nhelp: ")
+        yield Finding("GPU", "note", line.removeprefix("cuda: "), cure or None)
+        return
+    yield Finding("GPU", "ok", gpus.describe())
+    # Without these, array code runs products in float32, and convolutions and attention as products.
+    for topic, trouble in (("cublasLt", gpus.products.trouble()), ("cuDNN", gpus.dnn.trouble())):
+        yield Finding(topic, "note" if trouble else "ok", trouble or "found", install if trouble else None)
+
+
+def _cupy() -> str | None:
+    found = importlib.import_module(".backends.cuda.finding", __package__).cupys()
+    return f"{found[0]} {metadata.version(found[0])}" if found else None
+
+
+_LOOKS = (_python, _packages, _blas, _onednn, _cpu, _cuda)

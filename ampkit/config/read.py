@@ -1,0 +1,229 @@
+"""Reading a recipe: TOML, then `key=value` overrides, then the check, which reports every mistake at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from ..base.errors import ConfigError, FileError
+from ..base.files import content, reason
+from .recipe import Fault, Recipe, misfits
+from .sections import Amp, Data, Model, Optimizer, Schedule, Section, Train
+
+_CHECKS: dict[str, TypeAdapter[Any]] = {
+    "model": TypeAdapter(Model),
+    "data": TypeAdapter(Data),
+    "optimizer": TypeAdapter(Optimizer),
+    "schedule": TypeAdapter(Schedule),
+    "amp": TypeAdapter(Amp),
+    "train": TypeAdapter(Train),
+}
+
+
+def _choices(kind: Any) -> dict[str, type[Section]]:
+    """The models of a section by its `name`; {} for a section without one."""
+    members = get_args(get_args(kind)[0]) if get_args(kind) else ()
+    return {name: member for member in members for name in get_args(member.model_fields["name"].annotation)}
+
+
+_NAMED = {"model": _choices(Model), "data": _choices(Data)}
+_NAMED |= {"optimizer": _choices(Optimizer), "schedule": _choices(Schedule)}
+_PLAIN: dict[str, type[Section]] = {"amp": Amp, "train": Train}
+
+# Pydantic's kinds of errors in the words of this library; the braces take the bounds that pydantic reports.
+_NEEDS = {
+    "missing": "a value",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+}
+
+
+_MOST = 2**20  # bytes of a recipe
+_DEEPEST = 100  # parts of a key
+_DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in the TOML file `path`, with `overrides` such as "amp.dtype=float16" written over it.
+
+    The value of an override is TOML; what is not TOML is text; none at all (`train.epochs=`) unsets the key.
+    Raises ConfigError for a file that is missing or not TOML, and one ConfigError with a line per mistake for
+    the rest: unknown keys and words (with the nearest known one), types, bounds, sections that do not fit.
+    """
+    tables = _read(Path(path))
+    faults = [fault for override in overrides for fault in _write(tables, override)]
+    sections, wrong = _check(tables)
+    faults += [*wrong, *misfits(sections)]
+    if faults:
+        raise _error(str(path), faults)
+    return Recipe(**sections)
+
+
+def _error(where: str, faults: Sequence[Fault]) -> ConfigError:
+    if len(faults) == 1:
+        key, needs, got, hint = faults[0]
+        return ConfigError(f"{where}: {key}", needs, got, hint)
+    return ConfigError(f"{where}: {len(faults)} mistakes" + "".join(f"\n  {fault}" for fault in faults))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return _parsed(content(path, "recipe", _MOST).decode("utf-8"))
+    except FileError as error:
+        raise ConfigError(str(error), help=_near(path)) from None
+    except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors both
+        raise ConfigError(str(path), "TOML", f"text that is none: {reason(error)}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if _DEEP.search(text):  # the parser takes time with the square of the parts
+        raise ValueError("a key of more than 100 parts")
+    return tomllib.loads(text)
+
+
+def _near(path: Path) -> str | None:
+    try:
+        return _did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
+    except (OSError, ValueError):  # a folder that cannot be read, or none
+        return None
+
+
+def _write(tables: dict[str, Any], override: str) -> Iterator[Fault]:
+    """Write `key.sub=value` into the tables; a mistake comes back as a Fault."""
+    key, sign, value = override.partition("=")
+    *above, last = parts = key.strip().split(".")
+    if not sign or not all(parts) or len(parts) > _DEEPEST or len(key) > 100 * _DEEPEST:
+        yield Fault("override", "key=value, as in amp.dtype=float16", _short(override))
+        return
+    table: Any = tables
+    for depth, part in enumerate(above, 1):
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            yield Fault(key.strip(), f"a table at {'.'.join(parts[:depth])}", _short(table))
+            return
+    if not value.strip():
+        table.pop(last, None)
+        return
+    try:
+        table[last] = _value(value.strip())
+    except (ValueError, RecursionError) as error:
+        yield Fault(key.strip(), "a value that TOML can hold", f"one that it cannot: {reason(error)}")
+
+
+def _value(text: str) -> Any:
+    try:
+        found = _parsed(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return found["value"] if len(found) == 1 else text
+
+
+def _check(tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+    """Each section by itself: the valid ones, defaults included, and the mistakes in the others."""
+    sections: dict[str, Any] = {}
+    unknown = [name for name in tables if name not in _CHECKS]
+    faults = [Fault(name, "a known section", repr(name), _hint("", name)) for name in unknown]
+    for name, field in Recipe.model_fields.items():
+        if name not in tables and field.is_required():
+            faults.append(Fault(name, f"a section [{name}]", "none"))
+            continue
+        try:
+            sections[name] = _CHECKS[name].validate_python(tables[name]) if name in tables else field.default
+        except ValidationError as error:
+            faults += [_fault(name, tables[name], detail) for detail in _own(error.errors(include_url=False))]
+    return sections, faults
+
+
+def _own(errors: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
+    # Of a list with a bad item pydantic says besides that it is too short.
+    for error in errors:
+        if error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]:
+            yield error
+
+
+def _fault(section: str, table: Any, error: ErrorDetails) -> Fault:
+    """One of pydantic's errors in a section as a Fault."""
+    kind, given = error["type"], error["input"]
+    if kind.startswith("union_tag"):
+        return _word(f"{section}.name", table.get("name"), list(_NAMED[section]))
+    # Pydantic's path into a named section starts with that name.
+    steps = error["loc"][1:] if section in _NAMED else error["loc"]
+    key = section + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    if kind == "extra_forbidden":
+        return Fault(key, "a known key", repr(steps[-1]), _hint(section, str(steps[-1]), table))
+    if kind == "literal_error":
+        return _word(key, given, re.findall("'([^']*)'", error["ctx"]["expected"]))
+    got = "nothing" if kind == "missing" else _short(given)
+    quoted = kind in ("int_type", "float_type") and isinstance(given, str)
+    hint = "numbers are written as 0.5 or 1e-3" if quoted else None
+    return Fault(key, _needs(section, table, error), got, hint)
+
+
+def _needs(section: str, table: Any, error: ErrorDetails) -> str:
+    if error["type"] == "string_pattern_mismatch":
+        return _fields(section, table)[str(error["loc"][-1])].description or "a path without a zero byte"
+    words = _NEEDS.get(error["type"])
+    bounds = {name: _number(bound) for name, bound in error.get("ctx", {}).items()}
+    return words.format(**bounds) if words else error["msg"]
+
+
+def _number(bound: Any) -> Any:
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+
+
+def _word(key: str, given: Any, words: list[str]) -> Fault:
+    got = "nothing" if given is None else _short(given)
+    return Fault(key, f"one of {', '.join(words)}", got, _did_you_mean(given, words))
+
+
+def _fields(section: str, table: Any) -> dict[str, Any]:
+    """The keys that a section knows, given the name that its table says."""
+    if section in _PLAIN:
+        return _PLAIN[section].model_fields
+    kind = _NAMED[section].get(table.get("name"))
+    return kind.model_fields if kind else {}
+
+
+def _hint(section: str, key: str, table: Any = None) -> str | None:
+    """Where an unknown key may belong: the nearest of its section, or the same key of another one."""
+    here = _fields(section, table) if section else _CHECKS
+    return _did_you_mean(key, here) or _elsewhere(section, key) or (f"known: {', '.join(here)}" if section else None)
+
+
+def _elsewhere(section: str, key: str) -> str | None:
+    kinds = [(name, kind) for name, named in _NAMED.items() for kind in named.values()] + list(_PLAIN.items())
+    homes = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
+    return f"did you mean {' or '.join(f'{home}.{key}' for home in homes)}?" if homes else None
+
+
+def _did_you_mean(word: Any, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else None
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in hundreds of lists
+        return "one that is too long to be shown"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,64 @@
+"""What may change in a recipe between a run and its continuation, and what may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from ..base.errors import ConfigError
+from .recipe import Recipe
+
+# How long, how often and where; all other keys decide what is learned.
+FREE = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches"}
+FREE |= {"checkpoint_every", "keep", "threads", "device", "compile"}
+
+
+class Change(NamedTuple):
+    """A key whose value is another one."""
+
+    key: str
+    before: Any
+    now: Any
+
+
+def continued(recipe: Recipe, before: Recipe | Mapping[str, Any]) -> Recipe:
+    """`recipe` as it goes on from what `before` has trained: on as many threads, if it does not say on how many.
+
+    before: a recipe, or the dict of one. The keys of [train] that say how long, how often and where may differ.
+    Raises ConfigError, which names them, if others do.
+    """
+    if not isinstance(before, Recipe):
+        before = _recipe(before)
+    if changes := list(_changes(recipe, before)):
+        then = ", ".join(f"{key}={_short(was)}" for key, was, _ in changes)
+        now = ", ".join(f"{key}={_short(new)}" for key, _, new in changes)
+        cure = "leave that as it was, or begin anew in another run directory"
+        raise ConfigError("resume", f"{then}, with which the run was trained", now, cure)
+    threads = before.train.threads if recipe.train.threads is None else recipe.train.threads
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
+
+
+def _recipe(values: Mapping[str, Any]) -> Recipe:
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "its sections"
+        raise ConfigError("resume", "a recipe that this ampkit knows", f"another {where} in the checkpoint") from None
+
+
+def _changes(recipe: Recipe, before: Recipe) -> Iterator[Change]:
+    then, now = before.model_dump(mode="json"), recipe.model_dump(mode="json")
+    for section, values in now.items():
+        was = then[section]
+        if was.get("name") != values.get("name"):
+            yield Change(f"{section}.name", was.get("name"), values.get("name"))
+            continue
+        for key, value in values.items():
+            if was[key] != value and not (section == "train" and key in FREE):
+                yield Change(f"{section}.{key}", was[key], value)
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)

@@ -1,0 +1,1 @@
+"""Automatic differentiation: nodes, the tape, gradient accumulation, hooks, views, recomputation, double backward."""

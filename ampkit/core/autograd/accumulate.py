@@ -1,0 +1,79 @@
+"""Gradients that meet: brought to the shape and dtype of what they are gradients of, and added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.dtypes import DType, accumulator, float64
+from ampkit.base.errors import ShapeError
+
+from ..blocked_sum import blocked_sum
+from ..primitive import Primitive
+
+
+def fit(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
+    """`gradient` summed, in its accumulator, over the axes that broadcasting from `shape` added; then cast in turn.
+
+    Raises ShapeError, with the name of the node's op, for a gradient that broadcasting cannot explain.
+    """
+    if type(gradient) is not np.ndarray and isinstance(gradient, (np.generic, float, int)):
+        # NumPy's arithmetic turns a 0-d array into a scalar.
+        gradient = np.asarray(gradient, None if isinstance(gradient, np.generic) else float64)
+    if getattr(gradient, "shape", None) != shape:
+        lead = _lead(node, gradient, shape)
+        axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
+        gradient = (_sum_over if _is_taped(gradient) else sum_over)(gradient, axes).reshape(shape)
+    for dtype in dtypes:
+        if dtype is not None and gradient.dtype != dtype:
+            gradient = _as(gradient, dtype)
+    return gradient
+
+
+def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
+    return blocked_sum(_as(gradient, accumulator(gradient.dtype)), axes, True)
+
+
+sum_over = Primitive(
+    "sum_over", "reduction.reductions", _sum_over
+)  # (gradient, axes): summed over them, which stay with length 1
+
+
+def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
+    # How many axes broadcasting put in front.
+    found = getattr(gradient, "shape", None)
+    lead = -1 if found is None else len(found) - len(shape)
+    if found is None or lead < 0 or any(n not in (1, m) for n, m in zip(shape, found[lead:], strict=True)):
+        got = type(gradient).__name__ if found is None else str(tuple(found))
+        raise ShapeError(f"{node.op.name}_backward", f"a gradient of the input's shape {tuple(shape)}", got)
+    return lead
+
+
+def added(held: Any, gradient: Any) -> Any:
+    """The sum of two gradients of one shape, taped if one of them is."""
+    return _add(held, gradient) if _is_taped(held) or _is_taped(gradient) else sum_of_two(held, gradient)
+
+
+def _add(held: Any, gradient: Any) -> Any:
+    # In the accumulator, rounded once: to NumPy too, but by its slow conversions, element by element.
+    dtype = held.dtype
+    wide = accumulator(dtype)
+    total = _as(held, wide) + _as(gradient, wide)
+    return _as(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
+
+
+sum_of_two = Primitive(
+    "sum_of_two", "autograd.accumulate", _add
+)  # (gradient, another of its shape): their sum, like the first
+
+
+def _as(gradient: Any, dtype: DType) -> Any:
+    if gradient.dtype == dtype:
+        return gradient
+    return gradient.astype(dtype) if _is_taped(gradient) else backends.of(gradient).cast(gradient, dtype)
+
+
+def _is_taped(gradient: Any) -> bool:
+    return hasattr(gradient, "tensor")

@@ -1,0 +1,83 @@
+"""Second derivatives: the backward of a node, run over taped arrays and so recorded in its turn.
+
+Where everything a node saved is an input or an output, its backward is itself differentiable. Where it saved
+statistics, which a second pass would take for constants (and give a wrong Hessian), the reference forward runs again on
+the tape, built from ops whose backwards are of the first kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit import backends
+from ampkit.base.dtypes import FLOATS, DType
+
+from ..tensor import Tensor
+from .node import Node, alias
+from .saved import Saved, filled, widen
+from .tape import grad
+from .traced_array import Taped, plain
+
+
+def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...]) -> tuple[Any, ...]:
+    """The gradients of `node`'s inputs as taped arrays, given taped gradients of its outputs."""
+    items, compute = node.saved.__dict__, node.plan.compute
+    linked = _linked(op, node)
+    known = {*op.signature.names, op.signature.variadic, "out"}
+    if any(name not in known and getattr(value, "dtype", None) in FLOATS for name, value in items.items()):
+        return _replay_forward(op, node, dys, linked)
+    saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
+    params = dict(zip(op.signature.param_names, node.params, strict=True))
+    gradients = op.backward_primitive.reference.run(_taped(filled(node, dys), compute), saved, needs, **params)
+    return op.each(gradients, node)  # type: ignore[no-any-return]
+
+
+def _linked(op: Any, node: Node) -> dict[str, Any]:
+    # What was saved of the inputs and the output, taped, with the gradient flowing to where they came from.
+    items, compute = node.saved.__dict__, node.plan.compute
+    linked: dict[str, Any] = {}
+    for i, edge in enumerate(node.edges):
+        name = op.signature.name_of(i)
+        if type(held := items.get(name)) is tuple:  # one of a list of tensors
+            linked[name] = (*linked.get(name, ()), _link(widen(held[i], compute), edge))
+        elif hasattr(held, "dtype"):  # a body may keep an input in another shape
+            same = held if edge is None or held.shape == edge[2] else held.reshape(edge[2])
+            linked[name] = _link(widen(same, compute), edge)
+    if (out := items.get("out")) is not None:
+        linked["out"] = Taped(alias(widen(out, compute), (node, 0, out.shape, out.dtype)))
+    return linked
+
+
+def _link(array: Any, edge: Any) -> Taped:
+    return Taped(Tensor(array) if edge is None else alias(array, edge))
+
+
+def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any]) -> tuple[Any, ...]:
+    inputs: list[Any] = []
+    zeros = backends.of(next(plain(dy) for dy in dys if dy is not None)).zeros
+    for i, edge in enumerate(node.edges):
+        held = linked.get(op.signature.name_of(i))
+        held = held[i] if type(held) is tuple else held
+        if held is None and edge is not None:  # its value serves no gradient: any value will do
+            other = getattr(node.saved, f"as_{op.signature.name_of(i)}", None)
+            compute = node.plan.compute
+            held = Taped(alias(zeros(edge[2], compute or edge[3]) if other is None else widen(other, compute), edge))
+        inputs.append(held)
+    out = op.call(op.forward.reference.run, inputs, node.params)
+    out = out[0] if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved else out
+    outs = [o for o in out if type(o) is not Saved] if type(out) is tuple else [out]
+    pairs = [(o.tensor, dy) for o, dy in zip(outs, dys, strict=True) if dy is not None and o.tensor.requires_grad]
+    seeds = [_taped(dy, o.dtype).tensor for o, dy in pairs]
+    asked = [held.tensor for held, edge in zip(inputs, node.edges, strict=True) if edge is not None]
+    found = iter(grad([o for o, _ in pairs], asked, seeds, create_graph=True, allow_unused=True))
+    return tuple([None if edge is None else _as_taped(next(found)) for edge in node.edges])
+
+
+def _taped(dy: Any, compute: DType | None) -> Any:
+    if type(dy) is tuple:
+        return tuple([_taped(d, compute) for d in dy])
+    return widen(dy if dy is None or isinstance(dy, Taped) else Taped(Tensor(dy)), compute)
+
+
+def _as_taped(found: Tensor | None) -> Any:
+    return None if found is None else Taped(found)

@@ -1,0 +1,86 @@
+"""Recording: whether operations are put on the tape here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from ampkit.base.errors import switch
+
+from ..context_decorator import within
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are recorded here."""
+    return _recording.get()
+
+
+class _Recording:
+    """Recording on or off, within a block or a decorated function (also a generator or a coroutine)."""
+
+    mode: bool
+
+    def __init__(self) -> None:
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_recording.get())
+        _recording.set(self.mode)
+
+    def __exit__(self, *error: object) -> None:
+        _recording.set(self._before.pop())
+
+    def __call__(self, function: _F) -> _F:
+        return within(type(self), function, type(self).__name__)
+
+
+class _Region(_Recording):
+    """A region without arguments: as a decorator it may do without parentheses."""
+
+    def __new__(cls, orig_func: Any = None) -> Any:
+        made = super().__new__(cls)
+        if orig_func is None:
+            return made
+        return within(cls, orig_func, cls.__name__)
+
+    def __init__(self, orig_func: Any = None) -> None:
+        super().__init__()
+
+
+class no_grad(_Region):
+    """Within the block, or the decorated function, nothing is recorded."""
+
+    mode = False
+
+
+class enable_grad(_Region):
+    """Within the block, or the decorated function, operations are recorded, also inside `no_grad`."""
+
+    mode = True
+
+
+def inference_mode(mode: Any = True) -> Any:
+    """`no_grad`; with mode=False nothing changes. As a decorator it may do without parentheses."""
+    if callable(mode):
+        return no_grad(mode)
+    return no_grad() if switch("inference_mode", "mode", mode) else set_grad_enabled(is_grad_enabled())
+
+
+class set_grad_enabled(_Recording):
+    """From now on record operations or don't; as a block or a decorator, only there."""
+
+    def __init__(self, mode: bool):
+        self.mode = switch("set_grad_enabled", "mode", mode)
+        self._before = [_recording.get()]
+        _recording.set(self.mode)
+
+    def __enter__(self) -> None:
+        _recording.set(self.mode)
+
+    def __call__(self, function: _F) -> _F:
+        _recording.set(self._before[-1])
+        return within(enable_grad if self.mode else no_grad, function, "set_grad_enabled")

@@ -1,0 +1,139 @@
+"""Hooks on gradients: functions that see, or replace, the gradient of one tensor on its way back."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from ampkit.base.errors import DTypeError, ShapeError, StateError
+
+from ..tensor import Tensor
+from .scale_tag import ScaleTag
+
+if TYPE_CHECKING:
+    from .node import Node
+
+# By order of registration: the output of the node, and what is called with (gradient, scale tag).
+Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
+of_leaves: dict[int, Hooks] = {}  # by the id of the leaf
+after: dict[int, dict[int, Callable[[Tensor], None]]] = {}  # likewise: what is called once its gradient is written
+_serial = count().__next__
+_LAST = 2**62  # what is retained is what the hooks made of it
+
+
+class Handle:
+    """What registering a hook returns; `remove()` takes the hook away again."""
+
+    def __init__(self, hooks: dict[int, Any], key: int):
+        self._hooks, self._key = hooks, key
+
+    def remove(self) -> None:
+        """Take the hook away; a second time does nothing."""
+        self._hooks.pop(self._key, None)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
+    """Call `hook(gradient)` in every backward, once the whole gradient of `tensor` is there.
+
+    What it returns, if anything, replaces the gradient: a Tensor of its shape and dtype. A hook on a leaf is called
+    when the walk is done, and also for what `ampkit.grad` returns. The gradient of a Parameter is float32 (float64 for
+    one of float64), and multiplied by the loss scale if the loss was scaled. It must not be changed in place.
+    Raises StateError for a tensor that requires no grad, DTypeError for something that cannot be called.
+    """
+    if not callable(hook):
+        raise DTypeError("register_hook", "a callable", f"a {type(hook).__name__}")
+    return _add(tensor, lambda gradient, tag: hook(gradient))
+
+
+def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], None]) -> Handle:
+    """Call `hook(leaf)` after every backward that has written `leaf.grad`, once the walk is done.
+
+    Raises StateError for anything but a leaf that requires grad, DTypeError for something that cannot be called.
+    """
+    where = "register_post_accumulate_grad_hook"
+    if not callable(hook):
+        raise DTypeError(where, "a callable", f"a {type(hook).__name__}")
+    if leaf.edge is None or not leaf.is_leaf:
+        got = "the result of an operation" if leaf.edge is not None else "a tensor that does not"
+        raise StateError(where, "a leaf that requires grad", got)
+    hooks, key = _of(leaf, after), _serial()
+    hooks[key] = hook
+    return Handle(hooks, key)
+
+
+def call_after(leaf: Tensor) -> None:
+    """Call the hooks of a leaf whose gradient is written."""
+    for hook in list(after[id(leaf)].values()):
+        hook(leaf)
+
+
+def retain_grad(tensor: Tensor) -> None:
+    """Leave the gradient in `.grad` as for a leaf, though `tensor` is the result of an operation."""
+    if tensor.is_leaf:
+        return
+    held = weakref.ref(tensor)
+
+    def keep(gradient: Tensor, tag: ScaleTag | None) -> None:
+        if (owner := held()) is not None:
+            owner.accumulate(gradient.array, tag)
+
+    _add(tensor, keep, _LAST + id(tensor))
+
+
+def move_retained(tensor: Tensor, before: Node) -> None:
+    """Retain the gradient at the tensor's new place on the tape, if it was asked for at the output of `before`."""
+    key = _LAST + id(tensor)
+    if before.hooks is not None and key in before.hooks and tensor.node is not None:
+        _add(tensor, before.hooks.pop(key)[1], key)
+
+
+def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None = None) -> Handle:
+    if tensor.edge is None:
+        raise StateError("register_hook", "a tensor that requires grad", "one that does not")
+    node = tensor.node
+    if node is not None:
+        hooks = node.hooks = {} if node.hooks is None else node.hooks
+    else:
+        hooks = _of(tensor, of_leaves)
+    key = _serial() if key is None else key
+    hooks[key] = (tensor.edge[1], function)
+    return Handle(hooks, key)
+
+
+def _of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
+    # The hooks of a leaf, which go with it.
+    if id(leaf) not in table:
+        weakref.finalize(leaf, table.pop, id(leaf), None)
+    return table.setdefault(id(leaf), {})  # type: ignore[no-any-return]
+
+
+def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
+    """Call the hooks on the gradients of a node's outputs, or of a leaf, and put what they return in their place."""
+    for _, (index, function) in sorted(hooks.items()):
+        if (gradient := gradients[index]) is not None:
+            taped = hasattr(gradient, "tensor")
+            found = function(gradient.tensor if taped else Tensor(gradient), tag)
+            if found is not None:
+                new = _fitting(found, gradient)
+                gradients[index] = type(gradient)(new) if taped else new.array
+
+
+def _fitting(found: Any, gradient: Any) -> Tensor:
+    if not isinstance(found, Tensor) or found.shape != gradient.shape or found.dtype != gradient.dtype:
+        needs = f"a Tensor of shape {tuple(gradient.shape)} and dtype {gradient.dtype.name}, or None, from the hook"
+        got = f"{tuple(found.shape)}, {found.dtype.name}" if isinstance(found, Tensor) else type(found).__name__
+        raise ShapeError("register_hook", needs, got)
+    return found
+
+
+Tensor.register_hook = register_hook  # type: ignore[attr-defined]
+Tensor.retain_grad = retain_grad  # type: ignore[attr-defined]
+Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook  # type: ignore[attr-defined]

@@ -1,0 +1,107 @@
+"""Changes in place: a tensor takes the values of a result, and its place on the tape.
+
+The values are written into the tensor's memory, so that its views and whoever else holds the memory see them. Only a
+result of an op whose memory no other tensor shares takes over the memory of the new result instead, without a copy;
+what the tape saved of its old values is then still there for backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ampkit import backends
+from ampkit.base import dtypes
+from ampkit.base.errors import DTypeError, ShapeError
+
+from ..fp_errors import quietly
+from ..tensor import Tensor
+from .grad_mode import _recording, no_grad
+from .views import is_alone, move, need_changeable
+
+
+def change(function: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Overwrite self with `function(self, ...)`, rounded to self's dtype: recorded where a gradient is wanted. -> self.
+
+    Raises StateError for a tensor that must not change (see `views.need_changeable`), DTypeError for floats into
+    integers, ShapeError if the answer has another shape.
+    """
+    if not isinstance(self, Tensor):
+        raise DTypeError(function.__name__, "a Tensor to change in place", type(self).__name__)
+    need_changeable(self)
+    if not is_recorded(self, *args, *kwargs.values()):
+        with no_grad():
+            made = function(self, *args, **kwargs)
+        return self if made is self else write(self, fitting(self, made).array)
+    replaces = self.edge is not None and is_alone(self)
+    source = self if replaces else _copy_of(self)
+    if source is not self:
+        args = tuple([source if a is self else a for a in args])
+        kwargs = {name: source if a is self else a for name, a in kwargs.items()}
+    made = function(source, *args, **kwargs)
+    if made is source:
+        return self
+    made = fitting(self, made)
+    return _replace(self, made, (*args, *kwargs.values())) if replaces else take(self, made)
+
+
+def is_recorded(*items: Any) -> bool:
+    """Whether operations are recorded here, and one of the Tensors among `items` requires grad."""
+    return _recording.get() and any(isinstance(item, Tensor) and item.edge is not None for item in items)
+
+
+def fitting(self: Tensor, made: Tensor) -> Tensor:
+    """`made` as it can be written into self: of its shape, and rounded to its dtype. Raises DTypeError, ShapeError."""
+    if dtypes.is_float(made.dtype):
+        need_float(self)
+    if self.dtype == dtypes.bool_ != made.dtype:
+        raise DTypeError("in-place change", "True and False, for bool", made.dtype.name, "cast first: x.int()")
+    if made.shape != self.shape:
+        raise ShapeError("in-place change", f"an answer of shape {tuple(self.shape)}", f"{tuple(made.shape)}")
+    return made if made.dtype == self.dtype else made.to(self.dtype)  # type: ignore[attr-defined]
+
+
+def need_float(self: Tensor) -> None:
+    """Raise DTypeError for a tensor that cannot hold floats."""
+    if not dtypes.is_float(self.dtype):
+        raise DTypeError("in-place change", f"whole numbers, for {self.dtype.name}", "floats", "cast first: x.float()")
+
+
+def write(self: Tensor, values: Any) -> Tensor:
+    """Overwrite self with constants, an array or a number: its gradient is zeros from now on. -> self."""
+    need_changeable(self)
+    with quietly(), backends.on(self.array):
+        self.array[...] = values
+    self.changed()
+    if is_recorded(self):
+        move(self, None)
+    return self
+
+
+def take(self: Tensor, made: Tensor) -> Tensor:
+    """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
+    with quietly(), backends.on(self.array):
+        self.array[...] = made.array
+    self.changed()
+    if made.edge is not None and self.edge is None:
+        self.exposed()  # a leaf until now: its memory may be known outside
+    if made.edge is not None or self.edge is not None:
+        move(self, made.edge)
+    return self
+
+
+def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
+    owned = made.views is None and getattr(made.array.flags, "writeable", True) and all(made is not g for g in given)
+    with backends.on(made.array):
+        array, version = (made.array, made.version) if owned else (made.array.copy(), [0])
+    move(self, made.edge)
+    self.array, self.version, self.copies = array, version, None
+    return self
+
+
+def _copy_of(tensor: Tensor) -> Tensor:
+    # What the tape saves of it stays as it is.
+    with backends.on(tensor.array):
+        out = Tensor(tensor.array.copy())
+    out.edge = tensor.edge
+    return out

@@ -1,0 +1,78 @@
+"""Node: what a recorded operation leaves on the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ampkit.backends import Array
+from ampkit.base.dtypes import FLOATS, DType
+
+from ..tensor import Edge, Tensor, tick
+from .scale_tag import ScaleTag
+
+if TYPE_CHECKING:
+    from .tape import Sweep
+
+
+class Node:
+    """One recorded call of an op.
+
+    op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
+    what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
+    implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
+    and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
+    node multiplies by it. hooks: see core/autograd/hooks.py.
+    """
+
+    outputs: tuple[Any, ...] = (None,)
+    hooks: dict[int, Any] | None = None
+    result: Sequence[int] = (0,)
+    tag: ScaleTag | None = None
+
+    def __init__(
+        self,
+        op: Any,
+        edges: Sequence[Edge | None],
+        saved: Any,
+        params: Any = (),
+        plan: Any = None,
+        body: Any = None,
+        versions: Sequence[list[int]] = (),
+    ):
+        self.op, self.edges, self.saved, self.params, self.plan, self.body = op, edges, saved, params, plan, body
+        self.versions = versions
+        self.serial = tick()
+
+    def __repr__(self) -> str:
+        return f"<Node {self.op.name}>"
+
+
+def attach(array: Array, node: Node, index: int = 0) -> Tensor:
+    """A tensor that output `index` of `node` made; integers and booleans carry no gradient."""
+    out = Tensor(array)
+    if array.dtype in FLOATS:
+        out.edge = (node, index, array.shape, array.dtype)
+    return out
+
+
+class _Alias:
+    """The op of a node that only links an array to where its gradient goes."""
+
+    name = "alias"
+
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
+        return (dys[0],)
+
+    replay = vjp
+
+    def needs(self, node: Node) -> tuple[DType | None, ...]:
+        return (None,)
+
+
+_ALIAS = _Alias()
+
+
+def alias(array: Array, edge: Edge) -> Tensor:
+    """A taped tensor with the values of `array` whose gradient flows along `edge`."""
+    return attach(array, Node(_ALIAS, (edge,), ()))

@@ -1,0 +1,125 @@
+"""Recompute: a stretch of the forward that saves nothing but its arguments, and runs again when backward comes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from ampkit.backends import Array
+from ampkit.base.dtypes import DType, is_float
+from ampkit.base.errors import DTypeError, StateError
+
+from .. import policy, random
+from ..nested import tensors_in, with_tensors
+from ..tensor import Tensor, tick
+from .grad_mode import enable_grad, is_grad_enabled, no_grad
+from .node import Node, alias, attach
+from .tape import Sweep, target
+
+_second: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
+
+
+def is_second_run() -> bool:
+    """Whether this is the second run of a stretch, in a backward: what a forward moves on must stay where it is."""
+    return _second.get()
+
+
+class _Taped(NamedTuple):
+    array: Array
+    edge: Any
+
+
+class _Recompute:
+    """The op of `recompute`: its backward runs the function again and hands the gradients on to the fresh nodes."""
+
+    name = "recompute"
+
+    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
+        if any(version[0] > node.serial for version in node.versions):
+            raise _changed("an argument")
+        since = tick()
+        outs = _again(*node.saved)
+        if [(o.array.shape, o.array.dtype) for o in outs] != list(node.outputs):
+            cure = "it must compute the same again: what it reads besides its arguments must not change"
+            raise StateError("recompute", "a function that returns tensors like its first run's", "others", cure)
+        _need_unchanged(outs, node.serial, since)
+        for out, dy in zip(outs, dys, strict=True):
+            if dy is not None and out.edge is not None:
+                sweep.add(*target(out), dy, sweep.tag)
+        return ()
+
+    replay = vjp
+
+    def needs(self, node: Node) -> tuple[DType | None, ...]:
+        return ()
+
+
+_RECOMPUTE = _Recompute()
+
+
+def _again(
+    function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], region: Any, state: Any
+) -> list[Tensor]:
+    after, token, mark = random.get_rng_state(), policy.enter(region), _second.set(True)
+    try:
+        random.set_rng_state(state)
+        with enable_grad():
+            outs = function(*map(_given, args), **{name: _given(arg) for name, arg in options.items()})
+    finally:
+        _second.reset(mark)
+        policy.leave(token)
+        random.set_rng_state(after)
+    return list(tensors_in(outs))
+
+
+def _given(arg: Any) -> Any:
+    return alias(*arg) if isinstance(arg, _Taped) else arg
+
+
+def _kept(arg: Any) -> Any:
+    return _Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg
+
+
+def _need_unchanged(outs: list[Tensor], recorded: int, since: int) -> None:
+    # The second run has read the leaves as they are now; a change between the two runs would go unnoticed.
+    todo, seen = [out.node for out in outs if out.node is not None], set()
+    while todo:
+        node = todo.pop()
+        if node.serial < since or node in seen:
+            continue
+        seen.add(node)
+        for edge, version in zip(node.edges, node.versions, strict=False):
+            if edge is not None and not isinstance(edge[0], Node) and recorded < version[0] < since:
+                name = getattr(edge[0], "name", "")
+                raise _changed(f"parameter {name!r}" if name else "a leaf")
+        todo += [edge[0] for edge in node.edges if edge is not None and isinstance(edge[0], Node)]
+
+
+def _changed(what: str) -> StateError:
+    found, cure = f"{what} of recompute that changed in place since", "change it after backward"
+    return StateError("backward", "the values that the forward read", found, cure)
+
+
+def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """`function(*args, **options)` without keeping what its operations save: backward runs it again.
+
+    It returns a Tensor, or a list, tuple or dict of Tensors and other things. It runs the second time in the same
+    autocast region and with the same random numbers. Parameters that it reaches by itself get their gradients too.
+    Raises DTypeError for anything that cannot be called; backward raises StateError if an argument or a leaf that it
+    reads was changed in place since, or if it returns other shapes the second time.
+    Trades one more forward for memory (Chen et al. 2016, arXiv:1604.06174).
+    """
+    if not callable(function):
+        raise DTypeError("recompute", "a function and its arguments", f"a {type(function).__name__}")
+    state, region = random.get_rng_state(), policy.region()
+    if not is_grad_enabled():
+        return function(*args, **options)
+    with no_grad():
+        outs = function(*args, **options)
+    given = list(tensors_in(outs))
+    kept = tuple(map(_kept, args)), {name: _kept(arg) for name, arg in options.items()}
+    versions = [arg.version for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
+    node = Node(_RECOMPUTE, (), (function, *kept, region, state), versions=versions)
+    node.outputs = tuple((o.array.shape, o.array.dtype) for o in given)
+    return with_tensors(outs, iter([attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(given)]))

@@ -1,0 +1,137 @@
+"""Taped arrays: what lets plain array code be differentiated, for second derivatives.
+
+A `Taped` looks like an array to a reference or a backward (NumPy's functions and operators, `.sum(axis)`, `.reshape`),
+and runs the ops that stand for them, so every step is recorded. Ops say which NumPy function they stand for in `@op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends import Backend
+from ampkit.base.dtypes import DType
+
+from ..tensor import Tensor
+
+# NumPy function -> the op, or a function over Tensors with NumPy's arguments, that stands for it.
+stands_for: dict[Any, Callable[..., Any]] = {}
+
+
+class Taped:
+    """A tensor in the clothes of an array."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+
+    if TYPE_CHECKING:  # the methods of arrays, bound below
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.array.shape  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.array.dtype  # type: ignore[no-any-return]
+
+    @property
+    def ndim(self) -> int:
+        return self.tensor.array.ndim  # type: ignore[no-any-return]
+
+    @property
+    def size(self) -> int:
+        return self.tensor.array.size  # type: ignore[no-any-return]
+
+    @property
+    def T(self) -> Any:
+        return self.transpose()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method != "__call__" or ufunc not in stands_for:
+            return NotImplemented
+        return run(stands_for[ufunc], *args, **kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function not in stands_for:
+            return NotImplemented
+        return run(stands_for[function], *args, **kwargs)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return run(stands_for["getitem"], self, index)
+
+
+def plain(array: Any) -> Any:
+    """The values of an array, taped or not, off the tape: a constant to derivatives."""
+    return array.tensor.array if isinstance(array, Taped) else array
+
+
+def apply(op: Any, *args: Any, **params: Any) -> Any:
+    """The reference of `op` on plain arrays; where one of `args` is taped, the op itself."""
+    if any(isinstance(a, Taped) for a in args):
+        return run(op, *args, **params)
+    out = op.forward.reference.run(*args, **params)
+    return out[0] if isinstance(out, tuple) and len(out) == 2 else out
+
+
+def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of Tensors on arrays, some of them taped; its Tensors come back taped."""
+    home = _home([*args, *kwargs.values()])
+    out = function(*(_in(a, home) for a in args), **{k: _in(v, home) for k, v in kwargs.items()})
+    return tuple(_out(o) for o in out) if isinstance(out, tuple) else _out(out)
+
+
+def _home(values: Any) -> Backend:
+    # Of the first taped array.
+    for value in values:
+        if isinstance(value, Taped):
+            return backends.of(value.tensor.array)
+        if isinstance(value, (list, tuple)) and any(isinstance(v, Taped) for v in value):
+            return _home(value)
+    return backends.cpu
+
+
+def _in(value: Any, home: Backend) -> Any:
+    if isinstance(value, Taped):
+        return value.tensor
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Taped) for v in value):
+        return [_in(v, home) for v in value]
+    if isinstance(value, np.floating | np.ndarray):
+        return Tensor(home.asarray(value))
+    return Tensor(value) if backends.holds(value) else value
+
+
+def _out(value: Any) -> Any:
+    return Taped(value) if isinstance(value, Tensor) else value
+
+
+def _method(key: str) -> Callable[..., Any]:
+    def call(self: Taped, *args: Any, **kwargs: Any) -> Any:
+        return run(stands_for[key], self, *args, **kwargs)
+
+    return call
+
+
+def _swapped(key: str) -> Callable[..., Any]:
+    def call(self: Taped, other: Any) -> Any:
+        return run(stands_for[key], other, self)
+
+    return call
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "matmul"):
+    setattr(Taped, f"__{_name}__", _method(_name))
+    setattr(Taped, f"__r{_name}__", _swapped(_name))
+for _name in ("neg", "eq", "ne", "lt", "le", "gt", "ge", "abs"):
+    setattr(Taped, f"__{_name}__", _method(_name))
+for _name in ("sum", "mean", "max", "min", "reshape", "transpose", "swapaxes", "astype", "squeeze", "copy"):
+    setattr(Taped, _name, _method(_name))

@@ -1,0 +1,223 @@
+"""Views: which tensors share memory, so that a change in place of one reaches the gradients of all of them.
+
+An op with `view=True` links its output to its input. When a recorded result then overwrites a view, the tensor that the
+view was taken from gets a new place on the tape: its gradient goes where it went before, except for the overwritten
+elements, whose gradient goes to the new values. Every other view of that memory is recorded anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.dtypes import DType
+from ampkit.base.errors import StateError
+
+from ..tensor import Edge, Tensor
+from . import hooks
+from .grad_mode import _recording, enable_grad
+from .node import Node
+from .traced_array import run, stands_for
+
+
+class Views:
+    """How a tensor shares memory with others.
+
+    parent, op, params, index: of a view, the tensor that it was taken from, and how: `op(parent, *params)`, of several
+    outputs the one at `index`. op is None for one through which no gradient passes: taken in no_grad, or by a Function.
+    children: weak references to the views that were taken of it.
+    """
+
+    __slots__ = ("children", "index", "op", "params", "parent")
+
+    def __init__(self, parent: Tensor | None = None, op: Any = None, params: Any = (), index: int | None = None):
+        self.parent, self.op, self.params, self.index = parent, op, params, index
+        self.children: list[weakref.ref[Tensor]] = []
+
+
+def link(parent: Tensor, child: Tensor, op: Any, params: Any, index: int | None = None) -> None:
+    """Note that `child` is output `index` of the view op `op(parent, *params)`, unless it had to be copied."""
+    array = parent.array
+    if not array.flags.c_contiguous and not np.may_share_memory(child.array, array):  # a reshape that has to copy
+        return
+    child.version = parent.version
+    edge = parent.edge
+    differentiable = edge is None or _recording.get()
+    child.views = Views(parent, op if differentiable else None, params, index)
+    if edge is None or edge[0] is not parent:  # a leaf that requires grad changes in no_grad only, off the tape
+        _children(parent).append(weakref.ref(child))
+
+
+def share(source: Tensor, made: Tensor) -> None:
+    """Note that `made`, with a place of its own on the tape, shows the memory of `source`."""
+    made.version = source.version
+    views = source.views
+    if views is not None and views.parent is not None:
+        made.views = Views(views.parent)
+        _children(views.parent).append(weakref.ref(made))
+    elif source.node is not None:
+        source.exposed()
+
+
+def _children(parent: Tensor) -> list[weakref.ref[Tensor]]:
+    if parent.views is None:
+        parent.views = Views()
+    children = parent.views.children
+    if len(children) >= 8 and not len(children) & (len(children) - 1):  # at each power of two: constant time per view
+        children[:] = [child for child in children if child() is not None]
+    return children
+
+
+def is_alone(tensor: Tensor) -> bool:
+    """Whether no other tensor shares the memory of `tensor`, the result of an op, and nobody was handed its array."""
+    views = tensor.views
+    alone = views is None or (views.parent is None and not any(child() is not None for child in views.children))
+    return alone and len(tensor.version) == 1
+
+
+def move(tensor: Tensor, edge: Edge | None) -> None:
+    """Give `tensor`, whose values have changed, a new place on the tape, and all that share its memory theirs.
+
+    edge: where the gradient of the new values goes; None for constants.
+    """
+    views = tensor.views
+    if views is None or views.parent is None:
+        _move(tensor, edge or (Node(_OVERWRITE, (tensor.edge, None), (), None), 0, *_kind(tensor)))
+    elif edge is not None:
+        _move(tensor, edge)
+    changed, at = {id(tensor)} if edge is not None else set(), tensor
+    while at.views is not None and at.views.parent is not None:
+        parent = at.views.parent
+        _move(parent, (Node(_OVERWRITE, (parent.edge, edge), (), at.views), 0, *_kind(parent)))
+        at, edge = parent, parent.edge
+        changed.add(id(at))
+    with enable_grad():
+        for view in _below(at, changed):
+            _record_again(view)
+
+
+def _kind(tensor: Tensor) -> tuple[tuple[int, ...], DType]:
+    return tensor.array.shape, tensor.array.dtype
+
+
+def _move(tensor: Tensor, edge: Edge | None) -> None:
+    before, tensor.edge = tensor.node, edge
+    if before is not None:
+        hooks.move_retained(tensor, before)
+
+
+def _below(tensor: Tensor, known: set[int]) -> Iterator[Tensor]:
+    # The views of a tensor, those of views after them, without the known ones: their place is right already.
+    for reference in tensor.views.children if tensor.views is not None else ():
+        view = reference()
+        if view is not None:
+            if id(view) not in known:
+                yield view
+            yield from _below(view, known)
+
+
+def _record_again(view: Tensor) -> None:
+    views = view.views
+    assert views is not None
+    if views.op is not None and (view.edge is None or not view.is_leaf):
+        assert views.parent is not None
+        _move(view, _taken(views.parent, views).edge)
+
+
+def become_view(tensor: Tensor, made: Tensor) -> None:
+    """Make `tensor` what the view `made` of it is: with its axes, and in its place on the tape."""
+    if made is tensor:
+        return
+    views = made.views
+    assert views is not None
+    stand_in = stand_aside(tensor)
+    tensor.array, tensor.copies, tensor.edge = made.array, None, made.edge
+    tensor.views = Views(stand_in, views.op, views.params, views.index)
+    _children(stand_in).append(weakref.ref(tensor))
+
+
+def stand_aside(tensor: Tensor) -> Tensor:
+    """A new tensor in the place of `tensor` among its views and on the tape, which this one leaves."""
+    stand_in = Tensor(tensor.array)
+    stand_in.edge, stand_in.version, stand_in.views = tensor.edge, tensor.version, tensor.views
+    for reference in tensor.views.children if tensor.views is not None else ():
+        view = reference()
+        if view is not None and view.views is not None:
+            view.views.parent = stand_in
+    if tensor.views is not None and tensor.views.parent is not None:
+        children = _children(tensor.views.parent)
+        children[:] = [weakref.ref(stand_in) if child() is tensor else child for child in children]
+    tensor.views = None
+    return stand_in
+
+
+class _Overwrite:
+    """The op of a node that overwrote the elements which a view shows, or all of them, with other values.
+
+    Its edges: where the gradient of the tensor went before, and where that of the new values goes.
+    """
+
+    name = "overwrite"
+
+    def needs(self, node: Node) -> tuple[None, None]:
+        return None, None
+
+    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> tuple[Any, Any]:
+        (dy,), views = dys, node.params
+        if views is None:
+            return backends.of(dy).zeros(dy.shape, dy.dtype), None
+        before = None if node.edges[0] is None else np.array(dy, order="C", like=dy)
+        if before is not None:
+            _shown(before, views)[...] = 0
+        return before, None if node.edges[1] is None else _shown(dy, views)
+
+    def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> tuple[Any, Any]:
+        (dy,), views = dys, node.params
+        kept = np.full(dy.shape, views is not None, like=dy.tensor.array)
+        if views is not None:
+            _shown(kept, views)[...] = False
+        values = None if node.edges[1] is None else run(_taken, dy, views)
+        return run(stands_for[np.where], kept, dy, 0.0), values
+
+
+def _taken(tensor: Tensor, views: Views) -> Tensor:
+    made = views.op.signature.call(views.op, (tensor,), views.params)
+    return made if views.index is None else made[views.index]  # type: ignore[no-any-return]
+
+
+def _shown(array: Any, views: Views) -> Any:
+    # What a view op shows of plain memory.
+    out = views.op.signature.call(views.op.forward.reference.run, (array,), views.params)[0]
+    return out if views.index is None else out[views.index]
+
+
+_OVERWRITE = _Overwrite()
+
+
+def need_changeable(tensor: Tensor) -> None:
+    """Raise StateError for a tensor that must not change in place.
+
+    That is memory that is read-only or shows an element several times. Where operations are recorded it is also a leaf
+    that requires grad, a view of one, and a view that was taken in no_grad of a tensor on the tape.
+    """
+    array = tensor.array
+    repeats = array.size and any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True))
+    if repeats or not getattr(array.flags, "writeable", True):
+        raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
+    if not _recording.get():
+        return
+    at: Tensor | None = tensor
+    while at is not None:
+        if at.edge is not None and at.is_leaf:
+            got = "a leaf that requires grad" if at is tensor else "a view of a leaf that requires grad"
+            cure = "write it out of place, or use `with ampkit.no_grad():` on a leaf"
+            raise StateError("in-place change", "a tensor that is no leaf, or requires no grad", got, cure)
+        views, at = at.views, None if at.views is None else at.views.parent
+        if at is not None and at.edge is not None and views is not None and views.op is None:
+            got = "a view that was taken in no_grad, or by a Function"
+            cure = "take the view where operations are recorded, or change a .clone()"
+            raise StateError("in-place change", "a view through which gradients pass", got, cure)

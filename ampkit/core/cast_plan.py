@@ -1,0 +1,154 @@
+"""Plan: how one op runs for one combination of dtypes under one policy. Decided here, once, and kept by the op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..base import dtypes
+from ..base.dtypes import FLOATS, LOW, DType, float32, float64
+from ..base.errors import DTypeError
+from . import policy
+from .policy import Cast, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one combination of dtypes runs."""
+
+    casts: tuple[DType | None, ...]  # per input, the dtype to store it in first, or None for as it comes
+    compute: DType | None  # what a reference sees its Arrays in; None for as they are stored
+    out: DType  # the dtype of floating-point outputs
+    stored: tuple[DType | None, ...]  # per input, the dtype it is read in
+    widens: bool  # whether some Array is stored in another dtype than `compute`
+    narrows: bool  # whether what a reference returns has to be rounded
+    backend: str
+    bodies: list[Any]  # the faster ones that the backend has, also those registered later
+    tapes: bool  # whether the gradient of some input is wanted
+    drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
+
+
+# What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.
+Entry = Any
+
+_WEAK: dict[type, DType] = {bool: dtypes.bool_, int: dtypes.int64, float: float32}
+_RANK = {"b": 0, "i": 1, "u": 1}
+
+
+def make_plan(
+    op: Any, rule: Policy | None, answer: DType | None, key: list[Entry], wanted: list[bool], backend: str
+) -> Plan:
+    """The plan of `op` for the entries `key` under the policy `rule` (None outside of a region).
+
+    answer: the caller's explicit dtype. wanted: per input, whether its gradient is.
+    Raises DTypeError for a banned op and for dtypes that do not meet.
+    """
+    cast = op.cast if rule is None else rule.category(op.name)
+    kinds = op.signature.kinds(len(key))
+    _need_tensors(op, key)
+    entries = [k for k, is_array in zip(key, kinds, strict=True) if is_array and k is not None]
+    stored = [_dtype(k) for k in entries if not isinstance(k, type)]
+    if rule is not None and cast is Cast.BANNED:
+        cure = policy.cures.get(op.name, "run it in autocast(enabled=False)")
+        raise DTypeError(f"{op.name} inside autocast", "a safer op", op.name, cure)
+    widest = answer or result_type(entries)
+    if answer is None:
+        _need_to_meet(op, cast, rule, stored, entries)
+    out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, stored)
+    casts = _casts(op, cast, widest, answer, out, key, kinds)
+    floats = [d for d in stored if d in FLOATS]
+    compute = None if op.moves or out not in FLOATS else dtypes.accumulator(dtypes.promote(out, *floats))
+    read = tuple([_dtype(k) if c is None else c for k, c in zip(key, casts, strict=True)])
+    casts = casts if any(c is not None and c != _dtype(k) for k, c in zip(key, casts, strict=True)) else ()
+    widens = compute is not None and any(d in FLOATS and d != compute for d in read)
+    # Moved values come as stored, but bfloat16 beside a Python number is float32 to NumPy, and an integer float64.
+    strays = out in FLOATS and (out in LOW or any(d != out for d in stored))
+    narrows = widens or (strays if compute is None else compute != out) or (answer is not None and out not in FLOATS)
+    tapes = any(wanted) and op.backward_primitive is not None
+    asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
+    drops = tuple([k for k, users in op.keeps.items() if not asked & set(users)])
+    bodies = op.forward.of(backend)
+    return Plan(casts, compute, out, read, widens, narrows, backend, bodies, tapes, drops)
+
+
+def _need_tensors(op: Any, key: list[Entry]) -> None:
+    for position, entry in enumerate(key):
+        if entry is None and not op.signature.may_miss(position):
+            raise DTypeError(op.name, f"a Tensor for `{op.signature.name_of(position)}`", "None")
+        if isinstance(entry, type) and entry not in _WEAK:
+            raise DTypeError(op.name, "Tensors and numbers", entry.__name__, "wrap arrays with ampkit.tensor(...)")
+
+
+def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType], entries: list[Entry]) -> None:
+    # A product of mixed dtypes, or float64 among narrower floats in a listed op, is a mistake more often than a wish.
+    found = set(stored)
+    floats = found & FLOATS
+    product = op.cast is Cast.LOW and len(found) > 1 and (rule is None or len(floats) < len(found))
+    strict = not op.mixes and rule is None and len({k for k in entries if not isinstance(k, (tuple, type))}) > 1
+    if product or strict or (cast in (Cast.LOW, Cast.FP32) and float64 in floats and len(floats) > 1):
+        names = ", ".join(d.name for d in stored)
+        raise DTypeError(op.name, "operands of one dtype", names, f"cast one: x.to(ampkit.{stored[0].name})")
+
+
+def _answer(op: Any, cast: Cast, rule: Policy | None, widest: DType, stored: list[DType]) -> DType:
+    # The dtype of floating-point outputs.
+    if widest not in FLOATS:
+        if op.integers == "refuse":
+            raise DTypeError(op.name, "a floating-point tensor", widest.name, "cast it: x.float()")
+        return float32 if op.integers == "float" else widest
+    if cast is Cast.KEEP:
+        return stored[0] if stored and stored[0] in FLOATS else widest
+    if rule is None or cast is Cast.WIDEST or float64 in stored:
+        return widest
+    return rule.dtype if cast is Cast.LOW else float32
+
+
+def _explicit(op: Any, answer: DType) -> DType:
+    # An op whose answer is a float for integers too, or that takes none, has no integer answer.
+    if answer not in FLOATS and op.integers != "keep":
+        raise DTypeError(op.name, "a floating-point dtype", f"dtype={answer.name}")
+    return answer
+
+
+def _casts(
+    op: Any, cast: Cast, widest: DType, answer: DType | None, out: DType, key: list[Entry], kinds: list[bool]
+) -> tuple[DType | None, ...]:
+    tensors = [is_array and k is not None and not isinstance(k, type) for k, is_array in zip(key, kinds, strict=True)]
+    stored = [_dtype(k) for k, is_tensor in zip(key, tensors, strict=True) if is_tensor]
+    target = None
+    if answer is not None or cast is Cast.WIDEST or widest not in FLOATS:
+        target = widest
+    if (cast is Cast.LOW and widest in FLOATS) or (out in FLOATS and any(d not in FLOATS for d in stored)):
+        target = out
+    # What only widens is left to the body, or to the reference, whose arrays come in one dtype anyway.
+    widens = cast is Cast.WIDEST and answer is None and not op.moves and FLOATS.issuperset(stored)
+    if widens or (op.moves and len(stored) == 1):
+        target = None
+    return tuple([target if is_tensor else None for is_tensor in tensors])
+
+
+def result_type(entries: list[Entry]) -> DType:
+    """The dtype that operands agree on.
+
+    Tensors with axes decide; a 0-d tensor, then a Python number, counts only if it is of a higher kind (bool, int,
+    float).
+    """
+    axes = [k for k in entries if not isinstance(k, (tuple, type))]
+    zeros = [k[0] for k in entries if type(k) is tuple]
+    weak = [_WEAK[k] for k in entries if isinstance(k, type)]
+    groups = [dtypes.promote(*group) for group in (axes, zeros, weak) if group]
+    found = groups[0]
+    for other in groups[1:]:
+        found = other if _rank(other) > _rank(found) else found
+    return found
+
+
+def _rank(dtype: DType) -> int:
+    return _RANK.get(dtype.kind, 2)
+
+
+def _dtype(entry: Entry) -> Any:
+    # The dtype of a tensor's entry; None for a number or a missing input.
+    if type(entry) is tuple:
+        return entry[0]
+    return None if isinstance(entry, type) else entry

@@ -1,0 +1,70 @@
+"""Functions that run in a region: what `autocast` and `no_grad` are as decorators."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
+
+from ..base.errors import DTypeError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def within(region: Callable[[], AbstractContextManager[Any]], function: _F, where: str) -> _F:
+    """`function`, whose body runs in `region()`: a plain function, a generator or a coroutine.
+
+    Raises DTypeError, said by `where`, for anything else.
+    """
+    if not callable(function):
+        raise DTypeError(where, "a callable", f"an object of type {type(function).__name__}")
+    if inspect.isasyncgenfunction(function):
+        cure = "open the region with `with` inside the function"
+        raise DTypeError(where, "a function, a generator or a coroutine", "an async generator", cure)
+    if inspect.isgeneratorfunction(function):
+        return cast(_F, _generator(region, function))
+    if inspect.iscoroutinefunction(function):
+        return cast(_F, _coroutine(region, function))
+
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with region():
+            return function(*args, **kwargs)
+
+    return cast(_F, inside)
+
+
+def _coroutine(region: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def inside(*args: Any, **kwargs: Any) -> Any:
+        with region():
+            return await function(*args, **kwargs)
+
+    return inside
+
+
+def _generator(region: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    # The region is open only while the body runs: it is entered again on each resume and left at each yield.
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        steps = function(*args, **kwargs)
+        resume, value = steps.send, None
+        try:
+            while True:
+                with region():
+                    item = resume(value)
+                try:
+                    resume, value = steps.send, (yield item)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    resume, value = steps.throw, error
+        except StopIteration as end:
+            return end.value
+        finally:
+            with region():
+                steps.close()
+
+    return inside

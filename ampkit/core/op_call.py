@@ -1,0 +1,196 @@
+"""One call of an op, from bound arguments to a recorded Tensor. Every operation of every step passes here.
+
+So what can be decided once stands in the plan, what belongs to the op is held by its own copy of `run`, and what would
+cost another frame is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..base import observe
+from ..base.dtypes import FLOATS, DType, bool_
+from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
+from . import dispatch
+from .autograd.grad_mode import _recording
+from .autograd.node import Node
+from .autograd.saved import Saved
+from .autograd.views import link
+from .cast_plan import Plan
+from .fp_errors import hush, speak
+from .policy import _stack
+from .tensor import Tensor, tick, watchers
+
+_NOTHING = Saved()
+_new = object.__new__
+
+
+def runner(op: Any) -> Callable[..., Any]:
+    """What `op`'s calls run, with the arguments that `Signature.entry` binds. -> one Tensor, or a tuple of them."""
+    known, call, signature, view = op.plans.get, op.call, op.signature, op.view
+    primitive, reference, ndarray = op.forward, op.forward.reference, np.ndarray
+
+    def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
+        plan: Plan = known(key) or op.new_plan(key, inputs)
+        device = None if backends.gpus is None else backends.gpus.enter(op.name, arrays)
+        body, token = reference, hush()
+        try:
+            if plan.casts:
+                _cast(inputs, arrays, plan.casts)
+            if op.checks is not None:
+                call(op.checks, arrays, params)
+            if plan.bodies and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.least):
+                body = signature.pick(primitive, plan.backend, arrays, params)
+            if observe.watches:
+                observe.begin(op.name, body.name, arrays[0])
+            if body is reference and not plan.widens:  # nothing to choose: what most small calls are
+                out = call(body.run, arrays, params)
+            else:
+                compute = plan.compute if plan.widens else None
+                out, body = dispatch.forward(op, body, arrays, params, plan.out, compute, versions)
+            saved = _NOTHING
+            if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
+                out, saved = out
+            elif type(out) is not np.ndarray:
+                out, saved = _parted(op, out)
+            if plan.narrows and body is reference:
+                out = _narrow(out, plan)
+                _restore(op, saved, arrays, out)
+        except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            if (misfit := _of_operands(op, arrays, error)) is None:
+                raise
+            raise misfit from error
+        except MemoryError as error:
+            raise backends.exhausted(arrays, error) from None
+        finally:
+            speak(token)
+            if device is not None:
+                backends.gpus.leave(device)
+        if observe.active:
+            observe.report(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
+            for watcher in watchers:
+                watcher.met(inputs)
+        if type(out) is tuple:
+            made: Any = tuple([Tensor(o) for o in out])
+            first = made[0]
+        else:
+            made = first = _new(Tensor)  # its constructor written out
+            made.array, made.edge, made.version, made.copies = out, None, [0], None
+            made._grad = made.tag = made.views = None
+        if view and made is first:
+            link(inputs[0], made, op, params)
+        elif view:
+            for i, one in enumerate(made):
+                link(inputs[0], one, op, params, i)
+        if plan.tapes and _recording.get():
+            for name in plan.drops:
+                saved.__dict__.pop(name, None)
+            node = _new(Node)  # likewise
+            node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
+            node.body, node.versions, node.result, node.serial = body, versions, first.version, tick()
+            if made is not first:
+                _link(made, node)
+            elif out.dtype in FLOATS:
+                made.edge = (node, 0, out.shape, out.dtype)
+        return made
+
+    return run
+
+
+def _link(outs: tuple[Tensor, ...], node: Node) -> None:
+    node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
+    for i, one in enumerate(outs):
+        if one.array.dtype in FLOATS:
+            one.edge = (node, i, *node.outputs[i])
+
+
+def _cast(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
+    region = _stack.get()
+    keep = region is None or region.cache
+    for i, dtype in enumerate(casts):
+        if dtype is not None and arrays[i].dtype != dtype:
+            arrays[i] = inputs[i].copy_in(dtype, keep)
+
+
+def _narrow(out: Any, plan: Plan) -> Any:
+    if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
+        return (_narrow(out[0], plan), *out[1:])
+    if out.dtype == plan.out or (out.dtype not in FLOATS and plan.out in FLOATS):
+        return out
+    return backends.of(out).cast(out, plan.out)
+
+
+def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
+    # Keep inputs and the output in the dtype they are stored in, not the wide copies the reference worked on.
+    items = saved.__dict__
+    if "out" in items:
+        items["out"] = out[0] if type(out) is tuple else out
+    if op.signature.variadic in items:
+        items[op.signature.variadic] = tuple(arrays)
+    for i, name in enumerate(op.signature.names):
+        if name in items:
+            items[name] = arrays[i]
+
+
+def _parted(op: Any, out: Any) -> tuple[Any, Saved]:
+    # What a body returned: its output or outputs, as arrays, and what it saved.
+    saved = _NOTHING
+    if type(out) is tuple and out and type(out[-1]) is Saved:
+        saved = out[-1]
+        out = out[0] if len(out) == 2 else out[:-1]
+    if type(out) is not np.ndarray:
+        out = _arrays(op, out)
+        if "out" in saved.__dict__:  # NumPy turned a 0-d array into a scalar
+            saved.out = out[0] if type(out) is tuple else out
+    return out, saved
+
+
+def _arrays(op: Any, out: Any) -> Any:
+    if type(out) is tuple and out:
+        return tuple([_arrays(op, o) for o in out])
+    if isinstance(out, (np.generic, bool, int, float)):
+        return np.asarray(out)
+    if not hasattr(out, "dtype"):
+        got = "nothing" if out is None or out == () else type(out).__name__
+        raise DTypeError(op.name, "a body that returns an array, or (array, Saved(...))", got)
+    return out
+
+
+def _of_operands(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
+    """The error that says what is wrong with the operands, where they are to blame for `error`; None where not.
+
+    The operands themselves must show it, so that a mistake in an op's own code stays what it is.
+    """
+    dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
+    shapes = [tuple(a.shape) for a in arrays if hasattr(a, "shape")]
+    numbers = [i for i, a in enumerate(arrays) if type(a) in (bool, int, float)]
+    if isinstance(error, AmpkitError):
+        return None
+    if isinstance(error, ValueError) and "broadcast" in str(error) and not _broadcast(shapes):
+        found = " and ".join(map(str, shapes))
+        return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
+    if isinstance(error, OverflowError) and (numbers or shapes):
+        found = ", ".join(str(arrays[i]) for i in numbers) or str(error)
+        names = " or ".join(sorted(d.name for d in dtypes))
+        return ArgumentError(
+            op.name, f"a number that {names} holds", found, "cast the tensor first: x.long(), x.float()"
+        )
+    for i in numbers:  # not every op can do with a number
+        if f"'{type(arrays[i]).__name__}'" in str(error):
+            needs, found = f"a Tensor for `{op.signature.name_of(i)}`", f"the number {arrays[i]}"
+            return DTypeError(op.name, needs, found, "wrap it: ampkit.tensor(...)")
+    if isinstance(error, TypeError) and dtypes == {bool_} and "bool" in str(error).lower():
+        return DTypeError(op.name, "numbers", "bool", "cast it: x.int(), or use logical operations: ~, ^")
+    return None
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> bool:
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True

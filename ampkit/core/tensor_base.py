@@ -1,0 +1,163 @@
+"""Readable: what a tensor tells about itself, and its values as NumPy arrays, Python numbers and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, Device
+from ..base import dtypes
+from ..base.dtypes import DType
+from ..base.errors import DTypeError, RangeError, ShapeError, StateError, switch
+
+if TYPE_CHECKING:
+    from .autograd.node import Node
+    from .tensor import Tensor
+
+
+class Shape(tuple[int, ...]):
+    """A tensor's shape: a tuple with PyTorch's `numel()`."""
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self, dtype=np.int64))
+
+
+class Readable:
+    """The part of Tensor that changes nothing."""
+
+    __slots__ = ()
+
+    array: Array
+    requires_grad: bool
+
+    @property
+    def node(self) -> Node | None:
+        """See Tensor, like the next."""
+        raise NotImplementedError
+
+    def exposed(self) -> Array:
+        raise NotImplementedError
+
+    # what it is
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self.array.dtype  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> Device:
+        return Device(backends.of(self.array).device_of(self.array))
+
+    @property
+    def ndim(self) -> int:
+        return self.array.ndim  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes  # type: ignore[no-any-return]
+
+    @property
+    def itemsize(self) -> int:
+        return self.array.itemsize  # type: ignore[no-any-return]
+
+    def dim(self) -> int:
+        """The number of axes."""
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the length of one axis. Raises RangeError for an axis that it does not have."""
+        if dim is not None and (type(dim) is not int or not -self.ndim <= dim < self.ndim):
+            raise RangeError("size", f"dim as an integer from {-self.ndim} to {self.ndim - 1}", repr(dim))
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.array.size  # type: ignore[no-any-return]
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.itemsize
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps between neighbours along each axis, in elements, or along one."""
+        steps = tuple(s // self.itemsize for s in self.array.strides)
+        if dim is None:
+            return steps
+        if not isinstance(dim, (int, np.integer)):
+            raise DTypeError("stride", "dim as an integer", repr(dim)[:80])
+        if not -len(steps) <= dim < len(steps):
+            raise RangeError("stride", f"dim from {-len(steps)} to {len(steps) - 1}", f"{dim}")
+        return steps[dim]
+
+    def is_floating_point(self) -> bool:
+        return dtypes.is_float(self.dtype)
+
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements lie in row-major order, whatever the memory_format."""
+        return bool(self.array.flags.c_contiguous)
+
+    # out of the library
+
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array: on the CPU the same memory. bfloat16 comes as `ml_dtypes.bfloat16`.
+
+        Raises StateError for a tensor that requires grad, unless force=True.
+        """
+        if self.requires_grad and not switch("numpy()", "force", force):
+            raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
+        return backends.of(self.exposed()).to_numpy(self.array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def item(self) -> Any:
+        """The value of a tensor of one element, as a Python number; waits for the device."""
+        if self.array.size != 1:
+            raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
+        return backends.of(self.array).to_numpy(self.array).item()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return backends.of(self.array).to_numpy(self.array).tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __index__(self) -> int:
+        if dtypes.is_float(self.dtype):
+            raise DTypeError("index", "an integer tensor", self.dtype.name)
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise ShapeError("len()", "a tensor with an axis", "one of shape ()")
+        return int(self.array.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))  # type: ignore[index]
+
+    def __repr__(self) -> str:
+        values = backends.of(self.array).to_numpy(self.array)
+        shown = values.astype(np.float32) if self.is_floating_point() and self.dtype.itemsize == 2 else values
+        text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
+        plain = self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_)
+        kind = "" if plain else f", dtype={self.dtype.name}"
+        grad = f", grad_fn=<{self.node.op.name}>" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        return f"tensor({text}{kind}{grad})"

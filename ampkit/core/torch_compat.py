@@ -1,0 +1,163 @@
+"""Words: what PyTorch's signatures have beyond the parameters that compute, handled once, in generated source.
+
+Another name of a parameter (`axis` for `dim`) is taken by every op and function that has the parameter. The mark `Word`
+stands on a parameter that PyTorch's callers pass and the function never gets: `inplace` writes the answer into the
+first tensor; others change no result (`layout`), are refused in one line unless they are left alone (`sparse`), or are
+what losses had before `reduction`. `out` is refused everywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from ..base.errors import ArgumentError, switch
+from .autograd.inplace import change
+
+Word: TypeAlias = Any
+Parameters = Mapping[str, inspect.Parameter]
+
+# How memory is laid out is ampkit's own affair: these are taken, by `layout` and `memory_format`, and change nothing.
+strided, contiguous_format, preserve_format = "strided", "contiguous_format", "preserve_format"
+channels_last, channels_last_3d = "channels_last", "channels_last_3d"
+
+OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+_RESULT = "use what the call returns, or write it with out.copy_(...)"
+_DENSE = "gradients are dense: leave it out"
+REFUSED = {
+    "out": _RESULT,
+    "sparse": _DENSE,
+    "sparse_grad": _DENSE,
+    "max_norm": "rescale the rows of the table after each step",
+    "scale_grad_by_freq": "weigh the loss instead",
+    "weight": 'weigh the loss of each element: (loss(input, target, reduction="none") * weight).mean()',
+}
+# What PyTorch's creation functions take besides dtype, device and requires_grad; it changes no values.
+_CREATION = {"layout": None, "pin_memory": False, "memory_format": None}
+_SHAPES = {"shape", "size", "dims", "repeats"}  # variadic numbers that PyTorch also takes as one sequence by this name
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+MISSING = _Missing()
+
+
+def computes(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter reaches the function; a `Word` does not."""
+    return bool(parameter.annotation != "Word")
+
+
+def spelled_out(parameters: Parameters) -> list[inspect.Parameter]:
+    """The parameters with the words that belong to them, in an order that Python accepts.
+
+    Words stand before a `*`: a default that only a keyword can change costs a look-up at every call.
+    """
+    kind = inspect.Parameter
+    more = [word for word, name in OTHER_NAMES.items() if name in parameters and word not in parameters]
+    more += [] if "out" in parameters else ["out"]
+    if {"dtype", "device", "requires_grad"} <= set(parameters):
+        more += [word for word in _CREATION if word not in parameters]
+    found = list(parameters.values())
+    star = next((p for p in found if p.kind is p.VAR_POSITIONAL), None)
+    if star is not None and star.name in _SHAPES:
+        more.append(star.name)
+        found[found.index(star)] = star.replace(name=f"_{star.name}")
+    among = kind.POSITIONAL_OR_KEYWORD if star is None else kind.KEYWORD_ONLY
+    words = [kind(word, among, default=_CREATION.get(word), annotation="Word") for word in more]
+    at = next((i for i, p in enumerate(found) if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)), len(found))
+    found = found[:at] + words + found[at:]
+    loose = False  # a parameter that has another name cannot be required by Python, nor can those after it
+    for i, p in enumerate(found):
+        loose = loose or p.name in OTHER_NAMES.values()
+        if loose and p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD:
+            found[i] = p.replace(default=MISSING)
+    return found
+
+
+def lines(name: str, given: list[inspect.Parameter], function: str) -> Iterator[str]:
+    """The source that makes of the words what `function` takes; its names are those of `scope`."""
+    names = {p.name: p for p in given}
+    if "inplace" in names and not computes(names["inplace"]):
+        first, *others = [p.name for p in given if computes(p)]
+        row = ", ".join([first, *(f"{word}={word}" for word in others)])
+        yield f"    if inplace is not False and _switch({name!r}, 'inplace', inplace):"
+        yield f"        return _change({function}, {row})"
+    for word, parameter in OTHER_NAMES.items():
+        if word in names and parameter in names and not computes(names[word]):
+            yield f"    if {word} is not None: {parameter} = {word}"
+    for word in _SHAPES & {p.name for p in given if p.kind is p.KEYWORD_ONLY and f"_{p.name}" in names}:
+        yield f"    if {word} is not None: _{word} = ({word},)"
+    for word in REFUSED:
+        if word in names and not computes(names[word]):
+            yield f"    if {word} is not None and {word} is not False: _refuse({name!r}, {word!r}, {word})"
+    if "size_average" in names and not computes(names["size_average"]):
+        yield "    if size_average is not None or reduce is not None: reduction = _reduction(size_average, reduce)"
+    needed = [p.name for p in given if p.default is MISSING]
+    if needed:
+        row = " or ".join(f"{n} is _missing" for n in needed)
+        yield f"    if {row}: _need({name!r}, {', '.join(f'{n}={n}' for n in needed)})"
+
+
+def header(given: list[inspect.Parameter]) -> str:
+    """The parameters as a `def` writes them, defaults by name: `_default_dim`."""
+    parts, star = [], False
+    for p in given:
+        if p.kind is p.KEYWORD_ONLY and not star:
+            parts.append("*")
+        star = star or p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        lead = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
+        parts.append(lead + p.name + ("" if p.default is p.empty else f"=_default_{p.name}"))
+    return ", ".join(parts)
+
+
+def scope(given: list[inspect.Parameter]) -> dict[str, Any]:
+    """What the names in `header` and `lines` mean."""
+    defaults = {f"_default_{p.name}": p.default for p in given if p.default is not p.empty}
+    found = {**defaults, "_refuse": _refuse, "_reduction": reduction_of, "_need": _need, "_missing": MISSING}
+    return {**found, "_change": change, "_switch": switch}
+
+
+def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with PyTorch's words around it; ops have them already (`Signature.entry`)."""
+    parameters = inspect.signature(function).parameters
+    given, name = spelled_out(parameters), function.__name__
+    names, row, by_name = {p.name for p in given}, [], False
+    for p in parameters.values():
+        by_name = by_name or p.kind is p.KEYWORD_ONLY or not computes(p)
+        if p.kind is p.VAR_POSITIONAL:
+            row.append(f"*_{p.name}" if f"_{p.name}" in names else f"*{p.name}")
+        elif p.kind is p.VAR_KEYWORD:
+            row.append(f"**{p.name}")
+        elif computes(p):
+            row.append(f"{p.name}={p.name}" if by_name else p.name)
+    body = "\n".join([*lines(name, given, "_function"), f"    return _function({', '.join(row)})"])
+    space: dict[str, Any] = {**scope(given), "_function": function}
+    exec(f"def {name}({header(given)}):\n{body}", space)
+    made: Callable[..., Any] = space[name]
+    made.__module__ = function.__module__.rpartition(".")[0]  # the package that hands it out
+    made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
+    return made
+
+
+def _refuse(name: str, word: str, value: Any) -> None:
+    got = repr(value) if isinstance(value, (bool, int, float, str)) else f"a {type(value).__name__}"
+    raise ArgumentError(name, f"{word} left at its default, the only one there is", got, REFUSED[word])
+
+
+def reduction_of(size_average: Any, reduce: Any) -> str:
+    """What the two meant before `reduction`: a missing one is True, and without reduce every element stays."""
+    for name, value in (("size_average", size_average), ("reduce", reduce)):
+        if not isinstance(value, (bool, int, type(None))):
+            raise ArgumentError("loss", f"{name} True, False or None", f"a {type(value).__name__}")
+    if reduce is not None and not reduce:
+        return "none"
+    return "mean" if size_average is None or size_average else "sum"
+
+
+def _need(name: str, **given: Any) -> None:
+    missing = ", ".join(repr(word) for word, value in given.items() if value is MISSING)
+    raise TypeError(f"{name}() missing the argument {missing}")

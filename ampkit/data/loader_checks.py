@@ -1,0 +1,64 @@
+"""What a DataLoader is asked for that cannot be: each raises ArgumentError, in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ArgumentError
+from .workers import check_context
+
+
+def samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, drop_last: bool) -> None:
+    """Words that decide the same thing."""
+    if sampler is not None and shuffle:
+        raise ArgumentError("DataLoader", "a sampler or shuffle", "both", "RandomSampler shuffles")
+    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+        got = f"batch_size={batch_size}, shuffle={shuffle}, sampler={sampler}, drop_last={drop_last} beside it"
+        raise ArgumentError("DataLoader", "a batch_sampler alone, which decides the batches", got)
+
+
+def stream(**given: Any) -> None:
+    """Anything that chooses items of a dataset that has no numbers."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            cure = "it decides itself which items come, and in which order"
+            raise ArgumentError("DataLoader", f"no {name} for an IterableDataset", f"{value}", cure)
+
+
+def workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: Any) -> None:
+    """Numbers and kinds of workers, and words for them where there are none."""
+    if not isinstance(count, int | np.integer) or count < 0:
+        raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
+    if factor is not None and (not isinstance(factor, int) or factor < 1):
+        raise ArgumentError("DataLoader", "prefetch_factor from 1", repr(factor))
+    if timeout < 0:
+        raise ArgumentError("DataLoader", "a timeout from 0 seconds", repr(timeout))
+    given = {"prefetch_factor": factor, "multiprocessing_context": context, "persistent_workers": persistent or None}
+    for name, value in given.items():
+        if value is not None and not count:
+            raise ArgumentError("DataLoader", f"num_workers from 1 for a {name}", f"{count}")
+    check_context(context)
+
+
+def size(batch_size: Any, drop_last: bool) -> None:
+    """A batch_size that is none."""
+    if batch_size is None and drop_last:
+        raise ArgumentError("DataLoader", "a batch_size for drop_last", "None, which gives single items")
+    if batch_size is not None and (not isinstance(batch_size, int | np.integer) or batch_size < 1):
+        raise ArgumentError("DataLoader", "batch_size of at least 1", repr(batch_size))
+
+
+def length(dataset: Any, batch_size: Any, drop_last: bool) -> None:
+    """A dataset without a length, or of one that gives no batch."""
+    try:
+        found = len(dataset)
+    except (TypeError, NotImplementedError):
+        got, cure = type(dataset).__name__, "a dataset that is only iterated is an IterableDataset"
+        raise ArgumentError("DataLoader", "a dataset with __len__ and __getitem__", got, cure) from None
+    if found == 0:
+        raise ArgumentError("DataLoader", "a dataset with items", "an empty one")
+    if drop_last and found < batch_size:
+        got = f"{found} items, less than batch_size={batch_size}"
+        raise ArgumentError("DataLoader", "one full batch when drop_last=True", got, "lower batch_size")

@@ -1,0 +1,234 @@
+"""Columns of Parquet and Arrow files: chosen ones, read as tensors when they are asked for. Needs pyarrow.
+
+rows = Columns("table-*.parquet", ["height", "width", "label"])
+for height, width, label in DataLoader(rows, batch_size=32, shuffle=True): ...
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.errors import ArgumentError, FileError
+from ..core.tensor import Tensor
+from . import parquet_files
+from .datasets import BatchDataset
+
+KEPT = 16  # row groups
+_SHOWN = 20  # names of columns in an error
+_ROWS_PER_BYTE = 1024  # of a file, at most: no table that teaches anything is packed so closely
+
+
+class Columns(BatchDataset):
+    """The rows of one or several files; item i is a tuple of tensors, a value or a row of each of `columns`.
+
+    files: a path, a pattern such as "part-*.parquet", or a list of them; taken in the order of their names. `.parquet`
+    is read a row group at a time when one of its rows is asked for, and the last `kept` of them stay: shuffled rows
+    want row groups that are few or small enough to stay, or Arrow's format. `.arrow` and `.feather` (Arrow's IPC file,
+    not compressed) are mapped into memory and read in place.
+    columns: of integers, floats or booleans, in their own dtype, or of lists of these, all of one length n, which make
+    rows [n].
+    Raises FileError for files that are missing, of another kind or without rows, for columns that are missing or hold
+    no numbers, and where there is no pyarrow; for what only the values tell, nulls and lists of several lengths, when
+    they are read. ArgumentError without columns.
+    """
+
+    def __init__(self, files: str | Path | Sequence[str | Path], columns: Sequence[str], kept: int = KEPT):
+        if isinstance(columns, str) or not columns:
+            raise ArgumentError("Columns", "the names of columns, at least one", repr(columns))
+        self.columns, self.kept = tuple(columns), kept
+        self.paths = parquet_files.find(files)
+        self._files = [parquet_files.opened(path) for path in self.paths]
+        for path, file in zip(self.paths, self._files, strict=True):
+            _check_columns(path, file.schema, self.columns)
+        self._groups = [(at, group) for at, file in enumerate(self._files) for group in range(file.count)]
+        self._ends = list(accumulate(self._rows(at, group) for at, group in self._groups))
+        if not len(self):
+            raise FileError(f"columns: {self.paths[0]}", "at least one row", "none")
+        self._read: OrderedDict[int, list[NDArray[Any]]] = OrderedDict()
+        self._lock = threading.Lock()  # pyarrow's readers are for one thread at a time
+        _open.add(self)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return tuple(column[0] for column in self.batch([range(len(self))[index]]))
+
+    def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
+        """The rows at `indices`: a tensor [b] or [b, n] for each column."""
+        return [Tensor(array) for array in self.arrays(indices)]
+
+    def arrays(self, indices: Any) -> list[NDArray[Any]]:
+        """The rows at `indices` [b]: an array [b] or [b, n] for each column."""
+        wanted = np.asarray(indices, np.int64)
+        groups = np.array([bisect_right(self._ends, index) for index in wanted.tolist()], np.int64)
+        parts: list[list[NDArray[Any]]] = []
+        for group in np.unique(groups).tolist():
+            first = self._ends[group - 1] if group else 0
+            parts.append([values[wanted[groups == group] - first] for values in self._group(group)])
+        order = np.argsort(np.argsort(groups, kind="stable"), kind="stable")
+        return [
+            self._joined(name, column)[order]
+            for name, column in zip(self.columns, zip(*parts, strict=True), strict=True)
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A process of its own opens the files itself.
+        return {"files": self.paths, "columns": self.columns, "kept": self.kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def _group(self, number: int) -> list[NDArray[Any]]:
+        with self._lock:
+            found = self._read.pop(number, None) or self._from_file(*self._groups[number])
+            self._read[number] = found  # the newest
+            while len(self._read) > self.kept:
+                self._read.popitem(last=False)
+        return found
+
+    def _rows(self, at: int, group: int) -> int:
+        path = self.paths[at]
+        with parquet_files.reading(path):
+            rows, size = self._files[at].rows(group), path.stat().st_size
+        if not 0 <= rows <= _ROWS_PER_BYTE * size:
+            raise FileError(f"columns: {path}", f"as many rows as {size} bytes can hold", f"{rows}")
+        return rows
+
+    def _from_file(self, at: int, group: int) -> list[NDArray[Any]]:
+        path, file = self.paths[at], self._files[at]
+        with parquet_files.reading(path):
+            table, rows = file.read(group, list(dict.fromkeys(self.columns))), file.rows(group)
+            given = [table.column(name) for name in self.columns]
+        found = [_values(path, name, column) for name, column in zip(self.columns, given, strict=True)]
+        for name, values in zip(self.columns, found, strict=True):
+            if len(values) != rows:
+                raise FileError(f"columns: {path}", f"{rows} rows in column {name!r}", f"{len(values)}")
+        return found
+
+    def _joined(self, name: str, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        widths = sorted({part.shape[1:] for part in parts})
+        if len(widths) != 1:
+            lengths = ", ".join(str(shape[0]) if shape else "a single value" for shape in widths)
+            raise FileError(f"columns: {name}", "lists of one length", f"lengths {lengths} in different parts")
+        return np.concatenate(parts)
+
+
+_open: WeakSet[Columns] = WeakSet()
+
+
+def _unlock_all() -> None:
+    # A lock that another thread held at a fork would stay locked in the child for ever.
+    for columns in _open:
+        columns._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_all)
+
+
+class Table(BatchDataset):
+    """The rows of `columns` as (input [*shape] float32, label [] int64).
+
+    The last column is the label; the others follow each other in the input.
+
+    Raises FileError for a label of floats or lists, for inputs of another size than `shape` and for NaN and infinity,
+    when they are read.
+    """
+
+    def __init__(self, columns: Columns, shape: Sequence[int]):
+        self.columns, self.shape = columns, tuple(shape)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, labels = self.batch([range(len(self))[index]])
+        return inputs[0], labels[0]
+
+    def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
+        """The rows at `indices`: [inputs [b, *shape] float32, labels [b] int64]."""
+        *inputs, labels = self.columns.arrays(indices)
+        *names, label = self.columns.columns
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            got = f"{labels.dtype}" + (" lists" if labels.ndim > 1 else "")
+            raise FileError("columns", f"an integer in each row of the target {label!r}", got)
+        with np.errstate(over="ignore"):  # infinity is told below
+            parts = [part.reshape(len(part), -1) for part in inputs]
+            joined = np.concatenate(parts, 1, dtype=np.float32, casting="unsafe")
+        if joined.shape[1] != prod(self.shape):
+            needs = f"{' x '.join(map(str, self.shape))} values in a row of {', '.join(names)}"
+            raise FileError("columns", needs, f"{joined.shape[1]}", "say in data.shape how they make a picture")
+        if not np.isfinite(joined).all():
+            row = int(np.asarray(indices)[~np.isfinite(joined).all(1)][0])
+            raise FileError("columns", "finite values", f"NaN or infinity in row {row}", "fill the gaps")
+        return [Tensor(joined.reshape(-1, *self.shape)), Tensor(labels.astype(np.int64))]
+
+
+def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
+    with parquet_files.reading(path):
+        names = list(schema.names)  # decoded here
+    for name in columns:
+        if name not in names:
+            shown = ", ".join(each if each.isprintable() else repr(each) for each in names[:_SHOWN])
+            raise FileError(f"columns: {path}", f"a column {name!r}", f"only {shown}")
+        if (count := names.count(name)) > 1:
+            raise FileError(f"columns: {path}", f"one column {name!r}", f"{count} of this name")
+        kind = schema.field(name).type
+        if not _is_number(_inner(kind)):
+            cure = "leave it out, or write numbers in its place"
+            raise FileError(f"columns: {path}", f"numbers in column {name!r}", f"{kind}", cure)
+
+
+def _inner(kind: Any) -> Any:
+    """The type of the values of a list, or of what is no list."""
+    from pyarrow import types
+
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return kind.value_type if lists else kind
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
+    """A column of numbers [rows], or of lists of one length [rows, length]; in place where the file allows it."""
+    import pyarrow as arrow
+
+    with parquet_files.reading(path):
+        column.validate(full=True)  # places of lists outside the file would be read as they stand
+        array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+        kind = array.type
+        flat = array if _inner(kind) is kind else array.flatten()
+        nulls = array.null_count or flat.null_count
+    if nulls:
+        cure = "fill the gaps, or leave these rows out"
+        raise FileError(f"columns: {path}", f"a value in every place of column {name!r}", f"{nulls} nulls", cure)
+    with parquet_files.reading(path):
+        values = np.asarray(flat.to_numpy(zero_copy_only=False))
+    if flat is array:
+        return values
+    length, rest = divmod(len(values), len(array)) if len(array) else (0, 0)
+    if rest or (not arrow.types.is_fixed_size_list(kind) and not _all_as_long(array, length)):
+        cure = "cut or fill the lists to one length"
+        raise FileError(f"columns: {path}", f"lists of one length in column {name!r}", "several", cure)
+    return values.reshape(len(array), length)
+
+
+def _all_as_long(array: Any, length: int) -> bool:
+    return bool((np.diff(array.offsets.to_numpy(zero_copy_only=False)) == length).all())

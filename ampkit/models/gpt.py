@@ -1,0 +1,155 @@
+"""GPT: a pre-norm decoder of GPT-2's shapes, with GPT-2's parameter names in Linear's layout [out, in].
+
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3 and table 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import nn, ops
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..core.tensor import Tensor
+from ..nn import init
+from ..nn.factory import sizes
+from ..nn.modules.fused import add_norm, chain, norm_of_sum, self_attention
+
+PRESETS: dict[str, dict[str, int]] = {
+    "nano": {"vocab_size": 256, "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 128},
+    "small": {"vocab_size": 50257, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768},
+    "medium": {"vocab_size": 50257, "block_size": 1024, "n_layer": 24, "n_head": 16, "n_embd": 1024},
+    "large": {"vocab_size": 50257, "block_size": 1024, "n_layer": 36, "n_head": 20, "n_embd": 1280},
+    "xl": {"vocab_size": 50257, "block_size": 1024, "n_layer": 48, "n_head": 25, "n_embd": 1600},
+}
+
+
+class CausalSelfAttention(nn.Module):
+    """Attention of each position to itself and those before it: [N, T, n_embd] -> [N, T, n_embd]."""
+
+    def __init__(self, n_embd: int, n_head: int, dropout: float, bias: bool):
+        super().__init__()
+        self.n_head, self.dropout = n_head, dropout
+        self.c_attn = nn.Linear(n_embd, 3 * n_embd, bias)
+        self.c_proj = nn.Linear(n_embd, n_embd, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        p = self.dropout if self.training else 0.0
+        return self.c_proj(self_attention(self.c_attn(x), self.n_head, p, is_causal=True))  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    """Four times wider, GELU in its tanh form, and back: [N, T, n_embd] -> [N, T, n_embd]."""
+
+    def __init__(self, n_embd: int, bias: bool):
+        super().__init__()
+        self.c_fc = nn.Linear(n_embd, 4 * n_embd, bias)
+        self.gelu = nn.GELU("tanh")
+        self.c_proj = nn.Linear(4 * n_embd, n_embd, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return chain(x, self.c_fc, self.gelu, self.c_proj)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)), of which the last sum is the next block's: where it is normalized.
+
+    x [N, T, n_embd], and the branch that the block before left to be added, if there is one -> the same two.
+    """
+
+    def __init__(self, n_embd: int, n_head: int, dropout: float, bias: bool):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(n_embd, bias=bias)
+        self.attn = CausalSelfAttention(n_embd, n_head, dropout, bias)
+        self.ln_2 = nn.LayerNorm(n_embd, bias=bias)
+        self.mlp = MLP(n_embd, bias)
+        self.resid_dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, branch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        attn, mlp, dropout = self.attn, self.mlp, self.resid_dropout
+        if branch is None:
+            normed = self.ln_1(x)
+        else:
+            x, normed = add_norm(x, branch, dropout, self.ln_1, attn, attn.c_attn)
+        x, normed = add_norm(x, attn(normed), dropout, self.ln_2, mlp, mlp.c_fc)
+        return x, mlp(normed)
+
+
+class GPT(nn.Module):
+    """Logits of the next token: idx [N, T] of integers -> [N, T, vocab_size].
+
+    With targets [N, T] (-100 is left out): (logits, mean cross entropy). tie_weights: the head shares the embedding's
+    Parameter. Weights start as N(0, 0.02^2), those that end a residual branch with 0.02/sqrt(2 n_layer), biases as
+    zeros.
+    Raises ArgumentError for sizes that do not fit together, ShapeError for idx longer than block_size or empty.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        block_size: int,
+        n_layer: int,
+        n_head: int,
+        n_embd: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        tie_weights: bool = True,
+    ):
+        super().__init__()
+        sizes("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=n_embd)
+        if n_embd % n_head:
+            raise ArgumentError("GPT", "n_embd that n_head divides", f"{n_embd} and {n_head}")
+        self.vocab_size, self.block_size = vocab_size, block_size
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(vocab_size, n_embd),
+                "wpe": nn.Embedding(block_size, n_embd),
+                "drop": nn.Dropout(dropout),
+                "h": nn.ModuleList(Block(n_embd, n_head, dropout, bias) for _ in range(n_layer)),
+                "ln_f": nn.LayerNorm(n_embd, bias=bias),
+            }
+        )
+        self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
+        if tie_weights:
+            self.lm_head.weight = self.transformer.wte.weight
+        self.reset_parameters(n_layer)
+
+    def reset_parameters(self, n_layer: int) -> None:
+        """Draw all weights anew."""
+        for name, parameter in self.named_parameters():
+            if name.endswith(".bias"):
+                init.zeros_(parameter)
+            elif parameter.ndim == 2:
+                init.normal_(parameter, std=0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
+        self._check(idx)
+        parts = self.transformer
+        position = ops.arange(idx.shape[1], device=idx.device)
+        x = parts.drop(parts.wte(idx) + parts.wpe(position))
+        branch = None
+        for block in parts.h:
+            x, branch = block(x, branch)
+        logits = self.lm_head(norm_of_sum(x, branch, parts.drop, parts.ln_f))
+        if targets is None:
+            return logits
+        return logits, ops.cross_entropy(logits.reshape(-1, self.vocab_size), targets.reshape(-1))
+
+    def _check(self, idx: Tensor) -> None:
+        if idx.ndim != 2 or not idx.numel() or idx.shape[1] > self.block_size:
+            raise ShapeError(
+                "GPT", f"idx [N, T] with N >= 1 and 1 <= T <= {self.block_size}", f"shape {tuple(idx.shape)}"
+            )
+        if idx.is_floating_point() or idx.dtype == dtypes.bool_:
+            raise DTypeError("GPT", "idx of integers", idx.dtype.name)
+
+
+def gpt(preset: str = "nano", **changes: Any) -> GPT:
+    """A GPT of a preset's size, with any of GPT's arguments in place of the preset's: `gpt("small", dropout=0.1)`.
+
+    Presets: nano (bytes, 4 layers of width 128) and GPT-2's small, medium, large and xl; ArgumentError for another.
+    """
+    if preset not in PRESETS:
+        raise ArgumentError("gpt", f"a preset: {', '.join(PRESETS)}", repr(preset))
+    return GPT(**{**PRESETS[preset], **changes})

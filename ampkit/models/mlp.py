@@ -1,0 +1,36 @@
+"""A multi-layer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import nn
+from ..base.errors import ArgumentError
+from ..nn.factory import sizes
+
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+
+
+def mlp(
+    in_features: int = 64,
+    hidden: int | Sequence[int] = (256, 256),
+    out_features: int = 10,
+    activation: str = "relu",
+    dropout: float = 0.0,
+) -> nn.Sequential:
+    """Linear layers with an activation, and dropout if any, between: input [N, ...in_features] -> [N, out_features].
+
+    hidden: the width of each hidden layer, or of the only one. The axes after the first are flattened.
+    Raises ArgumentError for an unknown activation, or widths that are no positive integers.
+    """
+    widths = [hidden] if isinstance(hidden, int) else list(hidden)
+    sizes(
+        "mlp", in_features=in_features, out_features=out_features, **{f"hidden[{i}]": n for i, n in enumerate(widths)}
+    )
+    if activation not in ACTIVATIONS:
+        raise ArgumentError("mlp", f"activation {', '.join(ACTIVATIONS)}", repr(activation))
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip([in_features, *widths], widths, strict=False):
+        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers, nn.Linear(([in_features, *widths])[-1], out_features))

@@ -1,0 +1,110 @@
+"""Tree: a module among the modules that it is made of, and how to walk over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..base.errors import StateError
+from ..core.parameter import Parameter
+from ..core.tensor import Tensor
+from .state_dict import look_up
+
+if TYPE_CHECKING:
+    from .module import Module
+
+RUN_FIRST = "run a batch through the model first"
+
+
+class Tree:
+    """What a Module owns: `modules`, `parameters`, `buffers`, by name or not."""
+
+    waits = False  # for its first batch, to learn its sizes
+
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: dict[str, Module | None]
+
+    def named_modules(
+        self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """(dotted name, module) of this module and all below it, each once."""
+        memo = set() if memo is None else memo
+        if remove_duplicate and id(self) in memo:
+            return
+        memo.add(id(self))
+        yield prefix, self
+        for name, module in self._modules.items():
+            if module is not None:
+                yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) of the modules directly below, each once."""
+        seen = set()
+        for name, module in self._modules.items():
+            if module is not None and id(module) not in seen:
+                seen.add(id(module))
+                yield name, module
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly below, each once."""
+        return (module for _, module in self.named_children())
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """(dotted name, Parameter) of this module and, with `recurse`, all below; tied ones once, by their first name.
+
+        Writes the longest name a Parameter was listed under to `Parameter.name`, for messages. Raises StateError if a
+        lazy layer has none yet.
+        """
+        self.need_sizes("parameters", recurse)
+        for name, parameter in self._members("_parameters", prefix, recurse, remove_duplicate):
+            if len(name) > len(parameter.name):
+                parameter.name = name
+            yield name, parameter
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """The Parameters of this module and, with `recurse`, all below it, each once."""
+        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(dotted name, tensor) of the buffers, each once."""
+        return self._members("_buffers", prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The buffers of this module and, with `recurse`, all below it, each once."""
+        return (tensor for _, tensor in self.named_buffers(recurse=recurse))
+
+    def need_sizes(self, where: str, recurse: bool = True) -> None:
+        """Raise StateError if a lazy layer has seen no batch yet."""
+        for name, module in self.named_modules() if recurse else [("", self)]:
+            if module.waits:
+                got = f"{type(module).__name__} {name!r} that has seen no batch"
+                raise StateError(where, "layers that know their sizes", got, RUN_FIRST)
+
+    def _members(self, table: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
+        seen = set()
+        for path, module in self.named_modules(prefix=prefix, remove_duplicate=once) if recurse else [(prefix, self)]:
+            for name, tensor in getattr(module, table).items():
+                if tensor is not None and not (once and id(tensor) in seen):
+                    seen.add(id(tensor))
+                    yield f"{path}.{name}" if path else name, tensor
+
+    def get_submodule(self, target: str) -> Module:
+        """The module with the dotted name `target`; "" is this one. Raises ArgumentError for an unknown name."""
+        return self if not target else look_up(dict(self.named_modules(remove_duplicate=False)), target, "module")
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The Parameter with the dotted name `target`. Raises ArgumentError for an unknown name."""
+        return look_up(dict(self.named_parameters(remove_duplicate=False)), target, "parameter")
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer with the dotted name `target`. Raises ArgumentError for an unknown name."""
+        return look_up(dict(self.named_buffers(remove_duplicate=False)), target, "buffer")

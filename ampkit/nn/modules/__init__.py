@@ -1,0 +1,1 @@
+"""The layers and losses of `ampkit.nn`, by kind."""

@@ -1,0 +1,89 @@
+"""Embedding: a table of vectors."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from ampkit import ops
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.grad_mode import no_grad
+from ampkit.core.parameter import Parameter
+from ampkit.core.tensor import Tensor
+
+from .. import init
+from ..factory import new, refuse, sizes
+from ..module import Module
+
+
+class Embedding(Module):
+    """Rows of `weight` by number: input [...] of integers -> [..., embedding_dim].
+
+    weight [num_embeddings, embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and gets no
+    gradient. max_norm, scale_grad_by_freq and sparse are PyTorch's, and not here: they raise ArgumentError.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        _freeze: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        where = type(self).__name__
+        refuse(where, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        sizes(where, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = _row(where, padding_idx, num_embeddings)
+        if _weight is None:
+            self.weight = new((num_embeddings, embedding_dim), device, dtype)
+            self.reset_parameters()
+        elif _weight.shape != (num_embeddings, embedding_dim):
+            raise ShapeError(where, f"weight [{num_embeddings}, {embedding_dim}]", f"shape {tuple(_weight.shape)}")
+        else:
+            self.weight = Parameter(_weight)
+        self.weight.requires_grad = not _freeze
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with no_grad():
+                self.weight[self.padding_idx] = 0
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Self:
+        """An Embedding over the rows of `embeddings` [n, dim], frozen unless told otherwise."""
+        if embeddings.ndim != 2:
+            raise ShapeError("Embedding.from_pretrained", "embeddings [n, dim]", f"shape {tuple(embeddings.shape)}")
+        words = (max_norm, norm_type, scale_grad_by_freq, sparse)
+        return cls(*embeddings.shape, padding_idx, *words, _weight=embeddings, _freeze=freeze)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.embedding(input, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        rest = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{rest}"
+
+
+def _row(where: str, padding_idx: int | None, rows: int) -> int | None:
+    if padding_idx is not None and not -rows <= padding_idx < rows:
+        raise ArgumentError(where, f"padding_idx from {-rows} to {rows - 1}", repr(padding_idx))
+    return None if padding_idx is None else padding_idx % rows

@@ -1,0 +1,237 @@
+"""Normalization layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ampkit import backends, ops
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.recompute import is_second_run
+from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import checked
+
+from .. import init
+from ..factory import new, pair, sizes, zeros
+from ..module import Module
+
+
+class _Norm(Module):
+    # weight and bias of one shape, or neither: ones and zeros.
+
+    def _affine(self, shape: tuple[int, ...], weight: bool, bias: bool, device: Any, dtype: Any) -> None:
+        self.register_parameter("weight", new(shape, device, dtype) if weight else None)
+        self.register_parameter("bias", new(shape, device, dtype) if weight and bias else None)
+
+    def reset_parameters(self) -> None:
+        """Set weight to ones and bias to zeros."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.__dict__["_parameters"].get("bias") is not None:
+            init.zeros_(self.bias)
+
+
+class LayerNorm(_Norm):
+    """Mean 0 and variance 1 over the trailing axes, then weight and bias: input [..., *S] -> [..., *S].
+
+    weight [*S] starts as ones, bias [*S] as zeros. Ba, Kiros, Hinton 2016, arXiv:1607.06450, eq. 3-4.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        self.normalized_shape = _trailing("LayerNorm", normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self._affine(self.normalized_shape, elementwise_affine, bias, device, dtype)
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}{_bias(self)}"
+
+
+class RMSNorm(_Norm):
+    """Root mean square 1 over the trailing axes, then weight: input [..., *S] -> [..., *S].
+
+    weight [*S] starts as ones. eps=None is the machine epsilon of float32 (float64 for float64 input).
+    Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        self.normalized_shape, self.eps, self.elementwise_affine = (
+            _trailing("RMSNorm", normalized_shape),
+            eps,
+            elementwise_affine,
+        )
+        self.register_parameter("weight", new(self.normalized_shape, device, dtype) if elementwise_affine else None)
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(_Norm):
+    """Mean 0 and variance 1 over each group of channels, then weight and bias: [N, num_channels, ...] -> the same.
+
+    weight and bias [num_channels] start as ones and zeros. Wu and He 2018, arXiv:1803.08494, eq. 1-7.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ):
+        super().__init__()
+        sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        if num_channels % num_groups:
+            raise ArgumentError("GroupNorm", "num_channels that num_groups divides", f"{num_channels} and {num_groups}")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self._affine((num_channels,), affine, bias, device, dtype)
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}{_bias(self)}"
+
+
+class _Running(_Norm):
+    # Norms of channels that may keep running statistics of them.
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ):
+        super().__init__()
+        sizes(type(self).__name__, num_features=num_features)
+        if momentum is not None and not math.isfinite(momentum):
+            raise ArgumentError(type(self).__name__, "a finite momentum", f"{momentum}")
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self._affine((num_features,), affine, bias, device, dtype)
+        track = track_running_stats
+        self.register_buffer("running_mean", zeros((num_features,), device, dtype) if track else None)
+        self.register_buffer("running_var", zeros((num_features,), device, dtype) if track else None)
+        self.register_buffer("num_batches_tracked", zeros((), device, dtypes.int64) if track else None)
+        self.reset_running_stats()
+        self.reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Forget the batches seen: mean 0, variance 1."""
+        if self.track_running_stats:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+            init.zeros_(self.num_batches_tracked)
+
+    def _check(self, input: Tensor) -> None:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_Running):
+    def forward(self, input: Tensor) -> Tensor:
+        return self.normalized(ops.batch_norm, input)
+
+    def normalized(self, function: Callable[..., Tensor], input: Tensor) -> Tensor:
+        """What `function`, `ops.batch_norm` or what is called like it, makes of `input` with the layer's state."""
+        self._check(input)
+        learns = self.training and self.track_running_stats and not is_second_run()
+        if learns:
+            count = self.num_batches_tracked.array
+            with backends.on(count):
+                count += 1
+            self.num_batches_tracked.changed()
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 1 / self.num_batches_tracked.item() if learns else 0.0
+        keeps = not self.training or self.track_running_stats
+        mean, var = (self.running_mean, self.running_var) if keeps else (None, None)
+        return function(input, mean, var, self.weight, self.bias, self.training or mean is None, momentum, self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    """Mean 0 and variance 1 of each channel over the batch: input [N, C] or [N, C, L] -> the same; see BatchNorm2d."""
+
+    @checked
+    def _check(self, input: Tensor) -> None:
+        if input.ndim not in (2, 3) or input.shape[1] != self.num_features:
+            raise ShapeError(
+                "BatchNorm1d",
+                f"input [N, {self.num_features}] or [N, {self.num_features}, L]",
+                f"shape {tuple(input.shape)}",
+            )
+
+
+class BatchNorm2d(_BatchNorm):
+    """Mean 0 and variance 1 of each channel over the batch, then weight and bias: input [N, C, H, W] -> the same.
+
+    While training the batch's own statistics are used and the running ones move towards them by `momentum`
+    (running_var towards the unbiased variance); momentum=None keeps the plain average over all batches, and then reads
+    its count from the device. Otherwise the running ones are used. weight and bias [C] start as ones and zeros.
+    Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1. Raises ShapeError for other shapes.
+    """
+
+    @checked
+    def _check(self, input: Tensor) -> None:
+        if input.ndim != 4 or input.shape[1] != self.num_features:
+            raise ShapeError("BatchNorm2d", f"input [N, {self.num_features}, H, W]", f"shape {tuple(input.shape)}")
+
+
+class BatchNorm3d(_BatchNorm):
+    """Mean 0 and variance 1 of each channel over the batch: input [N, C, D, H, W] -> the same; see BatchNorm2d."""
+
+    @checked
+    def _check(self, input: Tensor) -> None:
+        if input.ndim != 5 or input.shape[1] != self.num_features:
+            raise ShapeError("BatchNorm3d", f"input [N, {self.num_features}, D, H, W]", f"shape {tuple(input.shape)}")
+
+
+def _bias(norm: Any) -> str:
+    return ", bias=False" if norm.weight is not None and norm.bias is None else ""
+
+
+def _trailing(where: str, shape: Any) -> tuple[int, ...]:
+    found = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    return pair(where, "normalized_shape", found, max(1, len(found)))

@@ -1,0 +1,112 @@
+"""RNNCell, LSTMCell and GRUCell: one step of a recurrent layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ampkit import ops
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import checked
+
+from .. import init
+from ..factory import new, sizes
+from ..module import Module
+
+
+class RNNCellBase(Module):
+    """What the cells share: weight_ih [chunks H, I], weight_hh [chunks H, H], bias_ih and bias_hh [chunks H].
+
+    All start uniform in +-1/sqrt(hidden_size). Raises ArgumentError for sizes that are no positive integers.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None
+    ):
+        super().__init__()
+        sizes(type(self).__name__, input_size=input_size, hidden_size=hidden_size, num_chunks=num_chunks)
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        rows = num_chunks * hidden_size
+        self.weight_ih = new((rows, input_size), device, dtype)
+        self.weight_hh = new((rows, hidden_size), device, dtype)
+        for name in ("bias_ih", "bias_hh"):
+            self.register_parameter(name, new((rows,), device, dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights and biases anew."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def _step(self, cell: Any, input: Tensor, *states: Tensor | None) -> Any:
+        # `cell` on rows: a single input, and what it gives, have no row axis.
+        if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
+            needs = f"input [N, {self.input_size}] or [{self.input_size}]"
+            raise ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
+        want = (*input.shape[:-1], self.hidden_size)
+        given = [self._zeros(want, input) if state is None else state for state in states]
+        for state in given:
+            if state.shape != want:
+                raise ShapeError(type(self).__name__, f"states {list(want)}", f"{list(state.shape)}")
+        single = input.ndim == 1
+        rows = [ops.unsqueeze(each, 0) if single else each for each in (input, *given)]
+        found = cell(rows[0], rows[1:], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return tuple(ops.squeeze(each, 0) if single else each for each in found)
+
+    def _zeros(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        return ops.zeros(shape, dtype=like.dtype, device=like.device)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        more = "" if self.bias else ", bias=False"
+        kind = getattr(self, "nonlinearity", "tanh")
+        return f"{self.input_size}, {self.hidden_size}{more}" + ("" if kind == "tanh" else f", nonlinearity={kind}")
+
+
+class RNNCell(RNNCellBase):
+    """`ops.rnn_tanh_cell`, or `rnn_relu_cell` with nonlinearity="relu": input [N, I] or [I], hx alike -> h'."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ArgumentError("RNNCell", "nonlinearity 'tanh' or 'relu'", repr(nonlinearity))
+        super().__init__(input_size, hidden_size, bias, 1, device, dtype)
+        self.nonlinearity = nonlinearity
+
+    @checked
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        cell = ops.rnn_tanh_cell if self.nonlinearity == "tanh" else ops.rnn_relu_cell
+        return self._step(lambda x, states, *more: (cell(x, *states, *more),), input, hx)[0]  # type: ignore[no-any-return]
+
+
+class LSTMCell(RNNCellBase):
+    """`ops.lstm_cell`: input [N, I] or [I], hx a pair (h, c) [N, H] or [H], zeros by default -> (h', c')."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None):
+        super().__init__(input_size, hidden_size, bias, 4, device, dtype)
+
+    @checked
+    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]:
+        given = (None, None) if hx is None else hx
+        if not isinstance(given, (tuple, list)) or len(given) != 2 or isinstance(given[0], Tensor) != (hx is not None):
+            raise DTypeError("LSTMCell", "hx as two Tensors (h, c)", type(hx).__name__)
+        return self._step(ops.lstm_cell, input, *given)  # type: ignore[no-any-return]
+
+
+class GRUCell(RNNCellBase):
+    """`ops.gru_cell`: input [N, I] or [I], hx [N, H] or [H], zeros by default -> h'."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None):
+        super().__init__(input_size, hidden_size, bias, 3, device, dtype)
+
+    @checked
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        return self._step(lambda x, states, *more: (ops.gru_cell(x, *states, *more),), input, hx)[0]  # type: ignore[no-any-return]

@@ -1,0 +1,87 @@
+"""Moving a module's tensors to a device or a dtype."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import backends
+from ..backends import Array, Device
+from ..base import dtypes
+from ..base.dtypes import DType
+from ..base.errors import ArgumentError, DTypeError, StateError
+from ..core.fp_errors import quietly
+from ..core.parameter import Parameter
+from ..core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from .module import Module
+
+
+def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Device | None, DType | None]:
+    """The (device, dtype) that the arguments of `to` name; None for what stays.
+
+    Raises ArgumentError for too many or unknown arguments, DTypeError and DeviceError for names that mean nothing.
+    """
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    for value in args:
+        if isinstance(value, Tensor):
+            device, dtype = value.device, value.dtype
+        elif isinstance(value, int) and not isinstance(value, bool):
+            device = value  # the number of a GPU
+        elif isinstance(value, str) and value not in dtypes.NAMES and dtype is None:
+            device = value
+        elif value is not None and not isinstance(value, bool):
+            dtype = value
+    unknown = set(kwargs) - {"device", "dtype", "non_blocking", "copy", "memory_format"}
+    if unknown or len(args) > 4:
+        raise ArgumentError(where, "a device, a dtype or both", ", ".join(sorted(unknown)) or f"{len(args)} arguments")
+    wanted = None if dtype is None else dtypes.parse(dtype)
+    if wanted is not None and not dtypes.is_float(wanted):
+        raise DTypeError(where, "a floating-point dtype", wanted.name)
+    return None if device is None else Device(backends.get(device).device), wanted
+
+
+def move(module: Module, device: Device | None, dtype: DType | None) -> None:
+    """Move parameters and buffers; only floating-point ones change their dtype. All or, on a StateError, none."""
+    found = [*module._members("_parameters", "", True, True), *module.named_buffers()]
+    going = [(tensor, name) for name, tensor in found if _changes(tensor, device, dtype)]
+    for tensor, name in going:
+        if isinstance(tensor, Parameter) and bound(tensor):
+            cure = "move the model first, then make the optimizer; a trained model moves when its optimizer is gone"
+            raise StateError("to", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
+    for part in module.modules():
+        if part.waits:
+            part.head_for(device, dtype)
+    for tensor, _ in going:
+        _move(tensor, device, dtype)
+
+
+def bound(parameter: Parameter) -> bool:
+    # An optimizer that is gone holds nothing: what it leaves behind is an array like any other.
+    if parameter.slot is not None and parameter.slot.block.owner() is None:
+        parameter.slot = None
+    return parameter.slot is not None
+
+
+def _changes(tensor: Tensor, device: Device | None, dtype: DType | None) -> bool:
+    kind = dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
+    return kind or (device is not None and backends.of(tensor.array) is not backends.get(device))
+
+
+def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
+    held, tensor.grad = tensor.grad, None
+    target = dtype if tensor.is_floating_point() else None
+    tensor.copies = None
+    tensor.rebind(_moved(tensor.array, device, target))
+    if held is not None:
+        with backends.on(tensor.array):
+            tensor.accumulate(_moved(held.array, device, None), held.tag)
+
+
+def _moved(array: Array, device: Device | None, dtype: DType | None) -> Array:
+    home = backends.of(array)
+    with quietly():
+        cast = array if dtype is None or array.dtype == dtype else home.cast(array, dtype)
+    if device is None or home is backends.get(device):
+        return cast
+    return backends.transfer(cast, backends.get(device))

@@ -1,0 +1,1 @@
+"""Creation ops: tensors from values, ranges, random numbers and other tensors."""

@@ -1,0 +1,117 @@
+"""Ranges: numbers at equal distances, and powers whose exponents are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ampkit.base import dtypes
+from ampkit.base.dtypes import DType, bool_, float32, int64
+from ampkit.base.errors import ArgumentError
+from ampkit.core.fp_errors import quietly
+from ampkit.core.tensor import Tensor
+
+from ..pointwise.selection import need_to_hold
+from ..shape.axes import addressable, count
+from .factories import _made
+
+__all__ = ["arange", "linspace", "logspace"]
+
+
+def arange(
+    start: float | Tensor | None = None,
+    end: float | Tensor | None = None,
+    step: float | Tensor = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """start, start + step, ... up to, not including, end; with one of the two from 0.
+
+    int64, or float32 if one of them is a float. For an integer dtype start and step lose their fractions first, for
+    int64 end too.
+    Raises ArgumentError for a step of 0 or away from end, and without an end.
+    """
+    first, last, step = map(_number, (start or 0, end, step) if end is not None else (0, start, step))
+    for name, value in (("start", first), ("end", last), ("step", step)):
+        if value is not None and not -math.inf < value < math.inf:
+            raise ArgumentError("arange", f"{name} as a finite number", f"{value}")
+    fractions = float in (type(first), type(last), type(step))
+    kind = float32 if fractions else int64
+    kind = kind if dtype is None else dtypes.parse(dtype)
+    if last is None or step == 0 or (last - first) * step < 0:
+        raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
+    addressable("arange", (int((last - first) / step),))
+    values = _steps(first, last, step, kind) if fractions and _is_whole(kind) else np.arange(first, last, step)
+    return _made(values, kind, device, requires_grad, constant=True)
+
+
+def _steps(first: float, last: float, step: float, dtype: DType) -> Any:
+    # As PyTorch counts them: in int64 all three are whole numbers from the beginning, in other formats once counted.
+    begin, stride = _whole("arange", dtype, first), math.trunc(step)
+    if not stride:
+        raise ArgumentError("arange", f"a step of 1 or more, for {dtype.name}", f"{step}")
+    steps = np.arange(begin, math.trunc(last), stride).size if dtype == int64 else np.arange(first, last, step).size
+    return begin + stride * np.arange(steps)
+
+
+def _is_whole(dtype: DType) -> bool:
+    return not dtypes.is_float(dtype) and dtype != bool_
+
+
+def _whole(where: str, dtype: DType, value: float) -> int:
+    """`value` without its fraction. Raises ArgumentError if `dtype` does not hold it."""
+    if not math.isfinite(value):
+        raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}")
+    need_to_hold(where, dtype, whole := math.trunc(value))
+    return whole
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, (Tensor, np.generic)) else value
+
+
+def linspace(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` values at equal distances from start to end, both included: numbers or 0-d tensors.
+
+    Computed in float64. For an integer dtype start, end and what lies between them lose their fractions.
+    Raises ArgumentError for an end that this dtype does not hold.
+    """
+    return _made(_evenly("linspace", start, end, steps, dtype), dtype, device, requires_grad, constant=True)
+
+
+def logspace(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` powers of base, their exponents at equal distances from start to end, both included; see `linspace`."""
+    exponents, kind = _evenly("logspace", start, end, steps, dtype), dtypes.parse(float32 if dtype is None else dtype)
+    with quietly():
+        powers = np.power(float(base), exponents)
+    if _is_whole(kind) and steps:
+        _whole("logspace", kind, float(powers.max()))
+    return _made(powers, dtype, device, requires_grad, constant=True)
+
+
+def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
+    ends, kind = [_number(value) for value in (start, end)], dtypes.parse(float32 if dtype is None else dtype)
+    steps = count(where, "steps", steps)
+    with quietly():
+        return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)

@@ -1,0 +1,1 @@
+"""Indexing ops: subscripts, gather, scatter and unique."""

@@ -1,0 +1,121 @@
+"""Sums of products by subscripts: einsum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.traced_array import plain, stands_for
+from ampkit.core.op import Arrays, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+__all__ = ["einsum"]
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """The sum of products that `equation` spells: "bij,bjk->bik" is a batched matrix product.
+
+    operands: as many tensors as the equation has parts, or a list of them. An index that is missing after the arrow is
+    summed; without an arrow, those that occur once remain, in alphabetical order; `...` stands for further axes, which
+    broadcast. Products are exact, summed in float32, and rounded once.
+    Raises ArgumentError for an equation that does not parse, ShapeError for operands that do not fit it.
+    """
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    return einsum_(operands, equation)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.LOW)
+def einsum_(operands: Arrays, equation):
+    """`einsum` of a list of operands."""
+    parts, out = parse(equation, operands)
+    if len(operands) == 1 and operands[0].dtype.kind in "biu" and len(out) < len(set(parts[0])):  # a sum, as by `sum`
+        operands = [operands[0].astype(np.int64)]
+    return np.einsum(f"{','.join(parts)}->{out}", *operands, optimize=True), Saved(operands=tuple(operands))
+
+
+@einsum_.check
+def einsum_check(operands, equation):
+    parts, _ = parse(equation, operands)
+    lengths: dict[str, int] = {}
+    for part, operand in zip(parts, operands, strict=True):
+        for letter, n in zip(part, operand.shape, strict=True):
+            if lengths.setdefault(letter, n) != n and 1 not in (n, lengths[letter]):
+                shapes = " and ".join(str(list(o.shape)) for o in operands)
+                raise ShapeError("einsum", f"one length for index {letter!r} of {equation!r}", f"operands {shapes}")
+            lengths[letter] = max(n, lengths[letter]) if n else 0
+
+
+@einsum_.backward
+def einsum_backward(dy, saved, needs, equation):
+    operands = saved.operands
+    parts, out = parse(equation, operands)
+    return tuple([_gradient(dy, operands, parts, out, i) if needs[i] else None for i in range(len(operands))])
+
+
+def _gradient(dy: Any, operands: Any, parts: list[str], out: str, i: int) -> Any:
+    # The other factors, summed to the indices of operand i. A repeated index is two, tied by an identity matrix; an
+    # index that nothing else has is spread.
+    terms = [(out, dy), *((p, o) for k, (p, o) in enumerate(zip(parts, operands, strict=True)) if k != i)]
+    own, ties = _distinct(parts[i], "".join(parts) + out)
+    lengths = dict(zip(own, operands[i].shape, strict=True))
+    terms += [(a + b, _identity(lengths[a], plain(dy))) for a, b in ties]
+    held = {letter for part, _ in terms for letter in part}
+    kept = "".join(letter for letter in own if letter in held)
+    found = np.einsum(f"{','.join(p for p, _ in terms)}->{kept}", *(o for _, o in terms), optimize=True)
+    shape = [found.shape[kept.index(letter)] if letter in held else 1 for letter in own]
+    short = [m if n == 1 else 1 for n, m in zip(shape, operands[i].shape, strict=True)]
+    return found if math.prod(short) == 1 else found.reshape(*shape) * np.ones_like(plain(dy), shape=short)
+
+
+def _identity(length: int, like: Any) -> Any:
+    steps = np.arange(length, like=like)
+    return (steps[:, None] == steps).astype(like.dtype)
+
+
+def _distinct(part: str, used: str) -> tuple[str, list[tuple[str, str]]]:
+    free, own, ties = [letter for letter in _LETTERS if letter not in used], "", []
+    for letter in part:
+        if letter in own:
+            ties.append((letter, free.pop()))
+            letter = ties[-1][1]
+        own += letter
+    return own, ties
+
+
+def parse(equation: Any, operands: Any) -> tuple[list[str], str]:
+    """The subscripts of each operand and of the result, with letters in place of `...`."""
+    if not isinstance(equation, str):
+        raise ArgumentError("einsum", "an equation such as 'ij,jk->ik'", repr(equation))
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(operands):
+        raise ArgumentError("einsum", f"{len(parts)} operands for {equation!r}", f"{len(operands)}")
+    ranks = [len(np.shape(plain(o))) - len(p.replace("...", "")) for p, o in zip(parts, operands, strict=True)]
+    for part, operand, spare in zip(parts, operands, ranks, strict=True):
+        if spare < 0 or (spare and "..." not in part):
+            got = f"{list(np.shape(plain(operand)))}"
+            raise ShapeError("einsum", f"an operand with the axes {part!r} of {equation!r}", got)
+    more = [letter for letter in _LETTERS if letter not in equation][: max(ranks)]
+    if not arrow:
+        once = sorted(c for c in set(left) if c in _LETTERS and left.count(c) == 1)
+        out = ("..." if "..." in left else "") + "".join(once)
+    full = [p.replace("...", "".join(more[len(more) - r :])) for p, r in zip(parts, ranks, strict=True)]
+    result = out.replace("...", "".join(more))
+    known = set("".join(full))
+    if not known <= set(_LETTERS) or not set(result) <= known or len(set(result)) != len(result):
+        raise ArgumentError("einsum", "an equation such as 'ij,jk->ik'", repr(equation))
+    return full, result
+
+
+def _einsum_of_arrays(equation: str, *operands: Any, optimize: Any = None) -> Tensor:
+    return einsum(equation, *operands)
+
+
+stands_for[np.einsum] = _einsum_of_arrays

@@ -1,0 +1,288 @@
+"""Products of matrices and vectors: exact products of the values, sums in float32, one rounding.
+
+Leading axes are folded into one two-dimensional product wherever the other operand has none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ShapeError
+from ampkit.core.autograd.traced_array import stands_for
+from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+
+from ..pointwise.arithmetic import whole_factor
+from .einsum import einsum
+from .operand_shapes import need_addend, need_axes, need_factor
+
+__all__ = ["addmm", "baddbmm", "bmm", "dot", "einsum", "linear", "matmul", "mm", "mv", "outer", "vdot"]
+
+
+@op(cast=Cast.LOW)
+def linear(input: Array, weight: Array, bias: Array | None = None):
+    """input times the transpose of weight, plus bias.
+
+    input [..., in], weight [out, in], bias [out] -> [..., out]. Products are exact, summed in float32 with the bias,
+    and rounded once. Raises ShapeError for shapes that do not fit.
+    """
+    out = _fold(input) @ weight.T
+    if bias is not None:
+        out += bias
+    out = out if input.ndim == 2 else out.reshape(*input.shape[:-1], weight.shape[0])
+    return out, Saved(input=input, weight=weight)
+
+
+@linear.check
+def linear_check(input, weight, bias):
+    shape, kernel, more = np.shape(input), np.shape(weight), None if bias is None else np.shape(bias)
+    if len(kernel) != 2:
+        raise ShapeError("linear", "weight [out, in]", f"weight {list(kernel)}")
+    if shape[-1:] != kernel[1:]:
+        raise ShapeError("linear", f"input [..., {kernel[1]}] for weight {list(kernel)}", f"input {list(shape)}")
+    if more is not None and more != kernel[:1]:
+        raise ShapeError("linear", f"bias [{kernel[0]}] for weight {list(kernel)}", f"bias {list(more)}")
+
+
+@linear.backward(input="weight", weight="input")
+def linear_backward(dy, saved, needs):
+    rows = _fold(dy)
+    dx = (rows @ saved.weight).reshape(*dy.shape[:-1], saved.weight.shape[1]) if needs[0] else None
+    dw = rows.T @ _fold(saved.input) if needs[1] else None
+    return dx, dw, blocked_sum(rows, 0) if needs[2] else None
+
+
+@op(cast=Cast.LOW, numpy=np.matmul)
+def matmul(input: Array, other: Array):
+    """The matrix product, batched over leading axes, which broadcast; an operand with one axis is a vector.
+
+    input [..., M, K], other [..., K, N] -> [..., M, N]; a vector on the left takes M away, on the right N. Precision as
+    `linear`; integers stay integers. Raises ShapeError for shapes that do not fit.
+    """
+    shared = input.ndim > 2 and other.ndim <= 2  # one right operand for a whole batch
+    return _product(input, other), Saved(input=input, other=other, shared=shared)
+
+
+stands_for["matmul"] = matmul
+
+
+@matmul.check
+def matmul_check(input, other):
+    a, b = np.shape(input), np.shape(other)
+    if not a or not b:
+        raise ShapeError("matmul", "operands with at least one axis", f"input {list(a)} and other {list(b)}")
+    if a[-1] != b[-2:][0]:
+        shape = f"[{a[-1]}]" if len(b) == 1 else f"[..., {a[-1]}, {b[-1]}]"
+        raise ShapeError("matmul", f"other {shape} for input {list(a)}", f"other {list(b)}")
+    pairs = zip(a[-3::-1], b[-3::-1], strict=False) if len(a) > 2 and len(b) > 2 else ()
+    if any(m != n and 1 not in (m, n) for m, n in pairs):
+        raise ShapeError("matmul", "leading axes that broadcast", f"input {list(a)} and other {list(b)}")
+
+
+@matmul.backward(input="other", other="input")
+def matmul_backward(dy, saved, needs):
+    da = _left_gradient(dy, saved.other) if needs[0] else None
+    return da, _right_gradient(dy, saved.input, saved.shared) if needs[1] else None
+
+
+@op(cast=Cast.LOW)
+def mm(input: Array, mat2: Array):
+    """The product of two matrices: input [M, K], mat2 [K, N] -> [M, N]. Precision and errors as `matmul`."""
+    return input @ mat2, Saved(input=input, mat2=mat2)
+
+
+@mm.check
+def mm_check(input, mat2):
+    need_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]")
+
+
+@mm.backward(input="mat2", mat2="input")
+def mm_backward(dy, saved, needs):
+    return dy @ saved.mat2.T if needs[0] else None, saved.input.T @ dy if needs[1] else None
+
+
+@op(cast=Cast.WIDEST)
+def tensordot_(input: Array, other: Array):
+    """`tensordot` of matrices over one pair of axes: input [M, K], other [K, N] -> [M, N]."""
+    return input @ other, Saved(input=input, other=other)
+
+
+@tensordot_.backward(input="other", other="input")
+def tensordot_backward(dy, saved, needs):
+    return dy @ saved.other.T if needs[0] else None, saved.input.T @ dy if needs[1] else None
+
+
+@op(cast=Cast.LOW)
+def bmm(input: Array, mat2: Array):
+    """A batch of matrix products: input [B, M, K], mat2 [B, K, N] -> [B, M, N]. Precision and errors as `matmul`."""
+    return input @ mat2, Saved(input=input, mat2=mat2)
+
+
+@bmm.check
+def bmm_check(input, mat2):
+    need_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]")
+
+
+@bmm.backward(input="mat2", mat2="input")
+def bmm_backward(dy, saved, needs):
+    da = dy @ saved.mat2.swapaxes(-1, -2) if needs[0] else None
+    return da, saved.input.swapaxes(-1, -2) @ dy if needs[1] else None
+
+
+@op(cast=Cast.LOW)
+def mv(input: Array, vec: Array):
+    """A matrix times a vector: input [M, K], vec [K] -> [M]. Precision and errors as `matmul`."""
+    return input @ vec, Saved(input=input, vec=vec)
+
+
+@mv.check
+def mv_check(input, vec):
+    need_factor("mv", "vec", vec, "input", input, "[{1}]", "[M, K]")
+
+
+@mv.backward(input="vec", vec="input")
+def mv_backward(dy, saved, needs):
+    da = _column(dy) * saved.vec if needs[0] else None
+    return da, dy @ saved.input if needs[1] else None
+
+
+@op(cast=Cast.WIDEST)
+def dot(input: Array, tensor: Array):
+    """The inner product of two vectors: input [K], tensor [K] -> []. Summed in float32 and rounded once."""
+    return input @ tensor, Saved(input=input, tensor=tensor)
+
+
+@dot.check
+def dot_check(input, tensor):
+    need_factor("dot", "tensor", tensor, "input", input, "[{0}]", "[K]")
+
+
+@dot.backward(input="tensor", tensor="input")
+def dot_backward(dy, saved, needs):
+    return dy * saved.tensor if needs[0] else None, dy * saved.input if needs[1] else None
+
+
+@op(cast=Cast.WIDEST)
+def vdot(input: Array, other: Array):
+    """`dot` by its other name, as real numbers have no conjugate: input [K], other [K] -> []."""
+    return input @ other, Saved(input=input, other=other)
+
+
+@vdot.check
+def vdot_check(input, other):
+    need_factor("vdot", "other", other, "input", input, "[{0}]", "[K]")
+
+
+@vdot.backward(input="other", other="input")
+def vdot_backward(dy, saved, needs):
+    return dy * saved.other if needs[0] else None, dy * saved.input if needs[1] else None
+
+
+@op(cast=Cast.WIDEST)
+def outer(input: Array, vec2: Array):
+    """All products of two vectors' elements: input [M], vec2 [N] -> [M, N]. Raises ShapeError for other ranks."""
+    return _column(input) * vec2, Saved(input=input, vec2=vec2)
+
+
+@outer.check
+def outer_check(input, vec2):
+    need_axes("outer", "input", input, "[M]")
+    need_axes("outer", "vec2", vec2, "[N]")
+
+
+@outer.backward(input="vec2", vec2="input")
+def outer_backward(dy, saved, needs):
+    return dy @ saved.vec2 if needs[0] else None, saved.input @ dy if needs[1] else None
+
+
+@op(cast=Cast.LOW)
+def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1):
+    """beta * input + alpha * (mat1 @ mat2), rounded once; beta=0 leaves input out, NaN and all.
+
+    input broadcastable to [M, N], mat1 [M, K], mat2 [K, N] -> [M, N]. Raises ShapeError for shapes that do not fit.
+    """
+    return _added(input, mat1 @ mat2, beta, alpha), Saved(mat1=mat1, mat2=mat2)
+
+
+@addmm.check
+def addmm_check(input, mat1, mat2, beta, alpha):
+    need_factor("addmm", "mat2", mat2, "mat1", mat1, "[{1}, N]", "[M, K]")
+    need_addend("addmm", input, (mat1.shape[0], mat2.shape[1]))
+
+
+@addmm.backward(mat1="mat2", mat2="mat1")
+def addmm_backward(dy, saved, needs, beta, alpha):
+    scaled = dy if alpha == 1 else dy * alpha
+    da = scaled @ saved.mat2.T if needs[1] else None
+    return dy * beta if needs[0] else None, da, saved.mat1.T @ scaled if needs[2] else None
+
+
+@op(cast=Cast.LOW)
+def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1):
+    """beta * input + alpha * (batch1 @ batch2), rounded once; beta=0 leaves input out, NaN and all.
+
+    input broadcastable to [B, M, N], batch1 [B, M, K], batch2 [B, K, N] -> [B, M, N]. Raises ShapeError as `addmm`.
+    """
+    return _added(input, batch1 @ batch2, beta, alpha), Saved(batch1=batch1, batch2=batch2)
+
+
+@baddbmm.check
+def baddbmm_check(input, batch1, batch2, beta, alpha):
+    need_factor("baddbmm", "batch2", batch2, "batch1", batch1, "[{0}, {2}, N]", "[B, M, K]")
+    need_addend("baddbmm", input, (*batch1.shape[:2], batch2.shape[2]))
+
+
+@baddbmm.backward(batch1="batch2", batch2="batch1")
+def baddbmm_backward(dy, saved, needs, beta, alpha):
+    scaled = dy if alpha == 1 else dy * alpha
+    da = scaled @ saved.batch2.swapaxes(1, 2) if needs[1] else None
+    return dy * beta if needs[0] else None, da, saved.batch1.swapaxes(1, 2) @ scaled if needs[2] else None
+
+
+# pieces
+
+
+def _fold(array: Array) -> Array:
+    """[..., K] -> [rows, K]."""
+    return array if array.ndim == 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def _column(array: Array) -> Array:
+    return array.reshape(*array.shape, 1)
+
+
+def _row(array: Array) -> Array:
+    return array.reshape(*array.shape[:-1], 1, array.shape[-1])
+
+
+def _product(a: Array, b: Array) -> Array:
+    if a.ndim > 2 and b.ndim == 2:
+        return (_fold(a) @ b).reshape(*a.shape[:-1], b.shape[1])
+    return a @ b
+
+
+def _left_gradient(dy: Array, b: Array) -> Array:
+    vector = dy.ndim < b.ndim  # the left operand was one: it has no row
+    dy = _column(dy) if b.ndim == 1 else dy
+    dy = _row(dy) if vector else dy
+    da = _product(dy, (_column(b) if b.ndim == 1 else b).swapaxes(-1, -2))
+    return da.reshape(*da.shape[:-2], da.shape[-1]) if vector else da
+
+
+def _right_gradient(dy: Array, a: Array, shared: bool) -> Array:
+    vector = dy.ndim < a.ndim  # the right operand was one: it has no column
+    dy = _column(dy) if vector else dy
+    dy = _row(dy) if a.ndim == 1 else dy
+    a = _row(a) if a.ndim == 1 else a
+    db = _fold(a).T @ _fold(dy) if shared else a.swapaxes(-1, -2) @ dy
+    return db.reshape(db.shape[:-1]) if vector else db
+
+
+def _added(input: Any, found: Array, beta: float, alpha: float) -> Array:
+    beta, alpha = (whole_factor("addmm", "alpha and beta", factor, input, found) for factor in (beta, alpha))
+    found = found if alpha == 1 else found * alpha
+    return found if beta == 0 else found + (input if beta == 1 else input * beta)

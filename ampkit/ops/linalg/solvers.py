@@ -1,0 +1,217 @@
+"""Inverses, determinants, systems of equations and Cholesky's factor of matrices [.., M, M].
+
+In float32 (float64 for float64), rounded once. Their backwards work from the matrix, not from a rounded result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from ..creation.like import ones_like
+from ..pointwise.conversion import to
+from ..pointwise.selection import where
+from ..pointwise.unary import log
+from ..shape.diagonals import diag_embed, diagonal
+from ..shape.rearrange import tril, triu
+from ..shape.view import squeeze, transpose, unsqueeze
+
+__all__ = [
+    "cholesky_solve", "det", "inverse", "linalg_cholesky", "linalg_inv", "linalg_solve", "linalg_solve_triangular",
+    "logdet", "slogdet",
+]  # fmt: skip
+
+
+def by_lapack(where: str, needs: str, function: Any, *args: Any) -> Any:
+    """`function(*args)`. Raises ArgumentError where LAPACK finds no answer; on a GPU nobody waits to see that."""
+    try:
+        return function(*args)
+    except np.linalg.LinAlgError as error:
+        raise ArgumentError(where, needs, f"others: {str(error).lower()}") from None
+
+
+def turned(x: Any) -> Any:
+    """Arrays of matrices, transposed."""
+    return np.swapaxes(x, -1, -2)
+
+
+def even(x: Any) -> Any:
+    """Half of matrices and their transposes."""
+    return (x + turned(x)) * 0.5
+
+
+def need_square(where: str, x: Any) -> None:
+    """Raise ShapeError unless x holds square matrices."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ShapeError(where, "square matrices [.., M, M]", f"shape {tuple(x.shape)}")
+
+
+@op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.inv)
+def inverse(input: Array):
+    """The inverses of matrices [.., M, M]. Raises ArgumentError for a singular one, on a CPU."""
+    return by_lapack("inverse", "matrices with an inverse", np.linalg.inv, input), Saved(input=input)
+
+
+@inverse.backward
+def inverse_backward(dy, saved, needs):
+    y = turned(np.linalg.inv(saved.input))
+    return -(y @ dy @ y)
+
+
+def linalg_inv(A: Tensor) -> Tensor:  # noqa: N803 - PyTorch's name
+    """`inverse`, with the argument name of torch.linalg."""
+    return inverse(A)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.det)
+def det(input: Array):
+    """The determinants of matrices: [.., M, M] -> [..]. The gradient needs matrices that have an inverse."""
+    return np.linalg.det(input), Saved(input=input)
+
+
+@det.backward
+def det_backward(dy, saved, needs):
+    x = saved.input
+    return (dy * np.linalg.det(x)).reshape(*dy.shape, 1, 1) * turned(_inverse("det", x))
+
+
+def _inverse(where: str, x: Any) -> Any:
+    return by_lapack(f"the gradient of {where}", "matrices with an inverse", np.linalg.inv, x)
+
+
+class SignedLog(NamedTuple):
+    """The sign of a determinant, and the logarithm of its size."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+def slogdet(input: Tensor) -> SignedLog:
+    """(sign, log |det|) of matrices, which cannot overflow: [.., M, M] -> [..], [..]; 0 and -inf of a singular one.
+
+    The gradient needs matrices that have an inverse.
+    """
+    size, sign = slogdet_(input)
+    return SignedLog(to(sign.detach(), size.dtype), size)
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def slogdet_(input: Array):
+    """`slogdet`, its size first."""
+    sign, size = np.linalg.slogdet(input)
+    return (size, sign), Saved(input=input)
+
+
+@slogdet_.backward
+def slogdet_backward(dy, saved, needs):
+    return dy[0].reshape(*dy[0].shape, 1, 1) * turned(_inverse("slogdet", saved.input))
+
+
+def logdet(input: Tensor) -> Tensor:
+    """The logarithm of the determinant: [.., M, M] -> [..]; NaN where that is negative, -inf of a singular matrix."""
+    sign, size = slogdet(input)
+    return where(sign < 0, log(sign), size)  # type: ignore[operator, no-any-return]
+
+
+# systems of equations
+
+
+def linalg_solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803 - PyTorch's names
+    """X with A X = B, or X A = B unless `left`: A [.., M, M], B [.., M, K] -> [.., M, K], the batches broadcast.
+
+    B of A's shape less one axis holds vectors. Raises ShapeError for shapes that do not fit, ArgumentError for a
+    singular A, on a CPU.
+    """
+    if B.ndim == 1 or (A.ndim - 1 == B.ndim and A.shape[:-1] == B.shape):
+        return squeeze(linalg_solve(A, unsqueeze(B, -1)), -1)
+    if not left:
+        return transpose(linalg_solve(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
+    return solve_(A, B)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.solve)
+def solve_(A: Array, B: Array):  # noqa: N803
+    """`linalg_solve` of matrices."""
+    batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    sides = [np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (A, B)]
+    return by_lapack("solve", "matrices with an inverse", np.linalg.solve, *sides), Saved(A=A, B=B)
+
+
+@solve_.check
+def solve_check(A, B):  # noqa: N803
+    need_square("solve", A)
+    if B.ndim < 2 or B.shape[-2] != A.shape[-1]:
+        raise ShapeError("solve", f"B [.., {A.shape[-1]}, K] for A {list(A.shape)}", f"{list(B.shape)}")
+
+
+@solve_.backward
+def solve_backward(dy, saved, needs):
+    there = np.linalg.solve(turned(saved.A), dy)
+    return -(there @ turned(np.linalg.solve(saved.A, saved.B))) if needs[0] is not None else None, there
+
+
+def linalg_solve_triangular(
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+) -> Tensor:
+    """`linalg_solve` with the upper, or lower, triangle of A; unitriangular: with ones on its diagonal."""
+    need_square("solve_triangular", A)
+    part = triu(A, 1 if unitriangular else 0) if upper else tril(A, -1 if unitriangular else 0)
+    if unitriangular:
+        part = part + diag_embed(ones_like(diagonal(A, 0, -2, -1)))  # type: ignore[operator]
+    return solve_matrices(part, B, left)
+
+
+def solve_matrices(A: Tensor, B: Tensor, left: bool = True) -> Tensor:  # noqa: N803
+    """`linalg_solve`, whose B holds matrices whatever its shape."""
+    if left:
+        return solve_(A, B)  # type: ignore[no-any-return]
+    return transpose(solve_(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
+    """X with L L^T X = B, of Cholesky's factor L [.., M, M], or of U with U^T U: B [.., M, K] -> [.., M, K]."""
+    low = transpose(triu(L), -1, -2) if upper else tril(L)
+    return solve_matrices(transpose(low, -1, -2), solve_matrices(low, B))
+
+
+# Cholesky's factor
+
+
+def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
+    """L with L L^T = A, lower triangular, or U = L^T: positive definite matrices [.., M, M] -> [.., M, M].
+
+    It is that of (A + A^T) / 2. Raises ArgumentError for others, on a CPU.
+    """
+    return transpose(cholesky_(A), -1, -2) if upper else cholesky_(A)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.cholesky)
+def cholesky_(input: Array):
+    """`linalg_cholesky`, lower."""
+    return by_lapack("cholesky", "positive definite matrices", np.linalg.cholesky, even(input)), Saved(input=input)
+
+
+@cholesky_.backward
+def cholesky_backward(dy, saved, needs):
+    # Iain Murray 2016, arXiv:1602.07527, eq. 10.
+    upper = turned(np.linalg.cholesky(even(saved.input)))
+    line = np.arange(dy.shape[-1], like=plain(dy))
+    low, half = ((line[:, None] >= line) * 1.0).astype(dy.dtype), ((line[:, None] == line) * 0.5).astype(dy.dtype)
+    inner = np.linalg.solve(upper, (upper @ (dy * low)) * (low - half))
+    return even(turned(np.linalg.solve(upper, turned(inner))))
+
+
+for _op in (inverse, det, slogdet_, cholesky_):
+    _op.check(lambda input, name=_op.name: need_square(name, input))

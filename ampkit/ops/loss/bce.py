@@ -1,0 +1,141 @@
+"""Binary cross entropy: of logits, and of probabilities.
+
+`reduction` is "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had before, and
+win over it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.errors import RangeError, ShapeError
+from ampkit.core.autograd.traced_array import Taped, apply
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.torch_compat import Word
+
+from ..pointwise.activation import sigmoid
+from .regression import check_pair, reduced, slope_of
+
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits"]
+
+
+@op(cast=Cast.FP32, integers="float")
+def binary_cross_entropy_with_logits(
+    input: Array,
+    target: Array,
+    weight: Array | None = None,
+    size_average: Word = None,
+    reduce: Word = None,
+    reduction="mean",
+    pos_weight: Array | None = None,
+):
+    """The cross entropy of sigmoid(input) against probabilities, without leaving the logarithm: finite for every logit.
+
+    input [...], target [...] in [0, 1]; weight, pos_weight broadcast to them -> [...] or []. The loss is
+    weight * (pos_weight * target * log(1 + exp(-x)) + (1 - target) * log(1 + exp(x))). Computed in float32 (float64
+    for float64 input). Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an
+    unknown reduction.
+    """
+    loss = (1 - target) * input + _lift(target, pos_weight) * softplus(-input)
+    if weight is not None:
+        loss *= weight
+    return reduced(loss, reduction), Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
+
+
+@binary_cross_entropy_with_logits.check
+def bce_with_logits_check(input, target, weight, reduction, pos_weight):
+    check_pair("binary_cross_entropy_with_logits", input, target, reduction)
+    check_broadcast("binary_cross_entropy_with_logits", input, weight=weight, pos_weight=pos_weight)
+
+
+@binary_cross_entropy_with_logits.backward
+def bce_with_logits_backward(dy, saved, needs, reduction):
+    x, t, weight, pos_weight = saved.input, saved.target, saved.weight, saved.pos_weight
+    slope = slope_of(dy, reduction, x)
+    weighted = slope if weight is None else slope * weight
+    dx = weighted * ((1 - t) - _lift(t, pos_weight) * apply(sigmoid, -x)) if needs[0] is not None else None
+    if not any(n is not None for n in needs[1:]):
+        return dx, None, None, None
+    log = softplus(-x)
+    dt = weighted * ((0 if pos_weight is None else (pos_weight - 1) * log) - x) if needs[1] is not None else None
+    dw = slope * ((1 - t) * x + _lift(t, pos_weight) * log) if needs[2] is not None else None
+    return dx, dt, dw, weighted * t * log if needs[3] is not None else None
+
+
+def _lift(target: Any, pos_weight: Any) -> Any:
+    return 1 if pos_weight is None else 1 + (pos_weight - 1) * target
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)), without overflow."""
+    return np.log1p(np.exp(-abs(x))) + np.maximum(x, 0)
+
+
+def check_broadcast(where: str, input: Any, **scales: Any) -> None:
+    """Raise ShapeError unless each of `scales` broadcasts to the shape of `input`, or is missing."""
+    for name, scale in scales.items():
+        shape, room = np.shape(scale) if scale is not None else (), np.shape(input)
+        if len(shape) > len(room) or any(n not in (1, m) for n, m in zip(shape[::-1], room[::-1], strict=False)):
+            raise ShapeError(where, f"{name} that broadcasts to {tuple(room)}", f"{tuple(shape)}")
+
+
+@op(
+    cast=Cast.BANNED,
+    integers="float",
+    cure="use binary_cross_entropy_with_logits on the logits: sigmoid in 16 bits loses them",
+)
+def binary_cross_entropy(
+    input: Array,
+    target: Array,
+    weight: Array | None = None,
+    size_average: Word = None,
+    reduce: Word = None,
+    reduction="mean",
+):
+    """The cross entropy of probabilities against probabilities; each logarithm is at least -100.
+
+    input [...] in [0, 1], target [...]; weight broadcasts to them -> [...] or []. Computed in float32 (float64 for
+    float64 input); refused inside autocast. Raises ShapeError for shapes that differ and for a mean over nothing,
+    ArgumentError for an unknown reduction, RangeError for an input outside [0, 1], named with its position.
+    """
+    if not isinstance(input, Taped):
+        need_unit(input, (input < 0) | (input > 1))
+    loss = (target - 1) * _log(1 - input) - target * _log(input)
+    if weight is not None:
+        loss *= weight
+    return reduced(loss, reduction), Saved(input=input, target=target, weight=weight)
+
+
+@binary_cross_entropy.check
+def binary_cross_entropy_check(input, target, weight, reduction):
+    check_pair("binary_cross_entropy", input, target, reduction)
+    check_broadcast("binary_cross_entropy", input, weight=weight)
+
+
+@binary_cross_entropy.backward
+def binary_cross_entropy_backward(dy, saved, needs, reduction):
+    x, t, weight = saved.input, saved.target, saved.weight
+    slope = slope_of(dy, reduction, x)
+    weighted = slope if weight is None else slope * weight
+    # 1e-12 bounds the slope at 0 and 1, where that of the bounded logarithm would be 0 and the element never learn.
+    dx = weighted * (x - t) / np.maximum(x * (1 - x), 1e-12) if needs[0] is not None else None
+    dt = weighted * (_log(1 - x) - _log(x)) if needs[1] is not None else None
+    return dx, dt, slope * ((t - 1) * _log(1 - x) - t * _log(x)) if needs[2] is not None else None
+
+
+def _log(x: Any) -> Any:
+    return np.maximum(np.log(x), -100)
+
+
+def need_unit(input: Any, outside: Any) -> None:
+    """RangeError, wherever the values are looked at, for the first of `input` that `outside` marks."""
+
+    def fail(value: float, position: Any) -> None:
+        cure = "pass probabilities, or logits to binary_cross_entropy_with_logits"
+        raise RangeError("binary_cross_entropy", "inputs from 0 to 1", f"{value} at position {position}", cure)
+
+    backends.of(input).inspect(input, outside, fail)

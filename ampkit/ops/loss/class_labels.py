@@ -1,0 +1,113 @@
+"""Labels: what losses over classes do with them and their weights, and whether they fit.
+
+Classes are axis 1, or the only axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.errors import DTypeError, RangeError, ShapeError
+from ampkit.core.autograd.traced_array import Taped, plain
+from ampkit.core.blocked_sum import blocked_sum
+
+from ..reduction.dot_products import check_reduction
+
+INTEGERS = "labels are integers: cast them with .long()"
+
+
+def class_axis(input: Any) -> tuple[int, int]:
+    """The axis of classes, and how many there are."""
+    axis = 1 if input.ndim > 1 else 0
+    return axis, input.shape[axis]
+
+
+def labels_of(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
+    """`sorted_out` of labels that were checked: RangeError for one that is no class."""
+    labels, counts = sorted_out(target, ignore, axis)
+    if not isinstance(target, Taped):
+        bad = (labels < 0) | (labels >= classes)
+        backends.of(target).inspect(target, bad.reshape(target.shape), no_class(where, classes, ignore))
+    return labels, counts
+
+
+def no_class(where: str, classes: int, ignore: int) -> Callable[[Any, Any], None]:
+    """What raises RangeError for a label that is no class, and its position."""
+
+    def fail(value: Any, position: Any) -> None:
+        needs = f"labels from 0 to {classes - 1} ({classes} classes) or ignore_index={ignore}"
+        raise RangeError(where, needs, f"{value} at position {position}")
+
+    return fail
+
+
+def sorted_out(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:
+    """Labels with an axis of length 1 for the classes, 0 in place of ignored ones; and which are not ignored."""
+    labels = np.expand_dims(plain(target), axis)
+    counts = labels != ignore
+    return np.where(counts, labels, 0), counts
+
+
+def hot(labels: Any, classes: int, axis: int) -> Any:
+    """Whether each class is that of the label, `axis` having length 1 in labels."""
+    row = np.arange(classes, like=labels)
+    return labels == row.reshape(-1, *(1,) * (labels.ndim - axis - 1))
+
+
+def picked(values: Any, labels: Any, axis: int) -> Any:
+    """The value at each label; `values` may have length 1 on other axes."""
+    if isinstance(values, Taped):
+        return np.where(hot(labels, values.shape[axis], axis), values, 0).sum(axis, keepdims=True)
+    return np.take_along_axis(values, labels, axis)
+
+
+def along(weight: Any, input: Any, axis: int) -> Any:
+    """A number for each class [C], with the axes of `input`."""
+    return weight.reshape(*(1,) * axis, -1, *(1,) * (input.ndim - axis - 1))
+
+
+def shares(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
+    """The weight of each label: 0 for an ignored one."""
+    if weight is None:
+        return counts.astype(input.dtype)
+    return np.where(counts, picked(along(weight, input, axis), labels, axis), 0)
+
+
+def slopes(dy: Any, reduction: str, share: Any, axis: int) -> Any:
+    """What reaches the loss of each label."""
+    if reduction == "none":
+        return dy.reshape(share.shape)
+    return dy / blocked_sum(share) if reduction == "mean" else dy
+
+
+def check_classes(where: str, input: Any, target: Any, weight: Any, reduction: Any) -> None:
+    """Raise DTypeError or ShapeError for what does not fit, ArgumentError for another reduction."""
+    check_reduction(where, reduction)
+    if target.dtype.kind not in "iu":
+        raise DTypeError(where, "integer labels", target.dtype.name, INTEGERS)
+    if input.ndim < 1 or target.shape != input.shape[:1][: input.ndim - 1] + input.shape[2:]:
+        needs = "input [N, C, ...] with labels [N, ...], or [C] with one label"
+        cure = "classes are axis 1: merge the others, input.reshape(-1, classes) and target.reshape(-1)"
+        raise ShapeError(where, needs, f"{tuple(input.shape)} and {tuple(target.shape)}", cure)
+    if not class_axis(input)[1]:
+        raise ShapeError(where, "at least one class", f"input of shape {tuple(input.shape)}")
+    check_weight(where, input, weight)
+    check_mean(where, target, reduction)
+
+
+def check_weight(where: str, input: Any, weight: Any) -> None:
+    """Raise ShapeError for another number of weights than of classes."""
+    classes = class_axis(input)[1]
+    if weight is not None and tuple(np.shape(weight)) != (classes,):
+        raise ShapeError(where, f"a weight for each of {classes} classes", f"shape {tuple(np.shape(weight))}")
+
+
+def check_mean(where: str, over: Any, reduction: str) -> None:
+    """Raise ShapeError for a mean over nothing."""
+    if reduction != "sum" and reduction != "none" and not over.size:
+        cure = 'skip empty batches, or use reduction="sum"'
+        raise ShapeError(where, "at least one element for a mean", f"shape {tuple(over.shape)}", cure)

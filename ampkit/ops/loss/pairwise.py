@@ -1,0 +1,257 @@
+"""Losses of pairs, triples and distributions: margins, cosines, Poisson and Gaussian likelihoods.
+
+`reduction` is everywhere "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had
+before, and win over it. Computed in float32 (float64 for float64 input). An unknown reduction raises ArgumentError,
+operands that do not broadcast ShapeError.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.core.autograd.traced_array import Taped, apply, plain
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+from ampkit.core.torch_compat import Word
+
+from ..linalg.vectors import cosine_similarity, pairwise_distance
+from ..pointwise.activation import sigmoid
+from ..pointwise.selection import clamp, minimum, where
+from ..reduction.dot_products import check_reduction
+from .class_labels import check_mean
+from .regression import reduced
+
+__all__ = [
+    "cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss",
+    "soft_margin_loss", "triplet_margin_loss",
+]  # fmt: skip
+
+
+def _slope(dy: Any, reduction: str, *operands: Any) -> Any:
+    # What reaches each element of the loss before its reduction.
+    if reduction != "mean":
+        return dy
+    return dy / math.prod(np.broadcast_shapes(*[o.shape for o in operands]))
+
+
+@op(cast=Cast.FP32, integers="float")
+def margin_ranking_loss(
+    input1: Array,
+    input2: Array,
+    target: Array,
+    margin=0.0,
+    size_average: Word = None,
+    reduce: Word = None,
+    reduction="mean",
+):
+    """max(0, margin - target (input1 - input2)), target 1 or -1: the first shall rank higher, or lower, by a margin.
+
+    input1, input2, target broadcast: [...] -> [...] or [].
+    """
+    loss = np.maximum(margin - target * (input1 - input2), 0)
+    return reduced(loss, reduction), Saved(input1=input1, input2=input2, target=target)
+
+
+@margin_ranking_loss.backward
+def margin_ranking_loss_backward(dy, saved, needs, margin, reduction):
+    a, b, t = saved.input1, saved.input2, saved.target
+    lost = plain(margin - t * (a - b)) >= 0
+    slope = np.where(lost, _slope(dy, reduction, a, b, t), 0)
+    return -slope * t, slope * t, -slope * (a - b) if needs[2] is not None else None
+
+
+@op(cast=Cast.FP32, integers="float")
+def hinge_embedding_loss(
+    input: Array, target: Array, margin=1.0, size_average: Word = None, reduce: Word = None, reduction="mean"
+):
+    """A distance `input` where target is 1, max(0, margin - input) where it is -1: [...], [...] -> [...] or []."""
+    far = np.maximum(margin - input, 0)
+    loss = np.where(target != 1, far, 0) + np.where(target != -1, input, 0)
+    return reduced(loss, reduction), Saved(input=input, target=target)
+
+
+@hinge_embedding_loss.backward
+def hinge_embedding_loss_backward(dy, saved, needs, margin, reduction):
+    x, t = plain(saved.input), plain(saved.target)
+    steps = (t != -1).astype(x.dtype) - ((t != 1) & (x <= margin)).astype(x.dtype)
+    return _slope(dy, reduction, x, t) * steps, None
+
+
+@op(cast=Cast.FP32, integers="float")
+def soft_margin_loss(input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean"):
+    """log(1 + exp(-target input)), target 1 or -1, without overflow: [...], [...] -> [...] or []."""
+    z = -target * input
+    loss = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
+    return reduced(loss, reduction), Saved(input=input, target=target)
+
+
+@soft_margin_loss.backward
+def soft_margin_loss_backward(dy, saved, needs, reduction):
+    x, t = saved.input, saved.target
+    slope = _slope(dy, reduction, x, t) * apply(sigmoid, -t * x)
+    return -slope * t, -slope * x if needs[1] is not None else None
+
+
+@op(cast=Cast.FP32, integers="float")
+def poisson_nll_loss(
+    input: Array,
+    target: Array,
+    log_input=True,
+    full=False,
+    size_average: Word = None,
+    eps=1e-8,
+    reduce: Word = None,
+    reduction="mean",
+):
+    """Minus the log-likelihood of counts `target` under Poisson's distribution of rate exp(input), less a constant.
+
+    log_input=False: of rate input, its logarithm that of input + eps. full: with the constant, by Stirling's formula
+    for counts above 1. [...], [...] -> [...] or [].
+    """
+    loss = np.exp(input) - target * input if log_input else input - target * np.log(input + eps)
+    if full:
+        many = plain(target) > 1
+        t = np.where(many, target, 1)
+        loss = loss + np.where(many, t * np.log(t) - t + 0.5 * np.log(2 * math.pi * t), 0)
+    return reduced(loss, reduction), Saved(input=input, target=target)
+
+
+@poisson_nll_loss.backward
+def poisson_nll_loss_backward(dy, saved, needs, log_input, full, eps, reduction):
+    x, t = saved.input, saved.target
+    slope = _slope(dy, reduction, x, t)
+    dx = slope * (np.exp(x) - t if log_input else 1 - t / (x + eps))
+    if needs[1] is None:
+        return dx, None
+    dt = -(x if log_input else np.log(x + eps))
+    if full:
+        many = plain(t) > 1
+        safe = np.where(many, t, 1)
+        dt = dt + np.where(many, np.log(safe) + 0.5 / safe, 0)
+    return dx, slope * dt
+
+
+@op(cast=Cast.FP32, integers="float")
+def gaussian_nll_loss(input: Array, target: Array, var: Array, full=False, eps=1e-6, reduction="mean"):
+    """(log(var) + (input - target)^2 / var) / 2, var at least eps: minus the log-likelihood of target, less a constant.
+
+    full: with the constant, log(2 pi) / 2. input [..., n], target [..., n], var [..., n], one for each row [..., 1] or
+    [...], or a number -> [..., n] or []. The bound on var takes no gradient. RangeError for a negative var.
+    Nix, Weigend 1994, ICNN, eq. 6.
+    """
+    spread = _of_rows(var, input)
+    _not_negative(spread)
+    wide, gap = _at_least(spread, eps), input - target
+    loss = 0.5 * (np.log(wide) + gap * gap / wide) + (0.5 * math.log(2 * math.pi) if full else 0)
+    return reduced(loss, reduction), Saved(input=input, target=target, var=var)
+
+
+def _not_negative(var: Any) -> None:
+    def fail(value: float, position: Any) -> None:
+        raise RangeError("gaussian_nll_loss", "a var of 0 or more", f"{value} at position {position}")
+
+    if not isinstance(var, Taped):
+        backends.of(var).inspect(var, var < 0, fail)
+
+
+def _of_rows(var: Any, input: Any) -> Any:
+    # One for each row, as PyTorch reads a var without the last axis, also where it would broadcast along it.
+    if not hasattr(var, "dtype"):
+        return np.full_like(plain(input), var, shape=())
+    return np.expand_dims(var, -1) if var.shape != input.shape and var.shape == input.shape[:-1] else var
+
+
+def _at_least(var: Any, eps: float) -> Any:
+    # The value is bounded, the slope is not.
+    return var + np.maximum(eps - plain(var), 0)
+
+
+@gaussian_nll_loss.backward
+def gaussian_nll_loss_backward(dy, saved, needs, full, eps, reduction):
+    var = _of_rows(saved.var, saved.input)
+    slope = _slope(dy, reduction, saved.input, saved.target, var)
+    wide, gap = _at_least(var, eps), saved.input - saved.target
+    share = slope * gap / wide
+    if needs[2] is None:
+        return share, -share, None
+    dvar = 0.5 * (slope / wide - share * gap / wide)
+    return share, -share, dvar if var is saved.var else dvar.sum(-1)
+
+
+def _check(op: Any) -> Any:
+    def check(*given: Any, **named: Any) -> None:
+        reduction = named.get("reduction", given[-1])
+        check_reduction(op.name, reduction)
+        for name, item in zip(op.signature.names, given, strict=False):
+            if not hasattr(item, "dtype") and name != "var":  # NumPy's functions make float64 of a number
+                raise DTypeError(op.name, f"a Tensor for `{name}`", f"the number {item}", "wrap it: ampkit.tensor(...)")
+            if hasattr(item, "dtype"):
+                check_mean(op.name, item, reduction)
+
+    return check
+
+
+for _op in (margin_ranking_loss, hinge_embedding_loss, soft_margin_loss, poisson_nll_loss, gaussian_nll_loss):
+    _op.check(_check(_op))
+
+
+# of distances and cosines
+
+
+def mean_of(loss: Tensor, where: str, reduction: str) -> Tensor:
+    """A loss per element as it is, its sum or its mean. Raises ArgumentError for another reduction."""
+    check_reduction(where, reduction)
+    return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()  # type: ignore[attr-defined, no-any-return]
+
+
+def cosine_embedding_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0.0,
+    size_average: Word = None,
+    reduce: Word = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """1 - cosine of two vectors where target is 1, max(0, cosine - margin) where it is -1.
+
+    input1, input2 [N, n] or [n], target [N] or [] -> [N] or []. Another target counts as 0. Raises ShapeError for
+    other shapes.
+    """
+    if target.ndim > 1 or input1.ndim != target.ndim + 1 or input2.ndim != target.ndim + 1:
+        got = ", ".join(str(tuple(t.shape)) for t in (input1, input2, target))
+        raise ShapeError("cosine_embedding_loss", "two inputs [N, n] and target [N], or [n] and []", got)
+    cosine = cosine_similarity(input1, input2, -1, 1e-6)  # PyTorch adds the square of it to squared lengths
+    far = where(target == -1, clamp(cosine - margin, 0), 0.0)
+    loss = where(target == 1, 1 - cosine, far)
+    return mean_of(loss, "cosine_embedding_loss", reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: Word = None,
+    reduce: Word = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, margin + |anchor - positive| - |anchor - negative|), distances in the p-norm: [N, n] -> [N] or [].
+
+    swap: the negative is compared with the nearer of the two others (Balntas et al. 2016, BMVC, sec. 2.2).
+    Raises ArgumentError for a margin that is not positive. Schroff et al. 2015, arXiv:1503.03832, eq. 2.
+    """
+    if not margin > 0:
+        raise ArgumentError("triplet_margin_loss", "a positive margin", f"{margin}")
+    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
+    far = minimum(far, pairwise_distance(positive, negative, p, eps)) if swap else far
+    return mean_of(clamp(near - far + margin, 0), "triplet_margin_loss", reduction)

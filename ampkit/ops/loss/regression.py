@@ -1,0 +1,208 @@
+"""Losses that compare a prediction with a target of its shape; those over classes come from `crossentropy.py`, those
+of a class that is there or not from `bce.py`.
+
+`reduction` is everywhere "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had
+before, and win over it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.torch_compat import Word
+
+from ..indexing.masks import sign
+from ..reduction.dot_products import REDUCTIONS, check_reduction
+from .class_labels import check_mean
+from .cross_entropy import cross_entropy, nll_loss
+
+__all__ = [
+    "cross_entropy",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "nll_loss",
+    "smooth_l1_loss",
+]
+
+
+def reduced(loss: Any, reduction: str) -> Any:
+    """`loss` as it is, its mean, its sum, or its sum over the length of the first axis ("batchmean")."""
+    if reduction == "none":
+        return loss
+    if reduction == "batchmean":
+        return blocked_sum(loss) / _batch(loss)
+    if reduction == "mean":
+        return blocked_sum(loss) / loss.size if loss.size else loss.sum() * np.nan  # of nothing, NumPy would warn
+    return blocked_sum(loss)
+
+
+def slope_of(dy: Any, reduction: str, input: Any) -> Any:
+    """What reaches each element of the loss before its reduction."""
+    if reduction == "batchmean":
+        return dy / _batch(input)
+    return dy / input.size if reduction == "mean" else dy
+
+
+def _batch(x: Any) -> int:
+    return x.shape[0] if x.ndim else 1  # type: ignore[no-any-return]
+
+
+def _pair(slope: Any, needs: Any) -> tuple[Any, Any]:
+    # The gradients of input and target, for a loss of their difference.
+    return slope if needs[0] is not None else None, -slope if needs[1] is not None else None
+
+
+def check_pair(where: str, input: Any, target: Any, reduction: Any, allowed: tuple[str, ...] = REDUCTIONS) -> None:
+    """Raise ArgumentError for another reduction, ShapeError for shapes that differ and for a mean over nothing."""
+    check_reduction(where, reduction, allowed)
+    if np.shape(input) != np.shape(target):
+        cure = "reshape one, so that no element is compared with another's"
+        raise ShapeError(
+            where, f"a target of the input's shape {tuple(np.shape(input))}", f"{tuple(np.shape(target))}", cure
+        )
+    check_mean(where, input, reduction)
+
+
+@op(cast=Cast.FP32, integers="float")
+def mse_loss(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", weight: Word = None
+):
+    """(input - target)^2.
+
+    input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
+    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction.
+    """
+    gap = input - target
+    gap *= gap
+    return reduced(gap, reduction), Saved(input=input, target=target)
+
+
+@mse_loss.check
+def mse_loss_check(input, target, reduction):
+    check_pair("mse_loss", input, target, reduction)
+
+
+@mse_loss.backward
+def mse_loss_backward(dy, saved, needs, reduction):
+    gap = saved.input - saved.target
+    gap *= 2 * slope_of(dy, reduction, gap)
+    return _pair(gap, needs)
+
+
+@op(cast=Cast.FP32, integers="float")
+def l1_loss(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", weight: Word = None
+):
+    """|input - target|, with slope 0 where they are equal.
+
+    input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
+    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction.
+    """
+    return reduced(abs(input - target), reduction), Saved(input=input, target=target)
+
+
+@l1_loss.check
+def l1_loss_check(input, target, reduction):
+    check_pair("l1_loss", input, target, reduction)
+
+
+@l1_loss.backward
+def l1_loss_backward(dy, saved, needs, reduction):
+    gap = saved.input - saved.target
+    return _pair(sign(plain(gap)) * slope_of(dy, reduction, gap), needs)
+
+
+@op(cast=Cast.FP32, integers="float")
+def smooth_l1_loss(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", beta=1.0
+):
+    """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2, with d = input - target.
+
+    input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
+    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction or a
+    negative beta. Girshick 2015, arXiv:1504.08083, eq. 3 (beta 1).
+    """
+    gap = abs(input - target)
+    loss = gap if beta == 0 else np.where(gap < beta, gap * gap * (0.5 / beta), gap - 0.5 * beta)
+    return reduced(loss, reduction), Saved(input=input, target=target)
+
+
+@smooth_l1_loss.check
+def smooth_l1_loss_check(input, target, reduction, beta):
+    check_pair("smooth_l1_loss", input, target, reduction)
+    if not beta >= 0:
+        raise ArgumentError("smooth_l1_loss", "a beta of 0 or more", f"{beta}")
+
+
+@smooth_l1_loss.backward
+def smooth_l1_loss_backward(dy, saved, needs, reduction, beta):
+    gap = saved.input - saved.target
+    bend = np.sign(gap) if beta == 0 else np.where(abs(gap) < beta, gap / beta, np.sign(gap))
+    return _pair(bend * slope_of(dy, reduction, gap), needs)
+
+
+@op(cast=Cast.FP32, integers="float")
+def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0, weight: Word = None):
+    """d^2 / 2 for |d| < delta, else delta (|d| - delta / 2), with d = input - target.
+
+    input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
+    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction or a
+    delta that is not positive. Huber 1964, Annals of Mathematical Statistics 35.
+    """
+    gap = abs(input - target)
+    loss = np.where(gap < delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
+    return reduced(loss, reduction), Saved(input=input, target=target)
+
+
+@huber_loss.check
+def huber_loss_check(input, target, reduction, delta):
+    check_pair("huber_loss", input, target, reduction)
+    if not delta > 0:
+        raise ArgumentError("huber_loss", "a positive delta", f"{delta}")
+
+
+@huber_loss.backward
+def huber_loss_backward(dy, saved, needs, reduction, delta):
+    gap = saved.input - saved.target
+    bend = np.where(abs(gap) < delta, gap, delta * np.sign(gap))
+    return _pair(bend * slope_of(dy, reduction, gap), needs)
+
+
+@op(cast=Cast.FP32, integers="float")
+def kl_div(
+    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", log_target=False
+):
+    """target * (log(target) - input): the Kullback-Leibler divergence of `input`, log-probabilities, from `target`.
+
+    input [...], target [...], probabilities or their logarithms with `log_target` -> [...] or []. "batchmean" divides
+    the sum by the length of the first axis, "mean" by the number of elements. Computed in float32 (float64 for float64
+    input). Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown
+    reduction.
+    """
+    weight, log = (np.exp(target), target) if log_target else (target, np.log(np.where(target == 0, 1, target)))
+    return reduced(weight * (log - input), reduction), Saved(input=input, target=target)
+
+
+@kl_div.check
+def kl_div_check(input, target, reduction, log_target):
+    check_pair("kl_div", input, target, reduction, (*REDUCTIONS, "batchmean"))
+
+
+@kl_div.backward
+def kl_div_backward(dy, saved, needs, reduction, log_target):
+    x, t = saved.input, saved.target
+    slope = slope_of(dy, reduction, x)
+    weight = np.exp(t) if log_target else t
+    dx = -slope * weight if needs[0] is not None else None
+    if needs[1] is None:
+        return dx, None
+    return dx, slope * (weight * (t - x + 1) if log_target else np.log(np.where(t == 0, 1, t)) + 1 - x)

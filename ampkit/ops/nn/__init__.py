@@ -1,0 +1,1 @@
+"""Neural-network ops: attention, convolution, normalization, pooling, recurrence, embedding and dropout."""

@@ -1,0 +1,110 @@
+"""Chains of ops that are one: fewer passes over memory where a backend has them in one, and one rounding fewer.
+
+PyTorch has no words for these. Batch norm with ReLU is in batchnorm.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ShapeError
+from ampkit.core import dispatch
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+
+from ..linalg.matmul import linear
+from ..pointwise.activation import gelu
+
+__all__ = ["linear_gelu_linear"]
+
+
+@op(cast=Cast.LOW)
+def linear_gelu_linear(
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    weight2: Array,
+    bias2: Array | None = None,
+    approximate="none",
+):
+    """linear(gelu(linear(input, weight, bias)), weight2, bias2): the feed-forward layer of a transformer.
+
+    input [..., in], weight [hidden, in], bias [hidden], weight2 [out, hidden], bias2 [out] -> [..., out]. Precision of
+    each product as `linear`; what lies between is rounded to the answer's dtype at most twice, in front of gelu and
+    behind it. Raises as `linear` and `gelu`.
+    Vaswani et al. 2017, arXiv:1706.03762, eq. 2; Hendrycks & Gimpel 2016, arXiv:1606.08415.
+    """
+    hidden = _gelu(_linear(input, weight, bias), approximate)
+    saved = Saved(input=input, weight=weight, bias=bias, weight2=weight2)
+    return _linear(hidden, weight2, bias2), saved
+
+
+@linear_gelu_linear.check
+def linear_gelu_linear_check(input, weight, bias, weight2, bias2, approximate):
+    linear.checks(input, weight, bias)
+    gelu.checks(input, approximate)
+    shape, more = np.shape(weight2), np.shape(bias2)
+    if len(shape) != 2 or shape[1] != len(weight):
+        raise ShapeError("linear_gelu_linear", f"weight2 [out, {len(weight)}]", f"weight2 {list(shape)}")
+    if bias2 is not None and more != shape[:1]:
+        raise ShapeError("linear_gelu_linear", f"bias2 [{shape[0]}]", f"bias2 {list(more)}")
+
+
+@linear_gelu_linear.backward
+def linear_gelu_linear_backward(dy, saved, needs, approximate):
+    # What lies between is computed again: faster bodies keep it.
+    before = _linear(saved.input, saved.weight, saved.bias)
+    asked = (True, needs[3], needs[4])
+    slope, dweight2, dbias2 = _back(linear, dy, Saved(input=_gelu(before, approximate), weight=saved.weight2), asked)
+    slope = _back(gelu, slope, Saved(input=before), (True,), approximate)
+    return (*_back(linear, slope, Saved(input=saved.input, weight=saved.weight), needs[:3]), dweight2, dbias2)
+
+
+def _linear(input, weight, bias):
+    return linear.forward.reference.run(input, weight, bias)[0]
+
+
+def _gelu(input, approximate):
+    return gelu.forward.reference.run(input, approximate)[0]
+
+
+def _back(op, *given):
+    return op.backward_primitive.reference.run(*given)
+
+
+# link by link, for the bodies of backends: each by the best body that it has
+
+
+def chained(
+    input: Any, weight: Any, bias: Any, weight2: Any, bias2: Any, approximate: str, *, dtype: Any, versions: Any
+) -> Any:
+    """A body of linear_gelu_linear; it also saves what lies between."""
+    before = dispatch.forward_in(linear, (input, weight, bias), dtype=dtype, versions=versions[:3])
+    hidden = dispatch.forward_in(gelu, (before,), approximate, dtype=dtype)
+    out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype, versions=(None, *versions[3:]))
+    return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
+
+
+def is_chained(dy: Any, saved: Saved, needs: Any, approximate: str) -> bool:
+    """Whether what lies between was saved."""
+    return "before" in vars(saved)
+
+
+def chained_backward(dy: Any, saved: Saved, needs: Any, approximate: str, versions: Any, homes: Any) -> Any:
+    """The body of its backward, where `is_chained`."""
+    kept, kind = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
+    wanted = kind if any(needs[:3]) else None, *needs[3:]
+    given = (None, *versions[3:]), (None, *homes[3:])
+    slope, *second = dispatch.backward_in(linear, dy, kept, wanted, *given)
+    if slope is None:
+        return None, None, None, *second
+    (slope,) = dispatch.backward_in(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
+    return *first_backward(slope, saved, needs, versions, homes), *second
+
+
+def first_backward(slope: Any, saved: Saved, needs: Any, versions: Any, homes: Any) -> tuple[Any, ...]:
+    """The gradients of input, weight and bias, given that of what gelu was given."""
+    kept = Saved(input=saved.input, weight=saved.weight)
+    return dispatch.backward_in(linear, slope, kept, needs[:3], versions[:3], homes[:3])

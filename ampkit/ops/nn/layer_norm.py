@@ -1,0 +1,234 @@
+"""Normalization within a sample: layer, group and root-mean-square norms, and division by a p-norm.
+
+Batch normalization has a file of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+
+from ..reduction.dot_products import channels, dot_along, dot_channels, dot_last, sum_channels
+from ..reduction.norms import size_of, slope_of
+from ..shape.axes import axis, sizes
+from .batch_norm import batch_norm, batch_norm_relu, check_scales
+
+__all__ = ["batch_norm", "batch_norm_relu", "group_norm", "layer_norm", "normalize", "rms_norm"]
+
+
+# layer_norm and rms_norm: rows are the trailing axes, flat
+
+
+def _rows(array: Any, shape: Any) -> Any:
+    axes = len(_trailing(shape))
+    lead = array.shape[: array.ndim - axes]
+    return array.reshape(math.prod(lead), math.prod(array.shape[array.ndim - axes :]))
+
+
+def _trailing(shape: Any) -> tuple[int, ...]:
+    return tuple(shape) if isinstance(shape, (tuple, list)) else (index(shape),)
+
+
+def _check_trailing(where: str, input: Any, shape: Any, **scales: Any) -> None:
+    shape = sizes(where, (shape,))
+    if not shape or tuple(input.shape[-len(shape) :]) != shape:
+        raise ShapeError(where, f"input whose trailing axes are {shape}", f"shape {tuple(input.shape)}")
+    if 0 in shape:
+        raise ShapeError(where, "rows of at least one element", f"normalized_shape {shape}")
+    check_scales(where, shape, **scales)
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def layer_norm(
+    input: Array, normalized_shape, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5
+):
+    """Normalize the trailing axes to mean 0 and variance 1, then scale and shift.
+
+    input [..., *S], weight [*S], bias [*S] -> [..., *S]. Statistics in float32 (float64 for float64 input), in two
+    passes; the variance is biased. Raises ShapeError if the trailing axes are not `normalized_shape`, or empty.
+    Ba, Kiros, Hinton 2016, arXiv:1607.06450, eq. 3-4.
+    """
+    y, mean, rstd = _standardize(_rows(input, normalized_shape), eps)
+    if weight is not None:
+        y *= weight.reshape(-1)
+    if bias is not None:
+        y += bias.reshape(-1)
+    return y.reshape(input.shape), Saved(input=input, weight=weight, mean=mean, rstd=rstd)
+
+
+@layer_norm.check
+def layer_norm_check(input, normalized_shape, weight, bias, eps):
+    _check_trailing("layer_norm", input, normalized_shape, weight=weight, bias=bias)
+
+
+@layer_norm.backward(input="input weight", mean="input weight", rstd="input weight", weight="input")
+def layer_norm_backward(dy, saved, needs, normalized_shape, eps):
+    dx = dw = None
+    slope = _rows(dy, normalized_shape)
+    if needs[0] is not None or needs[1] is not None:
+        hat = _rows(saved.input, normalized_shape) - saved.mean
+        hat *= saved.rstd
+        dw = (
+            _like(dot_channels(slope[:, :, None], hat[:, :, None]), dy, normalized_shape)
+            if needs[1] is not None
+            else None
+        )
+    if needs[0] is not None:
+        scaled = slope if saved.weight is None else slope * saved.weight.reshape(-1)
+        dx = _standardize_backward(scaled, hat, saved.rstd).reshape(dy.shape)
+    return dx, dw, _like(blocked_sum(slope, 0), dy, normalized_shape) if needs[2] is not None else None
+
+
+def _like(sums: Any, dy: Any, shape: Any) -> Any:
+    return sums.reshape(dy.shape[dy.ndim - len(_trailing(shape)) :])
+
+
+def _standardize(rows: Any, eps: float) -> tuple[Any, Any, Any]:
+    # [R, n] -> the same with mean 0 and variance 1, mean [R, 1], 1 / deviation [R, 1]
+    width = rows.shape[1]
+    mean = blocked_sum(rows, 1, True) / width
+    centred = rows - mean
+    rstd = 1 / np.sqrt(dot_last(centred, centred) / width + eps)
+    centred *= rstd
+    return centred, mean, rstd
+
+
+def _standardize_backward(slope: Any, hat: Any, rstd: Any) -> Any:
+    # Overwrites `hat`: it is the caller's own.
+    width = hat.shape[1]
+    along = dot_last(slope, hat) / width
+    hat *= along
+    hat += blocked_sum(slope, 1, True) / width
+    np.subtract(slope, hat, out=hat)
+    hat *= rstd
+    return hat
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def rms_norm(input: Array, normalized_shape, weight: Array | None = None, eps: float | None = None):
+    """Divide the trailing axes by their root mean square, then scale.
+
+    input [..., *S], weight [*S] -> [..., *S]. Statistics in float32 (float64 for float64 input). eps: None is the
+    machine epsilon of that format. Raises ShapeError if the trailing axes are not `normalized_shape`, or empty.
+    Zhang, Sennrich 2019, arXiv:1910.07467, eq. 4.
+    """
+    rows = _rows(input, normalized_shape)
+    eps = np.finfo(rows.dtype).eps.item() if eps is None else eps
+    rstd = 1 / np.sqrt(dot_last(rows, rows) / rows.shape[1] + eps)
+    y = rows * rstd
+    if weight is not None:
+        y *= weight.reshape(-1)
+    return y.reshape(input.shape), Saved(input=input, weight=weight, rstd=rstd)
+
+
+@rms_norm.check
+def rms_norm_check(input, normalized_shape, weight, eps):
+    _check_trailing("rms_norm", input, normalized_shape, weight=weight)
+
+
+@rms_norm.backward(weight="input")
+def rms_norm_backward(dy, saved, needs, normalized_shape, eps):
+    dx = dw = None
+    slope, hat = _rows(dy, normalized_shape), _rows(saved.input, normalized_shape) * saved.rstd
+    if needs[1] is not None:
+        dw = _like(dot_channels(slope[:, :, None], hat[:, :, None]), dy, normalized_shape)
+    if needs[0] is not None:
+        scaled = slope if saved.weight is None else slope * saved.weight.reshape(-1)
+        hat *= dot_last(scaled, hat) / hat.shape[1]
+        np.subtract(scaled, hat, out=hat)
+        hat *= saved.rstd
+        dx = hat.reshape(dy.shape)
+    return dx, dw
+
+
+# group_norm: channels are axis 1, [N, C, S]
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def group_norm(
+    input: Array, num_groups: int, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5
+):
+    """Normalize each of `num_groups` groups of channels to mean 0 and variance 1, then scale and shift each channel.
+
+    input [N, C, ...], weight [C], bias [C] -> [N, C, ...]. Statistics in float32 (float64 for float64 input), in two
+    passes; the variance is biased. Raises ShapeError if the groups do not divide the channels, or are empty.
+    Wu, He 2018, arXiv:1803.08494, eq. 1-6.
+    """
+    y, mean, rstd = _standardize(_groups(input, num_groups), eps)
+    y = y.reshape(channels(input).shape)
+    if weight is not None:
+        y *= weight.reshape(-1, 1)
+    if bias is not None:
+        y += bias.reshape(-1, 1)
+    return y.reshape(input.shape), Saved(input=input, weight=weight, mean=mean, rstd=rstd)
+
+
+@group_norm.check
+def group_norm_check(input, num_groups, weight, bias, eps):
+    if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        raise ShapeError(
+            "group_norm", f"input [N, C, ...] with C divisible by num_groups={num_groups}", f"{tuple(input.shape)}"
+        )
+    if 0 in input.shape[1:]:
+        raise ShapeError("group_norm", "groups of at least one element", f"shape {tuple(input.shape)}")
+    check_scales("group_norm", (input.shape[1],), weight=weight, bias=bias)
+
+
+@group_norm.backward(weight="input")
+def group_norm_backward(dy, saved, needs, num_groups, eps):
+    dx = dw = None
+    slope = channels(dy)
+    hat = _groups(saved.input, num_groups) - saved.mean
+    hat *= saved.rstd
+    if needs[1] is not None:
+        dw = dot_channels(slope, hat.reshape(slope.shape)).reshape(-1)
+    if needs[0] is not None:
+        scaled = slope if saved.weight is None else slope * saved.weight.reshape(-1, 1)
+        dx = _standardize_backward(scaled.reshape(hat.shape), hat, saved.rstd).reshape(dy.shape)
+    return dx, dw, sum_channels(slope).reshape(-1) if needs[2] is not None else None
+
+
+def _groups(array: Any, groups: int) -> Any:
+    return array.reshape(array.shape[0] * groups, math.prod(array.shape[1:]) // groups)
+
+
+@op(cast=Cast.FP32, integers="float")
+def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
+    """Divide by the p-norm along `dim` (see `norm`), or by `eps` where the norm is smaller.
+
+    input [...] -> [...]. Computed in float32 (float64 for float64 input). Raises RangeError for a `dim` out of range.
+    """
+    norm = _norm(input, p, dim)
+    return input / np.maximum(norm, eps), Saved(input=input, norm=norm)
+
+
+def _norm(input: Any, p: float, dim: int) -> Any:
+    if p == 2:
+        return np.sqrt(dot_along(input, input, dim))
+    return size_of(input, p, dim, True)
+
+
+@normalize.check
+def normalize_check(input, p, dim, eps):
+    axis("normalize", dim, input.ndim)
+    if math.isnan(p):
+        raise ArgumentError("normalize", "p as a number", f"{p}")
+    if (p < 0 or math.isinf(p)) and not input.shape[dim]:
+        raise ShapeError("normalize", f"at least one element along dim {dim} for this p", f"shape {tuple(input.shape)}")
+
+
+@normalize.backward
+def normalize_backward(dy, saved, needs, p, dim, eps):
+    x, norm = saved.input, saved.norm
+    floor = np.maximum(norm, eps)
+    along = dot_along(dy, x, dim) / (floor * floor)
+    pull = x / floor if p == 2 else slope_of(x, norm, p, dim)
+    return dy / floor - np.where(norm < eps, 0, along) * pull

@@ -1,0 +1,128 @@
+"""A residual sum and the layer norm behind it in one op, with the dropout in front.
+
+PyTorch has no words for these: people write `layer_norm(x + dropout(y))`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core import random
+from ampkit.core.autograd.saved import widen
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from .dropout import mask, masked
+from .layer_norm import layer_norm
+
+__all__ = ["add_layer_norm", "layer_norm_of_sum"]
+
+
+def add_layer_norm(
+    residual: Tensor,
+    branch: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    dropout_p: float = 0.0,
+    dtype: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """residual + dropout(branch, dropout_p), and the `layer_norm` of that sum: what a pre-norm block needs.
+
+    residual [..., *S], branch of its shape, weight [*S], bias [*S] -> (sum, norm), both [..., *S]. The sum has the
+    wider dtype of the two, the norm `dtype`, by default the sum's; both are computed in float32 (float64 for float64
+    inputs), the norm of the sum as it is kept. A draw of the default stream decides what is dropped.
+    Raises ShapeError for shapes that do not fit, DTypeError for a dtype that is no floating-point one, ArgumentError
+    for dropout_p outside of [0, 1].
+    Vaswani et al. 2017, arXiv:1706.03762, section 5.4; Xiong et al. 2020, arXiv:2002.04745, figure 1.
+    """
+    _need_probability("add_layer_norm", dropout_p)
+    given = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
+    if not dtypes.is_float(given):
+        raise DTypeError("add_layer_norm", "a floating-point dtype", given.name)
+    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), given)  # type: ignore[no-any-return]
+
+
+def layer_norm_of_sum(
+    residual: Tensor,
+    branch: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """The second answer of `add_layer_norm` alone, in the wider dtype of the two: what a post-norm block needs."""
+    _need_probability("layer_norm_of_sum", dropout_p)
+    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)  # type: ignore[no-any-return]
+
+
+def normed_sum(
+    residual: Tensor, branch: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float, p: float, normed: Any
+) -> Any:
+    """Both of the above, without the look at their arguments: (sum, norm in the dtype `normed`), or, None, the norm."""
+    draw = random.default.take() if p else None
+    return add_layer_norm_(residual, branch, weight, bias, normalized_shape, eps, p, draw, normed)
+
+
+def _need_probability(where: str, dropout_p: float) -> None:
+    if not 0 <= dropout_p <= 1:
+        raise ArgumentError(where, "a probability dropout_p from 0 to 1", f"{dropout_p}")
+
+
+@op(cast=Cast.WIDEST, integers="refuse")
+def add_layer_norm_(
+    residual: Array, branch: Array, weight: Array | None, bias: Array | None,
+    normalized_shape, eps, dropout_p, draw, normed,
+):  # fmt: skip
+    """`add_layer_norm` with its draw named by (seed, call) and the dtype of the norm; None: the norm alone."""
+    keep = None
+    if draw is not None:
+        keep = mask(plain(branch), dropout_p, *draw, branch.shape)
+        branch = masked(branch, keep, dropout_p)
+    total = residual + branch
+    norm, kept = layer_norm.forward.reference.run(total, normalized_shape, weight, bias, eps)
+    if normed is None:
+        return norm, of_sum(kept, keep)
+    return total, widen(norm, normed), Saved(out=total, **vars(of_sum(kept, keep)))
+
+
+@add_layer_norm_.check
+def add_layer_norm_check(residual, branch, weight, bias, normalized_shape, eps, dropout_p, draw, normed):
+    if np.shape(residual) != np.shape(branch):
+        got = f"{list(np.shape(residual))} and {list(np.shape(branch))}"
+        raise ShapeError("add_layer_norm", "residual and branch of one shape", got)
+    layer_norm.checks(residual, normalized_shape, weight, bias, eps)
+
+
+@add_layer_norm_.backward
+def add_layer_norm_backward(dy, saved, needs, normalized_shape, eps, dropout_p, draw, normed):
+    dsum, dnorm = (None, dy) if normed is None else dy
+    wanted = needs[0] or needs[1]
+    back = layer_norm.backward_primitive.reference.run
+    dx, dw, db = back(dnorm, of_norm(saved), (wanted, *needs[2:]), normalized_shape, eps)
+    if dx is not None and dsum is not None:
+        dx = dx + dsum
+    dbranch = dx if dx is None or saved.keep is None or needs[1] is None else masked(dx, saved.keep, dropout_p)
+    return dx, dbranch, dw, db
+
+
+def of_sum(kept: Any, keep: Any) -> Any:
+    """What the op saves: of the sum, what layer_norm saved of it, and the mask."""
+    items = dict(vars(kept))
+    return Saved(as_residual=items.pop("input"), keep=keep, **items)
+
+
+def of_norm(saved: Any) -> Any:
+    """What layer_norm saved of the sum, out of what `of_sum` gave."""
+    items = dict(vars(saved))
+    for name in ("out", "keep"):
+        items.pop(name, None)
+    return Saved(input=items.pop("as_residual"), **items)

@@ -1,0 +1,146 @@
+"""Unpooling, and pools by a power mean."""
+
+from __future__ import annotations
+
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from ..creation.like import full_like
+from ..indexing.gather import scatter_
+from ..indexing.subscript import in_range
+from ..shape.view import broadcast_to, flatten, reshape, squeeze, unsqueeze
+from .conv_geometry import pair
+from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, need_images, pool_windows
+
+__all__ = ["lp_pool1d", "lp_pool2d", "lp_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]
+
+
+def _unpooled(
+    where: str, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any, output_size: Any
+) -> Tensor:
+    axes = int(where[-2])
+    need_images(where, input, axes)
+    if indices.shape != input.shape or indices.dtype.kind not in "iu":
+        got = f"{indices.dtype.name} of shape {tuple(indices.shape)}"
+        raise ShapeError(where, f"indices as integers of input's shape {tuple(input.shape)}", got)
+    kernel, pads = pair(where, "kernel_size", kernel_size, 1, axes), pair(where, "padding", padding, 0, axes)
+    steps = kernel if stride is None else pair(where, "stride", stride, 1, axes)
+    sides = zip(input.shape[-axes:], kernel, steps, pads, strict=True)
+    size = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in sides])
+    if output_size is not None:
+        size = _size(where, size, steps, output_size)
+    if min(size) < 1:
+        raise ArgumentError(where, f"padding that leaves a pixel of {list(input.shape[-axes:])}", f"{pads}")
+    in_range(where, indices.array, prod(size))
+    zeros = full_like(input[(..., *(slice(1),) * axes)], 0)
+    home = broadcast_to(flatten(zeros, -axes), (*input.shape[:-axes], prod(size)))
+    out = scatter_(home, -1, flatten(indices, -axes), flatten(input, -axes))
+    return reshape(out, (*input.shape[:-axes], *size))
+
+
+def _size(where: str, size: tuple[int, ...], steps: tuple[int, ...], wanted: Any) -> tuple[int, ...]:
+    # A size that the pool would have made the same maps of.
+    asked = tuple(wanted)[-len(size) :] if isinstance(wanted, (tuple, list)) else ()
+    near = [isinstance(w, int) and n - s < w < n + s for n, s, w in zip(size, steps, asked, strict=False)]
+    if len(asked) != len(size) or not all(near):
+        raise ArgumentError(where, f"output_size {size}, by less than the stride {steps} more or less", f"{wanted}")
+    return asked
+
+
+def max_unpool1d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+) -> Tensor:
+    """Zeros with input [N, C, L] or [C, L] at the places that max_pool1d named; see `max_unpool2d`."""
+    return _unpooled("max_unpool1d", input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool2d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+) -> Tensor:
+    """Zeros with input at the places that `max_pool2d` with return_indices named: what undoes it, but for the others.
+
+    input [N, C, H, W] or [C, H, W], indices of its shape -> [N, C, *output_size], by default the smallest size that
+    the pool makes such maps of. Raises ArgumentError for a size it does not, RangeError for an index outside it.
+    Zeiler, Fergus 2013, arXiv:1311.2901, sec. 2.1.
+    """
+    return _unpooled("max_unpool2d", input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool3d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+) -> Tensor:
+    """Zeros with input [N, C, D, H, W] or [C, D, H, W] at the places that max_pool3d named; see `max_unpool2d`."""
+    return _unpooled("max_unpool3d", input, indices, kernel_size, stride, padding, output_size)
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def lp_pool2d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """The p-th root of each window's sum of p-th powers, p being norm_type: input [N, C, H, W] or [C, H, W].
+
+    Computed in float32, rounded once. stride: by default the kernel. Where ceil_mode's last windows reach beyond the
+    edge, the mean of what they hold counts for each of their elements, as in PyTorch. The gradient of a sum of 0 is 0.
+    Raises ArgumentError for a norm_type of 0 or no finite number. Gulcehre et al. 2014, arXiv:1311.1780.
+    """
+    return _rooted(input, norm_type, kernel_size, stride, ceil_mode, 2)
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def lp_pool3d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """The p-th root of each window's sum of p-th powers: input [N, C, D, H, W] or [C, D, H, W]; see `lp_pool2d`."""
+    return _rooted(input, norm_type, kernel_size, stride, ceil_mode, 3)
+
+
+def _rooted(input: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Any:
+    return _powers(input, p, kernel_size, stride, ceil_mode, axes) ** (1 / p), Saved(input=input)
+
+
+def _powers(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Array:
+    mean = avg_pool2d if axes == 2 else avg_pool3d
+    return apply(mean, x**p, kernel_size, stride, 0, ceil_mode) * _area(kernel_size, axes)
+
+
+def _area(kernel_size: Any, axes: int) -> int:
+    return prod(pair(f"lp_pool{axes}d", "kernel_size", kernel_size, 1, axes))
+
+
+def _lp_pool_check(axes: int) -> Any:
+    def check(input, norm_type, kernel_size, stride, ceil_mode):
+        need_images(f"lp_pool{axes}d", input, axes)
+        if not isinstance(norm_type, (int, float)) or not isfinite(norm_type) or not norm_type:
+            raise ArgumentError(f"lp_pool{axes}d", "norm_type as a number other than 0", repr(norm_type))
+
+    return check
+
+
+def _lp_pool_backward(axes: int) -> Any:
+    def backward(dy, saved, needs, norm_type, kernel_size, stride, ceil_mode):
+        x = saved.input
+        total = _powers(x, norm_type, kernel_size, stride, ceil_mode, axes)
+        empty = plain(total) == 0
+        slope = np.where(empty, 0, dy) * np.where(empty, 1, total) ** (1 / norm_type - 1)
+        w = pool_windows(f"lp_pool{axes}d", x, kernel_size, stride, 0, 1, ceil_mode, axes)
+        spread = avg_pool_backward(slope, Saved(windows=w), needs, kernel_size, stride, 0, ceil_mode, True, None)
+        return spread * (x ** (norm_type - 1) * _area(kernel_size, axes))
+
+    return backward
+
+
+for _op, _axes in ((lp_pool2d, 2), (lp_pool3d, 3)):
+    _op.check(_lp_pool_check(_axes))
+    _op.backward(_lp_pool_backward(_axes))
+
+
+def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
+    """The p-th root of each window's sum of p-th powers: input [N, C, L] or [C, L]; see `lp_pool2d`."""
+    need_images("lp_pool1d", input, 1)
+    (kernel,) = pair("lp_pool1d", "kernel_size", kernel_size, 1, 1)
+    step = kernel if stride is None else pair("lp_pool1d", "stride", stride, 1, 1)[0]
+    return squeeze(lp_pool2d(unsqueeze(input, -2), norm_type, (1, kernel), (1, step), ceil_mode), -2)  # type: ignore[no-any-return]

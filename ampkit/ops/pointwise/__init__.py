@@ -1,0 +1,1 @@
+"""Pointwise ops: arithmetic, comparison, activations and special functions, element by element."""

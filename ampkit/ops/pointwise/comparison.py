@@ -1,0 +1,109 @@
+"""Comparisons, logic and bits: the answer is bool (bits: an integer) and takes no gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DTypeError
+from ampkit.core.op import Array, Op, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+__all__ = [
+    "allclose", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "eq", "equal", "gcd", "ge", "gt", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "lcm",
+    "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
+]  # fmt: skip
+
+
+def _pair(name: str, function: Any, meaning: str) -> Op:
+    def reference(input: Array, other: Array):
+        return function(input, other)
+
+    return _define(name, function, reference, f"{meaning}; broadcast: [...], [...] -> [...].")
+
+
+def _single(name: str, function: Any, meaning: str) -> Op:
+    def reference(input: Array):
+        return function(input)
+
+    return _define(name, function, reference, f"{meaning}: [...] -> [...].")
+
+
+def _define(name: str, function: Any, reference: Any, meaning: str) -> Op:
+    reference.__name__ = reference.__qualname__ = name
+    reference.__doc__ = meaning
+    return op(cast=Cast.WIDEST, moves=True, numpy=function)(reference)
+
+
+def _need_integers(made: Op) -> Op:
+    def check(*arrays: Any) -> None:
+        for array in arrays:
+            if dtypes.is_float(getattr(array, "dtype", dtypes.int64)) or isinstance(array, float):
+                got = array.dtype.name if hasattr(array, "dtype") else "a float"
+                raise DTypeError(made.name, "integers or bool", got)
+
+    made.check(check)
+    return made
+
+
+eq = _pair("eq", np.equal, "Whether input equals other, as bool")
+ne = _pair("ne", np.not_equal, "Whether input differs from other, as bool")
+lt = _pair("lt", np.less, "Whether input is less than other, as bool")
+le = _pair("le", np.less_equal, "Whether input is at most other, as bool")
+gt = _pair("gt", np.greater, "Whether input is greater than other, as bool")
+ge = _pair("ge", np.greater_equal, "Whether input is at least other, as bool")
+
+logical_and = _pair("logical_and", np.logical_and, "Whether both are true (not 0), as bool")
+logical_or = _pair("logical_or", np.logical_or, "Whether one of them is true (not 0), as bool")
+logical_xor = _pair("logical_xor", np.logical_xor, "Whether exactly one is true (not 0), as bool")
+logical_not = _single("logical_not", np.logical_not, "Whether input is false (0), as bool")
+
+bitwise_and = _need_integers(_pair("bitwise_and", np.bitwise_and, "The bits set in both, of integers or bool"))
+bitwise_or = _need_integers(_pair("bitwise_or", np.bitwise_or, "The bits set in either, of integers or bool"))
+bitwise_xor = _need_integers(_pair("bitwise_xor", np.bitwise_xor, "The bits set in one alone, of integers or bool"))
+bitwise_not = _need_integers(_single("bitwise_not", np.invert, "Every bit the other way, of integers or bool"))
+
+bitwise_left_shift = _need_integers(
+    _pair("bitwise_left_shift", np.left_shift, "input times 2 to the power other, of integers")
+)
+bitwise_right_shift = _need_integers(
+    _pair("bitwise_right_shift", np.right_shift, "input over 2 to the power other, rounded down, of integers")
+)
+gcd = _need_integers(_pair("gcd", np.gcd, "The greatest common divisor, of integers"))
+lcm = _need_integers(_pair("lcm", np.lcm, "The least common multiple, of integers"))
+
+isnan = _single("isnan", np.isnan, "Whether an element is NaN, as bool")
+isinf = _single("isinf", np.isinf, "Whether an element is infinite, as bool")
+isfinite = _single("isfinite", np.isfinite, "Whether an element is a finite number, as bool")
+isposinf = _single("isposinf", lambda input: input == np.inf, "Whether an element is plus infinity, as bool")
+isneginf = _single("isneginf", lambda input: input == -np.inf, "Whether an element is minus infinity, as bool")
+isreal = _single("isreal", lambda input: np.ones_like(input, np.bool_), "True: there are no complex numbers")
+
+
+@op(cast=Cast.WIDEST)
+def isclose(input: Array, other: Array, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """Whether |input - other| <= atol + rtol * |other|, as bool; broadcast. NaN is close to NaN with equal_nan.
+
+    Raises ArgumentError for a negative tolerance.
+    """
+    return np.isclose(input, other, rtol, atol, equal_nan)
+
+
+@isclose.check
+def isclose_check(input, other, rtol, atol, equal_nan):
+    if rtol < 0 or atol < 0:
+        raise ArgumentError("isclose", "rtol and atol from 0", f"rtol={rtol}, atol={atol}")
+
+
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all elements are close (see `isclose`); reads the device."""
+    return bool(isclose(input, other, rtol, atol, equal_nan).array.all())
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have one shape and the same values; reads the device."""
+    return input.shape == other.shape and bool(eq(input, other).array.all())

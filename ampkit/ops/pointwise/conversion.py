@@ -1,0 +1,107 @@
+"""Conversions: another dtype, another device, a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit import backends
+from ampkit.base import dtypes
+from ampkit.base.dtypes import FLOATS, DType
+from ampkit.core.autograd.traced_array import Taped
+from ampkit.core.fp_errors import quietly
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+from ampkit.core.torch_compat import Word
+
+__all__ = ["clone", "contiguous", "detach", "to"]
+
+
+def to(
+    input: Tensor,
+    *target: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Word = None,
+) -> Tensor:
+    """input in another dtype, on another device, or as another tensor is.
+
+    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking changes nothing on a CPU,
+    memory_format nothing at all: the layout is ampkit's own.
+    Rounds to nearest, ties to even. Nothing to change gives input itself, unless copy=True.
+    Raises DTypeError or DeviceError for a dtype or device that does not exist here.
+    """
+    for item in target:
+        if isinstance(item, Tensor):
+            dtype, device = item.dtype, item.device
+        elif isinstance(item, int) and not isinstance(item, bool):
+            device = item  # the number of a GPU
+        elif isinstance(item, str) and item not in dtypes.NAMES:
+            device = item
+        elif item is not None and not isinstance(item, bool):
+            dtype = item
+    out = input if dtype is None else _typed(input, dtypes.parse(dtype))
+    out = out if device is None else _placed(out, device)
+    return clone(out) if copy and out is input else out
+
+
+def _typed(input: Tensor, dtype: DType) -> Tensor:
+    if input.dtype == dtype:
+        return input
+    if input.dtype in FLOATS and dtype in FLOATS:
+        return to_(input, dtype=dtype)
+    with quietly():
+        return Tensor(backends.of(input.array).cast(input.array, dtype))
+
+
+@op(cast=Cast.WIDEST, moves=True)
+def to_(input: Array, *, dtype):
+    """input rounded to another floating-point format."""
+    return input, Saved()
+
+
+@to_.backward
+def to_backward(dy, saved, needs, dtype):
+    return dy
+
+
+def _placed(input: Tensor, device: Any) -> Tensor:
+    there = backends.get(device)
+    return input if backends.of(input.array) is there else move(input, device=there.device)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def move(input: Array, *, device):
+    """A copy of input on another device: from GPU to GPU directly, else through the host's memory."""
+    here = backends.of(input)
+    return backends.transfer(input, backends.get(device)), Saved(home=here.device_of(input))
+
+
+@move.backward
+def move_backward(dy, saved, needs, device):
+    if isinstance(dy, Taped):
+        return Taped(_placed(dy.tensor, saved.home))
+    return backends.transfer(dy, backends.get(saved.home))
+
+
+@op(cast=Cast.KEEP, moves=True)
+def clone(input: Array, *, memory_format: Word = None):
+    """A copy with memory of its own; the gradient passes through."""
+    return input.copy(), Saved()
+
+
+@clone.backward
+def clone_backward(dy, saved, needs):
+    return dy
+
+
+def contiguous(input: Tensor, memory_format: Word = None) -> Tensor:
+    """input, copied if its elements do not lie in row-major order."""
+    return input if input.is_contiguous() else clone(input)
+
+
+def detach(input: Tensor) -> Tensor:
+    """The same memory, off the tape."""
+    return input.detach()

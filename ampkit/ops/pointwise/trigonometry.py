@@ -1,0 +1,191 @@
+"""Angles, in radians: sines and their inverses, and the hyperbolic ones with theirs, element by element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from .arithmetic import mul
+
+__all__ = [
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "deg2rad", "hypot", "rad2deg", "sin", "sinc",
+    "sinh", "tan",
+]  # fmt: skip
+
+
+@op(cast=Cast.KEEP, integers="float", numpy=np.sin)
+def sin(input: Array):
+    """The sine of an angle in radians."""
+    return np.sin(input), Saved(input=input)
+
+
+@sin.backward
+def sin_backward(dy, saved, needs):
+    return dy * np.cos(saved.input)
+
+
+@op(cast=Cast.KEEP, integers="float", numpy=np.cos)
+def cos(input: Array):
+    """The cosine of an angle in radians."""
+    return np.cos(input), Saved(input=input)
+
+
+@cos.backward
+def cos_backward(dy, saved, needs):
+    return -dy * np.sin(saved.input)
+
+
+@op(cast=Cast.FP32, integers="float", numpy=np.tan)
+def tan(input: Array):
+    """The tangent of an angle in radians. In float32."""
+    out = np.tan(input)
+    return out, Saved(out=out)
+
+
+@tan.backward
+def tan_backward(dy, saved, needs):
+    return dy * (1 + saved.out * saved.out)
+
+
+@op(cast=Cast.FP32, integers="float", numpy=np.arcsin)
+def asin(input: Array):
+    """The angle in radians whose sine is input; NaN outside [-1, 1]. In float32."""
+    return np.arcsin(input), Saved(input=input)
+
+
+@asin.backward
+def asin_backward(dy, saved, needs):
+    return dy / np.sqrt((1 - saved.input) * (1 + saved.input))
+
+
+@op(cast=Cast.FP32, integers="float", numpy=np.arccos)
+def acos(input: Array):
+    """The angle in radians whose cosine is input; NaN outside [-1, 1]. In float32."""
+    return np.arccos(input), Saved(input=input)
+
+
+@acos.backward
+def acos_backward(dy, saved, needs):
+    return -dy / np.sqrt((1 - saved.input) * (1 + saved.input))
+
+
+@op(cast=Cast.KEEP, integers="float", numpy=np.arctan)
+def atan(input: Array):
+    """The angle in radians whose tangent is input."""
+    return np.arctan(input), Saved(input=input)
+
+
+@atan.backward
+def atan_backward(dy, saved, needs):
+    return dy / (1 + saved.input * saved.input)
+
+
+@op(cast=Cast.FP32, integers="float", numpy=np.sinh)
+def sinh(input: Array):
+    """The hyperbolic sine. In float32."""
+    return np.sinh(input), Saved(input=input)
+
+
+@sinh.backward
+def sinh_backward(dy, saved, needs):
+    return dy * np.cosh(saved.input)
+
+
+@op(cast=Cast.FP32, integers="float", numpy=np.cosh)
+def cosh(input: Array):
+    """The hyperbolic cosine. In float32."""
+    return np.cosh(input), Saved(input=input)
+
+
+@cosh.backward
+def cosh_backward(dy, saved, needs):
+    return dy * np.sinh(saved.input)
+
+
+@op(cast=Cast.KEEP, integers="float", numpy=np.arcsinh)
+def asinh(input: Array):
+    """The number whose hyperbolic sine is input."""
+    return np.arcsinh(input), Saved(input=input)
+
+
+@asinh.backward
+def asinh_backward(dy, saved, needs):
+    return dy / np.sqrt(saved.input * saved.input + 1)
+
+
+@op(cast=Cast.KEEP, integers="float", numpy=np.arccosh)
+def acosh(input: Array):
+    """The number from 0 whose hyperbolic cosine is input; NaN below 1."""
+    return np.arccosh(input), Saved(input=input)
+
+
+@acosh.backward
+def acosh_backward(dy, saved, needs):
+    return dy / np.sqrt((saved.input - 1) * (saved.input + 1))
+
+
+@op(cast=Cast.KEEP, integers="float", numpy=np.arctanh)
+def atanh(input: Array):
+    """The number whose hyperbolic tangent is input; infinite at -1 and 1, NaN beyond."""
+    return np.arctanh(input), Saved(input=input)
+
+
+@atanh.backward
+def atanh_backward(dy, saved, needs):
+    return dy / ((1 - saved.input) * (1 + saved.input))
+
+
+# of a circle, of a triangle
+
+
+@op(cast=Cast.KEEP, integers="float")
+def sinc(input: Array):
+    """sin(pi input) / (pi input), and 1 at 0."""
+    return _sinc(math.pi * input), Saved(input=input)
+
+
+def _sinc(y: Any) -> Any:
+    zero = plain(y) == 0
+    return np.where(zero, 1, np.sin(y) / np.where(zero, 1, y))
+
+
+@sinc.backward
+def sinc_backward(dy, saved, needs):
+    y = math.pi * saved.input
+    near = np.abs(plain(y)) < 0.3  # where the difference would lose its digits: its series, to float64's
+    t = np.where(near, y * y, 0)
+    series = y * (-1 / 3 + t * (1 / 30 + t * (-1 / 840 + t * (1 / 45360 - t / 3991680))))
+    return dy * math.pi * np.where(near, series, (np.cos(y) - _sinc(y)) / np.where(near, 1, y))
+
+
+def deg2rad(input: Tensor) -> Tensor:
+    """Degrees as radians: input * pi / 180."""
+    return mul(input, math.pi / 180)  # type: ignore[no-any-return]
+
+
+def rad2deg(input: Tensor) -> Tensor:
+    """Radians as degrees: input * 180 / pi."""
+    return mul(input, 180 / math.pi)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.WIDEST, integers="float", numpy=np.hypot)
+def hypot(input: Array, other: Array):
+    """The length of the vector (input, other), broadcast, without overflow on the way; at the origin its slope is 0."""
+    out = np.hypot(input, other)
+    return out, Saved(input=input, other=other, out=out)
+
+
+@hypot.backward(input="input", other="other")
+def hypot_backward(dy, saved, needs):
+    share = dy / np.where(plain(saved.out) == 0, 1, saved.out)
+    return (
+        share * saved.input if needs[0] is not None else None,
+        share * saved.other if needs[1] is not None else None,
+    )

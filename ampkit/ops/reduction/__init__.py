@@ -1,0 +1,1 @@
+"""Reductions, cumulative ops, norms, sorting and statistics."""

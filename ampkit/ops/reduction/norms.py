@@ -1,0 +1,229 @@
+"""Norms of vectors and of matrices, and what is held within one. In float32, rounded once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
+from ampkit.core.autograd.traced_array import Taped, plain
+from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+from ampkit.core.torch_compat import Word
+
+from ..indexing.masks import sign as sign_of
+from ..shape.axes import axes, axis_of
+from ..shape.view import movedim, reshape
+from .reductions import amax, amin, over, spread, sum
+
+__all__ = ["linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "renorm"]
+
+
+def norm(
+    input: Tensor,
+    p: float | str | None = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: Word = None,
+    dtype: Any = None,
+) -> Tensor:
+    """The vector norm over `dim`: (sum |x|^p)^(1/p); p = inf or -inf the extreme |x|, p = 0 the count of non-zeros.
+
+    "fro" is 2, "nuc" the sum of the singular values of matrices. In float32. Where the norm is 0 its gradient is 0.
+    Raises RangeError for an axis that input does not have.
+    """
+    if p == "nuc":
+        return linalg_matrix_norm(input, "nuc", tuple(range(input.ndim)) if dim is None else dim, keepdim, dtype=dtype)
+    return norm_(input, p, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def norm_(input: Array, p: float | str | None = "fro", dim=None, keepdim=False, *, dtype=None):
+    """`norm` of vectors."""
+    out = size_of(input, _order(p), over(dim, input.ndim), keepdim)
+    return out, Saved(input=input, out=out)
+
+
+@norm_.check
+def norm_check(input, p, dim, keepdim, dtype):
+    gone = axes("norm", dim, input.ndim)
+    if (_order(p) < 0 or math.isinf(_order(p))) and not math.prod(input.shape[i] for i in gone):
+        raise ShapeError("norm", "at least one element for this p", f"shape {tuple(input.shape)}")
+
+
+def _order(p: Any) -> float:
+    if isinstance(p, str) and p != "fro":
+        raise DTypeError("norm", "p as a number, 'fro' or 'nuc'", repr(p))
+    return 2.0 if isinstance(p, str) or p is None else float(p)
+
+
+def size_of(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
+    """The norm of order p over `axis`, as NumPy takes axes."""
+    size = np.abs(x)
+    if math.isinf(p):
+        return (np.max if p > 0 else np.min)(size, axis, keepdims=keepdim)
+    if p == 0:
+        return (plain(size) != 0).sum(axis, keepdims=keepdim).astype(size.dtype)
+    powers = size if p == 1 else size * size if p == 2 else size**p
+    total = blocked_sum(powers, axis, keepdim)
+    return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
+
+
+def slope_of(x: Any, size: Any, p: float, axis: Any) -> Any:
+    """The gradient of `size_of`, whose result is `size` with its axes kept: the shape of x. Where it is 0, 0."""
+    sign = sign_of(plain(x))
+    if p in (0, 1):
+        return sign * p
+    if math.isinf(p):
+        hit = np.abs(plain(x)) == size_of(plain(x), p, axis, True)  # of x itself: `size` may have been rounded
+        return sign * hit / np.maximum(hit.sum(axis, keepdims=True).astype(sign.dtype), 1)
+    zero = plain(size) == 0
+    safe = np.where(zero, 1, size)
+    slope = x / safe if p == 2 else sign * (np.abs(x) / safe) ** (p - 1)
+    return np.where(zero if p >= 1 else zero | (plain(x) == 0), 0, slope)
+
+
+@norm_.backward
+def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
+    x = saved.input
+    size, each = spread(saved.out, x.shape, dim, keepdim), spread(dy, x.shape, dim, keepdim)
+    return each * slope_of(x, size, _order(p), over(dim, x.ndim))
+
+
+def linalg_vector_norm(
+    x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    """The vector norm of order `ord` over `dim`: `norm` with the argument names of torch.linalg."""
+    return norm_(x, ord, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+
+
+# matrices
+
+_BY_SIGHT = {1: (0, amax), -1: (0, amin), math.inf: (1, amax), -math.inf: (1, amin)}  # sums along rows or columns
+_BY_SINGULAR_VALUES = ("nuc", 2, -2)
+
+
+def linalg_matrix_norm(
+    A: Tensor,  # noqa: N803 - PyTorch's name
+    ord: float | str = "fro",
+    dim: Any = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Tensor:
+    """The norm of the matrices in the axes `dim`: [.., M, N] -> [..].
+
+    ord: "fro" the root of the sum of squares; 1, -1 the largest and smallest sum of a column's sizes, inf, -inf of a
+    row's; "nuc" the sum of the singular values, 2, -2 the largest and the smallest. The largest of
+    none is 0. In float32.
+    Raises ArgumentError for another ord, ShapeError unless dim names two axes, and for the smallest of none.
+    """
+    pair = axes("linalg_matrix_norm", dim, A.ndim) if isinstance(dim, (tuple, list)) else ()
+    if len(pair) != 2:
+        raise ShapeError("linalg_matrix_norm", "two axes of a matrix as dim", f"{dim} of shape {tuple(A.shape)}")
+    if ord == "fro":
+        return norm_(A, 2, pair, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+    if ord in _BY_SIGHT:
+        at, extreme = _BY_SIGHT[ord]
+        sums = norm_(A, 1, pair[at], True, dtype=dtype)
+        none = extreme is amax and not sums.shape[pair[1 - at]]
+        found = (sum if none else extreme)(sums, pair[1 - at], True)
+    elif ord in _BY_SINGULAR_VALUES:
+        found = singular_norm(movedim(A, pair, (-2, -1)), ord, dtype=dtype)
+    else:
+        raise ArgumentError("linalg_matrix_norm", "ord 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2", repr(ord))
+    kept = [(1 if keepdim else 0) if i in pair else n for i, n in enumerate(A.shape)]
+    return reshape(found, [n for i, n in enumerate(kept) if keepdim or i not in pair])
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def singular_norm(input: Array, ord, *, dtype=None):
+    """What `linalg_matrix_norm` makes of singular values, [.., M, N] -> [..]. It has a first derivative alone."""
+    if isinstance(input, Taped):
+        raise StateError("linalg_matrix_norm", "a first derivative", f"a second one for ord={ord!r}", "use ord='fro'")
+    try:
+        u, s, vh = np.linalg.svd(input, full_matrices=False)
+    except np.linalg.LinAlgError:
+        raise NonFiniteError(
+            "linalg_matrix_norm", "a matrix of finite numbers", "one without singular values"
+        ) from None
+    out = s.sum(-1) if ord == "nuc" or not s.shape[-1] else s.max(-1) if ord == 2 else s.min(-1)
+    hit = np.ones_like(s) if ord == "nuc" else (s == out[..., None]).astype(s.dtype)
+    share = hit if ord == "nuc" else hit / np.maximum(hit.sum(-1, keepdims=True), 1)
+    return out, Saved(slope=(u * share[..., None, :]) @ vh)
+
+
+@singular_norm.check
+def singular_norm_check(input, ord, dtype):
+    if ord == -2 and not min(input.shape[-2:]):
+        raise ShapeError("linalg_matrix_norm", "at least one singular value", f"shape {tuple(input.shape)}")
+
+
+@singular_norm.backward
+def singular_norm_backward(dy, saved, needs, ord, dtype):
+    return dy.reshape(*dy.shape, 1, 1) * saved.slope
+
+
+def linalg_norm(
+    A: Tensor,  # noqa: N803
+    ord: float | str | None = None,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Tensor:
+    """The norm of a vector or matrix: of all elements without ord and dim, of vectors for one dim, of matrices for two.
+
+    With ord alone, A is a vector or a matrix. See `linalg_vector_norm` and `linalg_matrix_norm`.
+    """
+    if ord is None:
+        return norm_(A, 2, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+    if dim is None and A.ndim not in (1, 2):
+        raise ShapeError("linalg_norm", "a vector or a matrix, or dim", f"shape {tuple(A.shape)}")
+    over = dim if dim is not None else tuple(range(A.ndim))
+    if isinstance(over, (tuple, list)) and len(over) == 2:
+        return linalg_matrix_norm(A, ord, over, keepdim, dtype=dtype)
+    return norm_(A, ord, over, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+
+
+# held within one
+
+
+@op(cast=Cast.FP32, integers="refuse")
+def renorm(input: Array, p: float, dim: int, maxnorm: float):
+    """input, with each slice along `dim` whose norm of order p is above maxnorm scaled down to it. In float32.
+
+    Raises ShapeError for fewer than two axes, ArgumentError unless p and maxnorm are positive.
+    """
+    return input * _shrinking(input, p, dim, maxnorm)[0], Saved(input=input)
+
+
+def _shrinking(x: Any, p: float, dim: int, maxnorm: float) -> tuple[Any, Any]:
+    size = size_of(x, p, _others(x, dim), True)
+    above = plain(size) > maxnorm
+    return np.where(above, maxnorm / (size + 1e-7), 1), size  # as PyTorch has it, a little below maxnorm
+
+
+def _others(x: Any, dim: int) -> tuple[int, ...]:
+    return tuple([i for i in range(x.ndim) if i != dim % x.ndim])
+
+
+@renorm.check
+def renorm_check(input, p, dim, maxnorm):
+    axis_of("renorm", input, dim)
+    if input.ndim < 2:
+        raise ShapeError("renorm", "at least two axes", f"shape {tuple(input.shape)}")
+    if not p > 0 or not maxnorm >= 0:
+        raise ArgumentError("renorm", "a positive p and a maxnorm from 0", f"p={p}, maxnorm={maxnorm}")
+
+
+@renorm.backward
+def renorm_backward(dy, saved, needs, p, dim, maxnorm):
+    x = saved.input
+    scale, size = _shrinking(x, p, dim, maxnorm)
+    moved = blocked_sum(dy * x, _others(x, dim), True) * -scale / (size + 1e-7)
+    return dy * scale + np.where(plain(size) > maxnorm, moved, 0) * slope_of(x, size, p, _others(x, dim))

@@ -1,0 +1,182 @@
+"""Order: positions of extremes, sorting, the k largest."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit.base.dtypes import bfloat16, float32
+from ampkit.base.errors import RangeError, ShapeError
+from ampkit.core.autograd.traced_array import apply
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from ..indexing.gather import places
+from ..indexing.subscript import put_item
+from ..pointwise.selection import maximum, minimum
+from ..shape.axes import axis
+from .reductions import amax, amin
+
+__all__ = ["argmax", "argmin", "argsort", "max", "min", "sort", "topk"]
+
+
+class Found(NamedTuple):
+    """Values, and where along the axis they were: int64."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _need_some(name: str) -> Any:
+    def check(input: Any, dim: Any = None, *rest: Any, **params: Any) -> None:
+        at = None if dim is None and name.startswith("arg") else axis(name.rstrip("_"), dim, input.ndim)
+        length = input.size if at is None or not input.ndim else input.shape[at]
+        if not length:
+            raise ShapeError(name, "at least one element", f"shape {tuple(input.shape)}")
+
+    return check
+
+
+@op(cast=Cast.KEEP)
+def argmax(input: Array, dim=None, keepdim=False):
+    """Where along `dim` (None: in row-major order) the largest value is, the first of equal ones.
+
+    int64; NaN is largest.
+    """
+    return np.argmax(input, dim if input.ndim else None, keepdims=keepdim)
+
+
+@op(cast=Cast.KEEP)
+def argmin(input: Array, dim=None, keepdim=False):
+    """Where along `dim` (None: in row-major order) the smallest value is, the first of equal ones.
+
+    int64; NaN is smallest.
+    """
+    return np.argmin(input, dim if input.ndim else None, keepdims=keepdim)
+
+
+argmax.check(_need_some("argmax"))
+argmin.check(_need_some("argmin"))
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
+    """The largest value; along `dim` (values, indices), the first of equal ones; with another tensor, `maximum`."""
+    return _extreme(input, dim if other is None else other, keepdim, amax, max_, maximum)
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
+    """The smallest value; along `dim` (values, indices), the first of equal ones; with another tensor, `minimum`."""
+    return _extreme(input, dim if other is None else other, keepdim, amin, min_, minimum)
+
+
+def _extreme(input: Tensor, dim: Any, keepdim: bool, whole: Any, along: Any, paired: Any) -> Any:
+    if dim is None:
+        return whole(input)
+    return paired(input, dim) if isinstance(dim, Tensor) else Found(*along(input, dim, keepdim))
+
+
+@op(cast=Cast.KEEP)
+def max_(input: Array, dim, keepdim=False):
+    """(values, indices) of the largest value along `dim`."""
+    return _picked(input, np.argmax(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
+
+
+@op(cast=Cast.KEEP)
+def min_(input: Array, dim, keepdim=False):
+    """(values, indices) of the smallest value along `dim`."""
+    return _picked(input, np.argmin(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
+
+
+def _picked(input: Any, at: Any, dim: int, keepdim: bool) -> Any:
+    if not input.ndim:
+        return (input, at), Saved(at=at, shape=())
+    values, drop = np.take_along_axis(input, at, dim), None if keepdim else dim
+    outs = (values, at) if drop is None else (values.squeeze(drop), at.squeeze(drop))
+    return outs, Saved(at=at, shape=input.shape)
+
+
+def _picked_backward(dy, saved, needs, dim, keepdim):
+    dy = dy[0]
+    if not saved.shape:
+        return dy
+    hit = np.arange(saved.shape[dim], like=saved.at).reshape(
+        (-1,) + (1,) * (len(saved.shape) - 1 - dim % len(saved.shape))
+    )
+    return (dy if keepdim else np.expand_dims(dy, dim)) * (hit == saved.at).astype(dy.dtype)
+
+
+for _op in (max_, min_):
+    _op.check(_need_some(_op.name))
+    _op.backward(_picked_backward)
+
+
+# sorting
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
+    """(values, indices) in rising (or falling) order along `dim`; equal ones keep their order. NaN is largest."""
+    return Found(*sort_(input, dim, descending))
+
+
+@op(cast=Cast.KEEP)
+def sort_(input: Array, dim=-1, descending=False):
+    """(values, indices) of `input` in order along `dim`, stable."""
+    if not input.ndim:
+        return (input, np.zeros_like(input, dtype=np.int64)), Saved(at=None)
+    at = _order(input, dim, descending)
+    return (np.take_along_axis(input, at, dim), at), Saved(at=at)
+
+
+@sort_.check
+def sort_check(input, dim, descending):
+    axis("sort", dim, input.ndim)
+
+
+@sort_.backward
+def sort_backward(dy, saved, needs, dim, descending):
+    return dy[0] if saved.at is None else np.take_along_axis(dy[0], np.argsort(saved.at, dim), dim)
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that bring `input` in rising (or falling) order along `dim`; equal ones keep their order. int64."""
+    return sort_(input.detach(), dim, descending)[1]  # type: ignore[no-any-return]
+
+
+def _order(x: Any, dim: int, descending: bool) -> Any:
+    x = x if x.dtype != bfloat16 else x.astype(float32)  # which CuPy cannot sort
+    if not descending:
+        return np.argsort(x, dim, kind="stable")
+    return x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim)
+
+
+def topk(input: Tensor, k: int, dim: int | None = -1, largest: bool = True, sorted: bool = True) -> Found:
+    """(values, indices) of the k largest (or smallest) along `dim`, in order.
+
+    Raises RangeError for a k beyond the length of the axis. NaN counts as the largest.
+    """
+    return Found(*topk_(input, k, -1 if dim is None else dim, largest))
+
+
+@op(cast=Cast.KEEP)
+def topk_(input: Array, k, dim=-1, largest=True):
+    """(values, indices) of the first k of `input` in order along `dim`."""
+    if not input.ndim:
+        at = np.zeros_like(input, dtype=np.int64)
+        return (input, at), Saved(at=at, shape=())
+    at = np.take(_order(input, dim, largest), np.arange(k, like=input), dim)
+    return (np.take_along_axis(input, at, dim), at), Saved(at=at, shape=input.shape)
+
+
+@topk_.check
+def topk_check(input, k, dim, largest):
+    at = axis("topk", dim, input.ndim)
+    length = input.shape[at] if input.ndim else 1
+    if not 0 <= k <= length:
+        raise RangeError("topk", f"k from 0 to {length}, the length of dim {dim}", f"{k}")
+
+
+@topk_.backward
+def topk_backward(dy, saved, needs, k, dim, largest):
+    return apply(put_item, dy[0], places(saved.at, dim), saved.shape) if saved.shape else dy[0]

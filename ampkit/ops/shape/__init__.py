@@ -1,0 +1,1 @@
+"""Shape ops: views, concatenation, padding and rearrangement of elements."""

@@ -1,0 +1,270 @@
+"""Tensor's operators and methods: one table of what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..base import dtypes
+from ..base.errors import DTypeError, ShapeError, StateError
+from ..core.tensor import Tensor
+from . import inplace, numpy_interop, predicates
+from .argument_checks import checked
+from .indexing.subscript import getitem
+from .pointwise.arithmetic import div_, rdiv
+from .shape.axes import sizes
+from .shape.split_misc import unfold_along
+
+__all__: list[str] = []
+
+# Methods that call the function of their name with self first.
+METHODS = [
+    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all",
+    "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
+    "arctanh", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan", "atan2", "atanh", "baddbmm",
+    "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "cholesky_solve", "chunk", "clamp",
+    "clamp_max", "clamp_min", "clip", "clone", "conj", "conj_physical", "contiguous", "copysign", "corrcoef", "cos",
+    "cosh", "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "det", "diag",
+    "diag_embed", "diagflat", "diagonal", "diff", "digamma", "dist", "div", "divide", "dot", "dsplit", "eq",
+    "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expm1", "fix", "flatten", "flip", "fliplr",
+    "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gather", "gcd", "ge", "ger",
+    "greater", "greater_equal", "gt", "hardshrink", "heaviside", "histc", "histogram", "hsplit", "hypot",
+    "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inner", "inverse",
+    "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp",
+    "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
+    "logaddexp2", "logcumsumexp", "logdet", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
+    "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_power", "max", "maximum",
+    "mean", "median", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "mul", "multinomial",
+    "multiply", "mv", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg",
+    "negative", "nonzero", "norm", "not_equal", "outer", "permute", "pinverse", "positive", "pow", "prelu", "prod",
+    "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "remainder", "renorm", "repeat",
+    "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "round", "rsqrt", "scatter", "scatter_add",
+    "scatter_reduce", "select", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "slogdet", "softmax",
+    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract", "sum", "swapaxes", "swapdims",
+    "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "to", "topk", "trace", "transpose",
+    "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze",
+    "var", "vdot", "vsplit", "xlogy",
+]  # fmt: skip
+
+# Operators: the function, then whether its operands come the other way round.
+OPERATORS = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+    "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+}  # fmt: skip
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+# Those that also come as a change in place: `add_`. The answer has self's shape and is rounded to its dtype.
+IN_PLACE = [
+    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos",
+    "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
+    "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "conj_physical", "copysign", "cos", "cosh",
+    "cumprod", "cumsum", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1",
+    "fix", "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "greater", "greater_equal", "gt",
+    "heaviside", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "lcm", "ldexp",
+    "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logit", "lt", "masked_fill", "masked_scatter", "mul", "multiply", "nan_to_num",
+    "ne", "neg", "negative", "not_equal", "pow", "put", "rad2deg", "reciprocal", "relu", "remainder", "renorm",
+    "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh",
+    "sqrt", "square", "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
+]  # fmt: skip
+TURNS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]  # likewise, where only axes change
+CASTS = {
+    "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
+    "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "bool": dtypes.bool_,
+}  # fmt: skip
+
+
+def bind(functions: dict[str, Any]) -> None:
+    """Give Tensor the operators and methods of the tables; functions: those of `ops`, by name."""
+    f = SimpleNamespace(**functions)
+    for name in METHODS:
+        _set(name, _method(functions[name]), functions[name].__doc__)
+    for name, target in OPERATORS.items():
+        function = div_ if target == "div" else functions[target]
+        _set(f"__{name}__", _binary(function))
+        _set(f"__r{name}__", _swapped(function))
+        if target != "matmul":
+            _set(f"__i{name}__", inplace.changes(function))
+    for name in COMPARISONS:
+        _set(f"__{name}__", _compared(functions[name]))
+    for name in IN_PLACE:
+        _set(f"{name}_", inplace.changes(functions[name]))
+    for name in TURNS:
+        _set(f"{name}_", inplace.turns(functions[name]))
+    for name, dtype in CASTS.items():
+        _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
+    for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
+        _set(name, function)
+    _set("polygamma_", inplace.changes(Tensor.polygamma))  # type: ignore[attr-defined]
+    for function in predicates.METHODS:
+        setattr(Tensor, function.__name__, function)
+    for name, fact in predicates.PROPERTIES.items():
+        setattr(Tensor, name, property(fact))
+    Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
+    for name in ("mT", "mH"):
+        setattr(Tensor, name, property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed."))
+    Tensor.H = property(f.t, doc="A matrix transposed.")  # type: ignore[attr-defined]
+    Tensor.real = property(lambda self: self, doc="The tensor itself.")  # type: ignore[attr-defined]
+
+
+def _set(name: str, function: Any, doc: str | None = None) -> None:
+    function.__name__, function.__qualname__ = name, f"Tensor.{name}"
+    function.__doc__ = doc or function.__doc__
+    setattr(Tensor, name, function)
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+
+
+def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: function(self, other)
+
+
+def _swapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: function(other, self)
+
+
+_COMPARABLE = (Tensor, int, float, np.ndarray, np.generic)
+
+
+def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: function(self, other) if isinstance(other, _COMPARABLE) else NotImplemented
+
+
+def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
+    return lambda self, memory_format=None: to(self, dtype=dtype)
+
+
+_NUMBERS = (int, float, np.generic)
+
+
+def _single(f: Any) -> dict[str, Callable[..., Any]]:
+    return {
+        "__neg__": lambda self: f.neg(self),
+        "__pos__": lambda self: self,
+        "__abs__": lambda self: f.abs(self),
+        "__invert__": lambda self: f.bitwise_not(self),
+        "__getitem__": lambda self, index: getitem(self, index),
+        "__setitem__": lambda self, index, value: inplace.setitem(self, index, value),
+        "__rtruediv__": lambda self, other: rdiv(self, other) if isinstance(other, _NUMBERS) else div_(other, self),
+        "__contains__": lambda self, item: bool(f.eq(self, item).array.any()),
+        "__array_ufunc__": numpy_interop.array_ufunc,
+        "__array_function__": numpy_interop.array_function,
+        "cpu": lambda self, memory_format=None: f.to(self, device="cpu"),
+        "cuda": lambda self, device=None, non_blocking=False, memory_format=None: f.to(self, device=_cuda(device)),
+        "where": lambda self, condition, other: f.where(condition, self, other),
+        "type": _typed,
+    }
+
+
+def _cuda(device: Any) -> str:
+    return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device)
+
+
+def _typed(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The values in another dtype; without one, the name of the dtype."""
+    return self.dtype.name if dtype is None else self.to(dtype)  # type: ignore[attr-defined]
+
+
+def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    # In another shape; or, as PyTorch has it, the same bits read as a dtype of the same width.
+    if len(shape) != 1 or isinstance(shape[0], (int, tuple, list)):
+        return _viewed(self, f.reshape(self, *shape))
+    wanted = dtypes.parse(shape[0])
+    if wanted.itemsize != self.itemsize or self.requires_grad:
+        got = f"{wanted.name} for {self.dtype.name}" + (", which requires grad" if self.requires_grad else "")
+        raise DTypeError("view", "a shape, or a dtype as wide as that of a tensor off the tape", got)
+    out = Tensor(self.array.view(wanted))
+    out.version = self.version
+    return out
+
+
+def _viewed(self: Tensor, made: Tensor) -> Tensor:
+    if made.array.size and not np.may_share_memory(made.array, self.array):
+        cure = "use reshape, which copies where it has to"
+        raise StateError("view", "a tensor whose memory fits the new shape", f"strides {self.stride()}", cure)
+    return made
+
+
+def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
+    def of_another(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Tensor, other: Tensor) -> Tensor:
+            if not isinstance(other, Tensor):
+                raise DTypeError(name, "a Tensor for `other`", type(other).__name__)
+            return function(self, other)  # type: ignore[no-any-return]
+
+        return call
+
+    return {
+        "view": lambda self, *shape, size=None: _view(f, self, shape if size is None else (size,)),
+        "view_as": of_another("view_as", lambda self, other: _viewed(self, f.reshape(self, other.shape))),
+        "reshape_as": of_another("reshape_as", lambda self, other: f.reshape(self, other.shape)),
+        "expand_as": of_another("expand_as", lambda self, other: f.expand(self, other.shape)),
+        "unfold": lambda self, dimension, size, step: _unfold(self, dimension, size, step),
+        "adjoint": lambda self: f.transpose(self, -2, -1),
+        "polygamma": lambda self, n: f.polygamma(n, self),
+        "narrow_copy": lambda self, dim, start, length: f.clone(f.narrow(self, dim, start, length)),
+        "split_with_sizes": lambda self, split_sizes, dim=0: f.split(self, _lengths(split_sizes), dim),
+        "sum_to_size": lambda self, *size: _summed(f, self, sizes("sum_to_size", size)),
+        "type_as": of_another("type_as", lambda self, other: f.to(self, other.device, other.dtype)),
+    }
+
+
+_unfold = checked(unfold_along)
+
+
+def _lengths(split_sizes: Any) -> list[int]:
+    if not isinstance(split_sizes, (list, tuple)):
+        raise DTypeError("split_with_sizes", "a list of lengths", f"a {type(split_sizes).__name__}")
+    return list(split_sizes)
+
+
+def _summed(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
+    lead = self.ndim - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:], strict=True)):
+        raise ShapeError("sum_to_size", f"a size that broadcasts to {tuple(self.shape)}", f"{shape}")
+    over = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 != self.shape[i])]
+    return f.reshape(f.sum(self, over), shape) if over else self  # type: ignore[no-any-return]
+
+
+def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
+    # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
+    def new(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **words: Any) -> Any:
+            return make(
+                *args,
+                dtype=self.dtype if dtype is None else dtype,
+                device=self.device if device is None else device,
+                **words,
+            )
+
+        return made
+
+    return {f"new_{name}": new(getattr(f, name)) for name in ("zeros", "ones", "empty", "full", "tensor")}
+
+
+def _written() -> dict[str, Callable[..., Any]]:
+    names = [
+        "copy_",
+        "fill_",
+        "zero_",
+        "normal_",
+        "uniform_",
+        "bernoulli_",
+        "exponential_",
+        "random_",
+        "fill_diagonal_",
+    ]
+    names += ["log_normal_", "cauchy_", "geometric_"]
+    return {name: checked(getattr(inplace, name)) for name in names}
+
+
+def _reversed(f: Any) -> Callable[..., Any]:
+    return lambda self: f.permute(self, tuple(range(self.ndim))[::-1])

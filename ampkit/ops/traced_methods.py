@@ -1,0 +1,84 @@
+"""What NumPy's functions and methods mean on taped arrays, where their arguments are not those of an op.
+
+An op that has NumPy's arguments says so itself, in `@op(numpy=...)`. Second derivatives run on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.autograd.traced_array import stands_for
+from ..core.tensor import Tensor
+from .creation.like import full_like, ones_like, zeros_like
+from .indexing.gather import gather
+from .indexing.subscript import getitem, index_select
+from .pointwise.arithmetic import add, div_, mul, pow, sub
+from .pointwise.comparison import eq, ge, gt, le, lt, ne
+from .pointwise.conversion import clone, to
+from .pointwise.selection import clamp
+from .pointwise.unary import abs, neg
+from .reduction.cumulative import cumprod, cumsum, prod
+from .reduction.reductions import amax, amin, mean, sum
+from .shape.concatenation import cat, stack
+from .shape.rearrange import flip, roll, tile
+from .shape.view import broadcast_to, movedim, permute, reshape, squeeze, transpose, unsqueeze
+
+__all__: list[str] = []
+
+
+def _over(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def reduced(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+        return reduce(x, axis, keepdims)
+
+    return reduced
+
+
+def _transposed(x: Tensor, *axes: Any) -> Tensor:
+    order = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple)) else axes
+    return permute(x, tuple(order) if order else tuple(range(x.ndim))[::-1])
+
+
+def _squeezed(x: Tensor, axis: Any = None) -> Tensor:
+    return squeeze(x, axis)
+
+
+def _along(x: Tensor, indices: Any, axis: int) -> Tensor:
+    return gather(x, axis, indices if isinstance(indices, Tensor) else Tensor(np.asarray(indices)))  # type: ignore[no-any-return]
+
+
+def _taken(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
+    return index_select(x, axis, indices)  # type: ignore[no-any-return]
+
+
+def _astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
+    return to(x, dtype=dtype)
+
+
+def _filled(make: Callable[..., Any]) -> Callable[..., Any]:
+    def filled(x: Tensor, *value: Any, dtype: Any = None) -> Any:
+        return make(x, *value, dtype=dtype)
+
+    return filled
+
+
+stands_for.update(
+    {
+        # operators and methods of arrays
+        "add": add, "sub": sub, "mul": mul, "truediv": div_, "pow": pow, "neg": neg, "abs": abs,
+        "eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge,
+        "getitem": getitem, "sum": _over(sum), "mean": _over(mean), "max": _over(amax), "min": _over(amin),
+        "reshape": reshape, "transpose": _transposed, "swapaxes": transpose, "astype": _astype,
+        "squeeze": _squeezed, "copy": clone,
+        # functions
+        np.sum: _over(sum), np.mean: _over(mean), np.max: _over(amax), np.min: _over(amin), np.prod: _over(prod),
+        np.cumsum: cumsum, np.cumprod: cumprod, np.clip: clamp,
+        np.reshape: reshape, np.transpose: _transposed, np.swapaxes: transpose, np.moveaxis: movedim,
+        np.squeeze: _squeezed, np.expand_dims: unsqueeze, np.broadcast_to: broadcast_to,
+        np.concatenate: cat, np.stack: stack, np.flip: flip, np.roll: roll, np.tile: tile,
+        np.take_along_axis: _along, np.take: _taken, np.copy: clone,
+        np.zeros_like: _filled(zeros_like), np.ones_like: _filled(ones_like), np.full_like: _filled(full_like),
+    }
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Flat storage: the parameters, gradients and moments of an optimizer as contiguous memory, and segments of it."""

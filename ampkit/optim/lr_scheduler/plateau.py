@@ -1,0 +1,115 @@
+"""ReduceLROnPlateau: a learning rate that falls when a measured value no longer improves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ampkit.base.errors import ArgumentError, StateError
+from ampkit.core.arguments import checked_constructor
+from ampkit.core.saved_state import need_keys, need_like
+
+from ..optimizer import Optimizer
+
+
+class ReduceLROnPlateau:
+    """lr times factor once `step(metrics)` brought no better value more than `patience` times in a row.
+
+    mode: "min" or "max" of metrics is better, by more than `threshold`: of the best value (threshold_mode "rel") or as
+    it stands ("abs"). cooldown: calls after a reduction that count nothing. min_lr: a bound, one or one per group. eps:
+    a smaller change is left. It reads the value on the host, so it belongs at the end of an epoch.
+    Raises ArgumentError for values out of range, DTypeError for something that is no Optimizer.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0,
+        eps: float = 1e-8,
+    ):
+        where = type(self).__name__
+        _need_words(where, mode, threshold_mode)
+        if not 0 <= factor < 1:
+            raise ArgumentError(where, "factor in [0, 1)", repr(factor))
+        groups = len(optimizer.param_groups)
+        self.min_lrs = list(min_lr) if isinstance(min_lr, (list, tuple)) else [min_lr] * groups
+        if len(self.min_lrs) != groups:
+            raise ArgumentError(where, f"min_lr for {groups} parameter groups", f"{len(self.min_lrs)}")
+        self.optimizer, self.mode, self.factor, self.patience = optimizer, mode, factor, patience
+        self.threshold, self.threshold_mode, self.cooldown, self.eps = threshold, threshold_mode, cooldown, eps
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+        optimizer.schedule = self
+
+    def step(self, metrics: Any, epoch: None = None) -> None:
+        """Take in a value, a number or a tensor of one element; lower the rates if it is time.
+
+        Raises StateError if a newer schedule drives the optimizer, ArgumentError for an `epoch`.
+        """
+        if self.optimizer.schedule is not self:
+            raise StateError(type(self).__name__, "an optimizer that it alone drives", "one with a newer schedule")
+        if epoch is not None:
+            raise ArgumentError(
+                f"{type(self).__name__}.step", "no epoch", repr(epoch), "leave it out: calls are counted"
+            )
+        value, better = float(metrics), self.is_better(float(metrics), self.best)
+        self.last_epoch += 1
+        self.best = value if better else self.best
+        self.num_bad_epochs = 0 if better else self.num_bad_epochs + 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            self._reduce()
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def is_better(self, a: float, best: float) -> bool:
+        """Whether `a` improves on `best` by more than the threshold."""
+        if self.threshold_mode == "abs":
+            return a < best - self.threshold if self.mode == "min" else a > best + self.threshold
+        bound = best * (1 - self.threshold if self.mode == "min" else 1 + self.threshold)
+        return a < bound if self.mode == "min" else a > bound
+
+    def _reduce(self) -> None:
+        for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+            held = group["lr"]
+            if held - (lower := max(held * self.factor, least)) > self.eps:
+                group["lr"] = lower
+
+    @property
+    def in_cooldown(self) -> bool:
+        """Whether calls count nothing now."""
+        return self.cooldown_counter > 0
+
+    def get_last_lr(self) -> list[float]:
+        """The learning rates of the groups."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer."""
+        return {key: value for key, value in vars(self).items() if key != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state. ArgumentError, before anything changes, for one that does not fit."""
+        where, own = "ReduceLROnPlateau.load_state_dict", self.state_dict()
+        need_keys(where, state_dict, own)
+        for key, value in own.items():
+            need_like(where, key, state_dict[key], value, finite=key != "best")
+        _need_words(where, state_dict["mode"], state_dict["threshold_mode"])
+        self.__dict__.update({key: state_dict[key] for key in own})
+
+
+def _need_words(where: str, mode: str, threshold_mode: str) -> None:
+    if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
+        got = f"{mode!r} and {threshold_mode!r}"
+        raise ArgumentError(where, "mode 'min' or 'max' and threshold_mode 'rel' or 'abs'", got)
+
+
+checked_constructor(ReduceLROnPlateau)

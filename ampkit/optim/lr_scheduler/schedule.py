@@ -1,0 +1,258 @@
+"""Schedules that follow real steps.
+
+A schedule is a closed form f(n) of the number n of real optimizer steps. `scheduler.step()` moves on only if its
+optimizer really stepped since the last call, and the device decides that: it holds a table of f(0), f(1), ..., which
+the host extends by one row per call, an upper bound of n. A step that a GradScaler skipped advances nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.backends import Array
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
+from ampkit.core.arguments import checked_constructor, is_number, shown
+from ampkit.core.primitive import Primitive
+from ampkit.core.saved_state import need_count, need_keys, need_like, unchanged_on_error
+from ampkit.core.tensor import Tensor
+
+from ..flat.memory import look
+from ..optimizer import Optimizer
+from ..param_group import Group
+
+
+def _follow(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
+    np.add(count, np.greater(steps, seen), out=count)
+    seen[...] = steps
+    row[...] = np.take(table, count, axis=0)
+
+
+# (count, seen, real steps, table, row): move count on if there were steps, and read the table's row there; in place
+follow = Primitive("follow", "optim.elementwise", _follow)
+
+
+class LRScheduler:
+    """The base of schedules: a subclass implements `rates(n)`, the learning rate of each group after n real steps.
+
+    base_lrs: the learning rates that the optimizer had. last_epoch: the number of real steps followed; -1 starts anew,
+    another value resumes there. An optimizer has one schedule, the newest one made for it; an older one raises when it
+    is stepped. What a schedule sets it sets again at every step, so assigning group["lr"] by hand lasts until then.
+    """
+
+    constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
+    choices: Mapping[str, Iterable[str]] = {}  # the words that one of them may be
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked_constructor(cls)
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
+        where = type(self).__name__
+        if not isinstance(optimizer, Optimizer):
+            raise DTypeError(where, "an Optimizer", type(optimizer).__name__)
+        self.optimizer = optimizer
+        for number, group in enumerate(optimizer.param_groups):
+            if last_epoch != -1 and "initial_lr" not in group:
+                cure = "load the optimizer's state first, or resume with scheduler.load_state_dict"
+                raise StateError(
+                    f"{where} with last_epoch={last_epoch}",
+                    "'initial_lr' in the parameter groups",
+                    "none",
+                    cure,
+                )
+            self._prepare(number, group)
+        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        self._calls = 0
+        self._rows: list[list[float]] = []
+        self._start(last_epoch + 1)
+        self._apply()
+
+    def _prepare(self, number: int, group: Group) -> None:
+        if "lr" not in group:
+            raise ArgumentError(
+                type(self).__name__, "an optimizer with a learning rate", f"group {number} without 'lr'"
+            )
+        group.setdefault("initial_lr", group["lr"])
+
+    def rates(self, n: int) -> list[float]:
+        """The learning rate of each group after `n` real steps."""
+        raise NotImplementedError(f"{type(self).__name__}.rates")
+
+    def values(self, n: int) -> list[dict[str, Any]]:
+        """Per group, the hyperparameters after `n` real steps."""
+        return [{"lr": rate} for rate in self.rates(n)]
+
+    # on the device
+
+    def _start(self, count: int) -> None:
+        steps = self.optimizer.steps
+        backend = backends.of(steps)
+        self._calls = count
+        self._count = backend.asarray(np.array(count, dtypes.int64))
+        with backends.on(steps):
+            self._seen = steps.copy()
+        self._filled = 0
+        self._places = [(i, key, np.size(value)) for i, row in enumerate(self.values(0)) for key, value in row.items()]
+        width = sum(size for *_, size in self._places)
+        self._table = backend.zeros((max(64, count + 1), width), dtypes.float64)
+        self._row = self._numbers(count)
+
+    def _numbers(self, n: int) -> Array:
+        numbers = [np.ravel(value) for row in self.values(n) for value in row.values()]
+        return backends.of(self.optimizer.steps).asarray(np.concatenate(numbers), dtypes.float64)
+
+    def _extend(self) -> None:
+        # The table up to f(calls): no more calls than that can have counted.
+        held = self._table.shape[0]
+        if self._calls >= held:
+            wider = backends.of(self._table).zeros((2 * self._calls, self._table.shape[1]), dtypes.float64)
+            with backends.on(wider):
+                wider[:held] = self._table
+            self._table = wider
+        for n in range(self._filled, self._calls + 1):
+            with backends.on(self._table):
+                self._table[n] = self._numbers(n)
+        self._filled = self._calls + 1
+
+    def _apply(self) -> None:
+        self._extend()
+        follow(self._count, self._seen, self.optimizer.steps, self._table, self._row)
+        start = 0
+        for number, key, size in self._places:
+            group = self.optimizer.param_groups[number]
+            home = group.device[key]
+            with backends.on(home):
+                home[...] = backends.beside(self._row[start : start + size].reshape(home.shape), home)
+            group.scheduled.add(key)
+            start += size
+        self.optimizer.schedule = self
+
+    def step(self, epoch: None = None) -> None:
+        """Move on if the optimizer really stepped since the last call. StateError if a newer schedule drives it.
+
+        ArgumentError for an `epoch`: the schedule counts the real steps itself.
+        """
+        if epoch is not None:
+            cure = "leave it out, and give periods in steps: a schedule counts the real steps of its optimizer"
+            raise ArgumentError(f"{type(self).__name__}.step", "no epoch", repr(epoch), cure)
+        if self.optimizer.schedule is not self:
+            cure = "join them: SequentialLR(optimizer, [first, second], milestones=[n]), or multiply them in a LambdaLR"
+            raise StateError(
+                type(self).__name__, "an optimizer that it alone drives", "one with a newer schedule", cure
+            )
+        self._calls += 1
+        self._apply()
+
+    # looked at from the host
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of real steps followed; waits for the device."""
+        return int(look(self._count))
+
+    def get_last_lr(self) -> list[float]:
+        """The learning rates that this schedule set last; waits for the device."""
+        row = backends.of(self._row).to_numpy(self._row).tolist()
+        starts = np.cumsum([0, *(size for *_, size in self._places)])
+        return [row[at] for at, (_, key, _) in zip(starts, self._places, strict=False) if key == "lr"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: Tensor(v) if backends.holds(v) else v for k, v in vars(self).items()}  # a Tensor keeps its device
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({k: v.array if isinstance(v, Tensor) else v for k, v in state.items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position and the constants; functions are not part of it."""
+        with backends.on(self._seen):
+            stepped = look(np.greater(self.optimizer.steps, self._seen))
+        constants = {name: getattr(self, name) for name in self.constants}
+        position = {"last_epoch": self.last_epoch, "_pending": bool(stepped), "_last_lr": self.get_last_lr()}
+        return {"base_lrs": list(self.base_lrs), **position, **constants}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over position and constants. ArgumentError, before anything changes, for a state that does not fit."""
+        with unchanged_on_error(*self._with_parts()):
+            self._load(state_dict)
+
+    def _with_parts(self) -> list[LRScheduler]:
+        """This schedule and those that it is made of."""
+        return [self]
+
+    def _load(self, state: dict[str, Any]) -> None:
+        where = f"{type(self).__name__}.load_state_dict"
+        need_keys(where, state, ("base_lrs", "last_epoch", *self.constants))
+        need_like(where, "base_lrs", state["base_lrs"], self.base_lrs)
+        need_like(where, "_pending", state.get("_pending", False), like=False)
+        for name in self.constants:
+            self._need_constant(where, name, state[name])
+        self.base_lrs = [float(rate) for rate in state["base_lrs"]]
+        for name in self.constants:
+            setattr(self, name, state[name])
+        count = need_count(where, "last_epoch", state["last_epoch"], -1, 2**31 - 1)
+        try:
+            self._start(count)
+            finite = bool(np.isfinite(backends.of(self._row).to_numpy(self._row)).all())
+        except ArithmeticError:
+            finite = False
+        if not finite:
+            raise ArgumentError(where, "constants that give finite learning rates", str(state))
+        if state.get("_pending"):
+            with backends.on(self._seen):
+                np.subtract(self._seen, 1, out=self._seen)
+
+    def _need_constant(self, where: str, name: str, value: Any) -> None:
+        need_like(where, name, value, getattr(self, name))
+        if name in self.choices and value not in self.choices[name]:
+            raise ArgumentError(where, f"{name} as one of {', '.join(self.choices[name])}", repr(value))
+
+
+def load_parts(where: str, parts: Sequence[LRScheduler], states: Any) -> None:
+    """Load each schedule that another one is made of. Raises ArgumentError for another number of states."""
+    if not isinstance(states, (list, tuple)) or len(states) != len(parts):
+        got = f"{len(states)}" if isinstance(states, (list, tuple)) else f"a {type(states).__name__}"
+        raise ArgumentError(where, f"the states of {len(parts)} schedulers", got)
+    for part, state in zip(parts, states, strict=True):
+        part._load(state)
+
+
+def whole(where: str, name: str, value: Any) -> int:
+    """`value`, an integer from 1. Raises ArgumentError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(where, f"{name} as an integer >= 1", repr(value))
+    return value
+
+
+def share(where: str, name: str, value: Any) -> float:
+    """`value` as a float from 0 to 1. Raises ArgumentError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ArgumentError(where, f"{name} in [0, 1]", repr(value))
+    return float(value)
+
+
+def factor_of(where: str, function: Any, n: int) -> Any:
+    """What a function of the user's makes of `n`. Raises DTypeError unless that is a number."""
+    factor = function(n)
+    if not is_number(factor):
+        raise DTypeError(where, "functions that return a number", shown(factor))
+    return factor
+
+
+def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:
+    """`value`, one number or one for each group, as a list of them. Raises ArgumentError for another count."""
+    found = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * groups
+    if len(found) != groups:
+        raise ArgumentError(where, f"{name} for {groups} parameter groups", f"{len(found)}")
+    return found
+
+
+def refuse_without_momentum(where: str, optimizer: Optimizer) -> None:
+    """Raise ArgumentError for an optimizer that a schedule cannot cycle the momentum of."""
+    if not {"momentum", "betas"} & set(optimizer.device_keys):
+        got = type(optimizer).__name__
+        raise ArgumentError(where, "an optimizer with momentum or betas", got, "pass cycle_momentum=False")

@@ -1,0 +1,92 @@
+"""Group: the options of a parameter group, those that schedules move on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, Backend
+from ..base import dtypes
+from ..base.errors import StateError
+from .flat.arena import Block
+from .flat.memory import look
+from .options import plain
+
+
+class Group(MutableMapping[str, Any]):
+    """A parameter group: PyTorch's dict. `group["lr"]` reads a float, and assigning to it writes to the device.
+
+    blocks: where its parameters live. device: the hyperparameters that live on the device, as float64 arrays. owner:
+    a weak reference to the optimizer, which looks over new options; its memory goes when the last one drops it.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        blocks: list[Block],
+        device_keys: tuple[str, ...],
+        owner: Callable[[], Any],
+    ):
+        self.blocks, self._options, self._owner = blocks, dict(options), owner
+        backend = blocks[0].backend if blocks else backends.get(None)
+        self.device = {key: _scalar(backend, options[key]) for key in device_keys if key in options}
+        self.scheduled: set[str] = set()  # those whose value only the device knows
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.scheduled:
+            return self._options[key]
+        array = self.device[key]
+        return look(array) if not array.ndim else tuple(backends.of(array).to_numpy(array).tolist())
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "params":
+            raise _fixed("other parameters", "optimizer.add_param_group adds some; make a new optimizer for others")
+        if key == "stochastic_rounding" and value is not self._options.get(key, False):
+            raise _fixed(
+                "another rounding", "give stochastic_rounding when the optimizer is made: it says what memory holds"
+            )
+        found = {key: plain(value)}
+        self.check(found)
+        self.take(found)
+
+    def check(self, options: dict[str, Any]) -> None:
+        """Raise ArgumentError if `options` are out of range, or do not go with the others."""
+        if (owner := self._owner()) is not None:
+            owner.check_options({**self._options, **options})
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Take over `options` that were checked together."""
+        for key in options.keys() & self.device.keys():
+            home = self.device[key]
+            with backends.on(home):
+                home[...] = backends.of(home).asarray(options[key], dtypes.float64)
+            self.scheduled.discard(key)
+        self._options.update(options)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __delitem__(self, key: str) -> None:
+        if key == "params" or key in self.device:
+            raise _fixed(f"one without {key!r}", "an update reads it")
+        del self._options[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"    {key}: {self[key]}" for key in sorted(self) if key != "params")
+
+
+def _fixed(found: str, cure: str) -> StateError:
+    return StateError("parameter group", "the parameters and options that its optimizer was made with", found, cure)
+
+
+def _scalar(backend: Backend, value: Any) -> Array:
+    return backend.asarray(np.array(value, dtypes.float64))

@@ -1,0 +1,1 @@
+"""A training run: built from a recipe, stepped, measured, checkpointed, resumed."""

@@ -1,0 +1,186 @@
+"""The same recipe in several precisions, each in a process of its own so that its peak memory is its own."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from .. import cuda
+from ..base import errors
+from ..base.errors import AmpkitError
+from ..config import Recipe
+from .loop import EvalRow, Row, StepRow, fit
+from .metrics import Scores
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+# Ctrl-C reaches the whole group of processes: this one leaves the answer to its parent, which ends it.
+_WORKER = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:] = {path!r}
+from ampkit.run.bench import worker
+raise SystemExit(worker())
+"""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A precision begins: it will make `steps` updates of `per_step` `unit` each."""
+
+    dtype: str
+    steps: int
+    per_step: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training in one precision came to.
+
+    step_seconds: the median over steps, the first left out. seconds: all steps, evaluations left out.
+    wall_seconds: the whole process, start included. peak_bytes: the most physical memory the process held.
+    run_bytes: by how much that is above what it held before it built anything. Both are None where the system does
+    not tell. device_bytes: the most that arrays on the GPU held; None on a CPU. val_loss, accuracy, mean_iou,
+    char_error_rate: see `metrics.Scores`; scale: all at the end. skipped: steps. error: why it failed, or None.
+    """
+
+    dtype: str
+    step_seconds: float | None = None
+    seconds: float | None = None
+    wall_seconds: float | None = None
+    peak_bytes: int | None = None
+    run_bytes: int | None = None
+    device_bytes: int | None = None
+    val_loss: float | None = None
+    accuracy: float | None = None
+    mean_iou: float | None = None
+    char_error_rate: float | None = None
+    scale: float | None = None
+    skipped: int | None = None
+    error: str | None = None
+
+
+Event = Started | Row | Result
+
+
+def bench(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Iterator[Event]:
+    """Train `recipe` once per precision; for each yields Started, its rows as they come, and its Result.
+
+    A recipe with `train.bench_steps` is trained for that many steps, its schedule drawn together to fit.
+    A recipe that cannot run here raises what `fit` raises, before the first Started. A run that fails on the way, by
+    NonFiniteError say, gives a Result with `error`.
+    """
+    for dtype in precisions:
+        yield from _one(_in(recipe, dtype))
+
+
+def _in(recipe: Recipe, dtype: str) -> Recipe:
+    amp = recipe.amp.model_copy(update={"dtype": dtype})
+    train: dict[str, Any] = {"log_every": 1}
+    if recipe.train.bench_steps is not None:
+        train |= {"steps": recipe.train.bench_steps, "epochs": None}
+    return recipe.model_copy(update={"amp": amp, "train": recipe.train.model_copy(update=train)})
+
+
+def _one(recipe: Recipe) -> Iterator[Event]:
+    start = time.perf_counter()
+    command = [sys.executable, "-c", _WORKER.format(path=sys.path)]  # the same ampkit that runs here
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    rows: list[Row] = []
+    kind, started = "", False
+    last: dict[str, Any] = {}
+    try:
+        with process.stdin as inbox:
+            inbox.write(recipe.model_dump_json())
+        for line in process.stdout:
+            kind, last = json.loads(line)
+            if kind in _EVENTS:
+                started = True
+                event = _EVENTS[kind](**last)
+                rows += [event] if not isinstance(event, Started) else []
+                yield event
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    if kind == "Failed" and not started:
+        raise getattr(errors, last["kind"])(last["error"])
+    if kind not in ("Failed", "Done"):
+        last = {"error": f"the process ended early, with status {code}"}
+    yield _result(recipe.amp.dtype, rows, last, time.perf_counter() - start)
+
+
+_EVENTS: dict[str, Any] = {kind.__name__: kind for kind in (Started, StepRow, EvalRow)}
+
+
+def _result(dtype: str, rows: list[Row], last: dict[str, Any], wall: float) -> Result:
+    """The result, from the rows and the last message of the process."""
+    steps = [row for row in rows if isinstance(row, StepRow)]
+    evaluations = [row for row in rows if isinstance(row, EvalRow)]
+    times = [after.seconds - before.seconds for before, after in pairwise(steps)]
+    found: dict[str, Any] = {"wall_seconds": wall}
+    found |= {name: last.get(name) for name in ("error", "peak_bytes", "run_bytes", "device_bytes")}
+    if steps:
+        found |= {"seconds": steps[-1].seconds, "scale": steps[-1].scale, "skipped": steps[-1].skipped}
+        found["step_seconds"] = statistics.median(times or [steps[-1].seconds])
+    if evaluations:
+        found |= {name: getattr(evaluations[-1], name) for name in Scores._fields}
+    return Result(dtype, **found)
+
+
+def worker() -> int:
+    """The process of one precision: a recipe as JSON on stdin, messages as lines of JSON on stdout."""
+    recipe = Recipe.model_validate_json(sys.stdin.read())
+    before = peak_bytes()
+    try:
+        if recipe.train.device != "cpu":
+            cuda.reset_peak_memory_stats(recipe.train.device)
+        run = fit(recipe)
+        _tell("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
+        for row in run:
+            _tell(type(row).__name__, asdict(row))
+        peak = peak_bytes()
+        above = None if peak is None or before is None else peak - before
+        held = None if recipe.train.device == "cpu" else cuda.max_memory_allocated(recipe.train.device)
+        _tell("Done", {"peak_bytes": peak, "run_bytes": above, "device_bytes": held})
+    except AmpkitError as error:
+        _tell("Failed", {"kind": type(error).__name__, "error": str(error)})
+        return 1
+    except BrokenPipeError:  # nobody listens any more
+        return 1
+    return 0
+
+
+def _tell(kind: str, content: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps([kind, content]) + "\n")
+    sys.stdout.flush()
+
+
+def peak_bytes() -> int | None:
+    """The most physical memory that this process has held so far, or None where the system does not tell."""
+    try:
+        # getrusage would count what the parent held when it started this process.
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return _peak_of_usage()
+
+
+def _peak_of_usage() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,156 @@
+"""The run directory: `config.toml`, the complete recipe, `metrics.jsonl`, `checkpoints/`, and a lock while it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from ..base.errors import FileError
+from ..config import Recipe, continued, dump, load
+from ..serialization import write
+from .lock import HeldError, Lock
+from .metrics_file import Journal, Place, set_aside
+
+_LOCK = "ampkit.run.lock"
+_WHERE = "run directory"
+
+
+def default_directories(recipe: str | Path, dtype: str, now: datetime, root: str | Path = "runs") -> Iterator[Path]:
+    """`runs/<recipe>-<dtype>-<timestamp>`, then with a number behind: those that are not taken."""
+    stem = f"{Path(recipe).stem}-{dtype}-{now:%Y%m%d-%H%M%S}"
+    names = (Path(root) / (stem if i == 1 else f"{stem}-{i}") for i in count(1))
+    return (name for name in names if not name.exists())
+
+
+class RunDirectory:
+    """A run directory, made and locked by a process as long as its `with` block lasts.
+
+    path: the directory. resume: whether it may hold a run, to go on with. If the block ends before a row is written,
+    the files and directories made here are removed again.
+    Raises FileError on entry if another process has it locked (HeldError, which names that process), if it holds files
+    without `resume`, or something else than a run with it, or if it cannot be written.
+    """
+
+    def __init__(self, path: str | Path, resume: bool = False):
+        self.path, self.resume = Path(path), resume
+        self.config, self.metrics = self.path / "config.toml", self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.notices: list[str] = []  # what was found damaged
+        self._lock: Lock | None = None
+        self._journal: Journal | None = None
+        self._made: list[Path] = []  # directories, the inner ones last
+        self._written: list[Path] = []  # files that were not there before
+
+    @classmethod
+    def first_free(cls, paths: Iterable[Path]) -> Self:
+        """The first of `paths`, entered, that no other process has locked."""
+        for path in paths:
+            with suppress(HeldError):
+                return cls(path).__enter__()
+        raise FileError(_WHERE, "one that is free", "none")
+
+    def __enter__(self) -> Self:
+        with self._or_nothing(), _in_one_line(self.path):
+            if self._lock is None:  # else `first_free` has entered it
+                self._lock = self._make_and_lock()
+            self._need_room()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._journal is None or not self._journal.size:
+            for path in self._written:
+                path.unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.release()
+        for path in reversed(self._made):
+            with suppress(OSError):  # it holds files
+                path.rmdir()
+
+    @contextmanager
+    def _or_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _make_and_lock(self, tries: int = 10) -> Lock:
+        self._make()
+        try:
+            return Lock(self.path / _LOCK, _WHERE)
+        except FileNotFoundError:  # the failed start of another process removed the directory meanwhile
+            if tries == 1:
+                raise
+            return self._make_and_lock(tries - 1)
+
+    def _make(self) -> None:
+        if "\0" in str(self.path):
+            raise FileError(_WHERE, "a path without NUL", repr(str(self.path)), "give another --run-dir")
+        self._made = [path for path in (*reversed(self.path.parents), self.path) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def _need_room(self) -> None:
+        """Raise FileError for files that a run would mix with."""
+        run = self.config.exists() or any(self.checkpoints.glob("step-*.json"))
+        # A process killed while it wrote config.toml leaves its lock, and what it wrote beside it.
+        ours = (f".{self.config.name}.", _LOCK)
+        if (run and self.resume) or all(path.name.startswith(ours) for path in self.path.iterdir()):
+            return
+        needs = "one that holds a run, or a new one" if self.resume else "a new or empty one"
+        what, cure = ("a run", "add --resume to go on with it, or ") if run else ("files", "")
+        raise FileError(_WHERE, needs, f"{str(self.path)!r}, which holds {what}", f"{cure}give another --run-dir")
+
+    def begin(self, recipe: Recipe, after: Place | None = None, mark: Mapping[str, Any] | None = None) -> Journal:
+        """Write config.toml and open the metrics of a run of `recipe`; after, mark: as of Journal.
+
+        Raises ConfigError if a run without a checkpoint was another recipe's, FileError for what cannot be written.
+        """
+        with _in_one_line(self.path):
+            self._check_config(recipe, compare=after is None)
+            self._note_new(self.config, lambda: write(_WHERE, self.config, _sealed(dump(recipe).encode())))
+            self._journal = self._note_new(self.metrics, lambda: Journal(self.metrics, after, mark))
+        self.notices += self._journal.notices
+        return self._journal
+
+    def _note_new(self, path: Path, make: Callable[[], Any]) -> Any:
+        if not os.path.lexists(path):
+            self._written.append(path)
+        return make()
+
+    def _check_config(self, recipe: Recipe, compare: bool) -> None:
+        """Keep a copy of a config.toml that was changed, and say so; compare one that was not with `recipe`."""
+        try:
+            data = self.config.read_bytes()
+        except FileNotFoundError:
+            return
+        if not _intact(data):
+            copy = set_aside(self.config, data, "damaged")
+            self.notices.append(f"{self.config}: changed since it was written, now as {copy.name}; written anew")
+        elif compare:
+            continued(recipe, load(self.config))
+
+
+def _sealed(text: bytes) -> bytes:
+    return b"# sha256 of the lines below: " + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+
+
+def _intact(data: bytes) -> bool:
+    """Whether a config.toml is as it was written; one from before there was a checksum begins with a table."""
+    return data == _sealed(data.partition(b"\n")[2]) or data.startswith(b"[")
+
+
+@contextmanager
+def _in_one_line(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        got = f"{str(path)!r}: {error.strerror or error}"
+        raise FileError(_WHERE, "one that can be written", got, "give another --run-dir") from error

@@ -1,0 +1,193 @@
+"""save and load: tensors in a safetensors file (huggingface/safetensors, format 0.4), which PyTorch and others read.
+
+A dict of tensors is stored under its own names. Whatever else the object holds (nested dicts and lists, numbers,
+strings) is described in JSON in the header's `__metadata__`, so that `load` gives it back as it was; no code is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from . import backends
+from .base import dtypes
+from .base.errors import DTypeError, FileError
+from .base.files import content, foreign, panicked, reason
+from .core.tensor import Tensor
+
+_KEY = "ampkit"  # the entry of __metadata__ that holds the description
+_FORMATS = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "BOOL": np.bool_,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8,
+}  # fmt: skip
+
+
+def save(obj: Any, f: str | os.PathLike[str]) -> None:
+    """Write `obj` to the file `f`: a `state_dict`, or dicts, lists and tuples of tensors, numbers, strings and None.
+
+    The file appears whole or not at all: it is written beside `f` and moved into place. Tensors that share their
+    memory, such as tied weights, are stored once and still share it after `load`.
+    Raises DTypeError for a value of another type, naming where it stands; FileError if the file cannot be written.
+    """
+    write("save", f, encode(obj))
+
+
+def encode(obj: Any) -> bytes:
+    """The content of the file that `save` writes. Raises DTypeError as it does."""
+    tensors: dict[str, Tensor] = {}
+    try:
+        description = _describe(obj, "", tensors, {})
+    except RecursionError:
+        raise DTypeError("save", "values that are nested less deeply", "an object in hundreds of others") from None
+    arrays = {name: np.asarray(backends.of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()}
+    try:
+        return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
+    except BaseException as error:
+        if panicked(error):  # as it does where Python has no memory for the bytes
+            raise MemoryError(f"writing {len(arrays)} tensors: {reason(error)}") from error
+        raise
+
+
+def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:
+    """Put `data` on the disk as the file `f`, whole or not at all. Raises FileError, from `where`, if that fails."""
+    try:
+        _write(Path(f), data)
+    except OSError as error:
+        raise FileError(where, "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
+
+
+def load(
+    f: str | os.PathLike[str],
+    map_location: str | None = None,
+    pickle_module: None = None,
+    *,
+    weights_only: bool | None = True,
+    mmap: bool | None = None,
+) -> Any:
+    """What `save` wrote to `f`, or the dict of tensors of any other safetensors file.
+
+    map_location: the device to put tensors on, the CPU by default. weights_only, pickle_module and
+    mmap are PyTorch's: no code is ever loaded, and the file is read whole.
+    Raises FileError for a file that is missing, cut short or no safetensors file.
+    """
+    return decode(content(f, "load"), f, map_location)
+
+
+def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = None) -> Any:
+    """What `encode` was given, or the tensors of another safetensors file; `f` names it in errors, as of `load`."""
+    with foreign(*_safetensors(f)):
+        items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)
+    tensors = {name: _tensor(f, name, item, map_location) for name, item in items}
+    if description is None:
+        return tensors
+    try:
+        return _rebuild(json.loads(description), tensors)
+    except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
+        raise FileError(
+            *_safetensors(f)[:2], f"a description that does not fit its tensors: {reason(error)}"
+        ) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).chmod(0o666 & ~_umask())
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# Describing: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or the value itself.
+
+
+def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
+    if isinstance(value, Tensor):
+        if id(value.array) not in names:
+            names[id(value.array)] = _free(path or "tensor", tensors)
+            tensors[names[id(value.array)]] = value
+        return {"tensor": names[id(value.array)]}
+    if isinstance(value, Mapping):
+        return {
+            "dict": [
+                [_key(k, path), _describe(v, f"{path}.{k}" if path else str(k), tensors, names)]
+                for k, v in value.items()
+            ]
+        }
+    if isinstance(value, (list, tuple)):
+        entries = [_describe(v, f"{path}.{i}" if path else str(i), tensors, names) for i, v in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": entries}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    cure = "wrap arrays with ampkit.tensor(...)" if hasattr(value, "__array__") else None
+    raise DTypeError(
+        "save",
+        "tensors, dicts, lists, numbers, strings and None",
+        f"a {type(value).__name__} at {path or 'the top'!r}",
+        cure,
+    )
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken and name != "__metadata__" else _free(f"{name}_", taken)
+
+
+def _key(key: Any, path: str) -> str | int:
+    if type(key) not in (str, int):
+        raise DTypeError(
+            "save", "strings or integers as the keys of dicts", f"a {type(key).__name__} in {path or 'the top'!r}"
+        )
+    return key  # type: ignore[no-any-return]
+
+
+def _rebuild(described: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(described, dict):
+        return described
+    ((kind, content),) = described.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _rebuild(value, tensors) for key, value in content}
+    entries = [_rebuild(value, tensors) for value in content]
+    return {"tuple": tuple, "list": list}[kind](entries)
+
+
+# Reading
+
+
+def _safetensors(f: Any) -> tuple[str, str, str]:
+    cure = "ampkit.save writes such files; torch.save does not"
+    return f"load: {os.fspath(f)}", "a whole safetensors file", cure
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header.get("__metadata__") or {}
+
+
+def _tensor(f: Any, name: str, item: dict[str, Any], device: str | None) -> Tensor:
+    if item["dtype"] not in _FORMATS:
+        got = f"{name!r} of {item['dtype']}: {os.fspath(f)}"
+        raise DTypeError("load", f"tensors of {', '.join(dtypes.NAMES)}", got)
+    with foreign(*_safetensors(f)):  # NumPy has fewer axes, and shorter ones, than the format
+        values = np.frombuffer(item["data"], _FORMATS[item["dtype"]]).reshape(item["shape"])
+    return Tensor(backends.get(device).asarray(values if values.flags.writeable else values.copy()))

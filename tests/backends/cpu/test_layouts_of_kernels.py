@@ -1,0 +1,117 @@
+"""Convolutions, attention and norms of arrays that lie unaligned, backwards or turned, and of empty ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import ops
+from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.core.autograd.tape import grad
+from ampkit.core.primitive import reference_only
+from ampkit.core.tensor import Tensor
+
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+
+
+def _unaligned(array):
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    out = raw[1:].view(array.dtype).reshape(array.shape)  # between two elements, not on the boundary of one
+    out[...] = array
+    return out
+
+
+def _shifted(array):
+    raw = np.zeros(array.size + 1, array.dtype)
+    raw[1:] = array.reshape(-1)
+    return raw[1:].reshape(array.shape)
+
+
+TURNS = {
+    "unaligned": _unaligned,
+    "shifted by one": _shifted,
+    "backwards": lambda a: np.ascontiguousarray(a[::-1])[::-1],
+    "last axis backwards": lambda a: np.ascontiguousarray(a[..., ::-1])[..., ::-1],
+    "turned": lambda a: np.ascontiguousarray(a.swapaxes(0, -1)).swapaxes(0, -1),
+    "every other": lambda a: np.repeat(a, 2, -1)[..., ::2],
+}
+# a call, and the shapes of its tensors
+CALLS = {
+    "conv2d": (lambda x, w, b: ops.conv2d(x, w, b, padding=1), [(4, 16, 12, 12), (24, 16, 3, 3), (24,)]),
+    "depthwise": (lambda x, w: ops.conv2d(x, w, groups=16, padding=1), [(4, 16, 12, 12), (16, 1, 3, 3)]),
+    "conv1d": (ops.conv1d, [(4, 16, 90), (24, 16, 5), (24,)]),
+    "conv_transpose2d": (ops.conv_transpose2d, [(4, 16, 10, 10), (16, 12, 3, 3), (12,)]),
+    "linear": (ops.linear, [(70, 64), (40, 64), (40,)]),
+    "addmm": (ops.addmm, [(40,), (70, 64), (64, 40)]),
+    "batch of products": (ops.matmul, [(4, 1, 40, 32), (3, 32, 50)]),
+    "1x1 maps": (ops.conv2d, [(4, 64, 4, 4), (96, 64, 1, 1), (96,)]),
+    "few windows": (lambda x, w, b: ops.conv2d(x, w, b, padding=1), [(2, 256, 3, 3), (256, 256, 3, 3), (256,)]),
+    "attention": (ops.scaled_dot_product_attention, [(2, 3, 70, 16)] * 3),
+    "masked attention": (ops.scaled_dot_product_attention, [*[(2, 3, 70, 16)] * 3, (70, 70)]),
+    "self attention": (lambda x: ops.self_attention(x, 3, is_causal=True), [(2, 70, 144)]),
+    "layer_norm": (lambda x, w, b: ops.layer_norm(x, (96,), w, b), [(5, 40, 96), (96,), (96,)]),
+    "group_norm": (lambda x, w, b: ops.group_norm(x, 4, w, b), [(4, 16, 20, 20), (16,), (16,)]),
+    "batch_norm": (lambda x, w, b: ops.batch_norm(x, None, None, w, b, True), [(4, 16, 20, 20), (16,), (16,)]),
+    "rms_norm": (lambda x, w: ops.rms_norm(x, (96,), w), [(5, 40, 96), (96,)]),
+}
+TOLERANCE = {float32: 2e-4, float16: 2e-2, bfloat16: 1e-1}
+
+
+def _values(shapes, dtype):
+    rng = np.random.default_rng(len(shapes))
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def _run(call, arrays, turn=lambda a: a):
+    tensors = [Tensor(array, requires_grad=True) for array in arrays]
+    out = call(*tensors)
+    slope = np.random.default_rng(9).standard_normal(out.shape).astype(out.dtype)
+    return [out.detach(), *grad(out, tensors, Tensor(turn(slope)))]
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("name", CALLS)
+def test_however_operands_and_slopes_lie_the_answer_is_the_reference_s(name, turn, dtype):
+    call, shapes = CALLS[name]
+    arrays = _values(shapes, dtype)
+    found = _run(call, [TURNS[turn](array) for array in arrays], TURNS[turn])
+    with reference_only():
+        truth = _run(call, arrays)
+    for got, want in zip(found, truth, strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        wide = want.array.astype(float)
+        worst = np.abs(got.array.astype(float) - wide).max() / max(1.0, np.abs(wide).max())
+        assert worst < TOLERANCE[dtype]
+
+
+EMPTY = {
+    "conv2d": [(0, 16, 12, 12), (24, 16, 3, 3), (24,)],
+    "depthwise": [(0, 16, 12, 12), (16, 1, 3, 3)],
+    "conv1d": [(0, 16, 90), (24, 16, 5), (24,)],
+    "conv_transpose2d": [(0, 16, 10, 10), (16, 12, 3, 3), (12,)],
+    "attention": [(2, 0, 70, 16)] * 3,
+    "self attention": [(0, 70, 144)],
+    "layer_norm": [(5, 0, 96), (96,), (96,)],
+    "group_norm": [(0, 16, 20, 20), (16,), (16,)],
+    "rms_norm": [(0, 40, 96), (96,)],
+}
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("name", EMPTY)
+def test_of_nothing_there_is_nothing_and_its_weights_have_gradients_of_zero(name, dtype):
+    found = _run(CALLS[name][0], _values(EMPTY[name], dtype))
+    assert found[0].numel() == 0
+    for gradient, shape in zip(found[1:], EMPTY[name], strict=True):
+        assert gradient.shape == shape
+        assert not gradient.array.astype(float).any()
+
+
+def test_queries_of_no_rows_answer_with_none():
+    q, k = ampkit.zeros(2, 0, 16, requires_grad=True), ampkit.zeros(2, 5000, 16, requires_grad=True)
+    out = ops.scaled_dot_product_attention(q, k, k)
+    assert out.shape == (2, 0, 16)
+    assert not grad(out.sum(), [k])[0].array.any()

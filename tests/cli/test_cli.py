@@ -1,0 +1,557 @@
+"""The command line: what it prints, where it writes, how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ampkit import Tensor, cli, serialization
+from ampkit.backends.cpu import threads
+from ampkit.base.errors import FileError, NonFiniteError
+from ampkit.cli.display import findings
+from ampkit.cli.doctor import Finding
+from ampkit.cli.signals import Signals
+from ampkit.core.op import ops
+from ampkit.run.checkpoint import Checkpoints
+from ampkit.run.metrics_file import Journal
+from ampkit.run.run_dir import RunDirectory
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+MLP = str(RECIPES / "digits_mlp.toml")
+SHORT = ["train.epochs=", "train.steps=4", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]
+if threads.blas_kernels():  # one thread is the faster one where other processes want the other CPUs
+    SHORT.append("train.threads=1")
+
+
+@pytest.fixture
+def ampkit(capsys, monkeypatch, tmp_path):
+    """Runs a command in an empty directory -> (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str):
+        status = cli.main(arguments)
+        return status, *capsys.readouterr()
+
+    return run
+
+
+# train
+
+
+def test_train_leaves_a_run_directory_and_a_summary(ampkit, tmp_path):
+    status, out, err = ampkit("train", MLP, *SHORT, "amp.dtype=float16")
+    assert (status, err) == (0, "")
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert directory.name.startswith("digits_mlp-float16-")
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 4, 4]
+    assert "accuracy" in rows[-1]
+    assert "mlp on digits, float16" in out
+    assert "loss scale" in out
+
+
+def test_piped_there_is_one_plain_line_per_row(ampkit):
+    _, out, _ = ampkit("train", MLP, *SHORT, "train.log_every=2")
+    lines = [line for line in out.splitlines() if line.startswith("float32  step")]
+    assert [line.split()[2] for line in lines] == ["1/4", "2/4", "4/4", "4/4"]
+    assert "\x1b" not in out
+
+
+def test_the_config_of_a_run_runs_again_with_the_same_numbers(ampkit, tmp_path):
+    ampkit("train", MLP, *SHORT, "--run-dir", "first")
+    ampkit("train", "first/config.toml", "--run-dir", "second")
+    first, second = ((tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("first", "second"))
+    assert [json.loads(row)["loss"] for row in first[:-1]] == [json.loads(row)["loss"] for row in second[:-1]]
+    assert first[-1] == second[-1]
+
+
+def test_overrides_may_stand_behind_options(ampkit, tmp_path):
+    status, _, _ = ampkit("train", MLP, *SHORT, "--run-dir", "here", "train.steps=2")
+    assert status == 0
+    assert "steps = 2" in (tmp_path / "here" / "config.toml").read_text()
+
+
+@pytest.mark.no_gpu
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "nowhere.toml"], "nowhere.toml"),
+        (["train", MLP, "amp.dtipe=float16"], "did you mean"),
+        (["train", MLP, "amp.dtype=float8"], "one of float32, bfloat16, float16"),
+        (["train", MLP, "--device", "cuda"], "cuda: needs"),
+        (["train", MLP, "--device", "tpu"], "train.device"),
+        (["train", MLP, "--devise", "cpu"], "unknown argument '--devise'"),
+        (["train", MLP, "--run-dri", "x"], "did you mean --run-dir?"),
+        (["train", MLP, "--run-dir", "a\0b"], "argument --run-dir: needs a path of UTF-8 without a zero byte, got 'a"),
+        (["train", MLP, "--run-dir", "\udcff"], "argument --run-dir: needs a path of UTF-8"),
+        (["train", MLP, "--run-dir", "x" * 5000], "argument --run-dir: needs a path of UTF-8"),
+        (["train", MLP, "--run-dir", "x" * 500], "run directory: needs one that can be written"),
+        (["train", "a\0b"], "argument RECIPE.toml: needs a path"),
+        (["train", "/dev/zero"], "recipe: needs a regular file, got '/dev/zero', which is a device"),
+        (["bench", MLP, "--json", "a\0b"], "argument --json: needs a path"),
+        (["train", MLP, "x=" + "[" * 100_000], "nested too deeply"),
+        (["train", MLP, "train.steps=" + "9" * 30], "train.steps: needs at most"),
+        (["train", MLP, "data.batch_size=" + "9" * 30], "data.batch_size: needs at most"),
+        (
+            ["train", str(RECIPES / "text_gpt.toml"), "data.path=/dev/zero"],
+            "text: needs a regular file, got '/dev/zero'",
+        ),
+        (["train", MLP, "data={name='parquet', files='a**b', inputs=['x'], target='y', classes=10}"], "a**b"),
+        (["train", MLP, "nonsense"], "key=value"),
+        (["train", str(RECIPES / "text_gpt.toml"), "data.path=nowhere"], "'nowhere'"),
+        (["train"], "RECIPE.toml"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "command"),
+        (["doctor", "x=1"], "unknown argument 'x=1'"),
+        (["ops", "--policy", "float8"], "float8"),
+        (["bench", MLP, "--json", "no/such/place.json"], "--json: needs a file that can be written"),
+    ],
+)
+def test_a_mistake_of_the_user_is_one_clear_line_and_status_2(ampkit, tmp_path, arguments, says):
+    status, out, err = ampkit(*arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    first, *more = err.splitlines()
+    assert first.startswith("ampkit: ")
+    assert len(more) <= 1
+    assert all(line.startswith("help: ") for line in more)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["full", "file/run"])
+def test_a_run_directory_that_cannot_be_used_stops_the_run_before_it_starts(ampkit, tmp_path, name):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    (tmp_path / "file").touch()
+    status, out, err = ampkit("train", MLP, *SHORT, "--run-dir", name)
+    assert (status, out) == (2, "")
+    assert err.startswith("ampkit: run directory: needs")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (['optimizer={name="sgd", lr=1e30}'], "needs a finite loss"),
+        (["amp.dtype=float16", f"amp.init_scale={2.0**97}", f"amp.min_scale={2.0**96}"], "scale"),
+    ],
+)
+def test_a_run_that_fails_ends_with_status_1_and_its_metrics_on_disk(ampkit, tmp_path, overrides, says):
+    status, _, err = ampkit("train", MLP, *SHORT, "train.steps=20", *overrides, "--run-dir", "run")
+    assert status == 1
+    assert err.startswith("ampkit: failed: ")
+    assert says in err
+    assert "metrics are in run/metrics.jsonl" in err
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
+    assert "Traceback" not in err
+
+
+def started(*arguments: str, command: str = "train") -> subprocess.Popen[str]:
+    """A command in a process, and a group of processes, of its own."""
+    line = [sys.executable, "-m", "ampkit", command, MLP, *SHORT, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    deaf = signal.signal(signal.SIGINT, signal.default_int_handler)  # as what a shell puts in the background is
+    try:
+        return subprocess.Popen(line, cwd=RECIPES.parent, start_new_session=True, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, deaf)
+
+
+def test_ctrl_c_ends_a_run_with_its_metrics_on_disk_and_one_line(tmp_path):
+    process = started("train.steps=1000000", "--run-dir", str(tmp_path / "run"))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.count("\n") == 2
+    assert err.startswith("ampkit: interrupted after step ")
+    assert str(metrics) in err
+    assert all(json.loads(line)["step"] for line in metrics.read_text().splitlines())
+
+
+def test_ctrl_c_ends_a_bench_and_the_process_it_started():
+    process = started("train.steps=1000000", command="bench")
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "ampkit: interrupted\n")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path):
+    process = started("train.steps=500", "--run-dir", str(tmp_path / "run"))
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert lines(tmp_path / "run")[-1]["step"] == 500
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has left."""
+
+    def write(self, text):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    flush = write
+
+
+def test_streams_that_cannot_be_written_change_nothing(tmp_path, monkeypatch):
+    for name, stream in (("gone", Gone()), ("closed", None)):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert cli.main(["train", MLP, *SHORT, "--run-dir", str(tmp_path / name)]) == 0
+        assert [row["step"] for row in lines(tmp_path / name)] == [1, 4, 4]
+        assert cli.main(["train", "nowhere.toml"]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkeypatch, number):
+    write = Journal.write
+
+    def signalled(journal, row):
+        write(journal, row)
+        if row.step == 2:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Journal, "write", signalled)
+    before = signal.getsignal(number)
+    status, _, err = ampkit("train", MLP, *SHORT, "train.log_every=1", "train.eval_every=", "--run-dir", "run")
+    assert (status, signal.getsignal(number)) == (128 + number, before)
+    assert err.startswith("ampkit: interrupted after step 2 of 4; metrics are in run/metrics.jsonl\nhelp: to go on: ")
+    assert Checkpoints("run/checkpoints").last().step == 2
+    assert not Path("run/ampkit.run.lock").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_run_at_once(ampkit, monkeypatch, number):
+    def signalled(journal, row):
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Journal, "write", signalled)
+    status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    assert (status, err.count("\n") <= 2) == (128 + number, True)
+    assert not Path("run").exists()
+
+
+def test_a_signal_before_the_first_step_ends_the_start_and_leaves_nothing(ampkit, monkeypatch):
+    monkeypatch.setattr("ampkit.cli.fit", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    assert (status, err) == (143, "ampkit: interrupted\n")
+    assert not Path("run").exists()
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_run_that_fails_before_its_first_row_can_be_tried_again(ampkit, monkeypatch):
+    def diverged(*_):
+        raise NonFiniteError("step 1", "a finite loss", "nan")
+
+    assert ampkit("train", MLP, *SHORT, "schedule.warmup=9", "--run-dir", "run")[0] == 2
+    with monkeypatch.context() as patched:
+        patched.setattr("ampkit.run.loop.step", diverged)
+        status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    assert (status, err) == (1, "ampkit: failed: step 1: needs a finite loss, got nan\n")
+    assert not Path("run").exists()
+    assert ampkit("train", MLP, *SHORT, "--run-dir", "run")[0] == 0
+
+
+def full_after(rows):
+    """A disk that takes so many rows."""
+    taken, write = [], os.write
+
+    def limited(handle, data):
+        if data.startswith(b'{"step"'):
+            taken.append(data)
+            if len(taken) > rows:
+                raise OSError(28, "No space left on device")
+        return write(handle, data)
+
+    return limited
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_run_goes_on_without_loss(ampkit, monkeypatch, tmp_path):
+    command = ["train", MLP, *SHORT, "train.log_every=1", "train.steps=9", "train.checkpoint_every=2"]
+    ampkit(*command, "--run-dir", "whole")
+    for at in (0, 5):
+        with monkeypatch.context() as patched:
+            patched.setattr("ampkit.run.metrics_file.os.write", full_after(at))
+            status, _, err = ampkit(*command, "--run-dir", f"run{at}")
+        assert (status, err.count("\n") <= 2) == (1, True)
+        assert "metrics: needs a file that can be written, got" in err
+        assert Path(f"run{at}").exists() == (at > 0)
+        assert ("help: to go on: ampkit train" in err) == (at > 0)
+        assert ampkit(*command, "--resume", "--run-dir", f"run{at}")[0] == 0
+        assert lines(tmp_path / f"run{at}") == lines(tmp_path / "whole")
+        assert equal(ending(tmp_path / f"run{at}"), ending(tmp_path / "whole"))
+
+
+def test_a_disk_that_is_too_full_for_a_checkpoint_leaves_the_one_before(ampkit, monkeypatch, tmp_path):
+    command = ["train", MLP, *SHORT, "train.log_every=1", "train.steps=6", "train.checkpoint_every=2"]
+    write = serialization.write
+
+    def full(where, path, data):
+        if "step-00000004" in str(path):
+            raise FileError(where, "a file that can be written", "No space left on device")
+        write(where, path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ampkit.run.checkpoint.write", full)
+        status, _, err = ampkit(*command, "--run-dir", "run")
+    assert (status, err.count("\n")) == (1, 2)
+    assert err.startswith("ampkit: failed: checkpoint: needs a file that can be written, got No space left")
+    status, out, _ = ampkit(*command, "--resume", "--run-dir", "run")
+    assert status == 0
+    assert "going on after step 2 of 6, from run/checkpoints/step-00000002.json" in out
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4, 5, 6, 6]
+
+
+# going on
+
+PIECES = ["train.checkpoint_every=1", "train.log_every=1", "data.batch_size=500", "amp.dtype=float16"]
+
+
+def lines(directory):
+    """The rows of a run, less the clock."""
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def ending(directory):
+    """The weights, moments and all else that the last checkpoint holds, less the clock."""
+    state = Checkpoints(directory / "checkpoints").last().state
+    return {**state, "counts": {**state["counts"], "seconds": 0}}
+
+
+def equal(a, b):
+    if isinstance(a, Tensor):
+        return a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    return len(a) == len(b) and all(map(equal, a, b)) if isinstance(a, (list, tuple)) else a == b
+
+
+def test_a_run_killed_again_and_again_ends_like_one_that_never_was(ampkit, tmp_path):
+    options = [*PIECES, "model.dropout=0.2", "train.accumulate=2", "train.steps=100", "train.eval_every=40"]
+    run, metrics, kills = tmp_path / "run", tmp_path / "run" / "metrics.jsonl", 0
+    for rows in (10, 45, 80):
+        process = started(*options, "--resume", "--run-dir", str(run))
+        while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > rows):
+            time.sleep(0.005)
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert kills >= 2
+    assert ampkit("train", MLP, *SHORT, *options, "--resume", "--run-dir", "run")[0] == 0
+    assert ampkit("train", MLP, *SHORT, *options, "--run-dir", "whole")[0] == 0
+    assert lines(run) == lines(tmp_path / "whole")
+    assert equal(ending(run), ending(tmp_path / "whole"))
+
+
+def test_resume_without_a_checkpoint_begins_and_on_a_finished_run_says_so(ampkit, tmp_path):
+    resume = ["train", MLP, *SHORT, "--resume", "--run-dir", "run"]
+    status, out, err = ampkit(*resume)
+    assert (status, err) == (0, "")
+    assert "going on" not in out
+    assert "run holds no checkpoint to resume from: starting at step 1\n" in out
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    status, out, err = ampkit(*resume)
+    assert (status, out, err) == (0, "run: all 4 steps are done; train.steps=8 would go on\n", "")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    status, out, err = ampkit(*resume, "train.steps=6")
+    assert (status, err) == (0, "")
+    assert "going on after step 4 of 6" in out
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 4, 4, 6, 6]
+    assert "steps = 6" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(ampkit, tmp_path):
+    ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = lines(tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "lo')
+    status, out, err = ampkit("train", MLP, *SHORT, "--resume", "--run-dir", "run")
+    assert (status, err) == (0, "")
+    assert "the rows of an earlier start are kept in metrics.jsonl.old-1" in out
+    assert lines(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("steps", [4, 8])
+def test_one_bad_byte_in_the_metrics_of_a_run_is_said_and_loses_no_other_row(ampkit, tmp_path, steps):
+    ampkit("train", MLP, *SHORT, "train.log_every=1", "--run-dir", "run")
+    path = Path("run/metrics.jsonl")
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'{"step": 2', b'{"step" 2 ', 1))
+    more = [f"train.steps={steps}", "train.log_every=1"]
+    status, out, _ = ampkit("train", MLP, *SHORT, *more, "--resume", "--run-dir", "run")
+    assert status == 0
+    assert "run/metrics.jsonl: damaged: 1 of 5 lines cannot be read; 4 rows are kept" in out
+    if steps > 4:
+        assert [row["step"] for row in lines(tmp_path / "run")] == [1, 3, 4, 4, 5, 6, 7, 8, 8]
+        assert b'{"step" 2' in Path("run/metrics.jsonl.damaged-1").read_bytes()
+
+
+def test_two_runs_in_one_directory_at_once_are_refused(ampkit):
+    with RunDirectory("run"):
+        for more in ([], ["--resume"]):
+            status, out, err = ampkit("train", MLP, *SHORT, *more, "--run-dir", "run")
+            assert (status, out) == (2, "")
+            assert err.startswith("ampkit: run directory: needs 'run' for itself, got process ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--resume"], "--resume: needs the run directory to go on in, got none"),
+        (["--resume", "--run-dir", "run", "model.hidden=[8]"], "got model.hidden=[8]"),
+        (["--resume", "--run-dir", "begun", "model.hidden=[8]"], "got model.hidden=[8]"),
+        (["--resume", "--run-dir", "other"], "needs one that holds a run, or a new one"),
+        (["--resume", "--run-dir", "broken"], "none of 1 checkpoints can be used"),
+    ],
+)
+def test_what_cannot_go_on_is_one_clear_line_and_nothing_is_touched(ampkit, tmp_path, arguments, says):
+    ampkit("train", MLP, *SHORT, "train.steps=1", "--run-dir", "run")
+    shutil.copytree("run", "begun")
+    shutil.rmtree("begun/checkpoints")
+    shutil.copytree("run", "broken")
+    for path in Path("broken/checkpoints").glob("*.json"):
+        path.write_text("")
+    Path("other").mkdir()
+    Path("other/notes").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    status, out, err = ampkit("train", MLP, *SHORT, *arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert err.count("\n") <= 2
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said_so(ampkit, tmp_path):
+    command = ["train", MLP, *SHORT, "train.eval_every=2", "--run-dir", "run"]
+    ampkit(*command)
+    before = lines(tmp_path / "run")
+    next((tmp_path / "run" / "checkpoints").glob("step-00000004-*")).write_text("")
+    status, out, _ = ampkit(*command, "--resume")
+    assert status == 0
+    assert "passed over: " in out
+    assert "of 0 bytes instead of" in out
+    assert "going on after step 2 of 4" in out
+    assert lines(tmp_path / "run") == before
+
+
+def test_the_command_that_ctrl_c_prints_goes_on(ampkit, tmp_path):
+    long = [
+        "train.steps=1000000",
+        "train.log_every=1",
+        "train.eval_every=1000000",
+        "--run-dir",
+        str(tmp_path / "a run"),
+    ]
+    process, metrics = started(*long), tmp_path / "a run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    step = int(err.split("after step ")[1].split()[0])
+    assert [row["step"] for row in lines(tmp_path / "a run")] == list(range(1, step + 1))
+    program, *words = shlex.split(err.split("help: to go on: ")[1])
+    assert program == "ampkit"
+    status, out, _ = ampkit(*words, f"train.steps={step + 2}")
+    assert status == 0
+    assert f"going on after step {step} of {step + 2}" in out
+    assert [row["step"] for row in lines(tmp_path / "a run")] == [*range(1, step + 3), step + 2]
+
+
+# bench, ops, doctor
+
+
+def test_bench_sets_the_three_precisions_side_by_side(ampkit, tmp_path):
+    status, out, err = ampkit("bench", MLP, *SHORT, "--json", "results.json")
+    assert (status, err) == (0, "")
+    header = next(line for line in out.splitlines() if "bfloat16" in line and "float32" in line)
+    assert header.index("float32") < header.index("bfloat16") < header.rindex("float16")
+    for word in ("time per step", "peak memory", "accuracy", "validation loss", "loss scale", "skipped", "whole time"):
+        assert word in out
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [result["dtype"] for result in results] == ["float32", "bfloat16", "float16"]
+    assert {result["error"] for result in results} == {None}
+
+
+def test_bench_goes_on_when_one_precision_fails_and_ends_with_status_1(ampkit):
+    floor = [f"amp.init_scale={2.0**97}", f"amp.min_scale={2.0**96}"]
+    status, out, err = ampkit("bench", MLP, *SHORT, *floor, "train.steps=20")
+    assert status == 1
+    assert "float16 failed: " in err
+    assert "float32" in out
+
+
+def test_ops_lists_every_op_with_its_dtype_under_the_policy(ampkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, _ = ampkit("ops", "--policy", "bfloat16")
+    assert status == 0
+    listed = {line.split()[1] for line in out.splitlines() if line.startswith("│")}
+    assert set(ops) <= listed
+    assert 'Policy("bfloat16")' in out
+    row = next(line for line in out.splitlines() if line.startswith("│ linear "))
+    assert "low" in row
+    assert "bfloat16" in row
+
+
+def test_ops_names_the_bodies_of_a_gpu_also_where_there_is_none(ampkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, _ = ampkit("ops", "--device", "cuda")
+    assert status == 0
+    assert "gelu_cuda (fits), reference" in next(line for line in out.splitlines() if line.startswith("│ gelu "))
+
+
+def test_doctor_never_fails(ampkit):
+    status, out, err = ampkit("doctor")
+    assert (status, err) == (0, "")
+    assert "Python" in out
+    assert "CuPy" in out
+
+
+def test_doctor_prints_commands_with_their_brackets():
+    with Console(record=True, width=200, file=io.StringIO()) as console:
+        console.print(findings([Finding("CuPy", "missing", "none[0]", "pip install 'ampkit[cuda13]'")]))
+    assert "none[0]" in console.export_text(clear=False)
+    assert "pip install 'ampkit[cuda13]'" in console.export_text()
+
+
+def test_version_and_help_end_with_status_0(ampkit):
+    for arguments in (["--version"], ["--help"], ["train", "--help"]):
+        with pytest.raises(SystemExit) as end:
+            ampkit(*arguments)
+        assert end.value.code == 0
+
+
+@pytest.mark.parametrize("command", ["train", "bench"])
+def test_a_command_without_its_recipe_names_the_recipe_alone(ampkit, command):
+    status, _, err = ampkit(command)
+    assert status == 2
+    assert err.startswith("ampkit: the following arguments are required: RECIPE.toml\nhelp: ")

@@ -1,0 +1,157 @@
+"""Creation: default dtypes, shared memory, ranges, random numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit import Tensor, ops, tensor
+from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64, uint8
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
+from ampkit.core.random import Stream, manual_seed
+
+
+@pytest.mark.parametrize(
+    ("made", "dtype", "values"),
+    [
+        (lambda: ops.zeros(2), float32, [0, 0]),
+        (lambda: ops.ones((1, 2), dtype=float16), float16, [[1, 1]]),
+        (lambda: ops.full((2,), 3), int64, [3, 3]),
+        (lambda: ops.full((2,), True), bool_, [True, True]),
+        (lambda: ops.full((), 0.5), float32, 0.5),
+        (lambda: ops.full((1,), 2.0, dtype=bfloat16), bfloat16, [2]),
+        (lambda: ops.arange(3), int64, [0, 1, 2]),
+        (lambda: ops.arange(1, 4, 2), int64, [1, 3]),
+        (lambda: ops.arange(0, 1, 0.25), float32, [0, 0.25, 0.5, 0.75]),
+        (lambda: ops.arange(3, 0, -1), int64, [3, 2, 1]),
+        (lambda: ops.linspace(0, 1, 3), float32, [0, 0.5, 1]),
+        (lambda: ops.arange(0.5, 5.7, 1.3, dtype=int64), int64, [0, 1, 2, 3, 4]),
+        (lambda: ops.arange(-2.5, 2.7, dtype="int32"), int32, [-2, -1, 0, 1, 2, 3]),
+        (lambda: ops.arange(5.5, -0.5, -2, dtype="uint8"), uint8, [5, 3, 1]),
+        (lambda: ops.arange(3.7, dtype=int64), int64, [0, 1, 2]),
+        (lambda: ops.arange(tensor(3)), int64, [0, 1, 2]),
+        (lambda: ops.linspace(0.5, 9.7, 4, dtype=int64), int64, [0, 3, 6, 9]),
+        (lambda: ops.linspace(-10, 10, 7, dtype=int64), int64, [-10, -6, -3, 0, 3, 6, 10]),
+        (lambda: ops.logspace(-0.7, 3.9, 5, dtype=int64), int64, [1, 5, 31, 177, 1000]),
+        (lambda: ops.eye(2, dtype=float64), float64, [[1, 0], [0, 1]]),
+        (lambda: ops.one_hot(tensor([1, 0]), 3), int64, [[0, 1, 0], [1, 0, 0]]),
+        (lambda: ops.one_hot(tensor([2])), int64, [[0, 0, 1]]),
+        (lambda: ops.zeros_like(ops.ones(2, dtype=float16)), float16, [0, 0]),
+        (lambda: ops.full_like(ops.ones(2), 3), float32, [3, 3]),
+        (lambda: ops.ones_like(ops.arange(2), dtype=float16), float16, [1, 1]),
+    ],
+)
+def test_constants_and_ranges_have_pytorchs_dtypes_and_values(made, dtype, values):
+    out = made()
+    assert (out.dtype, out.tolist()) == (dtype, values)
+
+
+def test_as_tensor_and_from_numpy_share_memory_and_tensor_copies():
+    array = np.zeros(2, np.float32)
+    shared, same, copy = ops.from_numpy(array), ops.as_tensor(array), ops.tensor(array)
+    array[0] = 5
+    assert (shared[0].item(), same[0].item(), copy[0].item()) == (5, 5, 0)
+    assert ops.as_tensor(shared) is shared
+    assert ops.as_tensor([1.0]).dtype == float32
+    assert ops.as_tensor(array, dtype=float16).dtype == float16
+    with pytest.raises(DTypeError):
+        ops.from_numpy([1.0])
+    with pytest.raises(DTypeError):
+        ops.from_numpy(np.array(["a"]))
+
+
+DRAWS = {
+    "rand": lambda **k: ops.rand(100, **k),
+    "randn": lambda **k: ops.randn(100, **k),
+    "randint": lambda **k: ops.randint(5, 9, (100,), **k),
+    "randperm": lambda **k: ops.randperm(100, **k),
+    "normal": lambda **k: ops.normal(2.0, 0.5, (100,), **k),
+    "bernoulli": lambda **k: ops.bernoulli(ops.full((100,), 0.3), **k),
+    "multinomial": lambda **k: ops.multinomial(ops.ones(200), 100, **k),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_follow_the_seed_or_a_stream_of_their_own(name):
+    draw = DRAWS[name]
+    manual_seed(7)
+    first, second = draw().tolist(), draw().tolist()
+    manual_seed(7)
+    assert draw().tolist() == first
+    assert first != second
+    assert draw(generator=Stream(7)).tolist() == first
+    assert draw().tolist() == second, "a stream of its own left the default one alone"
+
+
+def test_random_numbers_have_the_range_they_say():
+    manual_seed(0)
+    assert 0 <= ops.rand(1000).min().item() < ops.rand(1000).max().item() < 1
+    assert set(ops.randint(3, (200,)).tolist()) == {0, 1, 2}
+    assert sorted(ops.randperm(20).tolist()) == list(range(20))
+    assert abs(ops.randn(10000).std().item() - 1) < 0.05
+    assert abs(ops.bernoulli(ops.full((10000,), 0.3)).mean().item() - 0.3) < 0.03
+    assert ops.normal(tensor([0.0, 100.0]), 0.01).round().tolist() == [0, 100]
+    assert sorted(ops.multinomial(tensor([1.0, 0.0, 2.0]), 2).tolist()) == [0, 2]
+    picks = ops.multinomial(tensor([[1.0, 3.0], [0.0, 1.0]]), 4000, replacement=True)
+    assert abs(picks[0].float().mean().item() - 0.75) < 0.03
+    assert picks[1].tolist() == [1] * 4000
+    assert ops.randn_like(ops.ones(2, 3, dtype=float16)).dtype == float16
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda: ops.zeros(-1), ShapeError),
+        (lambda: ops.zeros(2, device="cuda:99"), DeviceError),
+        (lambda: ops.zeros(2, dtype="float8"), DTypeError),
+        (lambda: ops.zeros(2, dtype=int64, requires_grad=True), DTypeError),
+        (lambda: ops.arange(0, 3, -1), ArgumentError),
+        (lambda: ops.arange(0, 3, 0.5, dtype=int64), ArgumentError),
+        (lambda: ops.arange(-1.5, 3, dtype="uint8"), ArgumentError),
+        (lambda: ops.linspace(3, -3, 5, dtype="uint8"), ArgumentError),
+        (lambda: ops.logspace(0, 3, 5, dtype="uint8"), ArgumentError),
+        (lambda: ops.linspace(0, 1, -1), ArgumentError),
+        (lambda: ops.multinomial(tensor([1.0]), 0), ArgumentError),
+        (lambda: ops.multinomial(tensor([1.0]), -1, True), ArgumentError),
+        (lambda: ops.randint(3, 3, (1,)), ArgumentError),
+        (lambda: ops.one_hot(tensor([3]), 3), RangeError),
+        (lambda: ops.one_hot(tensor([0.5])), DTypeError),
+        (lambda: ops.bernoulli(tensor([1.5])), ArgumentError),
+        (lambda: ops.multinomial(tensor([1.0, 0.0]), 2), ArgumentError),
+        (lambda: ops.normal(0.0, -1.0, (2,)), ArgumentError),
+    ],
+)
+def test_what_cannot_be_made_is_refused(call, kind):
+    with pytest.raises(kind):
+        call()
+
+
+def test_a_created_leaf_takes_a_gradient():
+    x = ops.ones(2, requires_grad=True)
+    x.sum().backward()
+    assert isinstance(x, Tensor)
+    assert x.grad.tolist() == [1, 1]
+
+
+def test_ends_that_are_tensors_are_spaced_in_float64():
+    start = tensor(0.1)
+    assert ops.linspace(start, 1.0, 3, dtype=float64).tolist() == [start.item(), (start.item() + 1) / 2, 1]
+    assert ops.logspace(start, 1.0, 2, dtype=float64)[0].item() == pytest.approx(10 ** start.item(), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "want"),
+    [
+        ("float64", None, float64),
+        (None, "float64", float64),
+        ("float32", "float64", float32),
+        ("float16", None, float16),
+    ],
+)
+def test_normal_numbers_come_in_the_dtype_of_their_mean_else_of_their_deviation(mean, std, want):
+    given = [0.5 if kind is None else tensor([1.0, 1.0], dtype=kind) for kind in (mean, std)]
+    out = ops.normal(*given)
+    assert out.dtype == want
+    if want == float64:
+        assert (out.numpy() != out.numpy().astype(np.float32)).any()

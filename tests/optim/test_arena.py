@@ -1,0 +1,241 @@
+import gc
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ampkit import Tensor, optim
+from ampkit.base.errors import StateError
+from ampkit.core.autograd.grad_mode import no_grad
+from ampkit.nn import Parameter
+from ampkit.optim.flat import arena
+
+F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+RNG = np.random.default_rng(0)
+
+
+def parameter(*shape, dtype=np.float32):
+    return Parameter(RNG.standard_normal(shape).astype(dtype))
+
+
+def give(p, value=None):
+    p.grad = Tensor(np.broadcast_to(np.float32(1.0 if value is None else value), p.shape).copy())
+
+
+def test_slots_start_on_256_byte_boundaries_of_one_block():
+    ps = [parameter(3, 5), parameter(), parameter(100), parameter(0, 4), parameter(7)]
+    optim.SGD(ps)
+    assert len({id(p.slot.block) for p in ps}) == 1
+    for p in ps:
+        assert p.slot.start * 4 % 256 == 0
+        assert p.array.size == 0 or p.array.ctypes.data % 256 == 0
+        assert np.shares_memory(p.array, p.slot.block.master) or p.array.size == 0
+
+
+def test_values_versions_and_gradients_survive_adoption():
+    p = parameter(4, 3)
+    values, version = p.array.copy(), p.version
+    p.changed()
+    give(p, 2.0)
+    gradient, tag = p.grad, object()
+    gradient.tag = tag
+    optim.SGD([p])
+    assert np.array_equal(p.array, values)
+    assert p.version is version
+    assert version[0] > 0
+    assert p.grad is gradient
+    assert p.grad.tag is tag
+    assert np.array_equal(p.grad.array, np.full((4, 3), 2.0))
+    assert np.shares_memory(p.grad.array, p.slot.block.gradient)
+
+
+def test_each_group_and_master_dtype_has_a_block():
+    ps = [parameter(3), parameter(3, dtype=np.float64), parameter(3, dtype=F16), parameter(3, dtype=BF16)]
+    optimizer = optim.SGD([{"params": ps}, {"params": [parameter(3)]}])
+    assert [[b.dtype.name for b in g.blocks] for g in optimizer.param_groups] == [["float32", "float64"], ["float32"]]
+    assert [p.array.dtype.name for p in ps] == ["float32", "float64", "float16", "bfloat16"]
+
+
+def test_a_16_bit_parameter_has_a_float32_master_that_small_updates_move():
+    p = Parameter(np.ones(4, BF16))
+    optimizer = optim.SGD([p], lr=1.0)
+    for _ in range(8):
+        give(p, 2.0**-10)
+        optimizer.step()
+    assert p.grad.dtype == np.float32
+    assert np.array_equal(p.array.astype(np.float32), np.full(4, 1 - 2.0**-7, np.float32))
+
+
+def test_values_written_to_a_16_bit_parameter_reach_its_master():
+    p = Parameter(np.ones(4, F16))
+    optimizer = optim.SGD([p], lr=1.0)
+    with no_grad():
+        p.fill_(3.0)
+    give(p, 1.0)
+    optimizer.step()
+    assert np.array_equal(p.array, np.full(4, 2.0, F16))
+
+
+def test_a_new_optimizer_keeps_the_float32_master_of_a_16_bit_parameter():
+    p = Parameter(np.ones(4, BF16))
+    give(p, 2.0**-10)
+    optim.SGD([p], lr=1.0).step()
+    optim.SGD([p], lr=1.0)
+    assert np.array_equal(p.slot.master(), np.full(4, 1 - 2.0**-10, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+def test_a_copy_is_cast_once_and_rewritten_by_the_update(dtype):
+    p, q = parameter(70, 1000), parameter(5)
+    optimizer = optim.AdamW([p, q], lr=0.1)
+    first = p.copy_in(dtype, True)
+    assert np.array_equal(first, p.array.astype(dtype))
+    assert np.shares_memory(first, p.slot.block.copies[dtype])
+    give(p), give(q)
+    optimizer.step()
+    assert p.copies[dtype][0] == p.slot.fresh[dtype] == p.version[0]
+    assert np.array_equal(p.copy_in(dtype, True), p.array.astype(dtype))
+    assert np.array_equal(q.copy_in(dtype, False), q.array.astype(dtype))
+    assert p.copy_in(dtype, True).ctypes.data == first.ctypes.data
+
+
+def test_no_cast_is_reported_after_an_update():
+    from ampkit.base import observe
+
+    p = parameter(5)
+    optimizer = optim.SGD([p])
+    p.copy_in(F16, True)
+    give(p)
+    optimizer.step()
+    seen = []
+    with observe.watch(lambda name, inputs, output: seen.append(name)):
+        p.copy_in(F16, True)
+    assert not seen
+
+
+def test_a_written_parameter_is_cast_anew():
+    p = parameter(5)
+    optim.SGD([p])
+    p.copy_in(F16, True)
+    with no_grad():
+        p.fill_(0.5)
+    assert np.array_equal(p.copy_in(F16, True), np.full(5, 0.5, F16))
+    p.data = Tensor(np.full(5, 0.25, np.float32))
+    assert np.array_equal(p.copy_in(F16, False), np.full(5, 0.25, F16))
+
+
+def test_a_parameter_without_a_gradient_stays_untouched():
+    ps = [parameter(5) for _ in range(3)]
+    optimizer = optim.AdamW(ps, lr=0.1, weight_decay=0.5)
+    before = ps[1].array.copy()
+    give(ps[0]), give(ps[2])
+    optimizer.step()
+    assert np.array_equal(ps[1].array, before)
+    assert ps[1].version[0] == 0
+    assert ps[0].version[0] > 0
+    assert ps[2].version[0] > 0
+    assert set(optimizer.state) == {ps[0], ps[2]}
+    assert optimizer.param_groups[0].blocks[0].steps.tolist() == [1, 0, 1]
+
+
+def test_slots_with_one_history_are_one_run_and_others_part():
+    ps = [parameter(5) for _ in range(4)]
+    optimizer = optim.Adam(ps)
+    block = optimizer.param_groups[0].blocks[0]
+
+    def runs(*present):
+        optimizer.zero_grad()
+        for i in present:
+            give(ps[i])
+        found = [(r.first, r.last) for r in block.runs(optimizer.present())]
+        optimizer.step()
+        return found
+
+    assert runs(0, 1, 2, 3) == [(0, 4)]
+    assert runs(0, 1, 3) == [(0, 2), (3, 4)]
+    assert runs(0, 1, 2, 3) == [(0, 2), (2, 3), (3, 4)]
+    assert runs(2) == [(2, 3)]
+
+
+def test_gaps_between_slots_stay_zero():
+    ps = [parameter(5), parameter(70)]
+    optimizer = optim.AdamW(ps, lr=0.1)
+    for _ in range(3):
+        give(ps[0]), give(ps[1])
+        optim.clip_grad_norm_(ps, 1.0)
+        optimizer.step()
+    block = ps[0].slot.block
+    for flat in (block.master, block.gradient, *block.moments.values()):
+        assert not flat[5:64].any()
+        assert not flat[134:].any()
+
+
+def test_tied_parameters_are_one_slot():
+    p = parameter(3)
+    optimizer = optim.SGD([p, p], lr=1.0)
+    before = p.array.copy()
+    give(p)
+    optimizer.step()
+    assert optimizer.param_groups[0]["params"] == [p]
+    assert np.array_equal(p.array, before - 1)
+
+
+def test_the_newest_optimizer_adopts_and_the_older_one_raises():
+    p = parameter(3)
+    p.name = "layers.0.weight"
+    older = optim.SGD([p])
+    newer = optim.SGD([p])
+    give(p)
+    with pytest.raises(StateError, match=r"'layers.0.weight' \[3\], which a newer optimizer holds"):
+        older.step()
+    newer.step()
+
+
+def test_an_optimizer_whose_parameter_was_moved_raises():
+    p = parameter(3)
+    optimizer = optim.SGD([p])
+    p.array = p.array.copy()
+    give(p)
+    with pytest.raises(StateError, match="memory was replaced"):
+        optimizer.step()
+
+
+def test_add_param_group_appends_a_block_and_moves_nothing():
+    p, q = parameter(3), parameter(4)
+    optimizer = optim.SGD([p], lr=1.0)
+    home = p.array
+    optimizer.add_param_group({"params": [q], "lr": 0.5})
+    assert p.array is home
+    assert q.slot.block is not p.slot.block
+    assert q.slot.number == 1
+    before = q.array.copy()
+    give(q)
+    optimizer.step()
+    assert np.array_equal(q.array, before - np.float32(0.5))
+
+
+def test_bound_parameters_are_known_until_their_optimizer_is_gone():
+    p = parameter(3)
+    assert not arena.bound(p)
+    optimizer = optim.SGD([p])
+    assert arena.bound(p)
+    with pytest.raises(StateError, match=r"to: .*\nhelp: move the model first"):
+        arena.refuse_bound("to", [p])
+    del optimizer
+    gc.collect()
+    assert not arena.bound(p)
+    give(p, 3.0)
+    arena.release(p)
+    assert p.slot is None
+    assert np.array_equal(p.grad.array, np.full(3, 3.0))
+
+
+def test_the_first_gradient_replaces_what_the_slot_held_and_later_ones_add():
+    p = parameter(3)
+    optimizer = optim.SGD([p])
+    give(p, 5.0)
+    optimizer.zero_grad()
+    assert p.grad is None
+    p.accumulate(np.full(3, 2.0, np.float32))
+    p.accumulate(np.full(3, 1.0, np.float32))
+    assert np.array_equal(p.grad.array, np.full(3, 3.0))

@@ -1,0 +1,204 @@
+"""save and load."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from traced_memory import memory_below
+
+from ampkit import Tensor, tensor
+from ampkit.base import dtypes
+from ampkit.base.errors import DTypeError, FileError
+from ampkit.nn import Parameter
+from ampkit.serialization import load, save
+
+
+@pytest.mark.parametrize("dtype", dtypes.NAMES.values(), ids=str)
+def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
+    values = tensor([[0, 1, 2], [3, 4, 5]], dtype=dtype)
+    save({"x": values}, tmp_path / "file")
+    found = load(tmp_path / "file")["x"]
+    assert found.dtype == dtype
+    assert found.array.tobytes() == values.array.tobytes()
+    assert found.shape == (2, 3)
+
+
+@pytest.mark.cpu
+def test_strided_empty_and_zero_dimensional_tensors_come_back(tmp_path):
+    state = {"t": Tensor(np.arange(6.0).reshape(2, 3).T), "e": Tensor(np.zeros((0, 3))), "s": Tensor(np.array(3.0))}
+    save(state, tmp_path / "file")
+    found = load(tmp_path / "file")
+    assert list(found) == list(state)
+    for name, value in state.items():
+        assert found[name].shape == value.shape
+        assert np.array_equal(found[name].array, value.array)
+
+
+def test_loaded_tensors_can_be_written_to(tmp_path):
+    save({"x": tensor([1.0])}, tmp_path / "file")
+    found = load(tmp_path / "file")["x"]
+    found.data = np.array([2.0])
+    assert found.item() == 2.0
+
+
+def test_a_dict_of_tensors_is_what_other_readers_of_safetensors_see(tmp_path):
+    save({"a.weight": tensor([[1.0, 2.0]]), "a.bias": Parameter(np.ones(3, np.float32))}, tmp_path / "file")
+    found = safetensors.numpy.load_file(tmp_path / "file")
+    assert found["a.weight"].tolist() == [[1.0, 2.0]]
+    assert found["a.bias"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_files_of_others_load_as_a_dict_of_tensors(tmp_path):
+    safetensors.numpy.save_file(
+        {"w": np.eye(2, dtype=np.float32), "b": np.ones(2, ml_dtypes.bfloat16)}, tmp_path / "file", {"by": "x"}
+    )
+    found = load(tmp_path / "file")
+    assert found["w"].tolist() == [[1, 0], [0, 1]]
+    assert found["b"].dtype == dtypes.bfloat16
+
+
+def test_tied_tensors_are_stored_once_and_are_tied_again(tmp_path):
+    shared = tensor(np.zeros((100, 100), np.float32))
+    save({"a": shared, "b": shared.detach()}, tmp_path / "file")
+    found = load(tmp_path / "file")
+    assert found["a"] is found["b"]
+    assert (tmp_path / "file").stat().st_size < 1.5 * shared.nbytes
+
+
+def test_nested_objects_come_back_as_they_were(tmp_path):
+    rest = {"epoch": 3, "lr": [0.1, float("inf")], "note": ("x", None, True), "state": {0: {"step": 7}}}
+    save({"model": {"w": tensor([1.0])}, "model.w": tensor([2.0]), **rest}, tmp_path / "file")
+    found = load(tmp_path / "file")
+    assert found.pop("model")["w"].item() == 1.0
+    assert found.pop("model.w").item() == 2.0
+    assert found == rest
+
+
+def test_other_values_are_refused_by_place(tmp_path):
+    with pytest.raises(DTypeError, match=r"ndarray at 'a\.b'\nhelp: wrap"):
+        save({"a": {"b": np.ones(3)}}, tmp_path / "file")
+    with pytest.raises(DTypeError, match="a tuple in 'the top'"):
+        save({(1, 2): tensor([1.0])}, tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda d: b"", lambda d: d[:5], lambda d: d[:60], lambda d: d[:-1], lambda d: b"PK\3\4" + d]
+)
+def test_a_file_that_is_cut_short_or_foreign_gives_one_clear_error(tmp_path, spoil):
+    save({"x": tensor([1.0, 2.0])}, tmp_path / "file")
+    (tmp_path / "file").write_bytes(spoil((tmp_path / "file").read_bytes()))
+    with pytest.raises(
+        FileError,
+        match=r"^load: .*/file: needs a whole safetensors file, got one that breaks: .*\nhelp: ampkit.save writes",
+    ):
+        load(tmp_path / "file")
+
+
+def test_a_description_that_does_not_fit_its_tensors_is_refused(tmp_path):
+    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": '{"tensor":"v"}'})
+    with pytest.raises(FileError, match="a description that does not fit"):
+        load(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        '{"list": [' * 900 + "1" + "]}" * 900,
+        "[" * 100_000,
+        '{"list": [1], "tuple": []}',
+        '{"set": [1, 2]}',
+        '{"text": "ab"}',
+        '{"dict": [[[1], 2]]}',
+        '{"dict": [1]}',
+        "9" * 5000,
+    ],
+)
+def test_a_description_of_another_form_is_one_clear_error(tmp_path, description):
+    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": description})
+    with pytest.raises(
+        FileError, match=r"^load: .*/file: needs a whole safetensors file, got a description .*"
+    ) as caught:
+        load(tmp_path / "file")
+    assert "\n" not in str(caught.value)
+
+
+def file_of(header, data=b""):
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + data
+
+
+def entry(shape, size=0, **more):
+    return {"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, size], **more}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file_of(entry([0, 2**63])),
+        file_of(entry([0, 2**63 - 1])),
+        file_of(entry([1] * 65, 4), bytes(4)),
+        file_of(entry([2**64], 4), bytes(4)),
+        file_of(entry([2**40], 2**42)),
+        file_of(b'{"a":' * 100_000),
+        file_of(b'{"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":' + b"9" * 5000 + b"}}"),
+        (2**63).to_bytes(8, "little") + b"{}",
+    ],
+)
+def test_a_header_that_claims_what_no_array_can_be_is_one_clear_error(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with (
+        memory_below(8 * 2**20),
+        pytest.raises(FileError, match=r"file: needs a whole safetensors file, got "),
+    ):
+        load(tmp_path / "file")
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FileError, match="load: needs a regular file, got '.*fifo', which is a FIFO"):
+        load(tmp_path / "fifo")
+
+
+def test_a_panic_where_there_is_no_memory_for_the_file_is_a_memory_error(tmp_path, monkeypatch):
+    def panic(*_):
+        raise type("PanicException", (BaseException,), {})("PyObject pointer is null")
+
+    monkeypatch.setattr(safetensors.numpy, "save", panic)
+    with pytest.raises(MemoryError, match="writing 1 tensors: PyObject pointer is null"):
+        save({"x": tensor([1.0])}, tmp_path / "file")
+
+
+def test_an_object_that_holds_itself_is_refused():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(DTypeError, match="save: needs values that are nested less deeply"):
+        save(endless, "never written")
+
+
+def test_dtypes_without_arithmetic_are_refused_by_name(tmp_path):
+    safetensors.numpy.save_file({"w": np.ones(1, np.uint32)}, tmp_path / "file")
+    with pytest.raises(DTypeError, match="'w' of U32"):
+        load(tmp_path / "file")
+
+
+def test_missing_and_unwritable_files_are_named(tmp_path):
+    with pytest.raises(FileError, match=r"load: needs a file that can be read, got '.*none': No such file"):
+        load(tmp_path / "none")
+    with pytest.raises(FileError, match=r"save: needs a file that can be written, got .*none/file: No such file"):
+        save({}, tmp_path / "none" / "file")
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    save({"x": tensor([1.0])}, tmp_path / "file")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(FileError, match="No space left"):
+        save({"x": tensor([2.0])}, tmp_path / "file")
+    monkeypatch.undo()
+    assert load(tmp_path / "file")["x"].item() == 1.0
+    assert len(list(tmp_path.iterdir())) == 1
