@@ -6,7 +6,7 @@ from typing import Any
 
 from ampkit.base.dtypes import DType, bool_
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.loss.regression import bce as ops
+from ampkit.ops.loss import bce as ops
 
 from ..pointwise import elementwise as maps
 from ..pointwise.registration import back_fits, fits

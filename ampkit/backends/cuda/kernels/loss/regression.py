@@ -7,7 +7,7 @@ from typing import Any
 
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.loss.regression import regression as ops
+from ampkit.ops.loss import regression as ops
 
 from ..pointwise.registration import back_fits, fits
 from . import elementwise_loss
