@@ -1,4 +1,4 @@
-"""The profiler: how long each op and each body took, how many bytes it touched, and what casts cost.
+"""The profiler: how long each op and each kernel took, how many bytes it touched, and what casts cost.
 
 with ampkit.profile() as found:
     train_some_steps()
@@ -22,10 +22,10 @@ from .base.errors import FileError, StateError
 
 @dataclass(frozen=True)
 class Row:
-    """All calls of one body of one op: how many, seconds of the device (or of the CPU), bytes read and written."""
+    """All calls of one kernel of one op: how many, seconds of the device (or of the CPU), bytes read and written."""
 
     name: str
-    body: str
+    kernel: str
     calls: int
     seconds: float
     bytes: int
@@ -34,7 +34,7 @@ class Row:
 @dataclass
 class _Span:
     name: str
-    body: str
+    kernel: str
     backend: Any
     start: Any
     end: Any = None
@@ -44,7 +44,7 @@ class _Span:
 class profile:
     """Within the block every op, cast and update is timed: on a GPU by events in its stream, on a CPU by the clock.
 
-    rows: after the block, per op and body, the longest first. seconds: of the block, what lies between ops included.
+    rows: after the block, per op and kernel, the longest first. seconds: of the block, what lies between ops included.
     A GPU shows the ops as NVTX ranges as well. Launches of a compiled step (see `ampkit.compile`) are one piece of
     work, and show no ops.
     """
@@ -71,10 +71,10 @@ class profile:
         self.seconds = time.perf_counter() - self._began
         self.rows = _rows(self._times)
 
-    def begin(self, name: str, body: str, array: Any) -> None:
-        """A body begins."""
+    def begin(self, name: str, kernel: str, array: Any) -> None:
+        """A kernel begins."""
         backend = backends.of(array) if backends.holds(array) else backends.cpu
-        self._open.append(_Span(name, body, backend, backend.mark(name)))
+        self._open.append(_Span(name, kernel, backend, backend.mark(name)))
 
     def _ended(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
         while self._open:  # what an error left open is dropped
@@ -89,12 +89,12 @@ class profile:
         """A table of the rows, and what share of the block casts took and what lay between ops."""
         total = sum(row.seconds for row in self.rows)
         casts = sum(row.seconds for row in self.rows if row.name == "cast")
-        lines = [f"{'op':28}{'body':28}{'calls':>8}{'ms':>12}{'share':>8}{'GB/s':>8}"]
+        lines = [f"{'op':28}{'kernel':28}{'calls':>8}{'ms':>12}{'share':>8}{'GB/s':>8}"]
         for row in self.rows:
             rate = row.bytes / row.seconds / 1e9 if row.seconds else 0.0
             share = row.seconds / total if total else 0.0
             lines.append(
-                f"{row.name:28.27}{row.body:28.27}{row.calls:8}{row.seconds * 1e3:12.3f}{share:8.1%}{rate:8.1f}"
+                f"{row.name:28.27}{row.kernel:28.27}{row.calls:8}{row.seconds * 1e3:12.3f}{share:8.1%}{rate:8.1f}"
             )
         whole = self.seconds or 1.0
         lines.append(f"casts: {casts / whole:.1%} of {self.seconds * 1e3:.1f} ms; outside ops: {1 - total / whole:.1%}")
@@ -107,9 +107,9 @@ class profile:
         first = self._spans[0]
         events = [
             {
-                "name": span.name, "cat": span.body or "ampkit", "ph": "X", "pid": 0, "tid": span.backend.name,
+                "name": span.name, "cat": span.kernel or "ampkit", "ph": "X", "pid": 0, "tid": span.backend.name,
                 "ts": span.backend.between(first.start, span.start) * 1e6 if span.backend is first.backend else 0.0,
-                "dur": seconds * 1e6, "args": {"body": span.body, "bytes": span.bytes},
+                "dur": seconds * 1e6, "args": {"kernel": span.kernel, "bytes": span.bytes},
             }
             for span, seconds in self._times
         ]  # fmt: skip
@@ -122,8 +122,8 @@ class profile:
 def _rows(times: Iterable[tuple[_Span, float]]) -> list[Row]:
     sums: dict[tuple[str, str], tuple[int, float, int]] = {}
     for span, seconds in times:
-        calls, before, size = sums.get((span.name, span.body), (0, 0.0, 0))
-        sums[span.name, span.body] = calls + 1, before + seconds, size + span.bytes
+        calls, before, size = sums.get((span.name, span.kernel), (0, 0.0, 0))
+        sums[span.name, span.kernel] = calls + 1, before + seconds, size + span.bytes
     return sorted((Row(*key, *found) for key, found in sums.items()), key=lambda row: -row.seconds)
 
 

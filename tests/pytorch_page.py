@@ -219,10 +219,10 @@ def page() -> str:
     names: Any = known()
     lacking = missing(names)
     head = f"\n## Name by name\n\nThe public names of PyTorch {names['version']} that are here, with its signatures."
-    body = "\n".join(f"\n{line}\n" if not line.startswith("- ") else line for line in sections(names, lacking))
-    body = re.sub(r"\n{3,}", "\n\n", body).strip("\n")
+    kernel = "\n".join(f"\n{line}\n" if not line.startswith("- ") else line for line in sections(names, lacking))
+    kernel = re.sub(r"\n{3,}", "\n\n", kernel).strip("\n")
     tables = "\n".join(rows(lacking))
-    return f"{PAGE.read_text().partition(MARK)[0]}{MARK}{head}\n\n{body}\n\n{tables}\n"
+    return f"{PAGE.read_text().partition(MARK)[0]}{MARK}{head}\n\n{kernel}\n\n{tables}\n"
 
 
 if __name__ == "__main__":

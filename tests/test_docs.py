@@ -50,22 +50,22 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
 
 
 @pytest.mark.cpu
-def test_the_bodies_of_add_a_backend_are_picked_and_precise():
-    body, door = examples("docs/add-a-backend.md")
+def test_the_kernels_of_add_a_backend_are_picked_and_precise():
+    kernel, door = examples("docs/add-a-backend.md")
     square = ops.elementwise.square
     before = [(p, list(p.of("cpu"))) for p in (square.forward, square.backward_primitive)]
     try:
-        exec(compile(body, "docs/add-a-backend.md", "exec"), {"__name__": "docs"})
+        exec(compile(kernel, "docs/add-a-backend.md", "exec"), {"__name__": "docs"})
         for dtype in (ampkit.float32, ampkit.bfloat16):
             case = testing.Case("square", testing.normal(100, 100))
             testing.check_precision(case, dtype)
             if library() is not None:
-                assert case(*case.tensors(dtype))[0].node.body.name == "square_cpu"
+                assert case(*case.tensors(dtype))[0].node.kernel.name == "square_cpu"
         if library() is not None:
             exec(compile(door, "docs/add-a-backend.md", "exec"), {"__name__": "docs"})
     finally:
-        for primitive, bodies in before:
-            primitive.bodies["cpu"][:] = bodies
+        for primitive, kernels in before:
+            primitive.kernels["cpu"][:] = kernels
 
 
 @pytest.mark.cpu

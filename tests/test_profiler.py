@@ -44,11 +44,11 @@ def test_every_op_and_update_is_a_row_with_its_calls_and_bytes(device):
     assert not observe.active
 
 
-def test_the_table_says_which_body_ran_and_what_casts_cost(device):
+def test_the_table_says_which_kernel_ran_and_what_casts_cost(device):
     with ampkit.profile() as found:
         steps(device)
     lines = str(found).splitlines()
-    assert lines[0].split() == ["op", "body", "calls", "ms", "share", "GB/s"]
+    assert lines[0].split() == ["op", "kernel", "calls", "ms", "share", "GB/s"]
     assert len(lines) == len(found.rows) + 2
     assert lines[-1].startswith("casts: ")
     assert "outside ops" in lines[-1]

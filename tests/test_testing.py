@@ -83,7 +83,7 @@ def test_a_write_into_an_input_is_found(define):
 
 
 @pytest.mark.cpu
-def test_a_body_that_reads_memory_and_not_the_array_is_found(define):
+def test_a_kernel_that_reads_memory_and_not_the_array_is_found(define):
     def oops(input: Array):
         flat = np.ndarray(input.shape, input.dtype, input.base if input.base is not None else input)
         return flat * flat, Saved(input=input)

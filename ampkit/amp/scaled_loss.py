@@ -14,8 +14,8 @@ from ..base.errors import DTypeError, StateError
 from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.autograd.node import Node, attach
 from ..core.autograd.scale_tag import ScaleTag
-from ..core.autograd.tape import Sweep
-from ..core.autograd.traced_array import Taped
+from ..core.autograd.tape import BackwardPass
+from ..core.autograd.traced_array import TracedArray
 from ..core.fp_errors import quietly
 from ..core.tensor import Tensor
 
@@ -25,11 +25,11 @@ class _ScaleLoss:
 
     name = "scale_loss"
 
-    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: BackwardPass) -> tuple[Any, ...]:
         return (dys[0] * node.saved,)
 
-    def replay(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
-        return (dys[0] * Taped(Tensor(node.saved)),)
+    def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: BackwardPass) -> tuple[Any, ...]:
+        return (dys[0] * TracedArray(Tensor(node.saved)),)
 
     def needs(self, node: Node) -> tuple[DType | None, ...]:
         return (None,)

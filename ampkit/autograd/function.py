@@ -13,7 +13,7 @@
 
     y = Cube.apply(x)
 
-An op that is to have a category, faster bodies or a reference is better written with `@ampkit.op`.
+An op that is to have a category, faster kernels or a reference is better written with `@ampkit.op`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core import policy
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..core.autograd.node import Node, attach
-from ..core.autograd.traced_array import Taped
+from ..core.autograd.traced_array import TracedArray
 from ..core.autograd.views import move, need_changeable, share
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
@@ -148,8 +148,8 @@ class Function:
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run forward on the arguments and record it, so that a gradient comes back through backward.
 
-        Raises DTypeError for a forward that returns arrays, or Tensors in lists or dicts; in the sweep, for gradients
-        that are no Tensors, ArgumentError for too few or too many, ShapeError for misshapen ones.
+        Raises DTypeError for a forward that returns arrays, or Tensors in lists or dicts; in the backward pass, for
+        gradients that are no Tensors, ArgumentError for too few or too many, ShapeError for misshapen ones.
         """
         split = cls.setup_context is not Function.setup_context
         args = _bound(cls.forward, args, kwargs, split)
@@ -209,13 +209,13 @@ class _Call:
     def needs(self, node: Node) -> tuple[None, ...]:
         return (None,) * len(node.edges)
 
-    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Any) -> list[Any]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> list[Any]:
         given = [None if dy is None else Tensor(dy) for dy in dys]
         return [None if found is None else found.array for found in self._gradients(node, given)]
 
-    def replay(self, node: Node, dys: list[Any], needs: Any, sweep: Any) -> list[Any]:
+    def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> list[Any]:
         given = [None if dy is None else dy.tensor for dy in dys]
-        return [None if found is None else Taped(found) for found in self._gradients(node, given)]
+        return [None if found is None else TracedArray(found) for found in self._gradients(node, given)]
 
     def _gradients(self, node: Node, dys: list[Any]) -> list[Tensor | None]:
         ctx, home = node.saved, backends.of(next(dy.array for dy in dys if dy is not None))
@@ -269,7 +269,7 @@ class _Once:
     def __init__(self, name: str):
         self.name = name
 
-    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Any) -> NoReturn:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> NoReturn:
         needs = "a backward that can be differentiated"
         raise StateError(self.name, needs, "one that is marked with @once_differentiable")
 

@@ -1,7 +1,7 @@
 """Machines: which backend an array belongs to, and the devices that this machine has.
 
 A backend is a module of `backends/<name>/` with a `device.py` that holds one object of the `Backend` shape. Faster
-bodies live beside it, in `backends/<name>/<stem>.py`, one file per file of `ops/`; `bodies` loads them on first use.
+kernels live beside it, in `backends/<name>/<stem>.py`, one file per file of `ops/`; `kernels` loads them on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bodies that are an op's own reference, on arrays as they are stored.
+"""Kernels that are an op's own reference, on arrays as they are stored.
 
 For an op whose reference is made of primitives that read 16-bit arrays: it then runs without float32 copies of what it
 is given, and its products in the format of its operands.
@@ -13,7 +13,7 @@ from ..base.dtypes import LOW, DType
 
 
 def runs_as_stored(op: Any, backend: str, worth: Callable[..., bool]) -> None:
-    """Give `op`, forward and backward, such bodies on `backend`, for tensors of one 16-bit format.
+    """Give `op`, forward and backward, such kernels on `backend`, for tensors of one 16-bit format.
 
     worth: called with the tensors of a forward, or of what it saved; says whether it pays.
     """

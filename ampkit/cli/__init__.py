@@ -112,9 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     compare = _command(commands, "bench", _bench, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
     compare.add_argument("--json", type=_path, metavar="FILE", help="write the results there as well")
-    table = _command(commands, "ops", _ops, "every op: its category, its dtype, the bodies that run it")
+    table = _command(commands, "ops", _ops, "every op: its category, its dtype, the kernels that run it")
     table.add_argument("--policy", default="float16", help="float16 (default) or bfloat16")
-    table.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="whose bodies: cpu (default) or cuda")
+    table.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="whose kernels: cpu (default) or cuda")
     table.add_argument("--fast", action="store_true", help="the preset that stores norms and softmax in 16 bits")
     _command(commands, "doctor", _doctor, "what this machine has and what is missing")
     return parser

@@ -203,13 +203,13 @@ _LINES: list[tuple[str, Any, bool]] = [
 
 
 def policy_table(policy: Policy, ops: Iterable[Op], backend: str) -> Table:
-    """Every op: its category under `policy`, the dtype it answers in, the body that runs it on `backend`."""
+    """Every op: its category under `policy`, the dtype it answers in, the kernel that runs it on `backend`."""
     table = Table(title=f"{policy!r} on {backend}", title_justify="left")
-    for column in ("op", "file", "category", "dtype out", f"body on {backend}"):
+    for column in ("op", "file", "category", "dtype out", f"kernel on {backend}"):
         table.add_column(column)
     for op in sorted(ops, key=lambda op: (op.forward.module, op.name)):
         category = policy.category(op.name)
-        table.add_row(op.name, op.forward.module, category.value, _answer(category, policy), _bodies(op, backend))
+        table.add_row(op.name, op.forward.module, category.value, _answer(category, policy), _kernels(op, backend))
     return table
 
 
@@ -218,10 +218,10 @@ def _answer(category: Cast, policy: Policy) -> str:
     return (words | {Cast.KEEP: "its first input", Cast.BANNED: "refused"})[category]
 
 
-def _bodies(op: Op, backend: str) -> str:
-    bodies = op.forward.of(backend)
-    names = [body.name if body.when is None else f"{body.name} ({body.when.__name__})" for body in bodies]
-    return ", ".join([*names, *([] if any(body.when is None for body in bodies) else ["reference"])])
+def _kernels(op: Op, backend: str) -> str:
+    kernels = op.forward.of(backend)
+    names = [kernel.name if kernel.when is None else f"{kernel.name} ({kernel.when.__name__})" for kernel in kernels]
+    return ", ".join([*names, *([] if any(kernel.when is None for kernel in kernels) else ["reference"])])
 
 
 def findings(found: Iterable[Finding]) -> Table:

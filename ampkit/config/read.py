@@ -212,8 +212,8 @@ def _hint(section: str, key: str, table: Any = None) -> str | None:
 
 def _elsewhere(section: str, key: str) -> str | None:
     kinds = [(name, kind) for name, named in _NAMED.items() for kind in named.values()] + list(_PLAIN.items())
-    homes = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
-    return f"did you mean {' or '.join(f'{home}.{key}' for home in homes)}?" if homes else None
+    grad_buffers = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
+    return f"did you mean {' or '.join(f'{home}.{key}' for home in grad_buffers)}?" if grad_buffers else None
 
 
 def _did_you_mean(word: Any, known: Iterable[str]) -> str | None:

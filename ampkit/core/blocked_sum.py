@@ -24,7 +24,7 @@ _THREADS = 16  # of a CuPy reduction that share an element of the result, at lea
 
 
 def blocked_sum(array: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The sum of `array`, taped or not, over `axis`: None, one or several; of integers in int64."""
+    """The sum of `array`, traced or not, over `axis`: None, one or several; of integers in int64."""
     if array.size <= SHORT or not isinstance(getattr(array, "strides", None), tuple) or array.dtype.kind in "biu":
         return array.sum(axis, accumulator(array.dtype), keepdims=keepdims)
     gone = _axes(axis, array.ndim)

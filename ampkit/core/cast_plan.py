@@ -23,7 +23,7 @@ class Plan:
     widens: bool  # whether some Array is stored in another dtype than `compute`
     narrows: bool  # whether what a reference returns has to be rounded
     backend: str
-    bodies: list[Any]  # the faster ones that the backend has, also those registered later
+    kernels: list[Any]  # the faster ones that the backend has, also those registered later
     tapes: bool  # whether the gradient of some input is wanted
     drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
 
@@ -67,8 +67,8 @@ def make_plan(
     tapes = any(wanted) and op.backward_primitive is not None
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.keeps.items() if not asked & set(users)])
-    bodies = op.forward.of(backend)
-    return Plan(casts, compute, out, read, widens, narrows, backend, bodies, tapes, drops)
+    kernels = op.forward.of(backend)
+    return Plan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops)
 
 
 def _need_tensors(op: Any, key: list[Entry]) -> None:
@@ -120,7 +120,7 @@ def _casts(
         target = widest
     if (cast is Cast.LOW and widest in FLOATS) or (out in FLOATS and any(d not in FLOATS for d in stored)):
         target = out
-    # What only widens is left to the body, or to the reference, whose arrays come in one dtype anyway.
+    # What only widens is left to the kernel, or to the reference, whose arrays come in one dtype anyway.
     widens = cast is Cast.WIDEST and answer is None and not op.moves and FLOATS.issuperset(stored)
     if widens or (op.moves and len(stored) == 1):
         target = None

@@ -14,7 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def within(region: Callable[[], AbstractContextManager[Any]], function: _F, where: str) -> _F:
-    """`function`, whose body runs in `region()`: a plain function, a generator or a coroutine.
+    """`function`, whose kernel runs in `region()`: a plain function, a generator or a coroutine.
 
     Raises DTypeError, said by `where`, for anything else.
     """
@@ -46,7 +46,7 @@ def _coroutine(region: Callable[[], Any], function: Callable[..., Any]) -> Calla
 
 
 def _generator(region: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    # The region is open only while the body runs: it is entered again on each resume and left at each yield.
+    # The region is open only while the kernel runs: it is entered again on each resume and left at each yield.
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         steps = function(*args, **kwargs)

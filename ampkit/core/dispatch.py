@@ -12,56 +12,56 @@ from typing import Any
 from .. import backends
 from ..base.dtypes import DType, accumulator
 from .autograd.saved import Saved, widen, widen_saved
-from .primitive import Body
+from .primitive import Kernel
 
 
 def forward(
-    op: Any, body: Body, arrays: Sequence[Any], params: Any, dtype: DType, compute: DType | None, versions: Any
-) -> tuple[Any, Body]:
-    """What the selected `body` of `op` returns for bound arguments, and the one that ran: it may decline.
+    op: Any, kernel: Kernel, arrays: Sequence[Any], params: Any, dtype: DType, compute: DType | None, versions: Any
+) -> tuple[Any, Kernel]:
+    """What the selected `kernel` of `op` returns for bound arguments, and the one that ran: it may decline.
 
     dtype: of the answer, for a kernel. compute: what the reference sees its arrays in; None for as they are.
     """
     primitive, signature = op.forward, op.signature
 
-    def kernel(body: Body) -> Any:
-        run = partial(body.run, versions=versions) if body.keeps else body.run
+    def faster(kernel: Kernel) -> Any:
+        run = partial(kernel.run, versions=versions) if kernel.keeps else kernel.run
         return signature.call_in(run, arrays, params, dtype)
 
     def reference() -> Any:
         wide = arrays if compute is None else [widen(a, compute) for a in arrays]
         return signature.call(primitive.reference.run, wide, params)
 
-    return primitive.attempt(body, kernel, reference)  # type: ignore[no-any-return]
+    return primitive.attempt(kernel, faster, reference)  # type: ignore[no-any-return]
 
 
 def backward(
     op: Any,
-    body: Body,
+    kernel: Kernel,
     dy: Any,
     saved: Saved,
     needs: Any,
     params: dict[str, Any],
     compute: DType | None,
     versions: Any = (),
-    homes: Any = (),
+    grad_buffers: Any = (),
 ) -> Any:
-    """The gradients that the selected `body` of `op`'s backward returns, or the reference, if it declines.
+    """The gradients that the selected `kernel` of `op`'s backward returns, or the reference, if it declines.
 
-    homes: per input, memory that the gradient may be left in, or None (see `tape.Sweep.homes`).
+    grad_buffers: per input, memory that the gradient may be left in, or None (see `tape.BackwardPass.grad_buffers`).
     """
     primitive = op.backward_primitive
 
-    def kernel(body: Body) -> Any:
-        more = {"versions": versions, "homes": homes} if body.keeps else {}
-        return body.run(dy, saved, needs, **params, **more)
+    def faster(kernel: Kernel) -> Any:
+        more = {"versions": versions, "grad_buffers": grad_buffers} if kernel.keeps else {}
+        return kernel.run(dy, saved, needs, **params, **more)
 
     def reference() -> Any:
         if compute is None:
             return primitive.reference.run(dy, saved, needs, **params)
         return primitive.reference.run(widen(dy, compute), widen_saved(saved, compute), needs, **params)
 
-    return primitive.attempt(body, kernel, reference)[0]
+    return primitive.attempt(kernel, faster, reference)[0]
 
 
 # Ops inside a kernel of another op: not recorded, and in the dtype that is asked for.
@@ -69,16 +69,16 @@ def backward(
 
 def forward_in(op: Any, arrays: Sequence[Any], *params: Any, dtype: DType, versions: Any = ()) -> Any:
     """What `op` makes of arrays, in `dtype`; versions: those of its tensor inputs."""
-    body = op.signature.pick(op.forward, backends.of(arrays[0]).name, arrays, params)
-    out, _ = forward(op, body, arrays, params, dtype, accumulator(dtype), versions)
+    kernel = op.signature.select(op.forward, backends.of(arrays[0]).name, arrays, params)
+    out, _ = forward(op, kernel, arrays, params, dtype, accumulator(dtype), versions)
     return widen(out[0], dtype)
 
 
 def backward_in(
-    op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], versions: Any = (), homes: Any = (), **params: Any
+    op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], versions: Any = (), grad_buffers: Any = (), **params: Any
 ) -> tuple[Any, ...]:
     """The gradients of `op`'s tensor inputs, in the dtypes that `needs` names; saved: as its reference saves it."""
-    body = op.backward_primitive.pick(backends.of(dy).name, dy, saved, needs, **params)
-    found = backward(op, body, dy, saved, needs, params, accumulator(dy.dtype), versions, homes)
+    kernel = op.backward_primitive.select(backends.of(dy).name, dy, saved, needs, **params)
+    found = backward(op, kernel, dy, saved, needs, params, accumulator(dy.dtype), versions, grad_buffers)
     found = found if isinstance(found, tuple) else (found,)
     return tuple([None if need is None else widen(each, need) for each, need in zip(found, needs, strict=False)])

@@ -1,4 +1,4 @@
-"""Op: one operation, defined once. A call binds its arguments, asks the policy, checks, picks a body and records.
+"""Op: one operation, defined once. A call binds its arguments, asks the policy, checks, selects a kernel and records.
 
     @op(cast=Cast.FP32)
     def softplus(input: Array, beta=1.0):
@@ -34,11 +34,11 @@ from .autograd import double_backward, traced_array
 from .autograd.node import Node
 from .autograd.saved import Saved as Saved
 from .autograd.saved import filled
-from .autograd.tape import Sweep
+from .autograd.tape import BackwardPass
 from .cast_plan import Plan, make_plan
 from .parameter import Parameter
 from .policy import Cast, _stack
-from .primitive import Body, Primitive
+from .primitive import Kernel, Primitive
 from .signature import Signature
 from .tensor import Tensor
 
@@ -90,7 +90,7 @@ class Op:
 
     def on(
         self, backend: str, when: Callable[..., Any] | None = None, keeps: bool = False, least: int = 0
-    ) -> Callable[[Callable[..., Any]], Body]:
+    ) -> Callable[[Callable[..., Any]], Kernel]:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
         return self.forward.on(backend, when, keeps, least)
 
@@ -107,7 +107,9 @@ class Op:
 
     # its backward
 
-    def vjp(self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], sweep: Sweep) -> tuple[Any, ...]:
+    def vjp(
+        self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], backward_pass: BackwardPass
+    ) -> tuple[Any, ...]:
         """The gradients of `node`'s inputs in the dtypes `needs`, given those of its outputs."""
         self._check_versions(node)
         assert self.backward_primitive is not None
@@ -115,13 +117,15 @@ class Op:
         one = dy[0] if type(dy) is tuple else dy
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
         saved, primitive = node.saved, self.backward_primitive
-        body = node.body.own_backward or primitive.reference
-        if body is primitive.reference and (type(one) is not np.ndarray or one.size >= primitive.least):
-            body = primitive.pick(backends.of(one).name, dy, saved, needs, **params)
+        kernel = node.kernel.own_backward or primitive.reference
+        if kernel is primitive.reference and (type(one) is not np.ndarray or one.size >= primitive.least):
+            kernel = primitive.select(backends.of(one).name, dy, saved, needs, **params)
         if observe.watches:
-            observe.begin(primitive.name, body.name, one)
-        homes = sweep.homes(node) if body.keeps else ()
-        gradients = dispatch.backward(self, body, dy, saved, needs, params, node.plan.compute, node.versions, homes)
+            observe.begin(primitive.name, kernel.name, one)
+        grad_buffers = backward_pass.grad_buffers(node) if kernel.keeps else ()
+        gradients = dispatch.backward(
+            self, kernel, dy, saved, needs, params, node.plan.compute, node.versions, grad_buffers
+        )
         found = self.each(gradients, node)
         if observe.active:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
@@ -148,8 +152,10 @@ class Op:
                 cure = "call backward before optimizer.step() and other changes in place"
                 raise StateError("backward", "the values that the forward read", what, cure)
 
-    def replay(self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], sweep: Sweep) -> tuple[Any, ...]:
-        """`vjp` over taped arrays, recorded in its turn: see core/autograd/double_backward.py."""
+    def replay(
+        self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], backward_pass: BackwardPass
+    ) -> tuple[Any, ...]:
+        """`vjp` over traced arrays, recorded in its turn: see core/autograd/double_backward.py."""
         self._check_versions(node)
         return double_backward.replay(self, node, dys, needs)
 

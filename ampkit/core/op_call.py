@@ -37,27 +37,27 @@ def runner(op: Any) -> Callable[..., Any]:
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = known(key) or op.new_plan(key, inputs)
         device = None if backends.gpus is None else backends.gpus.enter(op.name, arrays)
-        body, token = reference, hush()
+        kernel, token = reference, hush()
         try:
             if plan.casts:
                 _cast(inputs, arrays, plan.casts)
             if op.checks is not None:
                 call(op.checks, arrays, params)
-            if plan.bodies and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.least):
-                body = signature.pick(primitive, plan.backend, arrays, params)
+            if plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.least):
+                kernel = signature.select(primitive, plan.backend, arrays, params)
             if observe.watches:
-                observe.begin(op.name, body.name, arrays[0])
-            if body is reference and not plan.widens:  # nothing to choose: what most small calls are
-                out = call(body.run, arrays, params)
+                observe.begin(op.name, kernel.name, arrays[0])
+            if kernel is reference and not plan.widens:  # nothing to choose: what most small calls are
+                out = call(kernel.run, arrays, params)
             else:
                 compute = plan.compute if plan.widens else None
-                out, body = dispatch.forward(op, body, arrays, params, plan.out, compute, versions)
+                out, kernel = dispatch.forward(op, kernel, arrays, params, plan.out, compute, versions)
             saved = _NOTHING
             if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
             elif type(out) is not np.ndarray:
                 out, saved = _parted(op, out)
-            if plan.narrows and body is reference:
+            if plan.narrows and kernel is reference:
                 out = _narrow(out, plan)
                 _restore(op, saved, arrays, out)
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
@@ -91,7 +91,7 @@ def runner(op: Any) -> Callable[..., Any]:
                 saved.__dict__.pop(name, None)
             node = _new(Node)  # likewise
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
-            node.body, node.versions, node.result, node.serial = body, versions, first.version, tick()
+            node.kernel, node.versions, node.result, node.serial = kernel, versions, first.version, tick()
             if made is not first:
                 _link(made, node)
             elif out.dtype in FLOATS:
@@ -137,7 +137,7 @@ def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
 
 
 def _parted(op: Any, out: Any) -> tuple[Any, Saved]:
-    # What a body returned: its output or outputs, as arrays, and what it saved.
+    # What a kernel returned: its output or outputs, as arrays, and what it saved.
     saved = _NOTHING
     if type(out) is tuple and out and type(out[-1]) is Saved:
         saved = out[-1]
@@ -156,7 +156,7 @@ def _arrays(op: Any, out: Any) -> Any:
         return np.asarray(out)
     if not hasattr(out, "dtype"):
         got = "nothing" if out is None or out == () else type(out).__name__
-        raise DTypeError(op.name, "a body that returns an array, or (array, Saved(...))", got)
+        raise DTypeError(op.name, "a kernel that returns an array, or (array, Saved(...))", got)
     return out
 
 

@@ -1,6 +1,6 @@
-"""Primitive: a piece of arithmetic with one reference, plain array code that is its truth, and faster bodies.
+"""Primitive: a piece of arithmetic with one reference, plain array code that is its truth, and faster kernels.
 
-The pick rule lives here and nowhere else: the bodies of the array's backend in the order written, the first whose
+The pick rule lives here and nowhere else: the kernels of the array's backend in the order written, the first whose
 `when` holds, the reference last.
 """
 
@@ -21,7 +21,7 @@ _reference_only: ContextVar[bool] = ContextVar("ampkit.reference_only", default=
 
 @contextmanager
 def reference_only() -> Iterator[None]:
-    """Within the block every primitive runs its reference: faster bodies are switched off."""
+    """Within the block every primitive runs its reference: faster kernels are switched off."""
     token = _reference_only.set(True)
     try:
         yield
@@ -29,7 +29,7 @@ def reference_only() -> Iterator[None]:
         _reference_only.reset(token)
 
 
-class Body:
+class Kernel:
     """One implementation for one backend: `run`, its condition `when` (None: always), a backward of its own or None.
 
     keeps: whether it is told the versions of its inputs, to cache values derived from them (see
@@ -39,82 +39,84 @@ class Body:
     __slots__ = ("keeps", "name", "own_backward", "run", "when")
 
     def __init__(self, run: Function, when: Function | None, keeps: bool = False):
-        self.name = getattr(run, "__name__", "body")
+        self.name = getattr(run, "__name__", "kernel")
         self.run, self.when, self.keeps = run, when, keeps
-        self.own_backward: Body | None = None
+        self.own_backward: Kernel | None = None
 
     def backward(self, function: Function) -> Function:
-        """Decorate the backward that belongs to this body; the tape remembers it when the body ran."""
-        self.own_backward = Body(function, None)
+        """Decorate the backward that belongs to this kernel; the tape remembers it when the kernel ran."""
+        self.own_backward = Kernel(function, None)
         return function
 
 
 class Primitive:
-    """`reference` and the faster bodies that backends registered for it with `on`.
+    """`reference` and the faster kernels that backends registered for it with `on`.
 
     name: as errors, observers and profiles show it. module: the path of its module below
-    `ampkit.ops` (`nn.conv`), under which a backend's kernels are found; they are loaded the first time one is picked.
+    `ampkit.ops` (`nn.conv`), under which a backend's kernels are found; they are loaded the first time one is selected.
     """
 
     def __init__(self, name: str, module: str, reference: Function):
-        self.name, self.module, self.reference = name, module, Body(reference, None)
-        self.bodies: dict[str, list[Body]] = {}
-        self.least: float = inf  # no body is for a first array of fewer elements
+        self.name, self.module, self.reference = name, module, Kernel(reference, None)
+        self.kernels: dict[str, list[Kernel]] = {}
+        self.least: float = inf  # no kernel is for a first array of fewer elements
         self._loaded: set[str] = set()
 
     def on(
         self, backend: str, when: Function | None = None, keeps: bool = False, least: int = 0
-    ) -> Callable[[Function], Body]:
-        """Register a faster body for `backend`; it is picked where `when`, called like the body, is true.
+    ) -> Callable[[Function], Kernel]:
+        """Register a faster kernel for `backend`; it is selected where `when`, called like the kernel, is true.
 
         least: for a first array of fewer elements it is not even asked for, which spares small calls the question.
 
-        A body receives arrays in the dtype they are stored in and, as `dtype=`, the dtype to answer in. One that finds
-        it cannot do what it is asked for after all returns NotImplemented, and the reference runs. With `keeps`, the
-        body of an op receives `versions=`, those of its tensor inputs in their order, and the body of its backward also
-        `homes=`: per input, memory to leave the gradient in, or None (see Sweep.homes).
+        A kernel receives arrays in the dtype they are stored in and, as `dtype=`, the dtype of the result. One that cannot
+        do what it was selected for returns NotImplemented, and the reference runs. With `keeps`, the kernel of an op
+        receives `versions=`, those of its tensor inputs in their order, and the kernel of its backward also
+        `grad_buffers=`: per input, memory to write the gradient to, or None (see BackwardPass.grad_buffers).
         """
 
-        def register(run: Function) -> Body:
-            body = Body(run, when, keeps)
+        def register(run: Function) -> Kernel:
+            kernel = Kernel(run, when, keeps)
             self.least = min(self.least, least)
-            self.bodies.setdefault(backend, []).append(body)
-            return body
+            self.kernels.setdefault(backend, []).append(kernel)
+            return kernel
 
         return register
 
-    def of(self, backend: str) -> list[Body]:
-        """The backend's bodies, loaded when first asked for; those registered later join the same list."""
+    def of(self, backend: str) -> list[Kernel]:
+        """The backend's kernels, loaded when first asked for; those registered later join the same list."""
         if backend not in self._loaded:
             self._loaded.add(backend)
             backends.load_kernels(backend, self.module)
-        return self.bodies.setdefault(backend, [])
+        return self.kernels.setdefault(backend, [])
 
-    def pick(self, backend: str, *args: Any, **params: Any) -> Body:
-        """The body that runs these arguments on `backend`."""
-        bodies = self.of(backend)
-        if bodies and not _reference_only.get():
-            for body in bodies:
-                if body.when is None or body.when(*args, **params):
-                    return body
+    def select(self, backend: str, *args: Any, **params: Any) -> Kernel:
+        """The kernel that runs these arguments on `backend`."""
+        kernels = self.of(backend)
+        if kernels and not _reference_only.get():
+            for kernel in kernels:
+                if kernel.when is None or kernel.when(*args, **params):
+                    return kernel
         return self.reference
 
-    def attempt(self, body: Body, kernel: Callable[[Body], Any], reference: Callable[[], Any]) -> tuple[Any, Body]:
-        """What the selected `body` returns, and the one that ran: every call of a primitive passes here.
+    def attempt(
+        self, kernel: Kernel, faster: Callable[[Kernel], Any], reference: Callable[[], Any]
+    ) -> tuple[Any, Kernel]:
+        """What the selected `kernel` returns, and the one that ran: every call of a primitive passes here.
 
-        `kernel(body)` runs a faster one. Where that returns NotImplemented, `reference()` runs, as it does at once
-        where `body` is the reference.
+        `faster(kernel)` runs a faster one. Where that returns NotImplemented, `reference()` runs, as it does at once
+        where `kernel` is the reference.
         """
-        out = NotImplemented if body is self.reference else kernel(body)
-        return (reference(), self.reference) if out is NotImplemented else (out, body)
+        out = NotImplemented if kernel is self.reference else faster(kernel)
+        return (reference(), self.reference) if out is NotImplemented else (out, kernel)
 
     def __call__(self, *args: Any, **params: Any) -> Any:
-        """Run the primitive on arrays; the first argument's backend picks the body."""
+        """Run the primitive on arrays; the first argument's backend selects the kernel."""
         device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
-            body = self.pick(backends.of(args[0]).name, *args, **params)
+            kernel = self.select(backends.of(args[0]).name, *args, **params)
             return self.attempt(
-                body, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
+                kernel, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
             )[0]
         finally:
             if device is not None:

@@ -28,7 +28,7 @@ class Signature:
     entry(run) takes the reference's arguments and passes to `run`: the tensor inputs, the other parameters, of each
     input its array, its edge and its version, and the key: the rules of the region and all else that a plan depends on.
     call(f, inputs, params) calls f like the reference, and call_in(f, inputs, params, dtype) likewise with `dtype=`,
-    as faster bodies are called. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
+    as faster kernels are called. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
     never mentions a dtype, gets None. names: the tensor parameters; param_names: the others, in order; variadic: the
     name of the parameter that is a list of tensors, or None. given: all that a caller may pass, PyTorch's words too.
     Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`, or an `Arrays` is not alone.
@@ -63,8 +63,8 @@ class Signature:
         """The name of the input at `position`; for one of a list, the list's."""
         return self.variadic or self.names[position]
 
-    def pick(self, primitive: Any, backend: str, inputs: Any, params: Any) -> Any:
-        """The body of `primitive` for these arguments."""
+    def select(self, primitive: Any, backend: str, inputs: Any, params: Any) -> Any:
+        """The kernel of `primitive` for these arguments."""
         return self.call(partial(primitive.pick, backend), inputs, params)
 
     def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,11 +76,11 @@ class Signature:
         answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
         lines = [*torch_compat.lines(self.name, self.given, "_self"), *self._checks(scope)]
         if self.variadic:
-            body = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
+            kernel = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
         else:
             # Every op of every step passes here, so the loop over the inputs is unrolled.
             count = range(len(self.names))
-            body = "\n".join(
+            kernel = "\n".join(
                 [
                     *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
                     "    _rules = _region()",
@@ -91,8 +91,8 @@ class Signature:
                     f"({_row('_e{}', count)}), ({_row('_v{}', count)}), _key)",
                 ]
             )
-        body = "\n".join([*lines, body])
-        return _compile(f"def {self.name}(_self, {torch_compat.header(self.given)}):\n{body}", self.name, scope)
+        kernel = "\n".join([*lines, kernel])
+        return _compile(f"def {self.name}(_self, {torch_compat.header(self.given)}):\n{kernel}", self.name, scope)
 
     def _checks(self, scope: dict[str, Any]) -> list[str]:
         # The source that checks the parameters beside the tensors; what it names goes to `scope`.

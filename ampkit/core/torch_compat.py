@@ -134,9 +134,9 @@ def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
             row.append(f"**{p.name}")
         elif computes(p):
             row.append(f"{p.name}={p.name}" if by_name else p.name)
-    body = "\n".join([*lines(name, given, "_function"), f"    return _function({', '.join(row)})"])
+    kernel = "\n".join([*lines(name, given, "_function"), f"    return _function({', '.join(row)})"])
     space: dict[str, Any] = {**scope(given), "_function": function}
-    exec(f"def {name}({header(given)}):\n{body}", space)
+    exec(f"def {name}({header(given)}):\n{kernel}", space)
     made: Callable[..., Any] = space[name]
     made.__module__ = function.__module__.rpartition(".")[0]  # the package that hands it out
     made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__

@@ -1,7 +1,7 @@
 """Operations: the names of `torch.nn.functional` and of `torch` that ampkit has, and Tensor's operators and methods.
 
 One file per kind of operation, its public names in its `__all__`. `methods.py` holds the table of operators and
-methods, `taped.py` what NumPy's functions mean when a gradient is differentiated again.
+methods, `traced.py` what NumPy's functions mean when a gradient is differentiated again.
 """
 
 from types import FunctionType as _FunctionType

@@ -1,4 +1,4 @@
-"""What NumPy's functions and methods mean on taped arrays, where their arguments are not those of an op.
+"""What NumPy's functions and methods mean on traced arrays, where their arguments are not those of an op.
 
 An op that has NumPy's arguments says so itself, in `@op(numpy=...)`. Second derivatives run on these.
 """

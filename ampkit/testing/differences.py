@@ -44,10 +44,10 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: 
     seeds = [placed(_fixed(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
     points = [x for x in inputs if wants_grad(x)]
     first = gradients_of(outs, inputs, seeds, create_graph=True)
-    for taped, plain in zip(first, gradients_of(outs, inputs, seeds, retain_graph=True), strict=True):
+    for traced, plain in zip(first, gradients_of(outs, inputs, seeds, retain_graph=True), strict=True):
         if plain is not None:
-            assert taped is not None, "the recorded gradient is missing"
-            assert_close(taped, plain, GRADIENT_TOLERANCE[float64], "the recorded gradient")
+            assert traced is not None, "the recorded gradient is missing"
+            assert_close(traced, plain, GRADIENT_TOLERANCE[float64], "the recorded gradient")
     weights = [placed(_fixed(generator.normal(size=x.shape))) for x in points]
     pairs = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and g.requires_grad]
     variables = [*points, *seeds]

@@ -117,17 +117,17 @@ class Masked(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+        self.kernel = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
         self.head = nn.Linear(8, 5)
-        self.body.register_full_backward_hook(lambda module, into, out: None)
+        self.kernel.register_full_backward_hook(lambda module, into, out: None)
         self.head.weight.register_hook(lambda gradient: gradient * 2)
         self.head.bias.register_post_accumulate_grad_hook(lambda p: p.grad * 2)
         self.mask = nn.Transformer.generate_square_subsequent_mask(3, device="cuda")
         self.padding = ampkit.tensor([[False, False, True], [False, True, True]], device="cuda")
 
     def forward(self, x):
-        y = self.body(x, self.mask, self.padding)
-        y = y + self.body.layers[0].self_attn(y, y, y, self.padding, attn_mask=self.mask)[0]
+        y = self.kernel(x, self.mask, self.padding)
+        y = y + self.kernel.layers[0].self_attn(y, y, y, self.padding, attn_mask=self.mask)[0]
         return self.head(Cube.apply(y)[0])
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the CPU's bodies share."""
+"""What the tests of the CPU's kernels share."""
 
 from __future__ import annotations
 

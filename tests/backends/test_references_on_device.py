@@ -1,4 +1,4 @@
-"""The references on device arrays: what an op without a faster body runs on a GPU, held to what CuPy offers."""
+"""The references on device arrays: what an op without a faster kernel runs on a GPU, held to what CuPy offers."""
 
 from __future__ import annotations
 

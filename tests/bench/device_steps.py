@@ -161,7 +161,9 @@ def _with_peak(work: Callable[[], Result]) -> tuple[Result, dict[str, int]]:
 def _references(run: Run) -> list[str]:
     with ampkit.profile() as found:
         run.step(*run.data[0])
-    return sorted({row.name for row in found.rows if row.body and row.name not in VIEWS and "_cuda" not in row.body})
+    return sorted(
+        {row.name for row in found.rows if row.kernel and row.name not in VIEWS and "_cuda" not in row.kernel}
+    )
 
 
 def _loss_distance(left: list[float], right: list[float]) -> float:

@@ -1,8 +1,8 @@
-"""How much of a training step is spent outside of bodies and casts: in calls, plans, the tape, the optimizer.
+"""How much of a training step is spent outside of kernels and casts: in calls, plans, the tape, the optimizer.
 
     python tests/bench/overhead.py [--work nano] [--dtype float32] [--steps 40]
 
-Every reference, body and cast is timed where it is called; the rest of a step is overhead, the timing's own included.
+Every reference, kernel and cast is timed where it is called; the rest of a step is overhead, the timing's own included.
 Prints the median step.
 """
 
@@ -19,7 +19,7 @@ import peers
 
 import ampkit
 from ampkit.backends import cpu
-from ampkit.core.primitive import Body
+from ampkit.core.primitive import Kernel
 
 
 class Clock:
@@ -52,8 +52,8 @@ def main() -> None:
     step, clock = peers.our_step(peers.WORK[given.work], given.dtype, []), Clock()
     for number in range(3):
         step(number)
-    for body in [found for found in gc.get_objects() if isinstance(found, Body)]:
-        body.run = clock.wrap(body.run)
+    for kernel in [found for found in gc.get_objects() if isinstance(found, Kernel)]:
+        kernel.run = clock.wrap(kernel.run)
     cpu.cast = clock.wrap(cpu.cast)  # type: ignore[method-assign]
     rows = []
     for number in range(given.steps):
@@ -62,7 +62,7 @@ def main() -> None:
         whole = time.perf_counter() - start
         rows.append((whole, whole - clock.seconds))
     whole, outside = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(f"{given.work}, {given.dtype}: {1e3 * whole:.1f} ms a step, {1e3 * outside:.1f} ms of it outside of bodies")
+    print(f"{given.work}, {given.dtype}: {1e3 * whole:.1f} ms a step, {1e3 * outside:.1f} ms of it outside of kernels")
     print(f"share: {statistics.median(o / w for w, o in rows):.1%}")
 
 

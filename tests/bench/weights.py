@@ -35,8 +35,8 @@ def resnet18(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def gpt2(path: Path) -> tuple[np.ndarray, np.ndarray]:
     sizes = {"vocab_size": 50257, "block_size": 128, "n_layer": 12, "n_head": 12, "n_embd": 768}
     theirs, ours = twins.GPT(**sizes).eval(), models.gpt("small", block_size=128).eval()
-    body = theirs.transformer.state_dict()
-    save_file({name: value.T.contiguous() if name.endswith(TURNED) else value for name, value in body.items()}, path)
+    kernel = theirs.transformer.state_dict()
+    save_file({name: value.T.contiguous() if name.endswith(TURNED) else value for name, value in kernel.items()}, path)
     loaded = ampkit.load(path)
     ours.transformer.load_state_dict({n: v.T if n.endswith(TURNED) else v for n, v in loaded.items()})
     tokens = np.random.default_rng(0).integers(0, 50257, (2, 64))

@@ -522,7 +522,7 @@ def test_ops_lists_every_op_with_its_dtype_under_the_policy(ampkit, monkeypatch)
     assert "bfloat16" in row
 
 
-def test_ops_names_the_bodies_of_a_gpu_also_where_there_is_none(ampkit, monkeypatch):
+def test_ops_names_the_kernels_of_a_gpu_also_where_there_is_none(ampkit, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     status, out, _ = ampkit("ops", "--device", "cuda")
     assert status == 0

@@ -165,11 +165,11 @@ def test_a_list_of_tensors_is_one_input():
     assert (a.grad.item(), a.grad.dtype, b.grad.item()) == (3.0, ampkit.float16, 3.0)
 
 
-# bodies
+# kernels
 
 
 @pytest.mark.cpu
-def test_the_first_body_whose_condition_holds_runs_and_brings_its_own_backward():
+def test_the_first_kernel_whose_condition_holds_runs_and_brings_its_own_backward():
     f, ran = scaled(), []
 
     @f.on("cpu", when=lambda input, weight, gain: input.ndim == 1)
@@ -213,7 +213,7 @@ def test_a_faster_backward_gets_the_dtypes_that_gradients_are_wanted_in():
 # observers
 
 
-def test_observers_see_bodies_casts_and_backwards_and_nothing_after():
+def test_observers_see_kernels_casts_and_backwards_and_nothing_after():
     seen = []
     x = tensor([[1.0, 2.0]], ampkit.float32)
     with observe.watch(lambda name, inputs, output: seen.append(name)), autocast(dtype=ampkit.float16):
@@ -272,7 +272,7 @@ def returning(gradients):
     return twice
 
 
-@pytest.mark.parametrize("taped", [False, True])
+@pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(
     ("gradients", "got"),
     [
@@ -282,23 +282,23 @@ def returning(gradients):
         (lambda dy: "none", "str"),
     ],
 )
-def test_a_gradient_of_another_shape_is_refused_in_the_name_of_the_op(gradients, got, taped):
+def test_a_gradient_of_another_shape_is_refused_in_the_name_of_the_op(gradients, got, traced):
     f, x = returning(gradients), tensor([1.0, 2.0, 3.0])
     with pytest.raises(ShapeError, match=rf"^twice_backward: needs a gradient of the input's shape \(3,\), got {got}$"):
-        ampkit.grad(f(x).sum(), x, create_graph=taped)
+        ampkit.grad(f(x).sum(), x, create_graph=traced)
 
 
-@pytest.mark.parametrize("taped", [False, True])
-def test_a_backward_may_answer_with_a_list(taped):
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_backward_may_answer_with_a_list(traced):
     f, x = returning(lambda dy: [dy * 2]), tensor([1.0, 2.0, 3.0])
-    assert ampkit.grad(f(x).sum(), x, create_graph=taped)[0].tolist() == [2, 2, 2]
+    assert ampkit.grad(f(x).sum(), x, create_graph=traced)[0].tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("taped", [False, True])
-def test_a_backward_with_too_many_gradients_is_refused(taped):
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_backward_with_too_many_gradients_is_refused(traced):
     f, x = returning(lambda dy: (dy, dy)), tensor([1.0])
     with pytest.raises(ArgumentError, match="^twice_backward: needs 1 gradients, one per tensor input.*, got 2$"):
-        ampkit.grad(f(x).sum(), x, create_graph=taped)
+        ampkit.grad(f(x).sum(), x, create_graph=traced)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_reference_that_returns_no_array_is_refused(out, got):
     def lost(a: Array):
         return out(a)
 
-    with pytest.raises(DTypeError, match=rf"^lost: needs a body that returns an array, .*, got {got}$"):
+    with pytest.raises(DTypeError, match=rf"^lost: needs a kernel that returns an array, .*, got {got}$"):
         lost(tensor([1.0]))
 
 
@@ -335,7 +335,7 @@ def test_a_list_of_tensors_stands_alone_in_a_signature():
             return a
 
 
-def test_a_body_that_cannot_do_with_a_number_or_nothing_says_so():
+def test_a_kernel_that_cannot_do_with_a_number_or_nothing_says_so():
     @op(cast=Cast.KEEP)
     def joined(a: Array, b: Array):
         return np.concatenate([a, b.reshape(-1)])
@@ -346,7 +346,7 @@ def test_a_body_that_cannot_do_with_a_number_or_nothing_says_so():
         joined(tensor([1.0]), None)
 
 
-def test_an_error_in_a_body_that_is_no_matter_of_its_inputs_stays_as_it_is():
+def test_an_error_in_a_kernel_that_is_no_matter_of_its_inputs_stays_as_it_is():
     @op(cast=Cast.KEEP)
     def broken(a: Array):
         return a.no_such_method()

@@ -34,18 +34,18 @@ def test_a_kernel_that_declines_leaves_a_plain_call_to_the_reference():
 @pytest.mark.cpu
 def test_what_ran_is_told_beside_what_it_returned():
     primitive, _ = declining()
-    kernel = primitive.pick("cpu", np.ones(1))
-    assert primitive.attempt(kernel, lambda body: 5, lambda: 6) == (5, kernel)
-    assert primitive.attempt(kernel, lambda body: NotImplemented, lambda: 6) == (6, primitive.reference)
-    assert primitive.attempt(primitive.reference, lambda body: 5, lambda: 6) == (6, primitive.reference)
+    kernel = primitive.select("cpu", np.ones(1))
+    assert primitive.attempt(kernel, lambda kernel: 5, lambda: 6) == (5, kernel)
+    assert primitive.attempt(kernel, lambda kernel: NotImplemented, lambda: 6) == (6, primitive.reference)
+    assert primitive.attempt(primitive.reference, lambda kernel: 5, lambda: 6) == (6, primitive.reference)
 
 
 @pytest.mark.cpu
 def test_primitives_of_the_library_answer_where_their_kernels_decline(monkeypatch):
     from ampkit.core.autograd.accumulate import sum_of_two
 
-    for body in sum_of_two.of("cpu"):
-        monkeypatch.setattr(body, "run", lambda *args: NotImplemented)
+    for kernel in sum_of_two.of("cpu"):
+        monkeypatch.setattr(kernel, "run", lambda *args: NotImplemented)
     x = ampkit.tensor(np.ones(1 << 16, np.float32), requires_grad=True)
     (x * 2 + x * 3).sum().backward()
     assert (x.grad.numpy() == 5).all()

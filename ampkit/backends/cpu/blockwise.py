@@ -18,7 +18,7 @@ BLOCK = 1 << 14  # elements: 64 KiB of float32, so that several fit the second-l
 
 
 def in_blocks(op: Any) -> None:
-    """Give `op`, elementwise in its first input with the rest plain numbers, bodies that run its references in blocks.
+    """Give `op`, elementwise in its first input with the rest plain numbers, kernels that run its references in blocks.
 
     Picked for contiguous floating-point arrays of at least two blocks. The op saves its input, its output, or both.
     The numbers of an op that moves values are rounded to float16 beside it, as NumPy does where it compares them.

@@ -126,7 +126,7 @@ def _instructions() -> bool:
 
 
 def _written() -> tuple[Any, Any, Any] | None:
-    widen, narrow = (_bytes(_TAKE + body + _REPEAT) for body in (_WIDEN, _NARROW))
+    widen, narrow = (_bytes(_TAKE + kernel + _REPEAT) for kernel in (_WIDEN, _NARROW))
     try:
         page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:

@@ -82,7 +82,7 @@ def blas_name() -> str:
 
 
 def blas_kernels() -> str | None:
-    """The processor family whose kernels OpenBLAS picked on this machine (`SkylakeX`), or None."""
+    """The processor family whose kernels OpenBLAS selected on this machine (`SkylakeX`), or None."""
     name = _function("get_corename")
     if name is None:
         return None

@@ -52,7 +52,7 @@ def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
 
 
 def added(held: Any, gradient: Any) -> Any:
-    """The sum of two gradients of one shape, taped if one of them is."""
+    """The sum of two gradients of one shape, traced if one of them is."""
     return _add(held, gradient) if _is_taped(held) or _is_taped(gradient) else sum_of_two(held, gradient)
 
 

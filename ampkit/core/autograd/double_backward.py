@@ -1,4 +1,4 @@
-"""Second derivatives: the backward of a node, run over taped arrays and so recorded in its turn.
+"""Second derivatives: the backward of a node, run over traced arrays and so recorded in its turn.
 
 Where everything a node saved is an input or an output, its backward is itself differentiable. Where it saved
 statistics, which a second pass would take for constants (and give a wrong Hessian), the reference forward runs again on
@@ -16,11 +16,11 @@ from ..tensor import Tensor
 from .node import Node, alias
 from .saved import Saved, filled, widen
 from .tape import grad
-from .traced_array import Taped, plain
+from .traced_array import TracedArray, plain
 
 
 def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...]) -> tuple[Any, ...]:
-    """The gradients of `node`'s inputs as taped arrays, given taped gradients of its outputs."""
+    """The gradients of `node`'s inputs as traced arrays, given traced gradients of its outputs."""
     items, compute = node.saved.__dict__, node.plan.compute
     linked = _linked(op, node)
     known = {*op.signature.names, op.signature.variadic, "out"}
@@ -33,23 +33,23 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...])
 
 
 def _linked(op: Any, node: Node) -> dict[str, Any]:
-    # What was saved of the inputs and the output, taped, with the gradient flowing to where they came from.
+    # What was saved of the inputs and the output, traced, with the gradient flowing to where they came from.
     items, compute = node.saved.__dict__, node.plan.compute
     linked: dict[str, Any] = {}
     for i, edge in enumerate(node.edges):
         name = op.signature.name_of(i)
         if type(held := items.get(name)) is tuple:  # one of a list of tensors
             linked[name] = (*linked.get(name, ()), _link(widen(held[i], compute), edge))
-        elif hasattr(held, "dtype"):  # a body may keep an input in another shape
+        elif hasattr(held, "dtype"):  # a kernel may keep an input in another shape
             same = held if edge is None or held.shape == edge[2] else held.reshape(edge[2])
             linked[name] = _link(widen(same, compute), edge)
     if (out := items.get("out")) is not None:
-        linked["out"] = Taped(alias(widen(out, compute), (node, 0, out.shape, out.dtype)))
+        linked["out"] = TracedArray(alias(widen(out, compute), (node, 0, out.shape, out.dtype)))
     return linked
 
 
-def _link(array: Any, edge: Any) -> Taped:
-    return Taped(Tensor(array) if edge is None else alias(array, edge))
+def _link(array: Any, edge: Any) -> TracedArray:
+    return TracedArray(Tensor(array) if edge is None else alias(array, edge))
 
 
 def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any]) -> tuple[Any, ...]:
@@ -61,7 +61,9 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
         if held is None and edge is not None:  # its value serves no gradient: any value will do
             other = getattr(node.saved, f"as_{op.signature.name_of(i)}", None)
             compute = node.plan.compute
-            held = Taped(alias(zeros(edge[2], compute or edge[3]) if other is None else widen(other, compute), edge))
+            held = TracedArray(
+                alias(zeros(edge[2], compute or edge[3]) if other is None else widen(other, compute), edge)
+            )
         inputs.append(held)
     out = op.call(op.forward.reference.run, inputs, node.params)
     out = out[0] if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved else out
@@ -76,8 +78,8 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
 def _taped(dy: Any, compute: DType | None) -> Any:
     if type(dy) is tuple:
         return tuple([_taped(d, compute) for d in dy])
-    return widen(dy if dy is None or isinstance(dy, Taped) else Taped(Tensor(dy)), compute)
+    return widen(dy if dy is None or isinstance(dy, TracedArray) else TracedArray(Tensor(dy)), compute)
 
 
 def _as_taped(found: Tensor | None) -> Any:
-    return None if found is None else Taped(found)
+    return None if found is None else TracedArray(found)

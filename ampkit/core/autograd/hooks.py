@@ -119,11 +119,11 @@ def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
     """Call the hooks on the gradients of a node's outputs, or of a leaf, and put what they return in their place."""
     for _, (index, function) in sorted(hooks.items()):
         if (gradient := gradients[index]) is not None:
-            taped = hasattr(gradient, "tensor")
-            found = function(gradient.tensor if taped else Tensor(gradient), tag)
+            traced = hasattr(gradient, "tensor")
+            found = function(gradient.tensor if traced else Tensor(gradient), tag)
             if found is not None:
                 new = _fitting(found, gradient)
-                gradients[index] = type(gradient)(new) if taped else new.array
+                gradients[index] = type(gradient)(new) if traced else new.array
 
 
 def _fitting(found: Any, gradient: Any) -> Tensor:

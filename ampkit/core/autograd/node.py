@@ -12,14 +12,14 @@ from ..tensor import Edge, Tensor, tick
 from .scale_tag import ScaleTag
 
 if TYPE_CHECKING:
-    from .tape import Sweep
+    from .tape import BackwardPass
 
 
 class Node:
     """One recorded call of an op.
 
     op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
-    what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. body: the
+    what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. kernel: the
     implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
     and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
     node multiplies by it. hooks: see core/autograd/hooks.py.
@@ -37,10 +37,10 @@ class Node:
         saved: Any,
         params: Any = (),
         plan: Any = None,
-        body: Any = None,
+        kernel: Any = None,
         versions: Sequence[list[int]] = (),
     ):
-        self.op, self.edges, self.saved, self.params, self.plan, self.body = op, edges, saved, params, plan, body
+        self.op, self.edges, self.saved, self.params, self.plan, self.kernel = op, edges, saved, params, plan, kernel
         self.versions = versions
         self.serial = tick()
 
@@ -61,7 +61,7 @@ class _Alias:
 
     name = "alias"
 
-    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: BackwardPass) -> tuple[Any, ...]:
         return (dys[0],)
 
     replay = vjp
@@ -74,5 +74,5 @@ _ALIAS = _Alias()
 
 
 def alias(array: Array, edge: Edge) -> Tensor:
-    """A taped tensor with the values of `array` whose gradient flows along `edge`."""
+    """A traced tensor with the values of `array` whose gradient flows along `edge`."""
     return attach(array, Node(_ALIAS, (edge,), ()))

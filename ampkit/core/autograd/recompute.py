@@ -15,7 +15,7 @@ from ..nested import tensors_in, with_tensors
 from ..tensor import Tensor, tick
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .node import Node, alias, attach
-from .tape import Sweep, target
+from .tape import BackwardPass, target
 
 _second: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
 
@@ -35,7 +35,7 @@ class _Recompute:
 
     name = "recompute"
 
-    def vjp(self, node: Node, dys: list[Any], needs: Any, sweep: Sweep) -> tuple[Any, ...]:
+    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: BackwardPass) -> tuple[Any, ...]:
         if any(version[0] > node.serial for version in node.versions):
             raise _changed("an argument")
         since = tick()
@@ -46,7 +46,7 @@ class _Recompute:
         _need_unchanged(outs, node.serial, since)
         for out, dy in zip(outs, dys, strict=True):
             if dy is not None and out.edge is not None:
-                sweep.add(*target(out), dy, sweep.tag)
+                backward_pass.add(*target(out), dy, backward_pass.tag)
         return ()
 
     replay = vjp

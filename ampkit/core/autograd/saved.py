@@ -11,7 +11,7 @@ from ampkit import backends
 from ampkit.base.dtypes import FLOATS, DType
 
 from .node import Node
-from .traced_array import Taped
+from .traced_array import TracedArray
 
 # What a backward needs, by name: an item with the name of an input is that input, `out` is the (first) output; a float
 # item with any other name is a statistic, which second derivatives compute anew, from zeros for an input that is not
@@ -20,12 +20,12 @@ Saved = SimpleNamespace
 
 
 def widen(value: Any, compute: DType | None) -> Any:
-    """A floating-point array (taped or not, or a tuple of them) in `compute`; anything else, and None, as it is."""
+    """A floating-point array (traced or not, or a tuple of them) in `compute`; anything else, and None, as it is."""
     if type(value) is tuple:
         return tuple([widen(v, compute) for v in value])
     if compute is None or getattr(value, "dtype", None) not in FLOATS or value.dtype == compute:
         return value
-    return value.astype(compute) if isinstance(value, Taped) else backends.of(value).cast(value, compute)
+    return value.astype(compute) if isinstance(value, TracedArray) else backends.of(value).cast(value, compute)
 
 
 def widen_saved(saved: Saved, compute: DType | None) -> Saved:
@@ -38,7 +38,7 @@ def filled(node: Node, dys: list[Any]) -> Any:
     if len(dys) == 1:
         return dys[0]
     like = next(d for d in dys if d is not None)
-    zeros = np.zeros if isinstance(like, Taped) else backends.of(like).zeros
+    zeros = np.zeros if isinstance(like, TracedArray) else backends.of(like).zeros
     return tuple(
         [zeros(*out) if dy is None and out[1] in FLOATS else dy for dy, out in zip(dys, node.outputs, strict=True)]
     )

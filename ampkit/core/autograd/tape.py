@@ -1,7 +1,7 @@
 """The tape: the backward pass over the nodes that recorded operations left behind (see core/autograd/node.py).
 
 The tape alone sums broadcast axes, re-types and adds gradients; an op's backward does none of it. Gradients are keyed
-by (node, output). Autocast is off during a sweep: the dtypes were decided in the forward.
+by (node, output). Autocast is off during a backward_pass: the dtypes were decided in the forward.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .accumulate import added, fit
 from .grad_mode import set_grad_enabled
 from .node import Node, alias
 from .scale_tag import ScaleTag, mixed_scales
-from .traced_array import Taped
+from .traced_array import TracedArray
 
 
-class Sweep:
+class BackwardPass:
     """One walk back over the tape, from the newest node to the oldest.
 
-    wanted: the tensors whose gradients `grad` returns; None writes into the leaves instead. taped: record the walk
-    itself, for second derivatives; gradients are then taped arrays (`replay.Taped`). retain: keep what nodes saved.
+    wanted: the tensors whose gradients `grad` returns; None writes into the leaves instead. traced: record the walk
+    itself, for second derivatives; gradients are then instances of TracedArray. retain: keep what nodes saved.
     leaves: the only ones to write into; None for all.
     """
 
     def __init__(
-        self, wanted: Sequence[Tensor] | None, taped: bool, retain: bool, leaves: Sequence[Tensor] | None = None
+        self, wanted: Sequence[Tensor] | None, traced: bool, retain: bool, leaves: Sequence[Tensor] | None = None
     ):
         self.leaves = None if leaves is None else {id(leaf) for leaf in leaves}
-        self.taped, self.retain = taped, retain
+        self.traced, self.retain = traced, retain
         self.wanted = None if wanted is None else {_key(t.edge): i for i, t in enumerate(wanted)}
         self.found: dict[int, Any] = {}
         self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # what its outputs received, and its scale
@@ -54,7 +54,7 @@ class Sweep:
         elif self.wanted is None or (id(source), 0) in self.wanted:
             self._add_to_leaf(source, gradient, tag)
 
-    def homes(self, node: Node) -> list[Any]:
+    def grad_buffers(self, node: Node) -> list[Any]:
         """Per input of `node`, the memory in which a backward may leave the gradient: an optimizer's, for the first one
         of a parameter; None elsewhere.
         """
@@ -125,7 +125,7 @@ class Sweep:
         if node.tag is not None and self.tag is not None:
             raise mixed_scales("backward")
         needs = node.op.needs(node)
-        gradients = (node.op.replay if self.taped else node.op.vjp)(node, dys, needs, self)
+        gradients = (node.op.replay if self.traced else node.op.vjp)(node, dys, needs, self)
         if not self.retain:
             node.saved = None
         tag = node.tag or self.tag
@@ -141,19 +141,19 @@ class Sweep:
 
 
 def _follow(*gradients: Any) -> None:
-    # Make the device of gradients, taped or not, the current one; `_sweep` brings back the one before.
+    # Make the device of gradients, traced or not, the current one; `_run_backward` brings back the one before.
     for gradient in gradients:
         if gradient is not None:
             backends.gpus.follow(gradient.tensor.array if hasattr(gradient, "tensor") else gradient)
 
 
 def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
-    """Add a gradient, taped or not, to what `leaf.grad` holds; a taped one leaves `grad` on the tape."""
-    if not isinstance(gradient, Taped):
+    """Add a gradient, traced or not, to what `leaf.grad` holds; a traced one leaves `grad` on the tape."""
+    if not isinstance(gradient, TracedArray):
         leaf.accumulate(gradient, tag)
         return
     held = leaf._grad
-    total = gradient.tensor if held is None else added(Taped(held), gradient).tensor
+    total = gradient.tensor if held is None else added(TracedArray(held), gradient).tensor
     leaf.accumulate(gradient.tensor.array, tag)
     assert leaf._grad is not None
     if total.edge is not None:
@@ -189,7 +189,7 @@ def backward(
     outs = several(tensors)
     seeds = _seeds("backward", "grad_tensors", outs, grad_variables if grad_tensors is None else grad_tensors)
     retain = create_graph if retain_graph is None else retain_graph
-    _sweep(outs, seeds, None, taped=create_graph, retain=retain, leaves=leaves)
+    _run_backward(outs, seeds, None, traced=create_graph, retain=retain, leaves=leaves)
 
 
 def _backward(
@@ -245,8 +245,8 @@ def grad(
         if not isinstance(item, Tensor) or not item.requires_grad:
             raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
     retain = create_graph if retain_graph is None else switch("grad", "retain_graph", retain_graph)
-    sweep = _sweep(outs, seeds, ins, create_graph, retain)
-    found = [sweep.found.get((sweep.wanted or {})[_key(item.edge)]) for item in ins]
+    backward_pass = _run_backward(outs, seeds, ins, create_graph, retain)
+    found = [backward_pass.found.get((backward_pass.wanted or {})[_key(item.edge)]) for item in ins]
     if materialize_grads:
         return tuple([_zeros(i) if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
     if not allow_unused and any(f is None for f in found):
@@ -255,13 +255,13 @@ def grad(
     return tuple([None if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
 
 
-def _given(gradient: Any, item: Tensor, taped: bool) -> Tensor:
+def _given(gradient: Any, item: Tensor, traced: bool) -> Tensor:
     # In memory of its own, and in order or as `item` lies, so that `view` works on it where it does on that:
     # broadcasting and transposing leave views behind.
-    array = gradient.tensor.array if taped else gradient
+    array = gradient.tensor.array if traced else gradient
     if (array.flags.c_contiguous or _order(array) == _order(item.array)) and getattr(array.flags, "writeable", True):
-        return gradient.tensor if taped else Tensor(gradient)
-    edge = gradient.tensor.edge if taped else None
+        return gradient.tensor if traced else Tensor(gradient)
+    edge = gradient.tensor.edge if traced else None
     with backends.on(array):
         copied = array.copy()
     return Tensor(copied) if edge is None else alias(copied, edge)
@@ -283,20 +283,20 @@ def several(items: Any) -> tuple[Any, ...]:
     return (items,) if isinstance(items, Tensor) else tuple(items)
 
 
-def _sweep(
-    outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, taped: bool, retain: bool, leaves: Any = None
-) -> Sweep:
-    sweep = Sweep(wanted, taped, retain, leaves)
+def _run_backward(
+    outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, traced: bool, retain: bool, leaves: Any = None
+) -> BackwardPass:
+    backward_pass = BackwardPass(wanted, traced, retain, leaves)
     region, token = policy.enter(None), fp_errors.hush()
     device = None if backends.gpus is None else backends.gpus.use(None)
     try:
-        with set_grad_enabled(taped):
+        with set_grad_enabled(traced):
             for out, seed in zip(outs, seeds, strict=True):
                 if device is not None:
                     backends.gpus.follow(getattr(out, "array", None))
                 start = _seed(out, seed)
-                sweep.add(*target(out), Taped(start) if taped else start.array, start.tag)
-            sweep.run()
+                backward_pass.add(*target(out), TracedArray(start) if traced else start.array, start.tag)
+            backward_pass.run()
     except MemoryError as error:
         raise backends.exhausted([out.array for out in outs], error) from None
     finally:
@@ -304,7 +304,7 @@ def _sweep(
         policy.leave(region)
         if device is not None:
             backends.gpus.leave(device)
-    return sweep
+    return backward_pass
 
 
 def target(out: Tensor) -> tuple[Any, int]:

@@ -1,7 +1,7 @@
-"""Taped arrays: what lets plain array code be differentiated, for second derivatives.
+"""TracedArray: an array whose operations are recorded, so that plain array code can be differentiated.
 
-A `Taped` looks like an array to a reference or a backward (NumPy's functions and operators, `.sum(axis)`, `.reshape`),
-and runs the ops that stand for them, so every step is recorded. Ops say which NumPy function they stand for in `@op`.
+A `TracedArray` looks like an array to a reference or a backward (NumPy's functions and operators, `.sum(axis)`,
+`.reshape`), and runs the corresponding ops, so that second derivatives follow. An op names its NumPy function in `@op`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..tensor import Tensor
 stands_for: dict[Any, Callable[..., Any]] = {}
 
 
-class Taped:
+class TracedArray:
     """A tensor in the clothes of an array."""
 
     __slots__ = ("tensor",)
@@ -71,39 +71,39 @@ class Taped:
 
 
 def plain(array: Any) -> Any:
-    """The values of an array, taped or not, off the tape: a constant to derivatives."""
-    return array.tensor.array if isinstance(array, Taped) else array
+    """The values of an array, traced or not, off the tape: a constant to derivatives."""
+    return array.tensor.array if isinstance(array, TracedArray) else array
 
 
 def apply(op: Any, *args: Any, **params: Any) -> Any:
-    """The reference of `op` on plain arrays; where one of `args` is taped, the op itself."""
-    if any(isinstance(a, Taped) for a in args):
+    """The reference of `op` on plain arrays; where one of `args` is traced, the op itself."""
+    if any(isinstance(a, TracedArray) for a in args):
         return run(op, *args, **params)
     out = op.forward.reference.run(*args, **params)
     return out[0] if isinstance(out, tuple) and len(out) == 2 else out
 
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of Tensors on arrays, some of them taped; its Tensors come back taped."""
+    """Call a function of Tensors on arrays, some of them traced; its Tensors come back traced."""
     home = _home([*args, *kwargs.values()])
     out = function(*(_in(a, home) for a in args), **{k: _in(v, home) for k, v in kwargs.items()})
     return tuple(_out(o) for o in out) if isinstance(out, tuple) else _out(out)
 
 
 def _home(values: Any) -> Backend:
-    # Of the first taped array.
+    # Of the first traced array.
     for value in values:
-        if isinstance(value, Taped):
+        if isinstance(value, TracedArray):
             return backends.of(value.tensor.array)
-        if isinstance(value, (list, tuple)) and any(isinstance(v, Taped) for v in value):
+        if isinstance(value, (list, tuple)) and any(isinstance(v, TracedArray) for v in value):
             return _home(value)
     return backends.cpu
 
 
 def _in(value: Any, home: Backend) -> Any:
-    if isinstance(value, Taped):
+    if isinstance(value, TracedArray):
         return value.tensor
-    if isinstance(value, (list, tuple)) and any(isinstance(v, Taped) for v in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(v, TracedArray) for v in value):
         return [_in(v, home) for v in value]
     if isinstance(value, np.floating | np.ndarray):
         return Tensor(home.asarray(value))
@@ -111,27 +111,27 @@ def _in(value: Any, home: Backend) -> Any:
 
 
 def _out(value: Any) -> Any:
-    return Taped(value) if isinstance(value, Tensor) else value
+    return TracedArray(value) if isinstance(value, Tensor) else value
 
 
 def _method(key: str) -> Callable[..., Any]:
-    def call(self: Taped, *args: Any, **kwargs: Any) -> Any:
+    def call(self: TracedArray, *args: Any, **kwargs: Any) -> Any:
         return run(stands_for[key], self, *args, **kwargs)
 
     return call
 
 
 def _swapped(key: str) -> Callable[..., Any]:
-    def call(self: Taped, other: Any) -> Any:
+    def call(self: TracedArray, other: Any) -> Any:
         return run(stands_for[key], other, self)
 
     return call
 
 
 for _name in ("add", "sub", "mul", "truediv", "pow", "matmul"):
-    setattr(Taped, f"__{_name}__", _method(_name))
-    setattr(Taped, f"__r{_name}__", _swapped(_name))
+    setattr(TracedArray, f"__{_name}__", _method(_name))
+    setattr(TracedArray, f"__r{_name}__", _swapped(_name))
 for _name in ("neg", "eq", "ne", "lt", "le", "gt", "ge", "abs"):
-    setattr(Taped, f"__{_name}__", _method(_name))
+    setattr(TracedArray, f"__{_name}__", _method(_name))
 for _name in ("sum", "mean", "max", "min", "reshape", "transpose", "swapaxes", "astype", "squeeze", "copy"):
-    setattr(Taped, _name, _method(_name))
+    setattr(TracedArray, _name, _method(_name))

@@ -84,11 +84,11 @@ class ParametrizationList(ModuleList):
         Raises StateError if one has none, ShapeError, with nothing changed, for a value of another shape.
         """
         found = _several(self._back(value, strict=True))
-        homes = [getattr(self, name) for name in self._names()]
-        if [t.array.shape for t in found] != [t.array.shape for t in homes]:
-            needs = " and ".join(str(tuple(t.shape)) for t in homes)
+        grad_buffers = [getattr(self, name) for name in self._names()]
+        if [t.array.shape for t in found] != [t.array.shape for t in grad_buffers]:
+            needs = " and ".join(str(tuple(t.shape)) for t in grad_buffers)
             raise ShapeError("assignment", f"originals {needs}", " and ".join(str(tuple(t.shape)) for t in found))
-        for home, tensor in zip(homes, found, strict=True):
+        for home, tensor in zip(grad_buffers, found, strict=True):
             home.data = tensor
 
 

@@ -98,10 +98,10 @@ def _remove(what: str, kind: type[Any], module: Module, name: str) -> Module:
     made = module._computed.get(name)
     if not isinstance(made, kind):
         raise ArgumentError(f"remove_{what}", f"the name of a Parameter with {what}", repr(name))
-    homes = [getattr(module, name + part) for part in kind.made_of]
+    grad_buffers = [getattr(module, name + part) for part in kind.made_of]
     with no_grad():
         value = made.of(module)
-    home = homes[0]
+    home = grad_buffers[0]
     if kind is _SpectralNorm:
         home.data = value  # the same Parameter, which an optimizer may hold
     else:

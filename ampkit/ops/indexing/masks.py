@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.core.autograd.traced_array import Taped
+from ampkit.core.autograd.traced_array import TracedArray
 
 __all__: list[str] = []
 
@@ -19,7 +19,7 @@ def kept(values: Any, mask: Any) -> Any:
     Selects on the bits: infinities and NaNs outside the mask vanish too, where a product with the mask would keep them,
     and nothing branches, which is several times as fast as np.where on a mask without a pattern.
     """
-    if isinstance(values, Taped):
+    if isinstance(values, TracedArray):
         return np.where(mask, values, 0)
     return (values.view(_BITS[values.itemsize]) * mask).view(values.dtype)
 

@@ -1,4 +1,4 @@
-"""Indexing: elements picked by slices, positions and masks, and the sums that put them back."""
+"""Indexing: elements selected by slices, positions and masks, and the sums that put them back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wide(dy: Any) -> Any:
 def getitem(input: Tensor, index: Any) -> Tensor:
     """input[index]: integers, slices, None, ..., and tensors of integers or bool, as in NumPy.
 
-    Slices share memory. The gradient is added up in float32 where an element was picked more than once.
+    Slices share memory. The gradient is added up in float32 where an element was selected more than once.
     Raises RangeError outside an axis, DTypeError for an index of another kind.
     """
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)

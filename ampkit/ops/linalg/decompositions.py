@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit.base.dtypes import accumulator, finfo
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
-from ampkit.core.autograd.traced_array import Taped
+from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.fp_errors import quietly
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -53,7 +53,7 @@ class Orthogonal(NamedTuple):
 
 
 def _need_matrix(where: str, x: Any) -> None:
-    if isinstance(x, Taped):
+    if isinstance(x, TracedArray):
         raise StateError(where, "a first derivative", "a second one")
     if x.ndim < 2:
         raise ShapeError(where, "matrices [.., M, N]", f"shape {tuple(x.shape)}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import RangeError, ShapeError
-from ampkit.core.autograd.traced_array import Taped, apply
+from ampkit.core.autograd.traced_array import TracedArray, apply
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import Word
@@ -102,7 +102,7 @@ def binary_cross_entropy(
     float64 input); refused inside autocast. Raises ShapeError for shapes that differ and for a mean over nothing,
     ArgumentError for an unknown reduction, RangeError for an input outside [0, 1], named with its position.
     """
-    if not isinstance(input, Taped):
+    if not isinstance(input, TracedArray):
         need_unit(input, (input < 0) | (input > 1))
     loss = (target - 1) * _log(1 - input) - target * _log(input)
     if weight is not None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import DTypeError, RangeError, ShapeError
-from ampkit.core.autograd.traced_array import Taped, plain
+from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.blocked_sum import blocked_sum
 
 from ..reduction.dot_products import check_reduction
@@ -29,7 +29,7 @@ def class_axis(input: Any) -> tuple[int, int]:
 def labels_of(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
     """`sorted_out` of labels that were checked: RangeError for one that is no class."""
     labels, counts = sorted_out(target, ignore, axis)
-    if not isinstance(target, Taped):
+    if not isinstance(target, TracedArray):
         bad = (labels < 0) | (labels >= classes)
         backends.of(target).inspect(target, bad.reshape(target.shape), no_class(where, classes, ignore))
     return labels, counts
@@ -58,9 +58,9 @@ def hot(labels: Any, classes: int, axis: int) -> Any:
     return labels == row.reshape(-1, *(1,) * (labels.ndim - axis - 1))
 
 
-def picked(values: Any, labels: Any, axis: int) -> Any:
+def selected(values: Any, labels: Any, axis: int) -> Any:
     """The value at each label; `values` may have length 1 on other axes."""
-    if isinstance(values, Taped):
+    if isinstance(values, TracedArray):
         return np.where(hot(labels, values.shape[axis], axis), values, 0).sum(axis, keepdims=True)
     return np.take_along_axis(values, labels, axis)
 
@@ -74,7 +74,7 @@ def shares(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
     """The weight of each label: 0 for an ignored one."""
     if weight is None:
         return counts.astype(input.dtype)
-    return np.where(counts, picked(along(weight, input, axis), labels, axis), 0)
+    return np.where(counts, selected(along(weight, input, axis), labels, axis), 0)
 
 
 def slopes(dy: Any, reduction: str, share: Any, axis: int) -> Any:

@@ -29,7 +29,7 @@ from .class_labels import (
     class_axis,
     hot,
     labels_of,
-    picked,
+    selected,
     shares,
     slopes,
     sorted_out,
@@ -79,7 +79,7 @@ def cross_entropy_(
     shift = peak(input, axis)
     shifted = input - shift
     log = np.log(blocked_sum(np.exp(shifted), axis, True))
-    loss = (1 - label_smoothing) * (log - picked(shifted, labels, axis))
+    loss = (1 - label_smoothing) * (log - selected(shifted, labels, axis))
     share = shares(weight, labels, counts, input, axis)
     loss *= share
     if label_smoothing:
@@ -209,7 +209,7 @@ def nll_loss(
     axis, classes = class_axis(input)
     labels, counts = labels_of("nll_loss", target, classes, ignore_index, axis)
     share = shares(weight, labels, counts, input, axis)
-    loss = np.where(counts, -share * picked(input, labels, axis), 0)
+    loss = np.where(counts, -share * selected(input, labels, axis), 0)
     out = _reduced(loss, share, reduction, axis)
     return out, Saved(input=input, target=target, weight=weight, share=share)
 

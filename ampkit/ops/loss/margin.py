@@ -15,7 +15,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
-from ampkit.core.autograd.traced_array import Taped, apply, plain
+from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
@@ -237,5 +237,5 @@ def _inspect(where: str, target: Any, least: int, classes: int) -> None:
     def fail(value: int, position: Any) -> None:
         raise RangeError(where, f"labels from {least} to {classes - 1}", f"{value} at position {position}")
 
-    if not isinstance(target, Taped):
+    if not isinstance(target, TracedArray):
         backends.of(target).inspect(target, (target < least) | (target >= classes), fail)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
-from ampkit.core.autograd.traced_array import Taped, apply, plain
+from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -156,7 +156,7 @@ def _not_negative(var: Any) -> None:
     def fail(value: float, position: Any) -> None:
         raise RangeError("gaussian_nll_loss", "a var of 0 or more", f"{value} at position {position}")
 
-    if not isinstance(var, Taped):
+    if not isinstance(var, TracedArray):
         backends.of(var).inspect(var, var < 0, fail)
 
 

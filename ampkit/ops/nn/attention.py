@@ -9,7 +9,7 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
-from ampkit.core.autograd.traced_array import Taped
+from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -72,7 +72,7 @@ def scaled_dot_product_attention_(
 def _answer(a: Operands, causal: bool, scale: float | None, dropout_p: float, draw: Any) -> tuple[Any, Any]:
     # With the log-sum-exp of each row, which derivatives on the tape do without.
     scale = 1 / math.sqrt(a.query.shape[-1] or 1) if scale is None else scale
-    if any(isinstance(array, Taped) for array in a):
+    if any(isinstance(array, TracedArray) for array in a):
         return on_tape(a, causal, scale, dropout_p, draw), None
     return forward(broadcast(a), causal, scale, dropout_p, draw)
 

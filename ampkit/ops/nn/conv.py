@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.traced_array import Taped, apply
+from ampkit.core.autograd.traced_array import TracedArray, apply
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
@@ -53,7 +53,7 @@ __all__ = [
 def convolve(images: Array, weight: Array, w: Windows, groups: int) -> Array:
     """The maps: each window times each kernel."""
     kernels, batch = _kernels(weight, groups), images.shape[0]
-    if isinstance(images, Taped) or isinstance(weight, Taped):
+    if isinstance(images, TracedArray) or isinstance(weight, TracedArray):
         return (kernels @ _columns(images, w, groups)).reshape(batch, weight.shape[0], *w.count)
     maps = np.empty_like(images, shape=(*kernels.shape[:2], prod(w.count) * batch), order="C")
     for part, found in columns_by_block(images, w):
@@ -64,7 +64,7 @@ def convolve(images: Array, weight: Array, w: Windows, groups: int) -> Array:
 def input_gradient(maps: Array, weight: Array, w: Windows, groups: int) -> Array:
     """The images: each window the kernels weighted by the maps, summed where windows overlap."""
     kernels, channels, batch = _kernels(weight, groups).swapaxes(1, 2), weight.shape[1] * groups, maps.shape[0]
-    if isinstance(maps, Taped) or isinstance(weight, Taped):
+    if isinstance(maps, TracedArray) or isinstance(weight, TracedArray):
         columns = kernels @ _by_group(maps, groups)
         return apply(fold_, columns.reshape(batch, columns.shape[1] * columns.shape[2], columns.shape[3]), w)
     rows = _rows(maps, groups)
@@ -82,7 +82,7 @@ def input_gradient(maps: Array, weight: Array, w: Windows, groups: int) -> Array
 def weight_gradient(images: Array, maps: Array, w: Windows, groups: int) -> Array:
     """The kernels: each window times its maps, summed over windows and batch."""
     shape = (maps.shape[1], images.shape[1] // groups, *w.kernel)
-    if isinstance(images, Taped) or isinstance(maps, Taped):
+    if isinstance(images, TracedArray) or isinstance(maps, TracedArray):
         return blocked_sum(_by_group(maps, groups) @ _columns(images, w, groups).swapaxes(-1, -2), 0).reshape(shape)
     rows, total = _rows(maps, groups), None
     for part, columns in columns_by_block(images, w):

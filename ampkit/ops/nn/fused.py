@@ -54,7 +54,7 @@ def linear_gelu_linear_check(input, weight, bias, weight2, bias2, approximate):
 
 @linear_gelu_linear.backward
 def linear_gelu_linear_backward(dy, saved, needs, approximate):
-    # What lies between is computed again: faster bodies keep it.
+    # What lies between is computed again: faster kernels keep it.
     before = _linear(saved.input, saved.weight, saved.bias)
     asked = (True, needs[3], needs[4])
     slope, dweight2, dbias2 = _back(linear, dy, Saved(input=_gelu(before, approximate), weight=saved.weight2), asked)
@@ -74,13 +74,13 @@ def _back(op, *given):
     return op.backward_primitive.reference.run(*given)
 
 
-# link by link, for the bodies of backends: each by the best body that it has
+# link by link, for the kernels of backends: each by the best kernel that it has
 
 
 def chained(
     input: Any, weight: Any, bias: Any, weight2: Any, bias2: Any, approximate: str, *, dtype: Any, versions: Any
 ) -> Any:
-    """A body of linear_gelu_linear; it also saves what lies between."""
+    """A kernel of linear_gelu_linear; it also saves what lies between."""
     before = dispatch.forward_in(linear, (input, weight, bias), dtype=dtype, versions=versions[:3])
     hidden = dispatch.forward_in(gelu, (before,), approximate, dtype=dtype)
     out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype, versions=(None, *versions[3:]))
@@ -92,19 +92,19 @@ def is_chained(dy: Any, saved: Saved, needs: Any, approximate: str) -> bool:
     return "before" in vars(saved)
 
 
-def chained_backward(dy: Any, saved: Saved, needs: Any, approximate: str, versions: Any, homes: Any) -> Any:
-    """The body of its backward, where `is_chained`."""
+def chained_backward(dy: Any, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any) -> Any:
+    """The kernel of its backward, where `is_chained`."""
     kept, kind = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
     wanted = kind if any(needs[:3]) else None, *needs[3:]
-    given = (None, *versions[3:]), (None, *homes[3:])
+    given = (None, *versions[3:]), (None, *grad_buffers[3:])
     slope, *second = dispatch.backward_in(linear, dy, kept, wanted, *given)
     if slope is None:
         return None, None, None, *second
     (slope,) = dispatch.backward_in(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
-    return *first_backward(slope, saved, needs, versions, homes), *second
+    return *first_backward(slope, saved, needs, versions, grad_buffers), *second
 
 
-def first_backward(slope: Any, saved: Saved, needs: Any, versions: Any, homes: Any) -> tuple[Any, ...]:
+def first_backward(slope: Any, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> tuple[Any, ...]:
     """The gradients of input, weight and bias, given that of what gelu was given."""
     kept = Saved(input=saved.input, weight=saved.weight)
-    return dispatch.backward_in(linear, slope, kept, needs[:3], versions[:3], homes[:3])
+    return dispatch.backward_in(linear, slope, kept, needs[:3], versions[:3], grad_buffers[:3])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.traced_array import Taped, apply, plain
+from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
@@ -119,7 +119,7 @@ def _reads(shape: Any, grid: Any, mode: str, padding: str, corners: Any) -> Any:
         yield row + first, inside, [t.weight for t in chosen], [t.slope for t in chosen]
 
 
-# along one axis of n pixels; place and inside are plain arrays, weights and slopes taped where the grid is
+# along one axis of n pixels; place and inside are plain arrays, weights and slopes traced where the grid is
 
 
 def _tap(place: Any, n: int, weight: Any, slope: Any) -> Tap:
@@ -154,7 +154,7 @@ def _linear(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:
     at, scale = _pixels(side, n, corners)
     if padding != "zeros":
         held, sign = _held(plain(at), n, padding, corners)
-        at, scale = at * sign + (held - plain(at) * sign) if isinstance(at, Taped) else held, scale * sign
+        at, scale = at * sign + (held - plain(at) * sign) if isinstance(at, TracedArray) else held, scale * sign
     low = np.floor(plain(at))
     t = at - low
     return [_tap(low, n, 1 - t, -scale), _tap(low + 1, n, t, scale)]

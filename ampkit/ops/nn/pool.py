@@ -9,7 +9,7 @@ import numpy as np
 
 from ampkit.base.dtypes import FLOATS
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
-from ampkit.core.autograd.traced_array import Taped, apply, plain
+from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
@@ -43,7 +43,7 @@ def max_pool3d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ce
 def max_pool_backward(dy, saved, needs, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
     dy, w, place = dy[0] if return_indices else dy, saved.windows, saved.place
     axes = len(w.size)
-    if isinstance(dy, Taped):
+    if isinstance(dy, TracedArray):
         taps = np.arange(prod(w.kernel), like=place).reshape(-1, *(1,) * axes)
         return _spread_taped(dy, place.reshape(*place.shape[:-axes], 1, *w.count) == taps, w)
     moved, place = batch_last(batched(dy, axes)), batch_last(batched(place, axes))
@@ -127,7 +127,7 @@ def _means_of(input: Array, w: Windows, *counted: Any) -> Any:
 def avg_pool_backward(dy, saved, needs, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
     w = saved.windows
     axes, share = len(w.size), dy / _divisor(plain(dy), w, padding, count_include_pad, divisor_override)
-    if isinstance(share, Taped):
+    if isinstance(share, TracedArray):
         return _spread_taped(share, np.ones_like(plain(dy), shape=(prod(w.kernel), *(1,) * axes)), w)
     moved = batch_last(batched(share, axes))
     home = np.zeros_like(moved, shape=(len(moved), *w.padded, moved.shape[-1]), order="C")
@@ -202,7 +202,7 @@ def _along(x: Array, matrix: Array, axis: int) -> Array:
     # x with the vectors along an axis multiplied by the matrix.
     moved = x.swapaxes(axis, -1)
     rows = moved.reshape(-1, moved.shape[-1])
-    found = rows @ matrix.T if isinstance(x, Taped) else times(rows, matrix.T)
+    found = rows @ matrix.T if isinstance(x, TracedArray) else times(rows, matrix.T)
     return found.reshape(*moved.shape[:-1], len(matrix)).swapaxes(axis, -1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.core.autograd.traced_array import Taped, apply, plain
+from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.tensor import Tensor
 
 from ..pointwise.activation import sigmoid
@@ -22,7 +22,7 @@ Step = Callable[..., tuple[Array, ...]]
 
 
 def on_tape(g: Given) -> bool:
-    return any(isinstance(array, Taped) for array in g)
+    return any(isinstance(array, TracedArray) for array in g)
 
 
 def rnn_unrolled(g: Given, sizes: Sizes, reverse: bool, relu: bool) -> tuple[Array, ...]:
@@ -73,7 +73,7 @@ def _start(g: Given, first: Array | None, sizes: Sizes, width: int | None = None
     if first is not None:
         return first
     like = plain(g.w_hh)
-    return Taped(Tensor(backends.of(like).zeros((sizes[0], width or like.shape[1]), like.dtype)))
+    return TracedArray(Tensor(backends.of(like).zeros((sizes[0], width or like.shape[1]), like.dtype)))
 
 
 def _shifted(x: Array, bias: Array | None) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import FLOATS, bool_, float32
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError
-from ampkit.core.autograd.traced_array import Taped, plain
+from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -116,7 +116,7 @@ def _need_divisor(where: str, input: Any, other: Any) -> None:
     if all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in (input, other)):
         raise DTypeError(where, "numbers", "bool", "cast it: x.int()")
     # Floats have infinity and NaN for it; NumPy answers 0 for integers.
-    if any(isinstance(a, (float, Taped)) or getattr(a, "dtype", None) in FLOATS for a in (input, other)):
+    if any(isinstance(a, (float, TracedArray)) or getattr(a, "dtype", None) in FLOATS for a in (input, other)):
         return
     if not getattr(input, "size", 1):
         return

@@ -7,7 +7,7 @@ from typing import Any
 from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.dtypes import FLOATS, DType
-from ampkit.core.autograd.traced_array import Taped
+from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.fp_errors import quietly
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -81,8 +81,8 @@ def move(input: Array, *, device):
 
 @move.backward
 def move_backward(dy, saved, needs, device):
-    if isinstance(dy, Taped):
-        return Taped(_placed(dy.tensor, saved.home))
+    if isinstance(dy, TracedArray):
+        return TracedArray(_placed(dy.tensor, saved.home))
     return backends.transfer(dy, backends.get(saved.home))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError
-from ampkit.core.autograd.traced_array import Taped, apply, plain
+from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -63,7 +63,7 @@ _ORDERS = 1 << 10  # derivatives of a higher order are beyond all formats: 170! 
 @op(cast=Cast.KEEP, integers="float")
 def polygamma_(input: Array, n):
     """`polygamma`, input first."""
-    if isinstance(input, Taped):
+    if isinstance(input, TracedArray):
         return poly_gamma(n, input), Saved(input=input)
     # In float64: below 0 the reflection subtracts terms many times larger than the answer.
     return poly_gamma(n, input.astype(np.float64)).astype(input.dtype), Saved(input=input)

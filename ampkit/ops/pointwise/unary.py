@@ -225,11 +225,11 @@ def erf_backward(dy, saved, needs):
 # rounding: steps, whose slope is 0
 
 
-def _step(name: str, function: Any, meaning: str, body: Any = None) -> Any:
-    body = body or function
+def _step(name: str, function: Any, meaning: str, kernel: Any = None) -> Any:
+    kernel = kernel or function
 
     def reference(input: Array):
-        return input.copy() if input.dtype == bool_ else body(input)
+        return input.copy() if input.dtype == bool_ else kernel(input)
 
     reference.__name__ = reference.__qualname__ = name
     reference.__doc__ = f"{meaning} Its gradient is zero."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.dtypes import accumulator
-from ampkit.core.autograd.traced_array import Taped, plain
+from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
@@ -66,7 +66,7 @@ _ROW = 4096  # elements whose running sum is one: with random signs off by some 
 def _running_sum(x: Any, axis: int) -> Any:
     # Of long rows, running sums within blocks, each raised by that of the blocks before it.
     n, wide = x.shape[axis], accumulator(x.dtype)
-    if n <= _ROW or isinstance(x, Taped) or wide.kind == "i":
+    if n <= _ROW or isinstance(x, TracedArray) or wide.kind == "i":
         return np.cumsum(x, axis, wide)
     block = isqrt(n)
     whole, lead = n - n % block, (slice(None),) * axis

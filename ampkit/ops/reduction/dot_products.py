@@ -1,5 +1,5 @@
 """Sums of products, as the references of norms, softmax and losses need them: on plain arrays in one pass, without a
-temporary; on taped ones by their definition.
+temporary; on traced ones by their definition.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
-from ampkit.core.autograd.traced_array import Taped, plain
+from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -143,7 +143,7 @@ def linalg_matrix_norm(
 @op(cast=Cast.FP32, integers="refuse")
 def singular_norm(input: Array, ord, *, dtype=None):
     """What `linalg_matrix_norm` makes of singular values, [.., M, N] -> [..]. It has a first derivative alone."""
-    if isinstance(input, Taped):
+    if isinstance(input, TracedArray):
         raise StateError("linalg_matrix_norm", "a first derivative", f"a second one for ord={ord!r}", "use ord='fro'")
     try:
         u, s, vh = np.linalg.svd(input, full_matrices=False)

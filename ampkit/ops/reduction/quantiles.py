@@ -27,7 +27,7 @@ __all__ = ["median", "nanquantile", "quantile", "std_mean", "var_mean"]
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The middle value in order, of an even number the lower one; along `dim` (values, indices). NaN wins.
 
-    The gradient goes to the element that was picked. Raises ShapeError for a median of nothing.
+    The gradient goes to the element that was selected. Raises ShapeError for a median of nothing.
     """
     if dim is None:
         return median(flatten(input), 0).values

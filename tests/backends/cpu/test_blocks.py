@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cpu
 
 
 @pytest.fixture(autouse=True)
-def no_other_bodies(monkeypatch):
+def no_other_kernels(monkeypatch):
     monkeypatch.setattr(eltwise, "fits", lambda *arrays: False)
 
 
@@ -74,8 +74,8 @@ def test_blocks_give_what_the_reference_gives(name, dtype):
 def test_what_does_not_lie_in_one_piece_or_is_small_is_left_to_the_reference(view):
     values = np.ones((4, BLOCK), np.float32)
     op = registered["silu"]
-    body = op.forward.of("cpu")[-1]
-    assert body.when(values) and not body.when(view(values))
+    kernel = op.forward.of("cpu")[-1]
+    assert kernel.when(values) and not kernel.when(view(values))
 
 
 GATES = {
@@ -102,14 +102,14 @@ def test_glu_and_prelu_in_blocks_give_what_their_references_give(name, dtype, sh
         w = ampkit.tensor(np.linspace(-1, 1, shape[1]), dtype=dtype, requires_grad=wanted[1] and "prelu" in name)
         y = GATES[name](x, w)
         leaves = [t for t in (x, w) if t.requires_grad]
-        body = y.node.body.name if leaves else None
+        kernel = y.node.kernel.name if leaves else None
         slopes = ampkit.tensor(np.linspace(-1, 1, y.numel()).reshape(y.shape), dtype=dtype)
-        return body, y.detach().numpy(), [g.numpy() for g in ampkit.grad(y, leaves, slopes)] if leaves else []
+        return kernel, y.detach().numpy(), [g.numpy() for g in ampkit.grad(y, leaves, slopes)] if leaves else []
 
-    body, found, slopes = run()
+    kernel, found, slopes = run()
     with reference_only():
         _, truth, wanted_slopes = run()
-    assert body in (None, "glu_cpu", "prelu_cpu")
+    assert kernel in (None, "glu_cpu", "prelu_cpu")
     np.testing.assert_array_equal(found.astype(float), truth.astype(float))
     assert found.dtype == truth.dtype
     for got, want in zip(slopes, wanted_slopes, strict=True):

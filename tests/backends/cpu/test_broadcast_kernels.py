@@ -43,10 +43,10 @@ def test_a_second_operand_that_broadcasts_gives_what_the_reference_gives(name, s
 @pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("name", ["add", "mul"])
-def test_their_bodies_are_what_runs_and_their_gradients_are_summed_by_products(name, dtype, monkeypatch):
+def test_their_kernels_are_what_runs_and_their_gradients_are_summed_by_products(name, dtype, monkeypatch):
     x, gate = (Tensor(values(*s, dtype=dtype), requires_grad=True) for s in ((32, 8, 32, 32), (32, 8, 1, 1)))
     y = getattr(ops, name)(x, gate)
-    assert y.node.body is not y.node.op.forward.reference
+    assert y.node.kernel is not y.node.op.forward.reference
     for primitive in (sum_over, y.node.op.backward_primitive):
         monkeypatch.setattr(primitive.reference, "run", None)
     found = grad(y, [x, gate], Tensor(values(32, 8, 32, 32, dtype=dtype)))

@@ -26,8 +26,10 @@ def _run(values, slopes, p):
     ampkit.manual_seed(5)
     x = Tensor(values, requires_grad=True)
     y = ops.dropout(x, p)
-    picked = y.node.op.backward_primitive.pick("cpu", slopes, y.node.saved, (x.dtype,), p=p, seed=0, call=0, shape=None)
-    return (y.node.body.name, picked.name), y.detach().numpy(), grad(y, [x], Tensor(slopes))[0].numpy()
+    selected = y.node.op.backward_primitive.select(
+        "cpu", slopes, y.node.saved, (x.dtype,), p=p, seed=0, call=0, shape=None
+    )
+    return (y.node.kernel.name, selected.name), y.detach().numpy(), grad(y, [x], Tensor(slopes))[0].numpy()
 
 
 def _equal(found, truth):
@@ -81,9 +83,9 @@ def test_other_formats_and_layouts_are_left_to_the_reference(turn, dtype):
         _equal(got, want)
 
 
-def test_whole_channels_are_dropped_by_the_body():
+def test_whole_channels_are_dropped_by_the_kernel():
     y = ops.dropout2d(Tensor(np.ones((8, 64, 20, 20), np.float32), requires_grad=True), 0.5)
-    assert y.node.body.name == "dropout_cpu"
+    assert y.node.kernel.name == "dropout_cpu"
     assert (y.array.reshape(512, 400).std(1) == 0).all()
 
 
@@ -97,7 +99,7 @@ def test_a_mask_for_several_values_drops_what_the_reference_drops(shape, dtype):
     def run():
         x = Tensor(np.moveaxis(np.ascontiguousarray(np.moveaxis(values, 1, -1)), -1, 1), requires_grad=True)
         y = dropout_(x, 0.3, 5, 2, shape)
-        return y.node.body.name, y.array, grad(y, x, Tensor(slopes))[0].array
+        return y.node.kernel.name, y.array, grad(y, x, Tensor(slopes))[0].array
 
     name, *found = run()
     assert name == "dropout_cpu"

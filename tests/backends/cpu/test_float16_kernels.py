@@ -59,7 +59,7 @@ def test_values_and_gradients_are_the_references_to_one_rounding(name, pieces, d
     values, slopes = (rng.standard_normal((16, 17, 25, C)).astype(dtype) for _ in range(2))
     monkeypatch.setattr(eltwise, "_PIECE", -(-values.size // pieces) - (pieces > 1))
     node, out, back = _there_and_back(CALLS[name], values, slopes)
-    assert node.body is not node.op.forward.reference
+    assert node.kernel is not node.op.forward.reference
     with reference_only():
         _, truth, slope = _there_and_back(CALLS[name], values, slopes)
     unit = 2.0**-10 if dtype == float16 else 2.0**-7
@@ -81,7 +81,7 @@ def test_what_is_not_finite_or_overflows_in_float16_shows_as_in_the_reference(na
     np.testing.assert_array_equal(np.isfinite(back), np.isfinite(slope))
 
 
-def _bodies(name, options, batch, dtype):
+def _kernels(name, options, batch, dtype):
     ampkit.manual_seed(0)
     model = getattr(models, name)(**options)
     rng = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def _bodies(name, options, batch, dtype):
         with ampkit.autocast(dtype=dtype, enabled=dtype != "float32"):
             loss = model(ampkit.tensor(x)).float().square().mean()
         loss.backward()
-    references = {op: body for op, body in ((row.name, row.body) for row in found.rows) if body == op}
+    references = {op: kernel for op, kernel in ((row.name, row.kernel) for row in found.rows) if kernel == op}
     return {row.name for row in found.rows}, set(references)
 
 
@@ -104,7 +104,7 @@ def _bodies(name, options, batch, dtype):
     ],
 )
 def test_no_op_of_a_step_runs_as_its_reference_in_float16_that_does_not_in_bfloat16(name, options, batch):
-    ran, slow = _bodies(name, options, batch, "float16")
-    also, known = _bodies(name, options, batch, "bfloat16")
+    ran, slow = _kernels(name, options, batch, "float16")
+    also, known = _kernels(name, options, batch, "bfloat16")
     assert ran == also
     assert slow <= known

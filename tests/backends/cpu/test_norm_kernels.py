@@ -42,14 +42,14 @@ def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype)
 @pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_the_bodies_are_what_runs(case, dtype):
+def test_the_kernels_are_what_runs(case, dtype):
     (out,) = case(*case.tensors(dtype))
-    assert out.node.body.name == "rms_norm_cpu"
+    assert out.node.kernel.name == "rms_norm_cpu"
     backward, needs = out.node.op.backward_primitive, out.node.op.needs(out.node)
     params = {"normalized_shape": case.inputs[1], "eps": None}
-    body = backward.pick("cpu", out.array, out.node.saved, needs, **params)
-    assert body.name == "rms_norm_backward_cpu"
-    assert body.run(out.array, out.node.saved, needs, **params) is not NotImplemented
+    kernel = backward.select("cpu", out.array, out.node.saved, needs, **params)
+    assert kernel.name == "rms_norm_backward_cpu"
+    assert kernel.run(out.array, out.node.saved, needs, **params) is not NotImplemented
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
@@ -91,14 +91,14 @@ def test_the_gradient_of_a_weight_alone_and_of_the_input_alone():
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 @pytest.mark.parametrize("case", GROUPS, ids=repr)
-def test_the_bodies_of_group_norm_are_what_runs(case, dtype):
+def test_the_kernels_of_group_norm_are_what_runs(case, dtype):
     (out,) = case(*case.tensors(dtype))
-    assert out.node.body.name == "group_norm_cpu"
+    assert out.node.kernel.name == "group_norm_cpu"
     backward, needs = out.node.op.backward_primitive, out.node.op.needs(out.node)
     params = {"num_groups": case.inputs[1], "eps": 1e-5}
-    body = backward.pick("cpu", out.array, out.node.saved, needs, **params)
-    assert body.name == "group_norm_backward_cpu"
-    assert body.run(out.array, out.node.saved, needs, **params) is not NotImplemented
+    kernel = backward.select("cpu", out.array, out.node.saved, needs, **params)
+    assert kernel.name == "group_norm_backward_cpu"
+    assert kernel.run(out.array, out.node.saved, needs, **params) is not NotImplemented
 
 
 def test_a_group_far_from_zero_keeps_its_digits_and_one_that_is_not_finite_stays_alone():
@@ -114,7 +114,7 @@ def test_a_group_far_from_zero_keeps_its_digits_and_one_that_is_not_finite_stays
         return y, *grad(y, [x, weight], Tensor(slopes.astype(dtype)))
 
     found, truth = run(np.float32), run(float)
-    assert found[0].node.body.name == "group_norm_cpu"
+    assert found[0].node.kernel.name == "group_norm_cpu"
     for got, want in zip(found[:2], truth[:2], strict=True):
         got, want = got.detach().numpy(), want.detach().numpy()
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
@@ -149,7 +149,7 @@ def apart(*given):
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_batch_norm_with_relu_gives_the_bits_of_the_two_in_one_pass(dtype):
     found, truth = (normalized(f, images(dtype), dtype) for f in (ops.batch_norm_relu, apart))
-    assert found[0].node.body.name == "batch_norm_cpu"
+    assert found[0].node.kernel.name == "batch_norm_cpu"
     for got, want in zip(found, truth, strict=True):
         np.testing.assert_array_equal(got.array, want.array)
 
@@ -217,7 +217,7 @@ def test_given_statistics_serve_with_relu_and_without_and_nan_passes(function, d
         return y, *grad(y.nan_to_num(), [x, w, b], Tensor(place(images(dtype, 1))), retain_graph=True)
 
     found, truth = run(lambda a: a), run(lambda a: a.astype(float))
-    assert found[0].node.body.name == "batch_norm_cpu" and np.isnan(found[0].array.astype(float)).sum() == 1
+    assert found[0].node.kernel.name == "batch_norm_cpu" and np.isnan(found[0].array.astype(float)).sum() == 1
     for got, want in zip(found, truth, strict=True):
         np.testing.assert_allclose(
             got.array.astype(float), want.array, rtol=2e-2 if dtype == bfloat16 else 1e-4, atol=2e-2

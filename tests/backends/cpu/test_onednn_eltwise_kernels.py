@@ -42,7 +42,7 @@ def test_onednn_is_what_runs(case, dtype, monkeypatch):
     monkeypatch.setattr(Call, "__call__", lambda self, *arrays: (ran.append(self), run(self, *arrays)))
     (x,) = case.tensors(dtype)
     (y,) = case(x)
-    assert y.node.body is not y.node.op.forward.reference
+    assert y.node.kernel is not y.node.op.forward.reference
     assert len(ran) == 1
     grad(y, [x], Tensor(np.ones(y.shape, dtype)))
     assert len(ran) == 2

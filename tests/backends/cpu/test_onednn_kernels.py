@@ -1,4 +1,4 @@
-"""The bodies that oneDNN runs agree with float64, in every format and layout, and are the ones that run."""
+"""The kernels that oneDNN runs agree with float64, in every format and layout, and are the ones that run."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_oneDNN_is_what_runs(case, dtype, monkeypatch):
     ran, run = [], Call.__call__
     monkeypatch.setattr(Call, "__call__", lambda self, *arrays: (ran.append(self), run(self, *arrays)))
     (out,) = case(*case.tensors(dtype))
-    assert out.node.body is not out.node.op.forward.reference
+    assert out.node.kernel is not out.node.op.forward.reference
     forward = len(ran)
     assert forward >= 1
     out.float().sum().backward()
@@ -331,7 +331,7 @@ def test_equations_that_spell_a_product_run_as_one_forward_and_backward(equation
     case = Case("einsum", equation, *(normal(*(lengths[letter] for letter in part)) for part in parts))
     check_precision(case, dtype)
     (out,) = case(*(given := case.tensors(dtype)))
-    assert out.node.body.name == "einsum_cpu"
+    assert out.node.kernel.name == "einsum_cpu"
     monkeypatch.setattr(out.node.op.backward_primitive.reference, "run", None)
     out.backward(Tensor(np.ones(out.shape, out.dtype)))
     assert all(t.grad is not None for t in given if t.requires_grad)
@@ -362,10 +362,10 @@ def test_other_equations_are_left_to_the_reference(equation, shapes):
 def test_small_products_and_other_formats_are_left_to_the_reference():
     op = ops.mm
     small, double = np.ones((4, 4), np.float32), np.ones((64, 64))
-    assert op.forward.pick("cpu", small, small) is op.forward.reference
-    assert op.forward.pick("cpu", double, double) is op.forward.reference
+    assert op.forward.select("cpu", small, small) is op.forward.reference
+    assert op.forward.select("cpu", double, double) is op.forward.reference
     whole = np.ones((64, 64), np.int64)
-    assert op.forward.pick("cpu", whole, whole) is op.forward.reference
+    assert op.forward.select("cpu", whole, whole) is op.forward.reference
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
@@ -379,7 +379,7 @@ def test_what_is_not_finite_stays_not_finite(case, dtype):
     with reference_only():
         truth = case(Tensor(values))[0].array.reshape(-1)[:8].astype(float)
     (out,) = case(x)
-    assert out.node.body is not out.node.op.forward.reference
+    assert out.node.kernel is not out.node.op.forward.reference
     found = out.array.reshape(-1)[:8].astype(float)
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(truth))
     np.testing.assert_allclose(found[np.isfinite(truth)], truth[np.isfinite(truth)], rtol=1e-2)
@@ -424,7 +424,7 @@ def test_what_dropout_keeps_of_attention_is_what_the_reference_keeps(causal):
     found = run()
     with reference_only():
         truth = run()
-    assert found[0].node.body is not truth[0].node.body
+    assert found[0].node.kernel is not truth[0].node.kernel
     for got, want in zip(found, truth, strict=True):
         assert_close(got, want)
 
@@ -539,11 +539,11 @@ def test_a_narrower_operand_is_widened_on_the_way(name, formats):
 @pytest.mark.usefixtures("computed")
 def test_a_residual_in_bfloat16_is_added_to_float32_in_one_pass():
     a, b = np.ones((100, 100), np.float32), np.ones((100, 100), bfloat16)
-    assert ops.add.forward.pick("cpu", a, b, 1).name == "forward"
-    assert ops.add.forward.pick("cpu", b, a, 1).name == "forward"
+    assert ops.add.forward.select("cpu", a, b, 1).name == "forward"
+    assert ops.add.forward.select("cpu", b, a, 1).name == "forward"
     turned = np.ascontiguousarray(b.T).T
-    assert ops.add.forward.pick("cpu", a, turned, 1) is ops.add.forward.reference
-    assert ops.add.forward.pick("cpu", a, b, 2) is ops.add.forward.reference
+    assert ops.add.forward.select("cpu", a, turned, 1) is ops.add.forward.reference
+    assert ops.add.forward.select("cpu", a, b, 2) is ops.add.forward.reference
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
@@ -562,7 +562,7 @@ def test_what_is_split_and_joined_is_the_same(dtype):
     values = np.random.default_rng(0).standard_normal((90, 30, 50)).astype(dtype)
     x = Tensor(values, requires_grad=True)
     y = ops.cat([part * 2 for part in x.split([7, 20, 3], 1)][::-1], 1)
-    assert y.node.body is not y.node.op.forward.reference
+    assert y.node.kernel is not y.node.op.forward.reference
     slopes = np.random.default_rng(1).standard_normal(values.shape).astype(dtype)
     y.backward(Tensor(slopes))
     np.testing.assert_array_equal(
@@ -626,7 +626,7 @@ def test_batch_norm_and_its_gradients_are_those_of_float64(turn, dtype):
         return y, running, grad(y, [x, w, b], Tensor(slopes.astype(dtype).astype(y.dtype)))
 
     (y, running, found), (truth, stats, wanted) = run(dtype), run(np.dtype(float))
-    assert y.node.body is not y.node.op.forward.reference
+    assert y.node.kernel is not y.node.op.forward.reference
     assert y.array.strides == values.strides
     assert_close(y, truth)
     for got, want in zip(running, stats, strict=True):

@@ -68,12 +68,12 @@ def test_an_update_is_the_reference_s(kind, options, size, dtype, scaled):
         np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=tolerance, atol=1e-6)
 
 
-def picked(kind, size=10_000, dtype=np.float32, **options):
+def selected(kind, size=10_000, dtype=np.float32, **options):
     optimizer = kind([nn.Parameter(ampkit.tensor(np.ones(size, dtype)))], **options)
     (group,) = optimizer.param_groups
     (run,) = group.blocks[0].runs(group.blocks[0].slots)
     step = optimizer.given(group, run, None)
-    return update.pick("cpu", run.home, run.gradient, list(optimizer._moments(group, run)), [], step).name
+    return update.select("cpu", run.home, run.gradient, list(optimizer._moments(group, run)), [], step).name
 
 
 class OwnAdam(optim.Adam):
@@ -85,12 +85,12 @@ class OwnAdam(optim.Adam):
 
 
 def test_only_the_plain_updates_are_onednns():
-    assert picked(optim.Adam) == picked(optim.AdamW) == "adam_update_cpu"
-    assert picked(optim.SGD, momentum=0.9) == "sgd_update_cpu"
+    assert selected(optim.Adam) == selected(optim.AdamW) == "adam_update_cpu"
+    assert selected(optim.SGD, momentum=0.9) == "sgd_update_cpu"
     rest = [(optim.Adam, {"amsgrad": True}), (optim.AdamW, {"maximize": True}), (optim.Adam, {"weight_decay": 0.1})]
     rest += [(optim.Adam, {"size": 10}), (optim.SGD, {"dtype": np.float64}), (optim.Lion, {}), (OwnAdam, {})]
     for kind, options in rest:
-        assert picked(kind, **options) == "update_cpu"
+        assert selected(kind, **options) == "update_cpu"
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -136,9 +136,9 @@ def test_unscaling_finds_the_first_that_is_not_finite(bad, inverse):
         values[place] = value
     given = values.copy(), values.copy()
     by = None if inverse is None else np.array(inverse, np.float32)
-    body = unscale.pick("cpu", values, by, None)
-    assert body is not unscale.reference
-    found = body.run(given[0], by, None)
+    kernel = unscale.select("cpu", values, by, None)
+    assert kernel is not unscale.reference
+    found = kernel.run(given[0], by, None)
     truth = unscale.reference.run(given[1], by, np.empty(CHUNK, np.bool_))
     assert found == truth == min(bad, default=values.size)
     np.testing.assert_array_equal(*given)
@@ -147,16 +147,16 @@ def test_unscaling_finds_the_first_that_is_not_finite(bad, inverse):
 def test_large_gradients_whose_sum_overflows_are_finite_all_the_same():
     values = np.full(10_000, 3e38, np.float32)
     with np.errstate(over="ignore"):
-        assert unscale.pick("cpu", values, None, None).run(values, None, None) == 10_000
+        assert unscale.select("cpu", values, None, None).run(values, None, None) == 10_000
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30, 0.0])
 @pytest.mark.parametrize("size", [10_001, 2 * PIECE + 100])
 def test_a_norm_is_that_of_float64(size, scale):
     values = (np.random.default_rng(0).standard_normal(size) * scale).astype(np.float32)
-    body = power_sum.pick("cpu", values, 2.0, None)
-    assert body is not power_sum.reference
-    found = body.run(values, 2.0, np.empty(CHUNK))
+    kernel = power_sum.select("cpu", values, 2.0, None)
+    assert kernel is not power_sum.reference
+    found = kernel.run(values, 2.0, np.empty(CHUNK))
     np.testing.assert_allclose(found, (values.astype(float) ** 2).sum(), rtol=1e-7)
 
 

@@ -80,7 +80,7 @@ def test_onednn_is_what_runs_forward_and_backward(case, dtype, calls):
 @pytest.mark.parametrize("case", OTHERS, ids=repr)
 def test_what_onednn_has_no_word_for_is_left_to_the_reference(case):
     (out,) = case(*case.tensors(float32))
-    assert out.node.body is out.node.op.forward.reference
+    assert out.node.kernel is out.node.op.forward.reference
 
 
 LAYOUTS = {
@@ -113,7 +113,7 @@ def test_images_may_lie_as_they_like_and_go_on_channels_last(name, sizes, turn, 
     found = run()
     with reference_only():
         truth = run()
-    assert found[0].node.body is not found[0].node.op.forward.reference
+    assert found[0].node.kernel is not found[0].node.op.forward.reference
     for got, want in zip(found, truth, strict=True):
         assert got.array.transpose(0, 2, 3, 1).flags.c_contiguous
         tolerance = 0 if name == "max_pool2d" else 1e-6 if dtype == float32 else 1e-2
@@ -154,7 +154,7 @@ def test_gradients_of_windows_that_overlap_are_rounded_once(name):
     assert_close(run(bfloat16), run(np.dtype(float)), TOLERANCE[bfloat16])
 
 
-def test_a_body_reads_the_taps_that_the_reference_saved_and_the_other_way_round():
+def test_a_kernel_reads_the_taps_that_the_reference_saved_and_the_other_way_round():
     x = Tensor(np.random.default_rng(0).integers(-3, 4, (4, 16, 16, 16)).astype(np.float32), True)
     ours, index = ops.max_pool2d(x, 3, 2, 1, return_indices=True)
     with reference_only():
@@ -163,7 +163,7 @@ def test_a_body_reads_the_taps_that_the_reference_saved_and_the_other_way_round(
     (second,) = grad(theirs.sum(), [x])
     np.testing.assert_array_equal(index.array, truth.array)
     np.testing.assert_array_equal(first.array, second.array)
-    assert theirs.node.body is not ours.node.body
+    assert theirs.node.kernel is not ours.node.kernel
 
 
 def test_pools_of_nothing_and_of_integers_are_left_to_the_reference():

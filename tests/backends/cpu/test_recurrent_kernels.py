@@ -52,7 +52,7 @@ def test_a_layer_and_its_gradients_are_those_of_float64(kind, sizes, reverse, dt
     if dtype == float16 and not _computes_float16():
         pytest.skip("oneDNN has no float16 products here")
     outs, slopes = run(kind, sizes, reverse, dtype)
-    assert dtype == float32 or outs[0].node.body.name == f"{kind}_cpu"
+    assert dtype == float32 or outs[0].node.kernel.name == f"{kind}_cpu"
     with reference_only():
         wants, truth = run(kind, sizes, reverse, dtype, np.float64)
     for got, want in zip((*outs, *slopes), (*wants, *truth), strict=True):
@@ -68,7 +68,7 @@ def test_without_biases_and_first_states(kind, units):
     x, *weights = [tensor(a) for a in made]
     first, last = ((None, None), (None,)) if kind == "lstm" else ((None,), ())
     out = registry[kind](x.requires_grad_(), *first, *weights, None, None, *last, (20, 20, 20), False)[0]
-    assert out.node.body.name == f"{kind}_cpu"
+    assert out.node.kernel.name == f"{kind}_cpu"
     with reference_only():
         want = registry[kind](x, *first, *weights, None, None, *last, (20, 20, 20), False)[0]
     assert_close(out, want.numpy(force=True), GRADIENT_TOLERANCE[bfloat16])

@@ -1,4 +1,4 @@
-"""The body of attention on the GPU, over an emulated cuDNN: values, masks, grouped heads, layouts, refusals."""
+"""The kernel of attention on the GPU, over an emulated cuDNN: values, masks, grouped heads, layouts, refusals."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def computed(arrays, mask, p, place=lambda array: array, seed=None):
     given = None if mask is None else Tensor(place(mask))
     out = ops.scaled_dot_product_attention(*tensors, attn_mask=given, **p)
     slope = np.random.default_rng(1).normal(size=out.shape).astype(seed or arrays[0].dtype).astype(out.dtype)
-    return out, grad([out], tensors, [Tensor(place(slope))]), out.edge[0].body.name
+    return out, grad([out], tensors, [Tensor(place(slope))]), out.edge[0].kernel.name
 
 
 def compared(arrays, mask, p, device, place=None):
-    """The body that ran; its results are those of float64."""
+    """The kernel that ran; its results are those of float64."""
     dtype = arrays[0].dtype
     wide = mask.astype(float64) if mask is not None and mask.dtype != np.bool_ else mask
     want, slopes, _ = computed([a.astype(float64) for a in arrays], wide, p, seed=dtype)
-    out, found, body = computed(arrays, mask, p, place or device.asarray)
+    out, found, kernel = computed(arrays, mask, p, place or device.asarray)
     assert out.dtype == dtype
     testing.assert_close(out.numpy(force=True), want.array)
     for got, slope in zip(found, slopes, strict=True):
         assert got.dtype == dtype
         testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
-    return body
+    return kernel
 
 
 @LOW
@@ -79,8 +79,8 @@ def test_dropout_keeps_what_the_reference_keeps(situation, dtype, gpu):
         return computed(of, None, p | {"dropout_p": 0.3}, place, seed)
 
     want, slopes, _ = after_seed(lambda a: a, [a.astype(float64) for a in arrays], dtype)
-    out, found, body = after_seed(gpu.asarray)
-    assert body == BODY
+    out, found, kernel = after_seed(gpu.asarray)
+    assert kernel == BODY
     testing.assert_close(out.numpy(force=True), want.array)
     for got, slope in zip(found, slopes, strict=True):
         testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
@@ -139,7 +139,7 @@ def test_the_gradient_of_a_mask_comes_from_the_reference(gpu):
         return out, grad([out], tensors, [Tensor(place(np.ones(out.shape, float16)))])
 
     (out, found), (_, want) = gradients(gpu.asarray), gradients(lambda a: a)
-    assert out.edge[0].body.name == BODY
+    assert out.edge[0].kernel.name == BODY
     for got, slope in zip(found, want, strict=True):
         testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[float16])
     assert [name for name, _ in gpu.dnn.calls] == ["attention_forward"]
@@ -221,8 +221,8 @@ def test_heads_go_back_into_their_row_without_a_copy(gpu):
 )
 def test_what_cudnn_is_not_asked_for_runs_the_reference(dtype, shapes, p, gpu):
     arrays = drawn(shapes, dtype)
-    out, found, body = computed(arrays, None, p, gpu.asarray)
-    assert body == "scaled_dot_product_attention_"
+    out, found, kernel = computed(arrays, None, p, gpu.asarray)
+    assert kernel == "scaled_dot_product_attention_"
     assert not gpu.dnn.calls
     want, slopes, _ = computed(arrays, None, p)
     testing.assert_close(out.numpy(force=True), want.array)
@@ -234,8 +234,8 @@ def test_what_cudnn_is_not_asked_for_runs_the_reference(dtype, shapes, p, gpu):
 def test_where_there_is_no_engine_the_reference_runs(lacks, gpu):
     gpu.dnn.lacks = set(lacks)
     *shapes, p = SITUATIONS["grouped"]
-    body = compared(drawn(shapes, float16), None, p, gpu)
-    assert (body == BODY) == ("attention_forward" not in lacks)
+    kernel = compared(drawn(shapes, float16), None, p, gpu)
+    assert (kernel == BODY) == ("attention_forward" not in lacks)
 
 
 def test_without_cudnn_the_reference_runs(gpu):

@@ -1,4 +1,4 @@
-"""batch_norm on the GPU: its kernels and bodies, run by the emulation."""
+"""batch_norm on the GPU: its kernels, run by the emulation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5, r
 
 
 def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), room=4, relu=False):
-    """The bodies against the reference in float64, of the same, rounded, values."""
+    """The kernels against the reference in float64, of the same, rounded, values."""
     dy = [draw(x.shape, x.dtype, 5), *more]
     found, out = norm(device.asarray, x, scales, statistics, dy, asked, relu=relu)
     double = [[None if a is None else a.astype(float64) for a in arrays] for arrays in (scales, statistics)]

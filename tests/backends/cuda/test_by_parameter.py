@@ -43,16 +43,16 @@ def close(one, other, rtol=3e-6):
 
 
 def same(primitive, make, written, orders=(emulator.SHUFFLED,)):
-    """The body leaves what the reference leaves, and the same bits whatever the order of the threads."""
+    """The kernel leaves what the reference leaves, and the same bits whatever the order of the threads."""
     want, bits = make(), []
     with quietly():
         primitive.reference.run(*want[0], **want[1])
         for order in orders:
             args, options = make()
-            body = primitive.pick("cuda", *args, **options)
-            assert body is not primitive.reference
+            kernel = primitive.select("cuda", *args, **options)
+            assert kernel is not primitive.reference
             with emulator.threads(order):
-                body.run(*args, **options)
+                kernel.run(*args, **options)
             bits.append([a.get().tobytes() for a in written(args)])
             for got, wanted in zip(written(args), written(want[0]), strict=True):
                 close(got, wanted, 1e-2 if got.dtype in COPIES else 3e-6)
@@ -185,9 +185,9 @@ def test_a_column_of_many_rows_is_added_up_in_parts(device, monkeypatch):
 def test_float64_masters_are_left_to_the_references(device):
     args, options = factor_given(device, (4, 5))()
     args = tuple(a.astype(float64) if getattr(a, "dtype", None) == float32 else a for a in args)
-    assert adafactor_update.pick("cuda", *args, **options) is adafactor_update.reference
+    assert adafactor_update.select("cuda", *args, **options) is adafactor_update.reference
     args, _ = lamb_given(device, [5])()
-    assert lamb_update.pick("cuda", args[0].astype(float64), *args[1:]) is lamb_update.reference
+    assert lamb_update.select("cuda", args[0].astype(float64), *args[1:]) is lamb_update.reference
 
 
 # whole optimizers

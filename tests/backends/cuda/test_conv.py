@@ -1,4 +1,4 @@
-"""The bodies of convolutions on the GPU, over an emulated cuDNN: values, layouts, and what runs without an engine."""
+"""The kernels of convolutions on the GPU, over an emulated cuDNN: values, layouts, and what runs without an engine."""
 
 from __future__ import annotations
 
@@ -62,29 +62,29 @@ def drawn(name, x, w, p, dtype):
 
 
 def computed(name, arrays, p, place=lambda array: array, needs=(True, True, True)):
-    """The result, its gradients, and the body that ran."""
+    """The result, its gradients, and the kernel that ran."""
     *tensors, seed = [Tensor(place(a), need) for a, need in zip(arrays, (*needs, False), strict=True)]
     out = getattr(ops, name)(*tensors, **p)
     found = grad([out], [t for t in tensors if t.requires_grad], [seed])
-    return out, found, out.edge[0].body.name
+    return out, found, out.edge[0].kernel.name
 
 
 def compared(name, arrays, p, device, dtype, place=None):
     truth = [a.astype(float64) for a in arrays]
     want, slopes, _ = computed(name, truth, p)
-    out, found, body = computed(name, arrays, p, place or device.asarray)
+    out, found, kernel = computed(name, arrays, p, place or device.asarray)
     testing.assert_close(out.numpy(force=True), want.array)
     for got, slope in zip(found, slopes, strict=True):
         assert got.dtype == dtype
         testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
-    return body
+    return kernel
 
 
 @DTYPES
 @pytest.mark.parametrize(("name", "x", "w", "p"), SITUATIONS, ids=IDS)
 def test_values_and_gradients_agree_with_float64(name, x, w, p, dtype, gpu):
-    body = compared(name, drawn(name, x, w, p, dtype), p, gpu, dtype)
-    assert body == f"{name}_cuda"
+    kernel = compared(name, drawn(name, x, w, p, dtype), p, gpu, dtype)
+    assert kernel == f"{name}_cuda"
     assert sorted({call for call, _ in gpu.dnn.calls}) == ["conv_data", "conv_forward", "conv_weight"]
 
 

@@ -1,4 +1,4 @@
-"""cross_entropy and nll_loss over labels on the GPU: their kernels and bodies, run by the emulation."""
+"""cross_entropy and nll_loss over labels on the GPU: their kernels, run by the emulation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def loss(name, place, x, target, weight=None, dy=None, **options):
 
 
 def compare(name, device, x, target, weight=None, **options):
-    """The bodies against the reference in float64, of the same, rounded, values."""
+    """The kernels against the reference in float64, of the same, rounded, values."""
     found = loss(name, device.asarray, x, target, weight, **options)
     dy = np.random.default_rng(9).normal(1, 1, found[0].shape).astype(found[0].dtype)
     double = None if weight is None else weight.astype(float64)
@@ -93,7 +93,7 @@ def test_16_bit_scores_give_a_float32_loss_inside_autocast_and_a_16_bit_gradient
     x = Tensor(device.asarray(values), True)
     with autocast("cuda", dtype=dtype):
         out = ops.cross_entropy(x, Tensor(device.asarray(target)))
-    assert out.dtype == float32 and out.node.body.name == "cross_entropy_cuda"
+    assert out.dtype == float32 and out.node.kernel.name == "cross_entropy_cuda"
     slope = grad(out, x)[0]
     assert slope.dtype == dtype and launches[-1] == "cross_entropy_backward"
     truth = loss("cross_entropy", np.asarray, values.astype(float64), target, dy=np.ones(()))

@@ -1,4 +1,4 @@
-"""ctc_loss on the GPU: its kernels and bodies, run by the emulation, against the reference in float64."""
+"""ctc_loss on the GPU: its kernels, run by the emulation, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loss(place, x, targets, lengths, counts, dy=None, **options):
 
 
 def compare(device, x, targets, lengths, counts, **options):
-    """The bodies against the reference in float64, of the same, rounded, values."""
+    """The kernels against the reference in float64, of the same, rounded, values."""
     found = loss(device.asarray, x, targets, lengths, counts, **options)
     dy = np.random.default_rng(9).normal(1, 1, found[0].shape).astype(found[0].dtype)
     with reference_only():

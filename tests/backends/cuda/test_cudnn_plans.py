@@ -87,7 +87,7 @@ def _planned(signatures, tmp_path, **more):
     return dict(zip(signatures, planning.plan(list(signatures.values()), tmp_path, **more), strict=True))
 
 
-def test_an_h100_has_engines_for_what_the_bodies_ask_for(tmp_path):
+def test_an_h100_has_engines_for_what_the_kernels_ask_for(tmp_path):
     found = _planned(WANTED | REFUSED, tmp_path)
     assert {name: p for name, p in found.items() if "refused" in p}.keys() == REFUSED.keys(), found
 

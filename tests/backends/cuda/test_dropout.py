@@ -1,4 +1,4 @@
-"""dropout on the GPU: its kernels and bodies, run by the emulation, with the bits of the CPU's masks."""
+"""dropout on the GPU: its kernels, run by the emulation, with the bits of the CPU's masks."""
 
 from __future__ import annotations
 

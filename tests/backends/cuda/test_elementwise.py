@@ -1,4 +1,4 @@
-"""The GPU's elementwise bodies against their references, on emulated device arrays."""
+"""The GPU's elementwise kernels against their references, on emulated device arrays."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _run(function, arrays, device, place=None):
 
 
 def _agree(function, arrays, device, place=None, zeros=False):
-    """The bodies' results, which are those of the references."""
+    """The kernels' results, which are those of the references."""
     got = _run(function, arrays, device, place)
     with reference_only():
         wants = _run(function, arrays, device, place)
@@ -494,7 +494,7 @@ def test_shapes_that_do_not_broadcast_are_told(device):
         x + y
 
 
-def test_every_function_of_the_table_has_a_body_that_launches_it(device, launched):
+def test_every_function_of_the_table_has_a_kernel_that_launches_it(device, launched):
     """What the entries name and nothing above launches would be dead code."""
     from ampkit.backends.cuda import nvrtc
 

@@ -10,7 +10,7 @@ import ampkit
 from ampkit import models, ops, optim, profile
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
-# Views move nothing; attention's backward bears the name of its body's own.
+# Views move nothing; attention's backward bears the name of its kernel's own.
 VIEWS = {"reshape", "reshape_backward", "permute", "permute_backward", "split", "unbind"}
 
 
@@ -48,7 +48,7 @@ def test_a_step_of_a_model_runs_no_reference(build, dtype, device):
             loss = ops.cross_entropy(model(x).flatten(0, -2), y.flatten())
         scaler.scale(loss).backward()
         scaler.step(optimizer)
-    bodies = {row.name: row.body for row in found.rows if row.body and row.name not in VIEWS}
-    plain = {name for name, body in bodies.items() if "_cuda" not in body}
+    kernels = {row.name: row.kernel for row in found.rows if row.kernel and row.name not in VIEWS}
+    plain = {name for name, kernel in kernels.items() if "_cuda" not in kernel}
     attention = {"scaled_dot_product_attention", "scaled_dot_product_attention_backward"}  # cuDNN's has 16 bits
     assert plain == (attention if build is gpt and not mixed else set())

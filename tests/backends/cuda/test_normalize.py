@@ -1,4 +1,4 @@
-"""layer_norm, rms_norm and group_norm on the GPU: their kernels and bodies, run by the emulation."""
+"""layer_norm, rms_norm and group_norm on the GPU: their kernels, run by the emulation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def norm(kind, place, arrays, dy, asked=(True, True, True)):
 
 
 def compare(kind, device, arrays, dy, asked=(True, True, True), room=4):
-    """The bodies against the reference in float64, of the same, rounded, values."""
+    """The kernels against the reference in float64, of the same, rounded, values."""
     found = norm(kind, device.asarray, arrays, dy, asked)
     doubles = [a.astype(float64) if isinstance(a, np.ndarray) else a for a in arrays]
     with reference_only():

@@ -10,7 +10,7 @@ from cuda_on_cpu import emulator
 
 import ampkit
 from ampkit import nn, optim
-from ampkit.backends.cuda.kernels.optim import elementwise as bodies
+from ampkit.backends.cuda.kernels.optim import elementwise as kernels
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.fp_errors import quietly
 from ampkit.core.primitive import reference_only
@@ -41,7 +41,7 @@ RULES = [  # an optimizer, its options, and which of its moments are there
 ]
 OPTIONS = {"eps": 1e-8, "weight_decay": 0.0, "maximize": False, "dampening": 0.0, "nesterov": False, "alpha": 0.9}
 OPTIONS |= {"lr_decay": 0.0, "momentum_decay": 4e-3, "rho": 0.9, "etas": (0.5, 1.2)}
-SIZES = [0, 1, 5, 64, 1027, 4 * bodies.BLOCK * 3 + 2]
+SIZES = [0, 1, 5, 64, 1027, 4 * kernels.BLOCK * 3 + 2]
 
 
 def flats(device, count, size, off=0):
@@ -63,7 +63,7 @@ def scalar(device, value, dtype=float64):
 
 @quietly()
 def same(primitive, make, orders=(emulator.SHUFFLED,)):
-    """The body runs, and leaves and returns the bits of the reference whatever the order of the threads.
+    """The kernel runs, and leaves and returns the bits of the reference whatever the order of the threads.
 
     With contraction, which NumPy does not do, those of the reference up to rounding; of any other order to the bit.
     """
@@ -73,10 +73,10 @@ def same(primitive, make, orders=(emulator.SHUFFLED,)):
     check = np.testing.assert_array_equal if not emulator.contracted() else nearly
     for order in orders:
         again, options = make()
-        body = primitive.pick("cuda", *again, **options)
-        assert body is not primitive.reference
+        kernel = primitive.select("cuda", *again, **options)
+        assert kernel is not primitive.reference
         with emulator.threads(order):
-            got = body.run(*again, **options)
+            got = kernel.run(*again, **options)
         found = [a.get() for a in _arrays((*again, got))]
         for one, other in zip(found, left, strict=True):
             check(one.astype(float64), other.astype(float64), *([one.dtype] if check is nearly else []))
@@ -160,8 +160,8 @@ def test_float64_masters_are_left_to_the_references(device):
     flat = device.xp.zeros((8,), float64)
     for rule in RULES:
         *_, copies, step = given(device, rule, 8)()[0]
-        assert update.pick("cuda", flat, flat, [flat] * 3, copies, step) is update.reference
-    assert power_sum.pick("cuda", flat, 2.0, flat) is power_sum.reference
+        assert update.select("cuda", flat, flat, [flat] * 3, copies, step) is update.reference
+    assert power_sum.select("cuda", flat, 2.0, flat) is power_sum.reference
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
@@ -196,9 +196,9 @@ def gradient(device, size, dtype, off=0, scale=1.0):
 @pytest.mark.parametrize(("size", "off"), [(0, 0), (1, 0), (5, 1), (3000, 0), (CHUNK + 3, 0), (CHUNK + 3, 1)])
 def test_a_norm_is_that_of_float64(device, size, off, order, dtype):
     values = gradient(device, size, dtype, off)
-    body = power_sum.pick("cuda", values, order, None)
-    assert body is not power_sum.reference
-    found = body.run(values, order, None)
+    kernel = power_sum.select("cuda", values, order, None)
+    assert kernel is not power_sum.reference
+    found = kernel.run(values, order, None)
     wide = np.abs(values.get().astype(float))
     truth = wide.max(initial=0) if order == math.inf else (wide**order).sum()
     assert found.dtype == float64 and found.shape == ()

@@ -236,7 +236,7 @@ def test_without_rows_or_columns_a_product_is_empty(gpu, shapes):
     assert not gpu.ran
 
 
-# bodies
+# kernels
 
 CASES = {
     "linear": (lambda x, w, b: ops.linear(x, w, b), [(5, 7), (3, 7), (3,)]),
@@ -296,7 +296,7 @@ def ran(call, shapes, dtype, place, kind=Tensor):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_bodies_give_what_the_references_give(gpu, case, dtype):
+def test_kernels_give_what_the_references_give(gpu, case, dtype):
     call, shapes = CASES[case]
     found, out = ran(call, shapes, dtype, on_device)
     forwards = len(gpu.ran)
@@ -304,7 +304,7 @@ def test_bodies_give_what_the_references_give(gpu, case, dtype):
         truth, _ = ran(lambda *x: call(*(t.double() for t in x)), shapes, dtype, lambda a: a)
     assert forwards >= 2 and [f.dtype for f in found] == [dtype] * len(found)
     if case not in FORWARD_BY_REFERENCE:
-        assert out.node.body.name in ("forward", "linear_cuda", "einsum_cuda")
+        assert out.node.kernel.name in ("forward", "linear_cuda", "einsum_cuda")
     for f, t in zip(found, truth, strict=True):
         assert_near(f, t, dtype, 8)
 
@@ -332,7 +332,7 @@ def test_the_gradient_of_one_right_operand_is_one_product_over_the_whole_stack(g
 def test_what_is_summed_over_a_stack_is_rounded_once(gpu, shapes):
     a, b = (Tensor(on_device(values(s, bfloat16)), requires_grad=True) for s in shapes)
     out = ops.matmul(a, b)
-    assert out.node.body.name == "forward"
+    assert out.node.kernel.name == "forward"
     gpu.ran.clear()
     out.sum().backward()
     full = [shape[:-2] == out.shape[:-2] for shape in shapes]
@@ -380,7 +380,7 @@ def test_one_product_leaves_the_gradients_of_weight_and_bias(gpu):
 @pytest.mark.parametrize("epilogue", [Epilogue.BIAS, Epilogue.BGRADB], ids=str)
 def test_where_an_epilogue_is_refused_its_work_is_done_apart_and_rounded_once(gpu, epilogue, dtype):
     gpu.refuse = lambda product: product.epilogue is epilogue
-    test_bodies_give_what_the_references_give(gpu, "linear", dtype)
+    test_kernels_give_what_the_references_give(gpu, "linear", dtype)
     assert gpu.refused and epilogue not in {p.epilogue for p in gpu.ran}
 
 
@@ -400,7 +400,7 @@ def test_without_cublaslt_the_references_run(gpu):
     out = ops.mm(
         Tensor(on_device(values((2, 3), float32)), requires_grad=True), Tensor(on_device(values((3, 2), float32)))
     )
-    assert out.node.body is ops.mm.forward.reference and not gpu.ran
+    assert out.node.kernel is ops.mm.forward.reference and not gpu.ran
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_what_is_no_product_of_two_is_left_to_einsum(gpu, equation, shapes):
     out = ops.einsum(equation, *inputs)
     truth = np.einsum(equation, *(x.array.get() for x in inputs))
     assert_near(out.array.get(), truth, float32, 12)
-    assert out.node.body.name != "einsum_cuda"
+    assert out.node.kernel.name != "einsum_cuda"
 
 
 def test_integers_are_multiplied_by_the_reference(gpu):

@@ -57,7 +57,7 @@ def _laid_out(name, dtype, seed=0):
     return values.transpose(np.argsort(memory)), dim
 
 
-def _runs_body(monkeypatch, run):
+def _runs_kernel(monkeypatch, run):
     """What `run` returns, and whether it was a kernel's."""
     found = []
     launch = reduce.launch
@@ -79,7 +79,7 @@ def test_the_kernel_agrees_with_float64(name, layout, dtype, device, monkeypatch
     values, dim = _laid_out(layout, dtype)
     axes = tuple(dim) if isinstance(dim, tuple) else dim
     x = Tensor(device.asarray(values))
-    got, ran = _runs_body(monkeypatch, lambda: getattr(ops, name)(x, dim=dim, keepdim=True))
+    got, ran = _runs_kernel(monkeypatch, lambda: getattr(ops, name)(x, dim=dim, keepdim=True))
     assert ran
     assert got.dtype == dtype
     with np.errstate(all="ignore"):
@@ -173,11 +173,11 @@ def test_the_tape_sums_broadcast_axes_with_the_kernel(dtype, device, monkeypatch
     bias = Tensor(device.asarray(np.zeros(24, dtype)), requires_grad=True)
     x = Tensor(device.asarray(np.ones((5, 7, 24), dtype)), requires_grad=True)
     slope = np.random.default_rng(0).normal(size=(5, 7, 24)).astype(dtype)
-    (found,), ran = _runs_body(monkeypatch, lambda: grad(x + bias, [bias], Tensor(device.asarray(slope))))
+    (found,), ran = _runs_kernel(monkeypatch, lambda: grad(x + bias, [bias], Tensor(device.asarray(slope))))
     assert any("reduce_columns<Add" in name for name in ran)
     assert found.dtype == dtype
     _close(found.numpy(), slope.astype(float).sum((0, 1)), dtype)
-    assert sum_over.pick("cuda", found.array, (0,)).name == "sum_over_cuda"
+    assert sum_over.select("cuda", found.array, (0,)).name == "sum_over_cuda"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -187,7 +187,7 @@ def test_the_first_of_the_best_is_found(shape, dim, dtype, device, monkeypatch):
     values.reshape(-1)[[1, 2]] = np.nan
     x = Tensor(device.asarray(values))
     for name in ("argmax", "argmin"):
-        got, ran = _runs_body(monkeypatch, lambda name=name: getattr(ops, name)(x, dim))
+        got, ran = _runs_kernel(monkeypatch, lambda name=name: getattr(ops, name)(x, dim))
         assert ran
         assert got.dtype == np.int64
         np.testing.assert_array_equal(got.numpy(), getattr(np, name)(values.astype(np.float32), dim))
@@ -212,7 +212,7 @@ def test_questions_over_axes(name, layout, dtype, device, monkeypatch):
         values.reshape(-1)[5:9:3] = np.nan if mostly == 0 and dtype != bool_ else 1 - mostly
         values[np.unravel_index(7, values.shape)] = 1 - mostly
         values = values.astype(dtype)
-        got, ran = _runs_body(monkeypatch, lambda values=values: function(Tensor(device.asarray(values)), dim))
+        got, ran = _runs_kernel(monkeypatch, lambda values=values: function(Tensor(device.asarray(values)), dim))
         assert any("Truths" in entry or "Untruths" in entry for entry in ran)
         want = numpys[name](values.astype(float), tuple(dim) if isinstance(dim, tuple) else dim)
         assert got.dtype == (int64 if name == "count_nonzero" else bool_)
@@ -221,10 +221,10 @@ def test_questions_over_axes(name, layout, dtype, device, monkeypatch):
 
 def test_questions_over_no_axis_and_of_integers_run_the_reference(device, monkeypatch):
     x = Tensor(device.asarray(np.array([[0.0, 2.0]], np.float32)))
-    got, ran = _runs_body(monkeypatch, lambda: ops.any(x, dim=()))
+    got, ran = _runs_kernel(monkeypatch, lambda: ops.any(x, dim=()))
     assert got.tolist() == [[False, True]] and not ran
     whole = Tensor(device.asarray(np.arange(4)))
-    got, ran = _runs_body(monkeypatch, lambda: (ops.any(whole).item(), ops.count_nonzero(whole).item()))
+    got, ran = _runs_kernel(monkeypatch, lambda: (ops.any(whole).item(), ops.count_nonzero(whole).item()))
     assert got == (True, 3) and not ran
 
 
@@ -233,7 +233,7 @@ def test_questions_over_no_axis_and_of_integers_run_the_reference(device, monkey
 def test_products(layout, dtype, device, monkeypatch):
     values, dim = _laid_out(layout, float32)
     values = (1 + values / 4096).astype(dtype).astype(dtype)
-    got, ran = _runs_body(monkeypatch, lambda: ops.prod(Tensor(device.asarray(values)), dim))
+    got, ran = _runs_kernel(monkeypatch, lambda: ops.prod(Tensor(device.asarray(values)), dim))
     assert any("Multiply" in entry for entry in ran) and got.dtype == dtype
     relative = max(1e-4, TOLERANCE[dtype][0])  # each of up to 40000 factors rounds
     with np.errstate(over="ignore"):
@@ -258,7 +258,7 @@ def test_logsumexp_and_its_slope(layout, dtype, device, monkeypatch):
         return out.numpy(force=True), grad(out, x, seed)[0].numpy()
 
     with np.errstate(all="ignore"):
-        got, ran = _runs_body(monkeypatch, run)
+        got, ran = _runs_kernel(monkeypatch, run)
         assert sum("AddExps" in entry for entry in ran) == 2
         with reference_only():
             want = run()
@@ -281,7 +281,7 @@ def test_running_sums_and_their_slope(shape, dim, dtype, device, monkeypatch):
         out = ops.cumsum(x, dim)
         return out, *grad(out, [x], Tensor(device.asarray(seed)))
 
-    (out, slope), ran = _runs_body(monkeypatch, run)
+    (out, slope), ran = _runs_kernel(monkeypatch, run)
     assert len(ran) == 2 and "running" in ran[0] and out.dtype == slope.dtype == dtype
     _close(out.numpy(force=True), np.cumsum(values.astype(float), dim), dtype)
     _close(slope.numpy(), np.flip(np.cumsum(np.flip(seed.astype(float), dim), dim), dim), dtype)

@@ -1,4 +1,4 @@
-"""A residual sum and its norm on the GPU: kernels and bodies, run by the emulation."""
+"""A residual sum and its norm on the GPU: kernels, run by the emulation."""
 
 from __future__ import annotations
 

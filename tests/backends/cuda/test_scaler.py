@@ -10,13 +10,13 @@ from cuda_on_cpu import emulator
 
 from ampkit.amp.found_inf import unscale
 from ampkit.amp.loss_scale import LARGEST, TINY, move_scale
-from ampkit.backends.cuda.kernels.amp import found_inf as bodies
+from ampkit.backends.cuda.kernels.amp import found_inf as kernels
 from ampkit.base.dtypes import bool_, float32, float64, int32
 from ampkit.core.fp_errors import quietly
 from ampkit.optim.flat.memory import CHUNK
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
-WIDE = 4 * bodies.BLOCK  # values that a block takes at once
+WIDE = 4 * kernels.BLOCK  # values that a block takes at once
 
 
 def gradient(device, size, off=0, bad=()):
@@ -51,17 +51,17 @@ def test_unscaling_finds_the_first_that_is_not_finite_then(device, size, bad, of
         first = unscale.reference.run(want, by, truth)
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
         given = gradient(device, size, off, bad)
-        body = unscale.pick("cuda", given, by, None)
-        assert body is not unscale.reference
+        kernel = unscale.select("cuda", given, by, None)
+        assert kernel is not unscale.reference
         with emulator.threads(order):
-            found = body.run(given, by, None)
+            found = kernel.run(given, by, None)
         assert found.shape == () and found.dtype == np.int64
         assert found.get() == first.get()
         np.testing.assert_array_equal(given.get(), want.get())
 
 
 def test_many_blocks_share_what_is_longer_than_one_round_of_them(device, monkeypatch):
-    monkeypatch.setattr(bodies, "BLOCKS", 2)
+    monkeypatch.setattr(kernels, "BLOCKS", 2)
     given = gradient(device, 5 * WIDE + 3, bad=[(5 * WIDE + 1, np.nan)])
     half = device.asarray(np.asarray(0.5, float32))
     want = given.get() * np.float32(0.5)
@@ -70,7 +70,7 @@ def test_many_blocks_share_what_is_longer_than_one_round_of_them(device, monkeyp
 
 
 def test_float64_gradients_are_left_to_the_reference(device):
-    assert unscale.pick("cuda", device.xp.zeros((4,), float64), None, None) is unscale.reference
+    assert unscale.select("cuda", device.xp.zeros((4,), float64), None, None) is unscale.reference
 
 
 @pytest.mark.parametrize("overflow", [False, True])
@@ -79,7 +79,7 @@ def test_the_scale_moves_as_the_reference_says(device, hysteresis, overflow):
     starts = itertools.product([TINY, 1.0, 65536.0, 2.0**127, LARGEST], [0, 4], [0, 1, 2, 3])
     for (start, tracker, patience), (low, high) in itertools.product(starts, [(TINY, LARGEST), (1.0, 65536.0)]):
         states = []
-        for run in (move_scale.reference.run, move_scale.pick("cuda").run):
+        for run in (move_scale.reference.run, move_scale.select("cuda").run):
             held = [np.asarray(start, float32), np.asarray(tracker, int32), np.asarray(patience, int32)]
             state = [device.asarray(h) for h in held]
             flag = device.asarray(np.asarray(overflow))

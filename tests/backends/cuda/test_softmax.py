@@ -1,4 +1,4 @@
-"""softmax and log_softmax on the GPU: their kernels and bodies, run by the emulation."""
+"""softmax and log_softmax on the GPU: their kernels, run by the emulation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def values(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
 
 
 def run(op, device, x, dtype, dy=None):
-    """The answer and the gradient, by whichever body takes them."""
+    """The answer and the gradient, by whichever kernel takes them."""
     point = Tensor(device.asarray(x), requires_grad=True)
     out = OPS[op](point, -1, dtype)
     assert out.dtype == dtype

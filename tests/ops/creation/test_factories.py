@@ -92,9 +92,9 @@ def test_random_numbers_have_the_range_they_say():
     assert abs(ops.bernoulli(ops.full((10000,), 0.3)).mean().item() - 0.3) < 0.03
     assert ops.normal(tensor([0.0, 100.0]), 0.01).round().tolist() == [0, 100]
     assert sorted(ops.multinomial(tensor([1.0, 0.0, 2.0]), 2).tolist()) == [0, 2]
-    picks = ops.multinomial(tensor([[1.0, 3.0], [0.0, 1.0]]), 4000, replacement=True)
-    assert abs(picks[0].float().mean().item() - 0.75) < 0.03
-    assert picks[1].tolist() == [1] * 4000
+    selects = ops.multinomial(tensor([[1.0, 3.0], [0.0, 1.0]]), 4000, replacement=True)
+    assert abs(selects[0].float().mean().item() - 0.75) < 0.03
+    assert selects[1].tolist() == [1] * 4000
     assert ops.randn_like(ops.ones(2, 3, dtype=float16)).dtype == float16
 
 

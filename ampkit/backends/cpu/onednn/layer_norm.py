@@ -74,7 +74,7 @@ def backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, fla
 
 
 def rows_fit(input: HostArray, normalized_shape: Any, longest: int = LONGEST_ROW) -> bool:
-    """Whether the body of layer_norm is for `input`: large, in one piece, and normalized along its last axis, of no
+    """Whether the kernel of layer_norm is for `input`: large, in one piece, and normalized along its last axis, of no
     more than `longest` elements.
     """
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)

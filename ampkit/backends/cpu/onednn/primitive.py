@@ -2,7 +2,7 @@
 
 A call sets one address per argument and executes; making one takes a thousand times as long, so `prepared` keeps calls
 by signature, per thread. What oneDNN can only do by its own reference code, up to a thousand times slower, is refused:
-`prepared` gives None then, and the body that asked leaves the work to the op's own reference.
+`prepared` gives None then, and the kernel that asked leaves the work to the op's own reference.
 oneDNN 3.2, developer guide: https://uxlfoundation.github.io/oneDNN/v3.2/
 """
 
@@ -121,7 +121,7 @@ def engine() -> Handle:
 
 def _need() -> Library:
     found = library()
-    assert found is not None, "a body asked for oneDNN without looking whether it is there"
+    assert found is not None, "a kernel asked for oneDNN without looking whether it is there"
     return found
 
 

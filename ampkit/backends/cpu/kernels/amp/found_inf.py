@@ -1,4 +1,4 @@
-"""Body of the unscaling of gradients: a piece of flat memory at a time, looked at while it is in the caches."""
+"""Kernel of the unscaling of gradients: a piece of flat memory at a time, looked at while it is in the caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Body of the sum of two gradients that lie alike."""
+"""Kernel of the sum of two gradients that lie alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Body of einsum of two operands: one product of matrices, where the equation spells one."""
+"""Kernel of einsum of two operands: one product of matrices, where the equation spells one."""
 
 from __future__ import annotations
 

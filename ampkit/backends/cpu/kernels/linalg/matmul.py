@@ -1,4 +1,4 @@
-"""Bodies of the products: one call of oneDNN for each."""
+"""Kernels of the products: one call of oneDNN for each."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def _worth(dy: HostArray, saved: Saved, needs: Any) -> bool:
 @matmul.linear.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
     "cpu", when=_worth, keeps=True
 )
-def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any, homes: Any) -> Any:
+def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
     dy = computed(dy)
     dx = _gradient(dy, saved.weight, needs[0], Kept(versions[1], saved.weight)) if needs[0] else None
-    dw = _gradient(folded(dy).T, folded(saved.input), needs[1], None, homes[1]) if needs[1] else None
+    dw = _gradient(folded(dy).T, folded(saved.input), needs[1], None, grad_buffers[1]) if needs[1] else None
     return _answer(dx, dw, column_sums(dy, needs[2]))
 
 
@@ -110,7 +110,7 @@ def _two(op: Any, second: str) -> None:
         a, b, vector = _for_first(dy, saved.__dict__[second]) if needs[0] else _for_second(dy, saved)
         return fits(a, b) and (dy.dtype != float32 or not (vector or 1 in (a.shape[-1], a.shape[-2], b.shape[-1])))
 
-    def backward(dy: HostArray, saved: Saved, needs: Any, versions: Any, homes: Any) -> Any:
+    def backward(dy: HostArray, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
         dy, da, db = computed(dy), None, None
         if needs[0]:
             other = saved.__dict__[second]
@@ -119,7 +119,7 @@ def _two(op: Any, second: str) -> None:
             da = da.reshape(*da.shape[:-2], -1) if vector and da is not _MISSING else da
         if needs[1]:
             a, b, vector = _for_second(dy, saved)
-            db = _gradient(a, b, needs[1], None, homes[1])
+            db = _gradient(a, b, needs[1], None, grad_buffers[1])
             db = db.reshape(db.shape[:-1]) if vector and db is not _MISSING else db
         return _answer(da, db)
 
@@ -186,14 +186,16 @@ def _added(op: Any, first: str, second: str) -> None:
             return fits(dy, _turned(saved.__dict__[second]))
         return bool(needs[2]) and fits(_turned(saved.__dict__[first]), dy)
 
-    def backward(dy: HostArray, saved: Saved, needs: Any, beta: Any, alpha: Any, versions: Any, homes: Any) -> Any:
+    def backward(
+        dy: HostArray, saved: Saved, needs: Any, beta: Any, alpha: Any, versions: Any, grad_buffers: Any
+    ) -> Any:
         slope, da, db, more = computed(dy), None, None, None
         if needs[0]:
             more = dy if beta == 1 else in_format(dy, float32) * np.float32(beta)
         if needs[1]:
             da = scaled(slope, _turned(saved.__dict__[second]), needs[1], alpha)
         if needs[2]:
-            db = scaled(_turned(saved.__dict__[first]), slope, needs[2], alpha, homes[2])
+            db = scaled(_turned(saved.__dict__[first]), slope, needs[2], alpha, grad_buffers[2])
         return _answer(more, da, db)
 
     op.on("cpu", when=lambda input, a, b, **params: fits(a, b), keeps=True)(forward)

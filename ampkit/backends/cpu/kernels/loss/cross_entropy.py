@@ -1,4 +1,4 @@
-"""Bodies of cross_entropy over labels: a block of rows at a time, so that no probabilities of a whole batch are held.
+"""Kernels of cross_entropy over labels: a block of rows at a time, so that no probabilities of a whole batch are held.
 
 exp(score - score of the label), summed over a row, is exp(loss): no maximum is looked for. oneDNN's exp makes infinity
 of NaN; rows whose sums are too large to be trusted, these among them, are computed anew as the reference does it.

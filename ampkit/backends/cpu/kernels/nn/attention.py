@@ -1,4 +1,4 @@
-"""Body of attention: oneDNN's products and softmax over tiles, so that no more than a tile of scores is in memory.
+"""Kernel of attention: oneDNN's products and softmax over tiles, so that no more than a tile of scores is in memory.
 
 A tile is some heads, some rows and all columns that these rows may look at; under a causal mask that is half of them
 on the whole. Scores and their softmax are float32; where the machine multiplies a 16-bit format, the weights are
@@ -91,14 +91,14 @@ class _Heads:
 
     def slopes(
         self, slope: HostArray, keep: Keep | None, dropout_p: float, held: list[HostArray],
-        homes: Sequence[HostArray], dmask: HostArray | None = None,
+        grad_buffers: Sequence[HostArray], dmask: HostArray | None = None,
     ) -> None:  # fmt: skip
-        """Write the gradients of query, key and value to `homes`, and that of an added mask to `dmask`.
+        """Write the gradients of query, key and value to `grad_buffers`, and that of an added mask to `dmask`.
 
-        slope [heads, rows, width], in `kind`: that of the answer. held: the weights that `attend` gave. homes are like
-        the operands, in `kind`, or in float32 to round sums once. dmask: [heads, rows, columns] of float32.
+        slope [heads, rows, width], in `kind`: that of the answer. held: the weights that `attend` gave. grad_buffers
+        are like the operands, in `kind`, or in float32 to round sums once. dmask: [heads, rows, columns] of float32.
         """
-        dq, dk, dv = homes
+        dq, dk, dv = grad_buffers
         if several := self.adds:
             dk[...] = 0
             dv[...] = 0
@@ -221,7 +221,7 @@ def attention_cpu(
     keys, values = (_for_each(query, array) for array in (key, value))
     a, keep = _heads(query, keys, values, added, allowed, is_causal, scale), _keep(query, key, dropout_p, draw)
     out, weights = a.attend(keep, dropout_p, dtype if a.kind == query.dtype else a.kind)
-    nothing = np.empty(0, np.float32)  # the sums of rows, a statistic that this body does not keep
+    nothing = np.empty(0, np.float32)  # the sums of rows, a statistic that this kernel does not keep
     given = query, key, value
     # Heads that were brought together once are kept so, in place of what was given: that may go.
     flat = zip((a.query, a.key, a.value), given, strict=True)
@@ -243,10 +243,10 @@ def attention_cpu_backward(
     keep = _keep(saved.query, saved.key, dropout_p, draw)
     # sums are float32 before they are rounded
     kind = float32 if a.adds or keep is not None or a.key.size != saved.key.size else a.kind
-    homes = [empty(x.shape, kind) for x in (a.query, a.key, a.value)]
+    grad_buffers = [empty(x.shape, kind) for x in (a.query, a.key, a.value)]
     dmask = empty((len(a.query), a.query.shape[1], a.key.shape[1]), float32) if needs[3] else None
-    a.slopes(_flat(in_format(dy, a.kind)), keep, dropout_p, saved.weights, homes, dmask)
-    pairs = zip(homes, given, saved.orders, needs[:3], strict=True)
+    a.slopes(_flat(in_format(dy, a.kind)), keep, dropout_p, saved.weights, grad_buffers, dmask)
+    pairs = zip(grad_buffers, given, saved.orders, needs[:3], strict=True)
     gradients = [_laid(_of_all(g, x).reshape(x.shape), order, need) if need else None for g, x, order, need in pairs]
     if dmask is not None:
         dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], -1)

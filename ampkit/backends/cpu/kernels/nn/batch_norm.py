@@ -1,4 +1,4 @@
-"""Bodies of batch norm: oneDNN's, over images that lie channels-last, and over rows of features.
+"""Kernels of batch norm: oneDNN's, over images that lie channels-last, and over rows of features.
 
 oneDNN adds each thread's share up in one float32 sum, and a mean over 32 images of 32 x 32 comes out a hundred times
 less precise than it can be. So it makes the statistics of pieces, which are put together in float64; of bfloat16 by

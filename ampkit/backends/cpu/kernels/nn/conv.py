@@ -1,4 +1,4 @@
-"""Bodies of the convolutions: oneDNN's three products, over images and volumes that lie channels-last.
+"""Kernels of the convolutions: oneDNN's three products, over images and volumes that lie channels-last.
 
 Sequences are images of one row. A transposed convolution is the gradient of a convolution's images run forward; its
 own gradients are the other two products. Where the machine has no units for them in a 16-bit format, images and kernels
@@ -55,12 +55,12 @@ def _bias_gradient(slope: HostArray, need: DType | None) -> HostArray | None:
     return column_sums(last(slope), need)
 
 
-def _home(homes: Any, axes: int, need: Any) -> HostArray | None:
-    return homes[1] if need == float32 and axes > 1 else None
+def _home(grad_buffers: Any, axes: int, need: Any) -> HostArray | None:
+    return grad_buffers[1] if need == float32 and axes > 1 else None
 
 
 def _convolution(op: Any) -> None:
-    """The bodies of a convolution, for images of any number of axes."""
+    """The kernels of a convolution, for images of any number of axes."""
 
     def forward(
         input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, dilation: Any,
@@ -77,7 +77,7 @@ def _convolution(op: Any) -> None:
 
     def backward(
         dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any,
-        homes: Any,
+        grad_buffers: Any,
     ) -> Any:  # fmt: skip
         w, axes = saved.windows.tall, len(saved.windows.size)
         slope, dx, dw = turned(tall(dy, axes), _computed(dy.dtype)), None, None
@@ -92,7 +92,7 @@ def _convolution(op: Any) -> None:
             images = tall(saved.input, axes)
             shape = (slope.shape[1], images.shape[1] // groups, *w.kernel)
             c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
-            dw = kernel_gradient(images, slope, c, _home(homes, axes, needs[1]))
+            dw = kernel_gradient(images, slope, c, _home(grad_buffers, axes, needs[1]))
             if dw is None:
                 return NotImplemented
             dw = flat(in_format(dw, needs[1]), axes + 2, axes)
@@ -102,7 +102,7 @@ def _convolution(op: Any) -> None:
 
 
 def _transposed_convolution(op: Any) -> None:
-    """The bodies of a transposed convolution."""
+    """The kernels of a transposed convolution."""
 
     def forward(
         input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, output_padding: Any,
@@ -122,7 +122,7 @@ def _transposed_convolution(op: Any) -> None:
 
     def backward(
         dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int,
-        dilation: Any, versions: Any, homes: Any,
+        dilation: Any, versions: Any, grad_buffers: Any,
     ) -> Any:  # fmt: skip
         w, axes = saved.windows.tall, len(saved.windows.size)
         images, dx, dw = turned(tall(dy, axes), _computed(dy.dtype)), None, None
@@ -136,7 +136,7 @@ def _transposed_convolution(op: Any) -> None:
             maps = tall(saved.input, axes)
             shape = (maps.shape[1], images.shape[1] // groups, *w.kernel)
             c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
-            dw = kernel_gradient(images, maps, c, _home(homes, axes, needs[1]))
+            dw = kernel_gradient(images, maps, c, _home(grad_buffers, axes, needs[1]))
             if dw is None:
                 return NotImplemented
             dw = flat(in_format(dw, needs[1]), axes + 2, axes)

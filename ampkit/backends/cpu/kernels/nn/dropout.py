@@ -1,4 +1,4 @@
-"""Bodies of dropout: one product with the mask, in the format of the input, by all threads."""
+"""Kernels of dropout: one product with the mask, in the format of the input, by all threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of embedding: its gradient adds up rows of the same index in runs, a step of all runs at a time."""
+"""Kernels of embedding: its gradient adds up rows of the same index in runs, a step of all runs at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of chains of ops: those of their links, one after the other.
+"""Kernels of chains of ops: those of their links, one after the other.
 
 oneDNN has GELU behind a product, but does not give what went into it, which the gradient needs; and its ReLU behind a
 product makes 0 of NaN.

@@ -1,4 +1,4 @@
-"""Bodies of layer_norm, rms_norm and group_norm: oneDNN's layer norm, over rows, with statistics in float32."""
+"""Kernels of layer_norm, rms_norm and group_norm: oneDNN's layer norm, over rows, with statistics in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of the poolings: oneDNN's, over images and volumes that lie channels-last.
+"""Kernels of the poolings: oneDNN's, over images and volumes that lie channels-last.
 
 oneDNN's maximum passes over NaN and takes the lowest finite number for -inf, so it is asked for finite images alone.
 What it has no fast code for in a 16-bit format is widened, and so are gradients that add up: it sums them in the format
@@ -104,7 +104,7 @@ def image_gradient(dy: HostArray, p: _Pool, taps: HostArray | None = None) -> Ho
     return out
 
 
-# the bodies
+# the kernels
 
 
 def _worth(array: HostArray, size: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Body of a residual sum and the layer norm behind it: the best bodies of both, without what lies between them.
+"""Kernel of a residual sum and the layer norm behind it: the best kernels of both, without what lies between them.
 
 That is a copy of the norm in the dtype of the products that read it, one of its gradient, and a sum of two gradients in
 memory of its own.

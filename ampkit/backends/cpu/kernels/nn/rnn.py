@@ -1,4 +1,4 @@
-"""Bodies of recurrent layers: their products by oneDNN, in 16 bits where the machine multiplies these."""
+"""Kernels of recurrent layers: their products by oneDNN, in 16 bits where the machine multiplies these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of softmax and log_softmax: oneDNN's, along the last axis of arrays that lie in rows.
+"""Kernels of softmax and log_softmax: oneDNN's, along the last axis of arrays that lie in rows.
 
 oneDNN lets a NaN or +inf spoil its own place and makes the rest of the slice 0 or -inf; here all of it becomes NaN.
 """

@@ -1,4 +1,4 @@
-"""Adafactor's body for matrices: blocks of rows on several threads, in three passes.
+"""Adafactor's kernel for matrices: blocks of rows on several threads, in three passes.
 
 On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
 out both.

@@ -1,4 +1,4 @@
-"""Bodies of the optimizers: the updates of Adam and SGD in fused steps of oneDNN, a piece of flat memory at a time, all
+"""Optimizer kernels: the updates of Adam and SGD in fused steps of oneDNN, a piece of flat memory at a time, all
 others by NumPy on several threads; and the norm of gradients.
 
 On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works

@@ -1,4 +1,4 @@
-"""LAMB's body: a piece of flat memory at a time on several threads, in two passes.
+"""LAMB's kernel: a piece of flat memory at a time on several threads, in two passes.
 
 On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
 out both.

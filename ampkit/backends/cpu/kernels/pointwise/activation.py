@@ -1,4 +1,4 @@
-"""Bodies of the activations: oneDNN's for those that large models are made of, and blocks for all of several steps."""
+"""Kernels of the activations: oneDNN's for those that large models are made of, and blocks for all of several steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ampkit.ops.pointwise import activation
 
 
 def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
-    """Bodies of `op`, which saves its input; `name`, given the op's parameters, is what oneDNN calls it."""
+    """Kernels of `op`, which saves its input; `name`, given the op's parameters, is what oneDNN calls it."""
 
     def forward(input: HostArray, *params: Any, dtype: DType) -> Any:
         return eltwise.forward(name(*params), alpha, input), Saved(input=input)

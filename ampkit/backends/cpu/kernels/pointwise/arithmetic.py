@@ -1,4 +1,4 @@
-"""Bodies of sums, differences and products of two arrays that lie alike, or the second of which broadcasts."""
+"""Kernels of sums, differences and products of two arrays that lie alike, or the second of which broadcasts."""
 
 from __future__ import annotations
 

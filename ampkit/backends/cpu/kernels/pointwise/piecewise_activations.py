@@ -1,4 +1,4 @@
-"""Bodies of the piecewise and shrinking activations: in blocks, and so are PReLU and GLU.
+"""Kernels of the piecewise and shrinking activations: in blocks, and so are PReLU and GLU.
 
 Of oneDNN's, hardsigmoid and the slope of hardswish make 1 of NaN, and hardswish loses digits near -3.
 """

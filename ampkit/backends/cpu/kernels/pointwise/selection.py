@@ -1,4 +1,4 @@
-"""Body of hardtanh, and with it relu6: in blocks."""
+"""Kernel of hardtanh, and with it relu6: in blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of functions of elements: tanh by oneDNN, whose exp and others lose NaN or are no faster than NumPy's."""
+"""Kernels of functions of elements: tanh by oneDNN, whose exp and others lose NaN or are no faster than NumPy's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Body of the sums that undo a broadcast: products with ones, in float32, by all threads, of as many elements as such a
-product adds up accurately; sums of these in float64.
+"""Sums over broadcast axes, as products with ones: in float32, by all threads, of as many elements as such a product
+adds up accurately; sums of these in float64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bodies of what puts large arrays side by side: copied by all threads, into memory that was used before."""
+"""Kernels of what puts large arrays side by side: copied by all threads, into memory that was used before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of loss scaling: unscaling and the look for what is not finite in one pass; how the scale moves.
+"""Kernels of loss scaling: unscaling and the look for what is not finite in one pass; how the scale moves.
 
 Not yet run on a GPU.
 """

@@ -1,4 +1,4 @@
-"""Body of the sum of two gradients: a map, see elementwise.cu."""
+"""Kernel of the sum of two gradients: a map, see elementwise.cu."""
 
 from __future__ import annotations
 

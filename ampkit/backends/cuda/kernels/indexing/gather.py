@@ -1,4 +1,4 @@
-"""Bodies of single elements along an axis: gathered, written and added by one index, whose axes may lie as they like.
+"""Kernels of single elements along an axis: gathered, written and added by one index, whose axes may lie as they like.
 
 Where several are written to one place a table says which of them is the last; sums are those of `segments`, in a fixed
 order. Not yet run on a GPU.
@@ -95,7 +95,7 @@ def _fits(index: Array, shape: tuple[int, ...], *arrays: Array) -> bool:
     return 0 < len(shape) <= AXES and index.ndim == len(shape) and sizes and all(a.itemsize in WORDS for a in arrays)
 
 
-# the bodies
+# the kernels
 
 
 @gather.on("cuda", when=lambda input, dim, index: _fits(index, input.shape, input))

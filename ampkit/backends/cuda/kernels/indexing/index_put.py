@@ -1,4 +1,4 @@
-"""Body of assignment by index: the last value for each place, by a table of places. Not yet run on a GPU."""
+"""Kernel of assignment by index: the last value for each place, by a table of places. Not yet run on a GPU."""
 
 from __future__ import annotations
 

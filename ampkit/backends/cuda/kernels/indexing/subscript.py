@@ -1,4 +1,4 @@
-"""Bodies of indexing: slices copied by index, and sums at the places that index arrays name, in a fixed order.
+"""Kernels of indexing: slices copied by index, and sums at the places that index arrays name, in a fixed order.
 
 CuPy adds at places by atomic operations, whose order differs from run to run. Not yet run on a GPU.
 """

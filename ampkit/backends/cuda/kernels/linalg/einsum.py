@@ -1,4 +1,4 @@
-"""Bodies of einsum: two operands whose subscripts spell a product of stacks of matrices, by cublasLt."""
+"""Kernels of einsum: two operands whose subscripts spell a product of stacks of matrices, by cublasLt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of the products: one call of cublasLt for each, whatever the strides of the operands."""
+"""Kernels of the products: one call of cublasLt for each, whatever the strides of the operands."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ def _linear_fits(dy: Array, saved: Saved, needs: Any) -> bool:
 @matmul.linear.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
     "cuda", when=_linear_fits, keeps=True
 )
-def linear_backward_cuda(dy: Array, saved: Saved, needs: Any, versions: Any, homes: Any) -> Any:
+def linear_backward_cuda(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
     dx = dw = db = None
     if needs[0]:
         dx = _gradient(dy if dy.ndim > 1 else dy[None], saved.weight, needs[0])
         dx = dx if dx is _MISSING or dy.ndim > 1 else dx.reshape(-1)
     if needs[1] or needs[2]:
         rows = folded(dy)
-        dw, db = _weight_gradients(rows, saved, needs, homes) if needs[1] else (None, None)
+        dw, db = _weight_gradients(rows, saved, needs, grad_buffers) if needs[1] else (None, None)
         db = column_sums(rows, needs[2]) if needs[2] and db is None else db
     return _answer(dx, dw, db)
 
 
-def _weight_gradients(rows: Array, saved: Saved, needs: Any, homes: Any) -> tuple[Any, Any]:
+def _weight_gradients(rows: Array, saved: Saved, needs: Any, grad_buffers: Any) -> tuple[Any, Any]:
     # Also that of the bias, where one product can leave both.
     columns = folded(saved.input)
     if needs[2] and needs[2] == answer(rows.dtype, needs[1]) and not rounds(rows.dtype):
-        home, room = homes[2], backends.of(rows).empty
+        home, room = grad_buffers[2], backends.of(rows).empty
         sums = room(rows.shape[1:], needs[2]) if home is None or home.dtype != needs[2] else home
-        dw = _gradient(rows.T, columns, needs[1], homes[1], sums=sums)
+        dw = _gradient(rows.T, columns, needs[1], grad_buffers[1], sums=sums)
         if dw is not _MISSING:
             return dw, sums
-    return _gradient(rows.T, columns, needs[1], homes[1]), None
+    return _gradient(rows.T, columns, needs[1], grad_buffers[1]), None
 
 
 # matmul, mm, tensordot, bmm, mv, dot, vdot: two operands, of which one with a single axis is a row, or on the right a
@@ -96,14 +96,14 @@ def _two(op: Any, second: str) -> None:
     def worth(dy: Array, saved: Saved, needs: Any) -> bool:
         return fits(dy, saved.__dict__[second] if needs[0] else None, saved.input if needs[1] else None)
 
-    def backward(dy: Array, saved: Saved, needs: Any, versions: Any, homes: Any) -> Any:
+    def backward(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
         da = db = None
         summed = getattr(saved, "summed", (op is matmul.matmul,) * 2)
         wanted = [accumulator(need) if need and some else need for need, some in zip(needs, summed, strict=True)]
         if needs[0]:
-            da = _left_gradient(dy, saved.__dict__[second], wanted[0], homes[0])
+            da = _left_gradient(dy, saved.__dict__[second], wanted[0], grad_buffers[0])
         if needs[1]:
-            db = _right_gradient(dy, saved.input, wanted[1], homes[1], getattr(saved, "shared", False))
+            db = _right_gradient(dy, saved.input, wanted[1], grad_buffers[1], getattr(saved, "shared", False))
         return _answer(da, db)
 
     op.on("cuda", when=lambda input, other: fits(input, other))(forward)
@@ -169,12 +169,14 @@ def _added(op: Any, first: str, second: str) -> None:
         used = [saved.__dict__[name] for name, need in ((second, needs[1]), (first, needs[2])) if need]
         return alpha != 0 and bool(used) and fits(dy, *used)
 
-    def backward(dy: Array, saved: Saved, needs: Any, versions: Any, homes: Any, *, beta: float, alpha: float) -> Any:
+    def backward(
+        dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any, *, beta: float, alpha: float
+    ) -> Any:
         da = db = None
         if needs[1]:
-            da = _gradient(dy, _turned(saved.__dict__[second]), needs[1], homes[1], alpha=float(alpha))
+            da = _gradient(dy, _turned(saved.__dict__[second]), needs[1], grad_buffers[1], alpha=float(alpha))
         if needs[2]:
-            db = _gradient(_turned(saved.__dict__[first]), dy, needs[2], homes[2], alpha=float(alpha))
+            db = _gradient(_turned(saved.__dict__[first]), dy, needs[2], grad_buffers[2], alpha=float(alpha))
         return _answer(_scaled(dy, beta) if needs[0] else None, da, db)
 
     op.on("cuda", when=_added_fits)(forward)

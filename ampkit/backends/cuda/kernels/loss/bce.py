@@ -1,4 +1,4 @@
-"""Bodies of the binary cross entropies: see totals.py. The slopes of their weights are left to the references."""
+"""Kernels of the binary cross entropies: see totals.py. The slopes of their weights are left to the references."""
 
 from __future__ import annotations
 

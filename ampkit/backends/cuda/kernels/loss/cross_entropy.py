@@ -1,4 +1,4 @@
-"""Bodies of cross_entropy and nll_loss over labels: a block per row of scores, which is read once each way.
+"""Kernels of cross_entropy and nll_loss over labels: a block per row of scores, which is read once each way.
 
 No probabilities are held: the backward makes them anew of the scores and one number per row. A label that is no class
 makes the loss and its row's gradient NaN, until it is looked at on the host. Not yet run on a GPU.

@@ -1,4 +1,4 @@
-"""Bodies of ctc_loss: a block per sequence holds its states and goes through the frames. Not yet run on a GPU."""
+"""Kernels of ctc_loss: a block per sequence holds its states and goes through the frames. Not yet run on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of losses that compare a prediction with a target: see totals.py."""
+"""Kernels of losses that compare a prediction with a target: see totals.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Chooser = Callable[..., tuple[str, tuple[float, ...]]]  # parameters but the red
 
 
 def _compared(op: Any, choose: Chooser) -> None:
-    def body(input: Array, target: Array, reduction: str, *params: Any, dtype: DType, **more: Any) -> Any:
+    def kernel(input: Array, target: Array, reduction: str, *params: Any, dtype: DType, **more: Any) -> Any:
         name, numbers = choose(*params, *more.values())
         out = elementwise_loss.forward(name, (input, target, *numbers), reduction, dtype)
         return out if out is NotImplemented else (out, Saved(input=input, target=target))
@@ -26,8 +26,8 @@ def _compared(op: Any, choose: Chooser) -> None:
         name, numbers = choose(*params.values())
         return elementwise_loss.backward(name, dy, (saved.input, saved.target, *numbers), needs, reduction)
 
-    body.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
-    op.on("cuda", when=fits)(body)
+    kernel.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
+    op.on("cuda", when=fits)(kernel)
     op.backward_primitive.on("cuda", when=back_fits)(backward)
 
 

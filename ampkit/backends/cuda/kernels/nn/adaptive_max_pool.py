@@ -1,4 +1,4 @@
-"""Body of adaptive maxima: where they stand, see `pooling`."""
+"""Kernel of adaptive maxima: where they stand, see `pooling`."""
 
 from __future__ import annotations
 

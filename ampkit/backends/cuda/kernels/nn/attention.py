@@ -1,4 +1,4 @@
-"""Body of attention: cuDNN's, which never has the scores in memory; 16-bit operands, scores and softmax in float32.
+"""Kernel of attention: cuDNN's, which never has the scores in memory; 16-bit operands, scores and softmax in float32.
 
 A mask becomes what is added to the scores, with the lowest number of the format for -inf: rows that may look nowhere
 then hold numbers, and are set to what the reference gives them, zeros and a log-sum-exp of +inf; so they also weigh

@@ -1,4 +1,4 @@
-"""Bodies of batch norm: over images that lie channels-last or channels-first, and over rows of features.
+"""Kernels of batch norm: over images that lie channels-last or channels-first, and over rows of features.
 
 In training three kernels: moments by many blocks, which are put together, then the answer; two passes over memory, and
 two in the backward. The answer lies as the input does. A ReLU behind it is part of the last pass, and the backward
@@ -142,7 +142,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> boo
 
 @batch_norm_.backward_primitive.on("cuda", when=_back_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
 def batch_norm_backward_cuda(
-    dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, versions: Any, homes: Any
+    dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, versions: Any, grad_buffers: Any
 ) -> Any:
     slope, *of_statistics = dy if type(dy) is tuple else (dy, None, None)
     layout = Layout(saved.input)
@@ -152,7 +152,7 @@ def batch_norm_backward_cuda(
     parts = layout.parts(x, how, 2)
     gate = saved.gate if relu else (None, None)  # scale and offset: what makes the answer of x
     layout.launch("batch_norm_slopes", how, slope, x, saved.shift, saved.slip, *gate, parts, held=2)
-    sums = [_home(x, need, home, layout.channels) for need, home in zip(needs[1:3], homes[1:3], strict=True)]
+    sums = [_home(x, need, home, layout.channels) for need, home in zip(needs[1:3], grad_buffers[1:3], strict=True)]
     along, scale, bend, level = _each(x, 4, layout.channels)
     weight, dstatistics = wide(saved.weight), tuple(wide(d) for d in of_statistics)
     given = parts, weight, saved.rstd, saved.slip, *dstatistics, *sums, along, scale, bend, level

@@ -1,7 +1,7 @@
-"""Bodies of the convolutions: cuDNN's three products, over images and volumes that lie channels-last.
+"""Kernels of the convolutions: cuDNN's three products, over images and volumes that lie channels-last.
 
 Images keep their axes, [N, C, H, W], and lie in memory as [N, H, W, C]: what comes otherwise is turned once, and what a
-body gives lies so, so that a chain of convolutions turns nothing but its first images. Sequences are images of one
+kernel gives lies so, so that a chain of convolutions turns nothing but its first images. Sequences are images of one
 row. A transposed convolution is the gradient of a convolution's images run forward.
 
 What cuDNN has no engine for in a 16-bit format is widened, which rounds nothing, on tensor cores either: TF32 holds
@@ -119,7 +119,7 @@ def _in_format(array: Array, dtype: DType) -> Array:
     return array if array.dtype == dtype else backends.of(array).cast(array, dtype)
 
 
-# bodies
+# kernels
 
 
 def _fits(first: Array, second: Array, *more: Any) -> bool:
@@ -142,7 +142,7 @@ def _bias_gradient(slope: Array, need: DType | None) -> Array | None:
 
 
 def _convolution(op: Any) -> None:
-    """The bodies of a convolution, for images of any number of axes."""
+    """The kernels of a convolution, for images of any number of axes."""
 
     def forward(
         input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
@@ -174,7 +174,7 @@ def _convolution(op: Any) -> None:
 
 
 def _transposed_convolution(op: Any) -> None:
-    """The bodies of a transposed convolution."""
+    """The kernels of a transposed convolution."""
 
     def forward(
         input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, output_padding: Any, groups: int,

@@ -1,4 +1,4 @@
-"""Bodies of dropout: the mask is drawn on the device, with the bits of the CPU's, in the pass that applies it.
+"""Kernels of dropout: the mask is drawn on the device, with the bits of the CPU's, in the pass that applies it.
 
 The backward multiplies by the mask that was saved, a byte an element. Not yet run on a GPU.
 """

@@ -1,4 +1,4 @@
-"""Bodies of embedding: rows are copied by index, and their gradients added up by `segments`.
+"""Kernels of embedding: rows are copied by index, and their gradients added up by `segments`.
 
 Not yet run on a GPU.
 """

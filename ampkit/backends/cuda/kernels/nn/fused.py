@@ -1,4 +1,4 @@
-"""Bodies of chains of ops: GELU behind a product and its slope in front of one are done as the product is stored.
+"""Kernels of chains of ops: GELU behind a product and its slope in front of one are done as the product is stored.
 
 That is cublasLt's, for 16-bit formats and the tanh formula, the one it has; what else there is runs link by link. Its
 ReLU is not used, of which nothing says that NaN passes. Not yet run on a GPU.
@@ -40,13 +40,15 @@ def linear_gelu_linear_cuda(
 
 @linear_gelu_linear.backward_primitive.on("cuda", when=is_chained, keeps=True)  # type: ignore[union-attr,untyped-decorator]
 def linear_gelu_linear_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, approximate: str, versions: Any, homes: Any
+    dy: Array, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
 ) -> Any:
-    before, given = saved.before, (versions, homes)
+    before, given = saved.before, (versions, grad_buffers)
     known = any(needs[:3]) and _fits(approximate, dy, saved.weight2, before)
     slope = backends.of(dy).empty(before.shape, before.dtype) if known else None
     if not known or not with_gelu_slope(folded(dy), saved.weight2, folded(slope), folded(before)):
         return chained_backward(dy, saved, needs, approximate, *given)
     kept = Saved(input=saved.hidden, weight=saved.weight2)
-    _, *second = dispatch.backward_in(linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *homes[3:]))
+    _, *second = dispatch.backward_in(
+        linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *grad_buffers[3:])
+    )
     return *first_backward(slope, saved, needs, *given), *second

@@ -1,4 +1,4 @@
-"""Bodies of layer_norm, rms_norm and group_norm: a warp or a block per row, which lies in its registers.
+"""Kernels of layer_norm, rms_norm and group_norm: a warp or a block per row, which lies in its registers.
 
 Rows are read once each way: up to 8192 values lie in registers, longer rows, and those of odd length, in shared memory
 between the passes over them; of a row that does not fit there, the rest is read for each pass. The gradients of weight
@@ -75,20 +75,20 @@ def _fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
 
 @layer_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
 def layer_norm_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: float, versions: Any, homes: Any
+    dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
-    return _backward("layer_norm_backward", dy, saved, [saved.mean, saved.rstd], needs, homes, normalized_shape)
+    return _backward("layer_norm_backward", dy, saved, [saved.mean, saved.rstd], needs, grad_buffers, normalized_shape)
 
 
 @rms_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
 def rms_norm_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: Any, versions: Any, homes: Any
+    dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: Any, versions: Any, grad_buffers: Any
 ) -> Any:
-    return _backward("rms_norm_backward", dy, saved, [saved.rstd], needs, homes, normalized_shape)
+    return _backward("rms_norm_backward", dy, saved, [saved.rstd], needs, grad_buffers, normalized_shape)
 
 
 def _backward(
-    name: str, dy: Array, saved: Saved, statistics: list[Array], needs: Any, homes: Any, normalized_shape: Any
+    name: str, dy: Array, saved: Saved, statistics: list[Array], needs: Any, grad_buffers: Any, normalized_shape: Any
 ) -> Any:
     cols = cols_of(dy, normalized_shape)
     slope, x = (dense(a).reshape(-1, cols) for a in (dy, saved.input))
@@ -104,7 +104,7 @@ def _backward(
     if not summed:
         weight_columns(slope, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape
-    sums = weight_sums(parts, needs[1:], homes[1:], dy.shape[dy.ndim - max(1, len(size)) :])
+    sums = weight_sums(parts, needs[1:], grad_buffers[1:], dy.shape[dy.ndim - max(1, len(size)) :])
     return dx if dx is None else dx.reshape(dy.shape), *sums
 
 
@@ -145,7 +145,7 @@ def group_norm_cuda(
 
 @group_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
 def group_norm_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, num_groups: int, eps: float, versions: Any, homes: Any
+    dy: Array, saved: Saved, needs: Any, num_groups: int, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
     slope, x = dense(dy), dense(saved.input)
     _, _, many, spots = _plan(x, num_groups)
@@ -157,7 +157,7 @@ def group_norm_backward_cuda(
         launch("nn/group_norm", typed("group_norm_sums", x.dtype, dy.dtype), sums[0].size, threads, *given)
     dx = _group_slopes(slope, x, saved, sums, num_groups, shared) if needs[0] else None
     parts = [None if need is None else each for each, need in zip(sums, needs[1:], strict=True)]
-    return dx, *weight_sums(parts, needs[1:], homes[1:], x.shape[1:2])
+    return dx, *weight_sums(parts, needs[1:], grad_buffers[1:], x.shape[1:2])
 
 
 def _shared_of_group(dy: Array, x: Array, groups: int) -> int:

@@ -222,11 +222,11 @@ struct AvgBackward {
 };
 
 // All elements of a result, or packs of 8 channels: `total`, fewer than 2^31.
-template <template <typename, typename, int> class Body, typename S, typename T>
+template <template <typename, typename, int> class Kernel, typename S, typename T>
 __device__ __forceinline__ void all(const S* x, T* out, unsigned char* place, const Geometry& g, unsigned total, bool packs) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
-        if (packs) Body<S, T, 8>::at(x, out, place, g, i);
-        else Body<S, T, 1>::at(x, out, place, g, i);
+        if (packs) Kernel<S, T, 8>::at(x, out, place, g, i);
+        else Kernel<S, T, 1>::at(x, out, place, g, i);
     }
 }
 

@@ -1,4 +1,4 @@
-"""Bodies of the poolings, over images and volumes, see `pooling`."""
+"""Kernels of the poolings, over images and volumes, see `pooling`."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def places(input: Array, w: Windows) -> Array:
 
 
 def gradient(name: str, dy: Array, w: Windows, saved: Saved, dtype: DType, **more: Any) -> Array:
-    """The gradient of the images; it lies as they do, where the forward was one of these bodies."""
+    """The gradient of the images; it lies as they do, where the forward was one of these kernels."""
     axes = len(w.size)
     slope, taps = batched(dy, axes), batched(saved.place, axes) if hasattr(saved, "place") else None
     dx = _empty(slope, (*slope.shape[:2], *w.size), dtype, getattr(saved, "last", lies_last(slope)))

@@ -1,4 +1,4 @@
-"""Bodies of a residual sum and the layer norm behind it: the kernels of layer_norm, which add as they read.
+"""Kernels of a residual sum and the layer norm behind it: the kernels of layer_norm, which add as they read.
 
 The stream is read once and the sum written once; the backward adds the two gradients that meet in the stream, and masks
 the branch's, as it stores them. Not yet run on a GPU.
@@ -76,7 +76,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
 @add_layer_norm_.backward_primitive.on("cuda", when=_back_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
 def add_layer_norm_backward_cuda(
     dy: Any, saved: Saved, needs: Any, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any,
-    versions: Any, homes: Any,
+    versions: Any, grad_buffers: Any,
 ) -> Any:  # fmt: skip
     dsum, dnorm = (None, dy) if normed is None else dy
     kept, cols, there = of_norm(saved), cols_of(saved.as_residual, normalized_shape), backends.of(saved.as_residual)
@@ -108,4 +108,4 @@ def add_layer_norm_backward_cuda(
         first, second = (widen(each, float32).reshape(-1, cols) for each in (slope, total))
         weight_columns(first, second, [kept.mean, kept.rstd], parts)
     lead = total.ndim - (1 if isinstance(normalized_shape, int) else len(normalized_shape))
-    return dresidual, dbranch, *weight_sums(parts, needs[2:], homes[2:], total.shape[lead:])
+    return dresidual, dbranch, *weight_sums(parts, needs[2:], grad_buffers[2:], total.shape[lead:])

@@ -1,4 +1,4 @@
-"""Bodies of recurrent layers: a launch per step for all gates, products by cublasLt, in 16 bits between 16-bit tensors.
+"""Recurrent kernels: a launch per step for all gates, products by cublasLt, in 16 bits between 16-bit tensors.
 
 All is queued from the host, which waits for nothing, so a step with recurrent layers can be recorded.
 Not yet run on a GPU.

@@ -99,14 +99,14 @@ def weight_columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any
     launch("nn/layer_norm", entry, blocks, 128, dy, x, mean, rstd, *(*parts, None)[:2], *sizes)
 
 
-def weight_sums(parts: list[Any], needs: Any, homes: Any, shape: tuple[int, ...]) -> list[Any]:
+def weight_sums(parts: list[Any], needs: Any, grad_buffers: Any, shape: tuple[int, ...]) -> list[Any]:
     """Each of `parts` [parts, cols], one or two, summed over its first axis: in `needs` dtype, None where that is None.
 
-    homes: memory to leave them in, or None. shape: of the answers.
+    grad_buffers: memory to leave them in, or None. shape: of the answers.
     """
     outs = [
         None if part is None else _home(part, need, home, shape)
-        for part, need, home in zip(parts, needs, homes, strict=True)
+        for part, need, home in zip(parts, needs, grad_buffers, strict=True)
     ]
     for dtype in dict.fromkeys(need for need in needs if need is not None):
         _sums(parts, [out if need == dtype else None for out, need in zip(outs, needs, strict=True)], dtype)

@@ -1,4 +1,4 @@
-"""Bodies of softmax and log_softmax: along the last axis of contiguous arrays, a warp or a block per row.
+"""Kernels of softmax and log_softmax: along the last axis of contiguous arrays, a warp or a block per row.
 
 Rows are read from memory once: short ones lie in registers, longer ones in shared memory between two passes. Of a row
 that does not fit there, the part that does is kept, and the rest read twice. logsumexp is two reductions and a map; its

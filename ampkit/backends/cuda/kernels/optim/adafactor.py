@@ -1,4 +1,4 @@
-"""Adafactor's body: a parameter in seven launches, a vector in three.
+"""Adafactor's kernel: a parameter in seven launches, a vector in three.
 
 Learning rate, the count of steps and the flag of a real step are read by the kernels. float64 masters are left to the
 reference. Not yet run on a GPU.

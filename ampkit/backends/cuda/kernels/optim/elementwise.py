@@ -1,4 +1,4 @@
-"""Bodies of the optimizers: an update, with its moments and 16-bit copies, in one pass over flat memory; norms and
+"""Kernels of the optimizers: an update, with its moments and 16-bit copies, in one pass over flat memory; norms and
 clipping; schedules.
 
 Learning rates, betas, momentum, the count of steps and the flag of a real step are read by the kernels. float64 masters
@@ -52,11 +52,14 @@ def _run(
     name: of the kernel, and its first template arguments.
     """
     by_dtype = {copy.dtype: copy for copy in copies}
-    homes = by_dtype.get(float16), by_dtype.get(bfloat16)
-    wide, last = width_of(float32, home, *flats, *homes), (np.bool_(step.options["maximize"]), np.int64(home.size))
+    grad_buffers = by_dtype.get(float16), by_dtype.get(bfloat16)
+    wide, last = (
+        width_of(float32, home, *flats, *grad_buffers),
+        (np.bool_(step.options["maximize"]), np.int64(home.size)),
+    )
     entry, grid = typed(*name, home.dtype, str(wide)), grid_for(home.size, wide)
     draw = _draw(backends.of(home), step.draw)
-    launch("optim/update", entry, grid, BLOCK, home, *flats, *homes, *draw, *numbers, *last)
+    launch("optim/update", entry, grid, BLOCK, home, *flats, *grad_buffers, *draw, *numbers, *last)
 
 
 def _is(rule: type[Elementwise], home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],

@@ -1,4 +1,4 @@
-"""LAMB's body: all parameters of a run in three launches, 64 at a time, whose places travel with them.
+"""LAMB's kernel: all parameters of a run in three launches, 64 at a time, whose places travel with them.
 
 Learning rate, betas, the count of steps and the flag of a real step are read by the kernels. float64 masters are left
 to the reference. Not yet run on a GPU.
@@ -42,8 +42,8 @@ def _update(
     master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
 ) -> None:
     there, by_dtype = backends.of(master), {copy.dtype: copy for copy in copies}
-    homes, number = (by_dtype.get(float16), by_dtype.get(bfloat16)), len(segments)
-    width = width_of(float32, master, gradient, mean, square, *homes)
+    grad_buffers, number = (by_dtype.get(float16), by_dtype.get(bfloat16)), len(segments)
+    width = width_of(float32, master, gradient, mean, square, *grad_buffers)
     parts = grid_for(max(segment.stop - segment.start for segment in segments), width, PARTS)
     table = np.zeros(1, _TABLE)
     table["start"][0, :number] = [segment.start for segment in segments]
@@ -54,5 +54,5 @@ def _update(
     given, maximize = (master, gradient, mean, square, sums), np.bool_(step.options["maximize"])
     launch("optim/lamb", typed("lamb_learn", str(width)), (parts, number), BLOCK, *given, *common, *numbers, maximize)
     launch("optim/lamb", "lamb_trust", number, BLOCK, sums, rates, step.values["lr"], step.go, np.int32(parts))
-    held = master, mean, square, *homes, rates
+    held = master, mean, square, *grad_buffers, rates
     launch("optim/lamb", typed("lamb_move", str(width)), (parts, number), BLOCK, *held, *common, *numbers)

@@ -1,4 +1,4 @@
-"""Bodies of the activations: maps, see elementwise.cu."""
+"""Kernels of the activations: maps, see elementwise.cu."""
 
 from __future__ import annotations
 

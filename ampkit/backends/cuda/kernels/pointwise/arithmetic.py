@@ -1,4 +1,4 @@
-"""Bodies of sums, products, quotients and powers: maps, see elementwise.cu. Operands may differ in dtype."""
+"""Kernels of sums, products, quotients and powers: maps, see elementwise.cu. Operands may differ in dtype."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ for name, op in {"AddCMul": ops.addcmul, "AddCDiv": ops.addcdiv}.items():
 def _slope(op: Any, name: str) -> None:
     """The backward of a sum or a difference: dy as it is wherever it is the gradient itself."""
 
-    def body(dy: Array, saved: Any, needs: Any, alpha: Any) -> Any:
+    def kernel(dy: Array, saved: Any, needs: Any, alpha: Any) -> Any:
         if needs[1] is None or (name == "Add" and alpha == 1):
             return dy, dy
         found = gradients(op, name, dy, (alpha,), [None, needs[1]])
         return NotImplemented if found is NotImplemented else (dy, found[1])
 
-    body.__name__ = f"{op.name}_backward_cuda"
-    op.backward_primitive.on("cuda", when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS)(body)
+    kernel.__name__ = f"{op.name}_backward_cuda"
+    op.backward_primitive.on("cuda", when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS)(kernel)
 
 
 _slope(ops.add, "Add")

@@ -1,4 +1,4 @@
-"""Bodies of comparisons, questions and logic: maps, see elementwise.cu."""
+"""Kernels of comparisons, questions and logic: maps, see elementwise.cu."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _bools(*operands: Any, **numbers: Any) -> bool:
 
 
 def _logic(op: Any, name: str, when: Any) -> None:
-    """A body of `op`, for which a number is true or not before it is rounded."""
+    """A kernel of `op`, for which a number is true or not before it is rounded."""
 
-    def body(input: Any, other: Any, *, dtype: DType) -> Any:
+    def kernel(input: Any, other: Any, *, dtype: DType) -> Any:
         return maps.forward(name, [a if hasattr(a, "dtype") else float(bool(a)) for a in (input, other)], bool_)
 
-    body.__name__ = f"{op.name}_cuda"
-    op.on("cuda", when=when)(body)
+    kernel.__name__ = f"{op.name}_cuda"
+    op.on("cuda", when=when)(kernel)
 
 
 # The bits of bool are its truth.

@@ -1,7 +1,7 @@
 // Elementwise: the table of functions. MAP(name, what it is of x, y, z, w; then the gradients, up to three).
 //
 // The operands are the op's tensors, then its numbers. Gradients, one per input, are told in `dy` and x, y, z: what
-// the op saved, in the order in which its body names it, then its numbers. All is float32, and the expressions are
+// the op saved, in the order in which its kernel names it, then its numbers. All is float32, and the expressions are
 // those of the references, so that infinities and NaN come out alike; elementwise.cuh does the rest.
 #include "include/elementwise.cuh"
 

@@ -1,4 +1,4 @@
-"""Bodies of the piecewise, shrinking and gated activations: maps, see elementwise.cu.
+"""Kernels of the piecewise, shrinking and gated activations: maps, see elementwise.cu.
 
 The slope of prelu's weight is a map and a sum. Not yet run on a GPU.
 """

@@ -1,4 +1,4 @@
-"""Bodies of elementwise ops: which function of `elementwise.cu` an op is, and what of it the backward reads."""
+"""Kernels of elementwise ops: which function of `elementwise.cu` an op is, and what of it the backward reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Chooser = Callable[..., tuple[str, tuple[Any, ...]]]  # the op's parameters -> a
 
 
 def mapped(op: Any, name: str | Chooser, *keeps: str) -> None:
-    """Give `op` a body and one of its backward: the function `name` of its tensors and numbers.
+    """Give `op` a kernel and one of its backward: the function `name` of its tensors and numbers.
 
     keeps: what it saves, inputs by name or "out", in the order in which the gradients in elementwise.cu name them.
     """
@@ -27,11 +27,11 @@ def mapped(op: Any, name: str | Chooser, *keeps: str) -> None:
 
 
 def forwards(op: Any, name: str | Chooser, *keeps: str, dtype: DType | None = None, when: Any = None) -> None:
-    """Give `op` a body. dtype: that of the result, if not the one asked for. when: its condition, if a special one."""
+    """Register a kernel for `op`. dtype: of the result, if not the one asked for. when: its predicate, if special."""
     names, choose = op.signature.names, _chooser(name)
     result = dtype
 
-    def body(*given: Any, dtype: DType, **more: Any) -> Any:
+    def kernel(*given: Any, dtype: DType, **more: Any) -> Any:
         arrays, params = given[: len(names)], (*given[len(names) :], *more.values())
         function, numbers = choose(*params)
         out = maps.forward(function, met(op, (*arrays, *numbers)), result or dtype)
@@ -40,17 +40,17 @@ def forwards(op: Any, name: str | Chooser, *keeps: str, dtype: DType | None = No
         held = {**dict(zip(names, arrays, strict=True)), "out": out}
         return out, Saved(**{keep: held[keep] for keep in keeps})
 
-    body.__name__ = f"{op.name}_cuda"
-    op.on("cuda", when=when or fits)(body)
+    kernel.__name__ = f"{op.name}_cuda"
+    op.on("cuda", when=when or fits)(kernel)
 
 
 def backwards(
     op: Any, name: str | Chooser, *keeps: str, passes: tuple[int, ...] = (), flat: tuple[int, ...] = ()
 ) -> None:
-    """Give the backward of `op` a body. passes: the inputs whose gradient is dy itself; flat: those that take none."""
+    """Register a backward kernel. passes: the inputs whose gradient is dy itself; flat: those that take none."""
     names, choose = op.signature.names, _chooser(name)
 
-    def body(dy: Array, saved: Any, needs: Any, **params: Any) -> Any:
+    def kernel(dy: Array, saved: Any, needs: Any, **params: Any) -> Any:
         kept = [getattr(saved, keep, 0.0) for keep in keeps]
         function, numbers = choose(*params.values())
         dtypes = [
@@ -62,8 +62,8 @@ def backwards(
             return NotImplemented
         return tuple([dy if i in passes and needs[i] is not None else slope for i, slope in enumerate(found)])
 
-    body.__name__ = f"{op.name}_backward_cuda"
-    op.backward_primitive.on("cuda", when=back_fits)(body)
+    kernel.__name__ = f"{op.name}_backward_cuda"
+    op.backward_primitive.on("cuda", when=back_fits)(kernel)
 
 
 def gradients(op: Any, function: str, dy: Array, operands: tuple[Any, ...], dtypes: list[DType | None]) -> Any:

@@ -1,4 +1,4 @@
-"""Bodies of sums of exponentials, remainders and numbers in place of NaN: maps, see elementwise.cu."""
+"""Kernels of sums of exponentials, remainders and numbers in place of NaN: maps, see elementwise.cu."""
 
 from __future__ import annotations
 

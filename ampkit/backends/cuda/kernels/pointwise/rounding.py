@@ -1,4 +1,4 @@
-"""Bodies of signs, fractions and steps: maps, see elementwise.cu."""
+"""Kernels of signs, fractions and steps: maps, see elementwise.cu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of choices between values: maps, see elementwise.cu."""
+"""Kernels of choices between values: maps, see elementwise.cu."""
 
 from __future__ import annotations
 

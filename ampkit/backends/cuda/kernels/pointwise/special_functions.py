@@ -1,4 +1,4 @@
-"""Bodies of special functions: maps, see elementwise.cu."""
+"""Kernels of special functions: maps, see elementwise.cu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of sines and their kin: maps, see elementwise.cu."""
+"""Kernels of sines and their kin: maps, see elementwise.cu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of functions of one operand: maps, see elementwise.cu."""
+"""Kernels of functions of one operand: maps, see elementwise.cu."""
 
 from __future__ import annotations
 

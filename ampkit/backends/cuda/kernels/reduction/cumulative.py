@@ -1,4 +1,4 @@
-"""Bodies of products, by the kernels of `reductions`, and of running sums of contiguous arrays: a block per row, or a
+"""Kernels of products, by the kernels of `reductions`, and of running sums of contiguous arrays: a block per row, or a
 thread per column.
 
 Not yet run on a GPU.

@@ -1,4 +1,4 @@
-"""Body of the products inside of references, such as attention's in float32: cublasLt's, which can be recorded.
+"""Kernel of the products inside of references, such as attention's in float32: cublasLt's, which can be recorded.
 
 Not yet run on a GPU.
 """

@@ -1,4 +1,4 @@
-"""The body of norms, by the kernels of `reductions`. Not yet run on a GPU."""
+"""The kernel of norms, by the kernels of `reductions`. Not yet run on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of reductions, by the kernels of `reductions`. Not yet run on a GPU."""
+"""Kernels of reductions, by the kernels of `reductions`. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def _known(input: Array, *args: Any, **params: Any) -> bool:
 
 
 def _asked(op: Any, kind: str, compare: str) -> None:
-    """A body for a question over axes: how the count of `kind` compares with 0."""
+    """A kernel for a question over axes: how the count of `kind` compares with 0."""
 
-    def body(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    def kernel(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
         count = NotImplemented if dim in ((), []) else reduced(kind, input, dim, keepdim, float32)
         return count if count is NotImplemented else maps.forward(compare, (count, 0.0), bool_)
 
-    body.__name__ = f"{op.name}_cuda"
-    op.on("cuda", when=_known)(body)
+    kernel.__name__ = f"{op.name}_cuda"
+    op.on("cuda", when=_known)(kernel)
 
 
 _asked(ops.any, "AddTruths", "NotEqual")

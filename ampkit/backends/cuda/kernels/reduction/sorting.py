@@ -1,4 +1,4 @@
-"""Bodies of argmax and argmin along the last axis of contiguous arrays, or over all of them: a block per row.
+"""Kernels of argmax and argmin along the last axis of contiguous arrays, or over all of them: a block per row.
 
 Not yet run on a GPU.
 """

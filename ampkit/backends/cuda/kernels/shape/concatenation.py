@@ -1,4 +1,4 @@
-"""Bodies of what puts arrays side by side: a launch for up to 16 of them, whose addresses travel with it.
+"""Kernels of what puts arrays side by side: a launch for up to 16 of them, whose addresses travel with it.
 
 The result lies in memory as the pieces do, also channels-last. Pieces with gaps are copied one by one.
 Not yet run on a GPU.

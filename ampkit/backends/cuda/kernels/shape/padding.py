@@ -1,4 +1,4 @@
-"""Bodies of padding by what is inside, see `padding`."""
+"""Kernels of padding by what is inside, see `padding`."""
 
 from __future__ import annotations
 

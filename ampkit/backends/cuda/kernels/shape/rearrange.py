@@ -1,4 +1,4 @@
-"""Body of padding by a number, see `padding`."""
+"""Kernel of padding by a number, see `padding`."""
 
 from __future__ import annotations
 
