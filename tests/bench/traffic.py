@@ -28,8 +28,8 @@ from ampkit import Tensor, backends, ops, optim, set_default_device
 from ampkit.amp.found_inf import unscale
 from ampkit.backends.cuda.device import CUDA
 from ampkit.backends.cuda.kernels.nn import batch_norm, layer_norm
-from ampkit.backends.cuda.kernels.nn import row_launch as rows_of
-from ampkit.backends.cuda.kernels.reduction import reduce
+from ampkit.backends.cuda.launch import reduction
+from ampkit.backends.cuda.launch import rows as rows_of
 from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, float16, float32, int64
 from ampkit.core.autograd.tape import grad
@@ -216,7 +216,7 @@ def most_of(name: str) -> float:
 @contextmanager
 def few_blocks() -> Iterator[None]:
     """Within it rows are shared out among few blocks, for the few rows here, as among 528 for those of a model."""
-    changed = [(rows_of, "PARTS", 1), (layer_norm, "CHUNKS", 1), (reduce, "BLOCKS", 4), (batch_norm, "BLOCKS", 64)]
+    changed = [(rows_of, "PARTS", 1), (layer_norm, "CHUNKS", 1), (reduction, "BLOCKS", 4), (batch_norm, "BLOCKS", 64)]
     before = [(module, name, getattr(module, name)) for module, name, _ in changed]
     for module, name, value in changed:
         setattr(module, name, value)

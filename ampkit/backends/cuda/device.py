@@ -17,7 +17,7 @@ from ampkit.base.errors import DeviceError
 
 from . import allocator, install
 from .detection import device_trouble, one_line, two_of_cupy, why_not
-from .kernels.pointwise import elementwise as maps
+from .launch import elementwise as maps
 from .libs.cublaslt import CublasLt, CublasLtMemoryError
 from .libs.cudnn import Cudnn
 from .memory_stats import Usage

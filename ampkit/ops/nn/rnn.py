@@ -20,15 +20,7 @@ from ampkit.core.tensor import Tensor
 
 from ..pointwise.conversion import to
 from .rnn_double_backward import gru_unrolled, lstm_unrolled, on_tape, rnn_unrolled
-from .rnn_loop import (  # fmt: skip
-    Given,
-    gru_backward,
-    gru_forward,
-    lstm_backward,
-    lstm_forward,
-    rnn_backward,
-    rnn_forward,
-)
+from .rnn_loop import Given, gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
 
 __all__ = ["gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]
 

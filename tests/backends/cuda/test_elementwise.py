@@ -10,7 +10,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops, testing
-from ampkit.backends.cuda.kernels.pointwise import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64
 from ampkit.core.autograd import accumulate
 from ampkit.core.autograd.tape import grad

@@ -7,7 +7,8 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, nn, ops
-from ampkit.backends.cuda.kernels.indexing import rows, segment_sum
+from ampkit.backends.cuda.launch import row_copy as rows
+from ampkit.backends.cuda.launch import segment_sum
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad

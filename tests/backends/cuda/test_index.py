@@ -9,7 +9,9 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, ops
-from ampkit.backends.cuda.kernels.indexing import gather, rows, segment_sum
+from ampkit.backends.cuda.kernels.indexing import gather
+from ampkit.backends.cuda.launch import row_copy as rows
+from ampkit.backends.cuda.launch import segment_sum
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, int64
 from ampkit.base.errors import ShapeError
 from ampkit.core.autograd.tape import grad

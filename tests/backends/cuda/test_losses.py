@@ -9,7 +9,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops, testing
-from ampkit.backends.cuda.kernels.pointwise import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad

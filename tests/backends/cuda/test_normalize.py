@@ -10,7 +10,7 @@ from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops, optim
 from ampkit.backends.cuda import nvrtc
-from ampkit.backends.cuda.kernels.nn import row_launch
+from ampkit.backends.cuda.launch import rows
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
 from ampkit.core.parameter import Parameter
@@ -82,7 +82,7 @@ def test_rows_about_as_long_as_shared_memory(kind, dtype, cols, device, launches
 
 
 def test_blocks_add_up_several_long_rows(device, monkeypatch):
-    monkeypatch.setattr(row_launch, "PARTS", 3)
+    monkeypatch.setattr(rows, "PARTS", 3)
     for cols in (8200, 301):
         arrays = [draw((8, cols), float32), draw((cols,), float32, 1), draw((cols,), float32, 2), cols]
         for asked in ((True, True, True), (True, True, False), (True, False, True), (True, False, False)):

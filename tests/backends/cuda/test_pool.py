@@ -8,7 +8,7 @@ from cuda_on_cpu import emulator
 
 from ampkit import Tensor, nn, ops
 from ampkit.backends.cuda.kernels.nn import pool_windows
-from ampkit.backends.cuda.kernels.reduction import reduce
+from ampkit.backends.cuda.launch import reduction
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.primitive import reference_only
@@ -48,7 +48,7 @@ CASES = {  # op, size, arguments
 def launches(monkeypatch):
     """The entries that are launched."""
     found = []
-    for module in (pool_windows, reduce):
+    for module in (pool_windows, reduction):
         launch = module.launch
         monkeypatch.setattr(
             module, "launch", lambda *args, launch=launch, **more: (found.append(args[1]), launch(*args, **more))

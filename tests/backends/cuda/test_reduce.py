@@ -9,7 +9,8 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops
-from ampkit.backends.cuda.kernels.reduction import cumulative, reduce, sorting
+from ampkit.backends.cuda.kernels.reduction import cumulative, sorting
+from ampkit.backends.cuda.launch import reduction
 from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.core.autograd.accumulate import sum_over
@@ -60,8 +61,8 @@ def _laid_out(name, dtype, seed=0):
 def _runs_kernel(monkeypatch, run):
     """What `run` returns, and whether it was a kernel's."""
     found = []
-    launch = reduce.launch
-    monkeypatch.setattr(reduce, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
+    launch = reduction.launch
+    monkeypatch.setattr(reduction, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
     monkeypatch.setattr(cumulative, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
     monkeypatch.setattr(sorting, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
     return run(), found
@@ -94,7 +95,7 @@ def test_the_kernel_agrees_with_float64(name, layout, dtype, device, monkeypatch
 def test_16_bit_arrays_are_answered_in_float32_where_asked(layout, dtype, device):
     values, dim = _laid_out(layout, dtype)
     for kind, want in (("Add", np.sum), ("Largest", np.max)):
-        got = reduce.reduced(kind, device.asarray(values), dim, False, float32)
+        got = reduction.reduced(kind, device.asarray(values), dim, False, float32)
         assert got.dtype == float32
         _close(got.get(), want(values.astype(float), dim), float32)
 
@@ -143,7 +144,7 @@ def test_arrays_with_gaps_and_without_elements_run_the_reference(device):
     with_gaps = device.asarray(np.ones((4, 6), np.float32))[:, ::2]
     others = [device.xp.zeros(shape, dtype) for shape, dtype in (((4, 0), float32), ((2, 3), float64))]
     for x in (with_gaps, np.broadcast_to(with_gaps[:1], (4, 3)), *others):
-        assert reduce.reduced("Add", x, 1, False, x.dtype) is NotImplemented
+        assert reduction.reduced("Add", x, 1, False, x.dtype) is NotImplemented
         np.testing.assert_array_equal(ops.sum(Tensor(x), 1).numpy(), x.get().sum(1))
 
 
@@ -326,8 +327,8 @@ def test_the_gradient_of_a_bias_is_a_sum_over_rows_however_they_lie(how, dtype, 
 @pytest.mark.parametrize("cols", [256, 768, 1024, 3072, 4096, 50257, 50304])
 def test_sums_over_columns_have_a_block_for_every_16384_elements_or_each_multiprocessor(cols, monkeypatch):
     grids, like = [], SimpleNamespace(data=SimpleNamespace(ptr=0))
-    monkeypatch.setattr(reduce, "launch", lambda source, entry, grid, *more: grids.append(grid))
+    monkeypatch.setattr(reduction, "launch", lambda source, entry, grid, *more: grids.append(grid))
     for rows in (512, 2048, 8192, 16384, 65536):
-        each, launched = reduce._column_parts(like, (1, rows, cols))
+        each, launched = reduction._column_parts(like, (1, rows, cols))
         launched("", like, like, None, (each, -(-rows // each)), ())
         assert grids[-1] >= min(rows * cols // 16384, 132)

@@ -14,7 +14,7 @@ from cuda_on_cpu import emulator
 from ampkit import Tensor, ops
 from ampkit.backends.cuda.kernels.nn.batch_norm import RUN as RUN_OF_BATCH
 from ampkit.backends.cuda.kernels.nn.batch_norm import THREADS, Layout
-from ampkit.backends.cuda.kernels.nn.row_launch import RUN, WARPS, back_grid, weight_columns, weight_sums
+from ampkit.backends.cuda.launch.rows import RUN, WARPS, back_grid, weight_columns, weight_sums
 from ampkit.base.dtypes import float32
 from ampkit.core.autograd.tape import grad
 

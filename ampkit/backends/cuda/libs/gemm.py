@@ -14,7 +14,7 @@ from ampkit import backends
 from ampkit.backends.precision import get_float32_matmul_precision
 from ampkit.base.dtypes import LOW, DType, accumulator, bfloat16, float16, float32, float64
 
-from ..kernels.reduction.reduce import reduced
+from ..launch.reduction import reduced
 from ..nvrtc import STORED
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES

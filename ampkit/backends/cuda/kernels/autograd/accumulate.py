@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.core.autograd.accumulate import sum_of_two
 
-from ..pointwise import elementwise as maps
 from ..pointwise.registration import fits
 
 Array = Any

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import segment_sum
 from ampkit.backends.cuda.nvrtc import MOST, STORED, WORDS, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32, int32, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.indexing.gather import _covered, gather, scatter_, scatter_add
 from ampkit.ops.indexing.subscript import in_range
-
-from ..pointwise import elementwise as maps
-from . import segment_sum
 
 Array = Any
 BLOCK, BLOCKS, AXES = 256, 4096, 6

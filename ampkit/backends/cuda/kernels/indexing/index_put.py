@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch import segment_sum
+from ampkit.backends.cuda.launch.row_copy import rows_of, whole
 from ampkit.backends.cuda.nvrtc import MOST
 from ampkit.base.dtypes import int32
 from ampkit.ops.indexing.index_put import last_of_each
-
-from . import segment_sum
-from .rows import rows_of, whole
 
 Array = Any
 

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ampkit.backends.cuda.launch import segment_sum
+from ampkit.backends.cuda.launch.row_copy import rows_of, whole
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.indexing.subscript import added_at, in_range, index_select
-
-from . import segment_sum
-from .rows import rows_of, whole
 
 Array = Any
 

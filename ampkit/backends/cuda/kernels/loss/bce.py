@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import DType, bool_
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss import bce as ops
 
-from ..pointwise import elementwise as maps
 from ..pointwise.registration import back_fits, fits
 from . import elementwise_loss
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.base.dtypes import DType, float32
-
-from ..pointwise import elementwise as maps
-from ..reduction.reduce import Finish, reduced
 
 Array = Any
 

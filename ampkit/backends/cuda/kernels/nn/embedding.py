@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch import segment_sum
+from ampkit.backends.cuda.launch.row_copy import rows_of, whole
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.embedding import _in_table, embedding
-
-from ..indexing import segment_sum
-from ..indexing.rows import rows_of, whole
 
 Array = Any
 

@@ -14,12 +14,21 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import dense, pairs, vectors, wide
+from ampkit.backends.cuda.launch.rows import (
+    CHUNKS,
+    Grid,
+    back_grid,
+    cols_of,
+    grid,
+    shape,
+    threads_of,
+    weight_columns,
+    weight_sums,
+)
 from ampkit.backends.cuda.nvrtc import C_NAMES, MOST, STORED, blocks_for, columns_kept, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
-
-from .row_launch import CHUNKS, Grid, back_grid, cols_of, grid, shape, threads_of, weight_columns, weight_sums
 
 Array = Any
 EPS = float(np.finfo(np.float32).eps)

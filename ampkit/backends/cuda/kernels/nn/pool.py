@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
 from ampkit.ops.nn.conv_geometry import batched, pair
 
-from ..reduction.reduce import Finish, reduced
 from .pool_windows import evenly, fits, gradient, lies_last, pooled
 
 Array = Any

@@ -12,13 +12,12 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import dense, wide
+from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, shape, weight_columns, weight_sums
 from ampkit.backends.cuda.nvrtc import MOST, STORED, drawn, launch, typed
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved, widen
 from ampkit.ops.nn.dropout import growth
 from ampkit.ops.nn.residual_norm import add_layer_norm_, of_norm, of_sum
-
-from .row_launch import CHUNKS, back_grid, cols_of, grid, shape, weight_columns, weight_sums
 
 Array = Any
 

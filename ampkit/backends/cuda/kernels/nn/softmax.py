@@ -14,14 +14,14 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import pairs, vectors
+from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.backends.cuda.nvrtc import C_NAMES, MOST, SHARED, STORED, blocks_for, columns_kept, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
 
-from ..pointwise import elementwise as maps
 from ..pointwise.registration import back_fits, fits
-from ..reduction.reduce import reduced
 
 Array = Any
 WARPS = 4  # rows of a block, where a warp has one each

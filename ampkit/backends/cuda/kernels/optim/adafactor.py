@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.launch.flat import BLOCK, grid_for, in_order
 from ampkit.backends.cuda.nvrtc import MOST, blocks_for, launch
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.optim.adafactor import adafactor_update, floor_of
-
-from .flat_launch import BLOCK, grid_for, in_order
 
 Array = Any  # a CuPy array
 PARTS = 512  # blocks of a sum

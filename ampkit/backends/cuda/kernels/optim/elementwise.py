@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.launch.flat import BLOCK, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import STORED, drawn, launch, typed
 from ampkit.base.dtypes import LOW, bfloat16, float16, float32, float64
 from ampkit.optim.adadelta import Adadelta
@@ -32,8 +33,6 @@ from ampkit.optim.radam import RAdam
 from ampkit.optim.rmsprop import RMSprop
 from ampkit.optim.rprop import Rprop
 from ampkit.optim.sgd import SGD
-
-from .flat_launch import BLOCK, grid_for, in_order, width_of
 
 Array = Any  # a CuPy array
 PARTS = 1024  # blocks of a sum, which the threads of one block then add up

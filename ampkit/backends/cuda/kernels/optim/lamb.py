@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.launch.flat import BLOCK, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import launch, typed
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.optim.elementwise import Step
 from ampkit.optim.lamb import LAMB, lamb_update
-
-from .flat_launch import BLOCK, grid_for, in_order, width_of
 
 Array = Any  # a CuPy array
 SEGMENTS = 64  # as in lamb.cu

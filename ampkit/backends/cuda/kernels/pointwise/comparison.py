@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import DType, bool_
 from ampkit.ops.pointwise import comparison as ops
 
-from . import elementwise as maps
 from .registration import forwards, known
 
 for name, op in {

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise import piecewise_activations as ops
 
-from ..reduction.reduce import reduced
-from . import elementwise as maps
 from .registration import back_fits, fits, mapped
 
 Array = Any

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, float16, float32
 from ampkit.core.autograd.saved import Saved
-
-from . import elementwise as maps
 
 Array = Any
 Chooser = Callable[..., tuple[str, tuple[Any, ...]]]  # the op's parameters -> a function's name, its numbers

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import DType, finfo
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise import remainders as ops
 
-from . import elementwise as maps
 from .registration import backwards, fits, forwards, mapped
 
 Array = Any

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise.selection import clamp, hardtanh, masked_fill_, maximum, minimum, where_
 
-from . import elementwise as maps
 from .registration import back_fits, fits, gradients, mapped, met, wanted
 
 Array = Any

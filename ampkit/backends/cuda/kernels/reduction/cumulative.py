@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction.cumulative import cumsum, prod
-
-from .reduce import reduced
 
 Array = Any
 BLOCK = 256

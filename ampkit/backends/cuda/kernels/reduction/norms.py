@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.backends.cuda.nvrtc import MOST, STORED
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import norms as ops
-
-from .reduce import Finish, reduced
 
 Array = Any
 

@@ -6,14 +6,13 @@ from math import prod
 from typing import Any
 
 from ampkit import backends
+from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch.reduction import Finish, axes_of, reduced
 from ampkit.backends.cuda.nvrtc import MOST, STORED
 from ampkit.base.dtypes import DType, bool_, float32, int64
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import reductions as ops
-
-from ..pointwise import elementwise as maps
-from .reduce import Finish, axes_of, reduced
 
 Array = Any
 EXACT = 2**24  # the ones that float32 counts

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.launch.row_copy import WORDS
 from ampkit.backends.cuda.nvrtc import MOST, blocks_for, launch, typed
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape import concatenation
-
-from ..indexing.rows import WORDS
 
 Array = Any
 PIECES = 16

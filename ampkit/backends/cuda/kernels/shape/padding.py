@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch.padding import added, extended, fits, widened
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape.padding import extend
-
-from .edges import added, extended, fits, widened
 
 Array = Any
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.launch.padding import extended, fits, widened
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape.rearrange import pad_
-
-from .edges import extended, fits, widened
 
 Array = Any
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import vectors
-from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, columns_kept, launch, typed
 from ampkit.base.dtypes import DType
+
+from ..array_layout import vectors
+from ..nvrtc import SHARED, blocks_for, columns_kept, launch, typed
 
 Array = Any
 WARPS = 4  # rows at a time of a block, where a warp has one each

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, bool_, float32
+
+from ..nvrtc import MOST, STORED, blocks_for, launch, typed
 
 Array = Any
 BLOCK = 256

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cuda.nvrtc import blocks_for
 from ampkit.base.dtypes import DType
+
+from ..nvrtc import blocks_for
 
 Array = Any  # a CuPy array
 BLOCK = 256  # threads

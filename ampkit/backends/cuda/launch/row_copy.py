@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, blocks_for, launch, typed
 
+from ..nvrtc import MOST, blocks_for, launch, typed
 from . import segment_sum
 
 Array = Any

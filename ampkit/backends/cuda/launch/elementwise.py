@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, blocks_for, launch
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+
+from ..nvrtc import MOST, blocks_for, launch
 
 Array = Any
 Operand = Any  # an array or a Python number

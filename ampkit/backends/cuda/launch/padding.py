@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, WORDS, blocks_for, launch, typed
 from ampkit.base.dtypes import DType
+
+from ..nvrtc import MOST, WORDS, blocks_for, launch, typed
 
 Array = Any
 Widths = tuple[tuple[int, int], ...]

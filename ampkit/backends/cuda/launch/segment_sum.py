@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32, int32, int64
+
+from ..nvrtc import MOST, STORED, blocks_for, launch, typed
 
 Array = Any
 TILE, RUN, BLOCK = 2048, 64, 256  # as in segment_sum.cu

@@ -1,0 +1,1 @@
+"""Launchers that several kernels share: elementwise, reductions, rows, flat memory, segments, padding."""
