@@ -21,13 +21,13 @@ from .ops import (
     polygamma,
     round,
     sinc,
+    softmax,
     xlogy,
 )
 from .ops import digamma as psi
 from .ops import lgamma as gammaln
 from .ops import sigmoid as expit
 from .ops.argument_checks import checked
-from .ops.nn import softmax
 from .ops.pointwise.special_functions import entr, xlog1py
 
 __all__ = [

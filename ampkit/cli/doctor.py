@@ -115,7 +115,7 @@ def _entry(info: str, name: str) -> str:
 
 
 def _cuda() -> Iterator[Finding]:
-    install = importlib.import_module(".backends.cuda.install", __package__)
+    install = importlib.import_module("ampkit.backends.cuda.install")
     driver, cupy = install.driver(), _cupy()
     major = 12 if cupy and "cuda12x" in cupy else int((driver or "13").partition(".")[0])
     wanted = install.cure_for(major)
@@ -143,7 +143,7 @@ def _gpu(install: str) -> Iterator[Finding]:
 
 
 def _cupy() -> str | None:
-    found = importlib.import_module(".backends.cuda.finding", __package__).cupys()
+    found = importlib.import_module("ampkit.backends.cuda.detection").cupys()
     return f"{found[0]} {metadata.version(found[0])}" if found else None
 
 

@@ -1,7 +1,7 @@
 """Primitive: a piece of arithmetic with one reference, plain array code that is its truth, and faster kernels.
 
-The pick rule lives here and nowhere else: the kernels of the array's backend in the order written, the first whose
-`when` holds, the reference last.
+The rule of selection lives here and nowhere else: the kernels of the array's backend in the order written, the first
+whose `when` holds, the reference last.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Primitive:
         least: for a first array of fewer elements it is not even asked for, which spares small calls the question.
 
         A kernel receives arrays in the dtype they are stored in and, as `dtype=`, the dtype of the result. One that
-        cannot do what it was selected for returns NotImplemented, and the reference runs. With `keeps`, the kernel of an op
-        receives `versions=`, those of its tensor inputs in their order, and the kernel of its backward also
+        cannot do what it was selected for returns NotImplemented, and the reference runs. With `keeps`, the kernel of
+        an op receives `versions=`, those of its tensor inputs in their order, and the kernel of its backward also
         `grad_buffers=`: per input, memory to write the gradient to, or None (see BackwardPass.grad_buffers).
         """
 

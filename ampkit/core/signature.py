@@ -65,7 +65,7 @@ class Signature:
 
     def select(self, primitive: Any, backend: str, inputs: Any, params: Any) -> Any:
         """The kernel of `primitive` for these arguments."""
-        return self.call(partial(primitive.pick, backend), inputs, params)
+        return self.call(partial(primitive.select, backend), inputs, params)
 
     def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The method that binds the reference's arguments and runs `run`: see the head of the class."""

@@ -138,7 +138,7 @@ def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
     space: dict[str, Any] = {**scope(given), "_function": function}
     exec(f"def {name}({header(given)}):\n{kernel}", space)
     made: Callable[..., Any] = space[name]
-    made.__module__ = function.__module__.rpartition(".")[0]  # the package that hands it out
+    made.__module__ = ".".join(function.__module__.split(".")[:2])  # the public package that exports it
     made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
     return made
 

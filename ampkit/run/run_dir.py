@@ -17,7 +17,7 @@ from ..serialization import write
 from .lock import HeldError, Lock
 from .metrics_file import Journal, Place, set_aside
 
-_LOCK = "ampkit.run.lock"
+_LOCK = "ampkit.lock"
 _WHERE = "run directory"
 
 

@@ -234,7 +234,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkey
     assert (status, signal.getsignal(number)) == (128 + number, before)
     assert err.startswith("ampkit: interrupted after step 2 of 4; metrics are in run/metrics.jsonl\nhelp: to go on: ")
     assert Checkpoints("run/checkpoints").last().step == 2
-    assert not Path("run/ampkit.run.lock").exists()
+    assert not Path("run/ampkit.lock").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

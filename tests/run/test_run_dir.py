@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from ampkit.run.lock import HeldError, Lock
 
 from ampkit import config
 from ampkit.base.errors import ConfigError, FileError
-from ampkit.run.lock import HeldError, Lock
 from ampkit.run.loop import StepRow
 from ampkit.run.metrics_file import Place
 from ampkit.run.run_dir import RunDirectory, default_directories
@@ -80,7 +80,7 @@ def test_the_default_directory_is_never_taken_twice(tmp_path):
 
 def test_a_directory_whose_process_was_killed_at_the_very_start_counts_as_empty(tmp_path):
     (tmp_path / ".config.toml.abc").touch()
-    (tmp_path / "ampkit.run.lock").write_text("process 1 on nowhere")
+    (tmp_path / "ampkit.lock").write_text("process 1 on nowhere")
     run_in(tmp_path)
     assert (tmp_path / "metrics.jsonl").exists()
 
@@ -95,7 +95,7 @@ def test_a_second_run_is_refused_in_one_line_that_names_the_first(tmp_path):
                 RunDirectory(tmp_path / "run", resume).__enter__()
             line = str(error.value).splitlines()[0]
             assert f"process {os.getpid()} on {os.uname().nodename}, started 2" in line
-        assert names(tmp_path / "run") == ["ampkit.run.lock"]
+        assert names(tmp_path / "run") == ["ampkit.lock"]
     run_in(tmp_path / "run")
 
 
@@ -130,7 +130,7 @@ def test_a_lock_file_that_its_holder_removed_meanwhile_is_made_anew(tmp_path, mo
 def test_a_lock_is_no_way_to_write_over_what_a_link_leads_to(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "ampkit.run.lock").symlink_to(tmp_path / "mine")
+    (tmp_path / "run" / "ampkit.lock").symlink_to(tmp_path / "mine")
     with pytest.raises(FileError, match="symbolic link"):
         RunDirectory(tmp_path / "run").__enter__()
     assert (tmp_path / "mine").read_text() == "mine"

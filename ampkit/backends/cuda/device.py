@@ -75,7 +75,7 @@ class CUDA:
 
     def new_graph_pool(self) -> Any:
         """Memory for one recorded step alone."""
-        pool = importlib.import_module(".graphpool", __package__).GraphPool(self.xp, self.index, self.allocator)
+        pool = importlib.import_module(".graph_pool", __package__).GraphPool(self.xp, self.index, self.allocator)
         self.usage.graph_pools.add(pool)
         return pool
 

@@ -6,7 +6,7 @@
 
 // f(at, v, n) for all values of a row, n at a time, by the threads of the block.
 template <typename S, typename F>
-__device__ __forceinline__ void backward pass(const S* row, int64 cols, F f) {
+__device__ __forceinline__ void for_each_pack(const S* row, int64 cols, F f) {
     constexpr int V = 16 / sizeof(S);
     int64 head = (16 - (reinterpret_cast<unsigned long long>(row) & 15)) % 16 / sizeof(S);
     if (head > cols) head = cols;
@@ -26,7 +26,7 @@ __device__ __forceinline__ void backward pass(const S* row, int64 cols, F f) {
     }
 }
 
-// n values of a row, where `backward pass` gave them.
+// n values of a row, as `for_each_pack` hands them.
 template <typename S>
 __device__ __forceinline__ void put(S* to, const float* v, int n) {
     constexpr int V = 16 / sizeof(S);
@@ -61,7 +61,7 @@ __global__ void cross_entropy_forward(
     const S* from = x + row * cols;
     Label label(labels[row], cols, ignore);
     Blocked<Peaks, Peak> peaks;
-    backward pass(from, cols, [&](int64, float* v, int n) {
+    for_each_pack(from, cols, [&](int64, float* v, int n) {
         Peak& mine = peaks.low;
         float most = mine.most;
 #pragma unroll
@@ -76,7 +76,7 @@ __global__ void cross_entropy_forward(
     float log = isfinite(mine.most) ? logf(mine.sum) : NAN_F, spread = 0.0f;  // an infinite or NaN maximum spoils the row
     if (smoothing > 0.0f && label.counts) {
         Blocked<Sum, float> gaps;
-        backward pass(from, cols, [&](int64 at, float* v, int n) {
+        for_each_pack(from, cols, [&](int64 at, float* v, int n) {
             float some = 0.0f;
 #pragma unroll
             for (int j = 0; j < n; j++) some += (log - (v[j] - mine.most)) * (weight ? weight[at + j] : 1.0f);
@@ -106,7 +106,7 @@ __global__ void cross_entropy_backward(
     float hit = (1.0f - smoothing) * label.share(weight) * slope, lift = slope * (smoothing / cols), under = lse[row];
     float all = hit + lift * (weights ? *weights : float(cols));
     S* to = dx + row * cols;
-    backward pass(x + row * cols, cols, [&](int64 at, float* v, int n) {
+    for_each_pack(x + row * cols, cols, [&](int64 at, float* v, int n) {
 #pragma unroll
         for (int j = 0; j < n; j++) {
             v[j] = expf(v[j] - under) * all;
