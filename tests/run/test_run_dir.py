@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from ampkit.run.lock import HeldError, Lock
 
 from ampkit import config
 from ampkit.base.errors import ConfigError, FileError
+from ampkit.run.lock import HeldError, Lock
 from ampkit.run.loop import StepRow
 from ampkit.run.metrics_file import Place
 from ampkit.run.run_dir import RunDirectory, default_directories
