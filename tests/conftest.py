@@ -70,10 +70,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    lines = [
-        f"emulated launches are not checked against a GPU's register and shared-memory limits: {nvrtc_compiler.missing()}"
-    ]
-    return lines if nvrtc_compiler.missing() else []
+    missing = nvrtc_compiler.missing()
+    unchecked = "emulated launches are not checked against a GPU's register and shared-memory limits"
+    return [f"{unchecked}: {missing}"] if missing else []
 
 
 def _device_name(config: pytest.Config) -> str:
