@@ -15,6 +15,7 @@ Works with pytest-xdist (`pytest -n auto`), which gives each worker its share of
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -52,6 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if device != "cpu":
         gpu = backends.get(_device_name(config))
         gpu.later = lambda arrays, then: then(*[array.item() for array in arrays])
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests from later garbage collections, each of which would otherwise take 0.3 s."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -145,7 +145,10 @@ def references(monkeypatch):
 
         return reference
 
-    for each in [each for each in gc.get_objects() if type(each) is Primitive]:
+    gc.unfreeze()  # tests/conftest.py freezes what exists before the first test
+    primitives = [each for each in gc.get_objects() if type(each) is Primitive]
+    gc.freeze()
+    for each in primitives:
         monkeypatch.setattr(each.reference, "run", watched(each.name, each.reference.run))
     return found
 
