@@ -1,9 +1,11 @@
-"""The Python in README and docs runs as it stands there."""
+"""The Python code in README and docs runs as printed, links resolve, and generated pages are complete."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,20 +24,33 @@ def examples(name):
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
-def surroundings():
-    """What the examples take for granted."""
+def namespace():
+    """The names that an example may use without defining them."""
     model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
     batch = ampkit.tensor(np.ones((4, 64), np.float32)), ampkit.tensor(np.arange(4))
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     return {"ampkit": ampkit, "ops": ops, "optim": optim, "model": model, "optimizer": optimizer, "loader": [batch] * 3}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/policy.md", "docs/scaling.md", "docs/coming-from-pytorch.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/index.md", "docs/policy.md", "docs/scaling.md", "docs/coming-from-pytorch.md"]
+)
 def test_every_example_runs(name):
     found = examples(name)
     assert found
     for source in found:
-        exec(compile(source, name, "exec"), surroundings())
+        exec(compile(source, name, "exec"), namespace())
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("name", ["quickstart", "tutorial", "performance", "debugging-nan"])
+def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = examples(f"docs/{name}.md")
+    assert found
+    names = {"__name__": "docs"}
+    for source in found:
+        exec(compile(source, name, "exec"), names)
 
 
 def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
@@ -50,8 +65,8 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
 
 
 @pytest.mark.cpu
-def test_the_kernels_of_add_a_backend_are_picked_and_precise():
-    kernel, door = examples("docs/add-a-backend.md")
+def test_the_kernels_of_add_a_backend_are_dispatched_and_precise():
+    kernel, bindings = examples("docs/add-a-backend.md")
     square = ops.square
     before = [(p, list(p.of("cpu"))) for p in (square.forward, square.backward_primitive)]
     try:
@@ -62,18 +77,18 @@ def test_the_kernels_of_add_a_backend_are_picked_and_precise():
             if library() is not None:
                 assert case(*case.tensors(dtype))[0].node.kernel.name == "square_cpu"
         if library() is not None:
-            exec(compile(door, "docs/add-a-backend.md", "exec"), {"__name__": "docs"})
+            exec(compile(bindings, "docs/add-a-backend.md", "exec"), {"__name__": "docs"})
     finally:
         for primitive, kernels in before:
             primitive.kernels["cpu"][:] = kernels
 
 
 @pytest.mark.cpu
-def test_the_page_for_pytorchs_users_lists_what_there_is():
+def test_the_page_for_pytorch_users_lists_the_public_names():
     assert pytorch_page.PAGE.read_text() == pytorch_page.page(), "run python -m tests.pytorch_page"
 
 
-def test_every_link_leads_somewhere():
+def test_every_link_resolves():
     for page in [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
@@ -84,7 +99,46 @@ def test_every_link_leads_somewhere():
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page}: {link}"
 
 
-def test_what_the_page_on_kernels_quotes_is_there():
+def hook(name):
+    """A hook of MkDocs, in docs/theme/, as a module. Skips the test where MkDocs is not installed."""
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    pytest.importorskip("griffe", reason="needs the extra docs")
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/theme/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_recipe_keys_has_every_key_of_every_section():
+    page = hook("recipe_keys").recipe_keys()
+    for key in ("amp.growth_interval", "train.accumulate", "optimizer.betas", "data.folder", "model.n_embd"):
+        assert f"| `{key}` |" in page
+    for row in (
+        '| `amp.dtype` | `"float32"`, `"bfloat16"`, `"float16"` | `"float32"` |',
+        "| `train.seed` | a whole number",
+    ):
+        assert row in page
+
+
+def test_the_api_reference_lists_every_public_function_and_layer():
+    reference = hook("api_reference")
+    pages = {name: reference.api_page(name) for name in ("ampkit.ops", "ampkit.nn", "ampkit.optim")}
+    for page, names in (("ampkit.ops", ops.__all__), ("ampkit.nn", nn.__all__), ("ampkit.optim", optim.__all__)):
+        listed = set(re.findall(r"heading: (\w+)", pages[page])) | set(re.findall(r"`(\w+)` is `", pages[page]))
+        modules = {"functional", "init", "utils", "lr_scheduler", "swa_utils"}
+        assert set(names) - modules == listed - modules
+
+
+def test_a_page_that_loads_from_another_host_is_refused():
+    offline = hook("offline")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    link = '<a href="https://example.org">text</a><script src="assets/local.js"></script>'
+    assert offline.on_post_page(link, page, None) == link
+    with pytest.raises(offline.PluginError, match="example.org"):
+        offline.on_post_page('<script async src="https://example.org/a.js"></script>', page, None)
+
+
+def test_the_page_on_cuda_kernels_quotes_the_sources():
     page = (ROOT / "docs/add-a-kernel.md").read_text()
     quotes = re.findall(r"```(?:cuda|python)\n(.*?)```", page, re.DOTALL)
     sources = [path.read_text() for path in (ROOT / "ampkit/backends/cuda").rglob("*") if path.suffix in (".cu", ".py")]

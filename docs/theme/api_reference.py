@@ -1,0 +1,204 @@
+"""A MkDocs hook that makes `api/*.md`: a directive of mkdocstrings for each public name of each namespace.
+
+Public names are asked of the imported package and their definitions of griffe, which reads the source. The pages are
+not committed, so they cannot be out of date.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import griffe
+from mkdocs.structure.files import File, Files
+
+import ampkit
+
+# The namespace of each page of the API reference, its title, and what to say first.
+NAMESPACES = {
+    "ampkit": ("ampkit", "The names of the package itself. Every name of [ampkit.ops](ops.md) is one of them, too."),
+    "ampkit.ops": ("ops", "Functions of tensors, by the file that defines them. Each is also `ampkit.<name>`."),
+    "ampkit.nn": ("nn", "Layers and losses."),
+    "ampkit.nn.init": ("nn.init", "Initial values of parameters."),
+    "ampkit.nn.utils": ("nn.utils", "Clipping, vectors of parameters, weight and spectral norm."),
+    "ampkit.optim": ("optim", "Optimizers. Their state is updated in float32, whatever the parameters' dtype."),
+    "ampkit.optim.lr_scheduler": ("optim.lr_scheduler", "Learning-rate schedules. They count real steps only."),
+    "ampkit.optim.swa_utils": ("optim.swa_utils", "Averages of weights."),
+    "ampkit.amp": ("amp", "autocast and loss scaling."),
+    "ampkit.autograd": ("autograd", "Gradients by hand, and functions with a backward of their own."),
+    "ampkit.linalg": ("linalg", "Linear algebra."),
+    "ampkit.special": ("special", "Special functions."),
+    "ampkit.data": ("data", "Prefetching; the data sets have modules of their own."),
+    "ampkit.utils.data": ("utils.data", "Datasets, samplers and the loader."),
+    "ampkit.models": ("models", "Models with the parameter names of torchvision, torchaudio and Hugging Face."),
+    "ampkit.cuda": ("cuda", "Devices, memory and synchronization. Not yet run on a GPU."),
+    "ampkit.testing": ("testing", "Checks for ops, the library's and your own."),
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages, `api/nn.md` and so on."""
+    for namespace, (name, _) in NAMESPACES.items():
+        files.append(File.generated(config, f"api/{name}.md", content=api_page(namespace)))
+    return files
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """The names of a namespace: `__all__`, or what is defined in its package and does not begin with `_`."""
+    names = getattr(module, "__all__", None) or [n for n, v in vars(module).items() if _defines(module, n, v)]
+    if module is ampkit:
+        names = [name for name in names if name not in ampkit.ops.__all__]
+    return sorted((n for n in names if not inspect.ismodule(getattr(module, n))), key=lambda n: (n.lower(), n))
+
+
+def _defines(module: ModuleType, name: str, value: Any) -> bool:
+    """Whether a module without `__all__` has the name for others: its own functions, and classes of its package."""
+    if name.startswith("_") or name in ("Group", "Optimizer"):
+        return False
+    package = module.__name__.rpartition(".")[0] if inspect.isclass(value) else module.__name__
+    return str(getattr(value, "__module__", "")).startswith(package)
+
+
+def _definitions(root: griffe.Module) -> dict[str, list[str]]:
+    """By name, the paths of all functions, classes and assignments of modules below `root`."""
+    found: dict[str, list[str]] = {}
+    modules = [root]
+    while modules:
+        module = modules.pop()
+        for name, member in module.members.items():
+            if member.is_alias:
+                continue
+            if member.is_module:
+                modules.append(member)
+            else:
+                found.setdefault(name, []).append(f"{module.path}.{name}")
+    return found
+
+
+def _value(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _documented(value: Any) -> bool:
+    """Whether a value is a class, a function or an op, with a docstring."""
+    kinds = (type, FunctionType, type(ampkit.ops.gelu).__mro__[-2])  # each op is of a subclass of `Op` of its own
+    return isinstance(value, kinds) and bool(inspect.getdoc(value))
+
+
+def api_page(namespace: str) -> str:
+    """A page of mkdocstrings' directives: `::: path`, one for each public name of the namespace."""
+    module, (title, about) = importlib.import_module(namespace), NAMESPACES[namespace]
+    lines = [f"# {title}", about]
+    for group, names in _grouped(module, _definitions(_loaded())):
+        lines += [f"## {group}"] * bool(group)
+        for name, path in names:
+            options = f"    options: {{heading: {name}, toc_label: {name}, heading_level: {3 if group else 2}}}"
+            lines.append(f"::: {path}\n{options}")
+    return "\n\n".join([*lines, *_other_names(module)]) + "\n"
+
+
+def _other_names(module: ModuleType) -> Iterator[str]:
+    """What is documented under another name, such as `arccos`, and the constants."""
+    values = {name: getattr(module, name) for name in public_names(module)}
+    same = {name: value.__name__ for name, value in values.items() if _documented(value) and not inspect.isclass(value)}
+    others = [f"`{name}` is `{own}`" for name, own in same.items() if name != own]
+    constants = [f"`{name}`" for name, value in values.items() if not _documented(value)]
+    for title, found in (("Other names", others), ("Constants", constants)):
+        if found:
+            yield f"## {title}\n\n{', '.join(found)}."
+
+
+def _grouped(module: ModuleType, definitions: dict[str, list[str]]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Name and path of what the page lists; the ops by the title of the file that defines them."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name in public_names(module):
+        value = getattr(module, name)
+        if not _documented(value):
+            continue
+        found = definitions.get(name) or definitions.get(value.__name__ if inspect.isclass(value) else "", [])
+        paths = [path for path in found if getattr(_value(path), "__doc__", None) == value.__doc__]
+        if not paths:  # an alias: `divide` is div
+            continue
+        path = min(paths, key=len)
+        groups.setdefault(_title(path) if module is ampkit.ops else "", []).append((name, path))
+    yield from sorted(groups.items())
+
+
+def _title(path: str) -> str:
+    """The first sentence of the docstring of the module that defines a name."""
+    doc = inspect.getdoc(importlib.import_module(path.rpartition(".")[0])) or path.split(".")[-2]
+    return re.split(r"[.:;]\s|[.:]$", doc.splitlines()[0])[0]
+
+
+_tree: list[griffe.Module] = []
+
+
+def _loaded() -> griffe.Module:
+    if not _tree:
+        _tree.append(griffe.load("ampkit", search_paths=["."]))
+    return _tree[0]
+
+
+class Callables(griffe.Extension):
+    """Functions that are made by a call, `ceil = rounding(...)`, shown with their signature and docstring.
+
+    Docstrings are text, not Markdown: `[*S]` is a shape, not the start of an emphasis.
+    """
+
+    def on_module_members(self, *, mod: griffe.Module, **kwargs: Any) -> None:
+        for name, member in list(mod.members.items()):
+            if member.is_alias or not member.is_attribute or name.startswith("_"):
+                continue
+            value = getattr(sys.modules.get(mod.path), name, None)
+            if _documented(value) and not inspect.isclass(value):
+                mod.set_member(name, _function(name, value, member))
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = as_markdown(obj.docstring.value)
+
+
+def _function(name: str, value: Callable[..., Any], assigned: Any) -> griffe.Function:
+    parameters = [
+        griffe.Parameter(p.name, kind=griffe.ParameterKind(_KINDS[p.kind]), default=_default(p))
+        for p in inspect.signature(value).parameters.values()
+        if p.annotation != "Word" and p.name != "out"
+    ]
+    doc = griffe.Docstring(inspect.getdoc(value) or "")
+    return griffe.Function(
+        name,
+        parameters=griffe.Parameters(*parameters),
+        docstring=doc,
+        lineno=assigned.lineno,
+        endlineno=assigned.endlineno,
+    )
+
+
+_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional-only",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional or keyword",
+    inspect.Parameter.VAR_POSITIONAL: "variadic positional",
+    inspect.Parameter.KEYWORD_ONLY: "keyword-only",
+    inspect.Parameter.VAR_KEYWORD: "variadic keyword",
+}
+
+
+def _default(parameter: inspect.Parameter) -> str | None:
+    return None if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+
+
+def as_markdown(doc: str) -> str:
+    """A docstring whose characters mean themselves, except in `code` and in blocks that are indented."""
+    lines = []
+    for line in inspect.cleandoc(doc).splitlines():
+        pieces = line.split("`")
+        if not line.startswith("    ") and len(pieces) % 2:
+            pieces[::2] = [re.sub(r"([\\*_\[\]<>#|])", r"\\\1", piece) for piece in pieces[::2]]
+        lines.append("`".join(pieces))
+    return "\n".join(lines)

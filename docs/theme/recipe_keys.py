@@ -1,0 +1,109 @@
+"""A MkDocs hook that makes `recipe-keys.md`: every key of a recipe, with its values and default, from the models."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from ampkit.config.recipe import Recipe
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the page."""
+    files.append(File.generated(config, "recipe-keys.md", content=recipe_keys()))
+    return files
+
+
+def recipe_keys() -> str:
+    """A page of all keys that a recipe can have: kind of value, default, bounds."""
+    parts = [
+        "# Recipe keys",
+        "A recipe is a TOML file with a table per section. `section.key=value` on the command line replaces a key, "
+        "`section.key=` unsets it. Where a section has several kinds, its `name` chooses one.",
+    ]
+    for section, field in Recipe.model_fields.items():
+        kinds = _kinds(field.annotation)
+        parts.append(f"## [{section}]")
+        for kind in kinds:
+            if len(kinds) > 1:
+                parts.append("### " + ", ".join(f"{name}" for name in get_args(kind.model_fields["name"].annotation)))
+            parts += [_literal(kind.__doc__ or ""), key_table(section, kind)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _literal(doc: str) -> str:
+    """A docstring as Markdown in which no character means emphasis."""
+    return re.sub(r"([*_<>|])", r"\\\1", inspect.cleandoc(doc))
+
+
+def _kinds(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a section can be."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [kind for part in get_args(annotation) for kind in _kinds(part)]
+
+
+def key_table(section: str, kind: type[BaseModel]) -> str:
+    """A row for each key of a model."""
+    rows = ["| key | value | default |", "|---|---|---|"]
+    for key, field in kind.model_fields.items():
+        about = f"<br>{field.description}" if field.description else ""
+        rows.append(f"| `{section}.{key}` | {_type(field.annotation, field.metadata)}{about} | {_shown(field)} |")
+    return "\n".join(rows)
+
+
+def _shown(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return f"`{_toml(field.get_default(call_default_factory=True))}`"
+    return "required" if field.default is PydanticUndefined else f"`{_toml(field.default)}`"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return "{}" if value == {} else f"{value}"
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def _type(annotation: Any, metadata: Any = ()) -> str:
+    """What a key takes, in words."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(args[0], args[1:])
+    if origin is Literal:
+        text = ", ".join(f"`{_toml(arg)}`" for arg in args)
+    elif origin is tuple:
+        items = args[:1] if args[-1] is Ellipsis else args
+        number = "" if args[-1] is Ellipsis else f"{len(items)} values, each "
+        text = f"a list: {number}{_type(items[0])}"
+    elif origin is dict:
+        text = f"a table from names to {_type(args[1])}"
+    elif args:
+        text = " or ".join(_type(arg) for arg in args if arg is not type(None))
+    else:
+        text = _NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    bounds = _bounds(metadata)
+    return f"{text}, {bounds}" if bounds else text
+
+
+def _bounds(metadata: Any) -> str:
+    constraints = [c for item in metadata for c in getattr(item, "metadata", [item])]
+    found = ((name, getattr(c, name, None)) for c in constraints for name in _BOUNDS)
+    return ", ".join(
+        f"{_BOUNDS[name]} {bound:g}" for name, bound in found if bound is not None and abs(bound) < 2**31 - 1
+    )
