@@ -121,12 +121,12 @@ def test_the_page_of_recipe_keys_has_every_key_of_every_section():
 
 
 def test_the_api_reference_lists_every_public_function_and_layer():
-    reference = hook("api_reference")
-    pages = {name: reference.api_page(name) for name in ("ampkit.ops", "ampkit.nn", "ampkit.optim")}
-    for page, names in (("ampkit.ops", ops.__all__), ("ampkit.nn", nn.__all__), ("ampkit.optim", optim.__all__)):
-        listed = set(re.findall(r"heading: (\w+)", pages[page])) | set(re.findall(r"`(\w+)` is `", pages[page]))
-        modules = {"functional", "init", "utils", "lr_scheduler", "swa_utils"}
-        assert set(names) - modules == listed - modules
+    pages = hook("api_reference").pages()
+    modules = {"functional", "init", "utils", "lr_scheduler", "swa_utils"}
+    for prefix, names in (("ops.", ops.__all__), ("nn", nn.__all__), ("optim", optim.__all__)):
+        text = "\n".join(page for name, page in pages.items() if name.startswith(prefix))
+        listed = set(re.findall(r"heading: (\w+)", text)) | set(re.findall(r"`(\w+)` is `", text))
+        assert set(names) - modules <= listed
 
 
 def test_a_page_that_loads_from_another_host_is_refused():

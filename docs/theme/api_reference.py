@@ -10,7 +10,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -21,8 +21,7 @@ import ampkit
 
 # The namespace of each page of the API reference, its title, and what to say first.
 NAMESPACES = {
-    "ampkit": ("ampkit", "The names of the package itself. Every name of [ampkit.ops](ops.md) is one of them, too."),
-    "ampkit.ops": ("ops", "Functions of tensors, by the file that defines them. Each is also `ampkit.<name>`."),
+    "ampkit": ("ampkit", "The names of the package itself. Every function of `ampkit.ops` is one of them, too."),
     "ampkit.nn": ("nn", "Layers and losses."),
     "ampkit.nn.init": ("nn.init", "Initial values of parameters."),
     "ampkit.nn.utils": ("nn.utils", "Clipping, vectors of parameters, weight and spectral norm."),
@@ -43,9 +42,37 @@ NAMESPACES = {
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages, `api/nn.md` and so on."""
-    for namespace, (name, _) in NAMESPACES.items():
-        files.append(File.generated(config, f"api/{name}.md", content=api_page(namespace)))
+    for name, content in pages().items():
+        files.append(File.generated(config, f"api/{name}.md", content=content))
     return files
+
+
+def pages() -> dict[str, str]:
+    """The content of each page by its name. Ops have a page for each family, a folder of `ampkit/ops/`."""
+    definitions = _definitions(griffe.load("ampkit", search_paths=["."]))
+    found = {}
+    for namespace, (name, about) in NAMESPACES.items():
+        module = importlib.import_module(namespace)
+        found[name] = _page(name, about, _listed(module, definitions), _other_names(module))
+    families: dict[str, list[tuple[str, str]]] = {}
+    for name, path in _listed(ampkit.ops, definitions):
+        family = path.split(".")[2]
+        families.setdefault(family if hasattr(_value(f"ampkit.ops.{family}"), "__path__") else "", []).append(
+            (name, path)
+        )
+    others = _page(
+        "ops: others", "Functions of no family, and other names.", families.pop(""), _other_names(ampkit.ops)
+    )
+    for family, listed in families.items():
+        about = f"{inspect.getdoc(_value(f'ampkit.ops.{family}'))} Each is `ops.<name>` and `ampkit.<name>`."
+        found[f"ops.{family}"] = _page(f"ops: {family}", about, listed, [])
+    return found | {"ops.others": others}
+
+
+def _page(title: str, about: str, listed: Iterable[tuple[str, str]], rest: Iterable[str]) -> str:
+    """A page of mkdocstrings' directives: `::: path`, one for each public name."""
+    entries = (f"::: {path}\n    options: {{heading: {name}, toc_label: {name}}}" for name, path in listed)
+    return "\n\n".join([f"# {title}", about, *entries, *rest]) + "\n"
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -91,18 +118,6 @@ def _documented(value: Any) -> bool:
     return isinstance(value, kinds) and bool(inspect.getdoc(value))
 
 
-def api_page(namespace: str) -> str:
-    """A page of mkdocstrings' directives: `::: path`, one for each public name of the namespace."""
-    module, (title, about) = importlib.import_module(namespace), NAMESPACES[namespace]
-    lines = [f"# {title}", about]
-    for group, names in _grouped(module, _definitions(_loaded())):
-        lines += [f"## {group}"] * bool(group)
-        for name, path in names:
-            options = f"    options: {{heading: {name}, toc_label: {name}, heading_level: {3 if group else 2}}}"
-            lines.append(f"::: {path}\n{options}")
-    return "\n\n".join([*lines, *_other_names(module)]) + "\n"
-
-
 def _other_names(module: ModuleType) -> Iterator[str]:
     """What is documented under another name, such as `arccos`, and the constants."""
     values = {name: getattr(module, name) for name in public_names(module)}
@@ -114,35 +129,16 @@ def _other_names(module: ModuleType) -> Iterator[str]:
             yield f"## {title}\n\n{', '.join(found)}."
 
 
-def _grouped(module: ModuleType, definitions: dict[str, list[str]]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Name and path of what the page lists; the ops by the title of the file that defines them."""
-    groups: dict[str, list[tuple[str, str]]] = {}
+def _listed(module: ModuleType, definitions: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """Name and path of definition of each documented name of a namespace, aliases left out."""
     for name in public_names(module):
         value = getattr(module, name)
         if not _documented(value):
             continue
         found = definitions.get(name) or definitions.get(value.__name__ if inspect.isclass(value) else "", [])
         paths = [path for path in found if getattr(_value(path), "__doc__", None) == value.__doc__]
-        if not paths:  # an alias: `divide` is div
-            continue
-        path = min(paths, key=len)
-        groups.setdefault(_title(path) if module is ampkit.ops else "", []).append((name, path))
-    yield from sorted(groups.items())
-
-
-def _title(path: str) -> str:
-    """The first sentence of the docstring of the module that defines a name."""
-    doc = inspect.getdoc(importlib.import_module(path.rpartition(".")[0])) or path.split(".")[-2]
-    return re.split(r"[.:;]\s|[.:]$", doc.splitlines()[0])[0]
-
-
-_tree: list[griffe.Module] = []
-
-
-def _loaded() -> griffe.Module:
-    if not _tree:
-        _tree.append(griffe.load("ampkit", search_paths=["."]))
-    return _tree[0]
+        if paths:  # none for an alias: `divide` is div
+            yield name, min(paths, key=len)
 
 
 class Callables(griffe.Extension):
