@@ -25,8 +25,8 @@ import copy
 from contextlib import nullcontext
 
 import numpy as np
+import pytorch_models
 import torch
-import twins
 
 import ampkit
 from ampkit import models, ops, optim
@@ -42,11 +42,11 @@ def make(name: str, few: bool = False):
     rng = np.random.default_rng(0)
     if name == "gpt":
         sizes = {"vocab_size": 256, "block_size": 64, "n_layer": 2, "n_head": 4, "n_embd": 64}
-        ours, twin = models.gpt(**sizes), twins.GPT(**sizes)
+        ours, twin = models.gpt(**sizes), pytorch_models.GPT(**sizes)
         return ours, twin, lambda: tuple(rng.integers(0, 256, (8, 65))[:, s] for s in (slice(64), slice(1, 65)))
     if name == "bert":
         off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        ours, twin = models.bert("tiny", vocab_size=256, **off), twins.bert("tiny", vocab_size=256)
+        ours, twin = models.bert("tiny", vocab_size=256, **off), pytorch_models.bert("tiny", vocab_size=256)
         return ours, twin, lambda: (rng.integers(1, 256, (8, 64)), rng.integers(0, 256, (8, 64)))
     shape, classes = {
         "mlp": ((64,), 10),
@@ -56,7 +56,7 @@ def make(name: str, few: bool = False):
     }[name]
     options = {"resnet18": {"num_classes": classes, "stem": "cifar"}, "vit": {"num_layers": 2}}.get(name, {})
     ours = getattr(models, name)(**options)
-    twin = twins.CNN() if name == "cnn" else getattr(twins, name)(**options)
+    twin = pytorch_models.CNN() if name == "cnn" else getattr(pytorch_models, name)(**options)
     batch = 16 if name in ("resnet18", "vit") else 64
     if few and name == "resnet18":
         batch, shape = 8, (3, 16, 16)
@@ -110,7 +110,7 @@ def lockstep(name: str, steps: int) -> None:
     """Print how far loss and gradients of each step are from PyTorch's, from the same weights, in float32."""
     ampkit.manual_seed(0)
     ours, twin, draw = make(name, few=True)
-    twins.load(twin, ours)
+    pytorch_models.load(twin, ours)
     optimizer, rows = torch.optim.SGD(twin.parameters(), lr=LR[name], momentum=0.9), []
     for x, y in (draw() for _ in range(steps)):
         ours.load_state_dict({k: ampkit.tensor(v.numpy().copy()) for k, v in twin.state_dict().items()})
@@ -163,7 +163,7 @@ def main() -> int:
     for name in args.models:
         ampkit.manual_seed(0)
         ours, twin, draw = make(name)
-        twins.load(twin, ours)
+        pytorch_models.load(twin, ours)
         start = {k: v.detach().clone() for k, v in ours.state_dict().items()}
         batches = [draw() for _ in range(args.steps)]
         truth, slopes = torch_losses(twin, batches, LR[name])

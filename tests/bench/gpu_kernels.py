@@ -18,7 +18,7 @@ from typing import Any
 
 import gpu_facts
 import numpy as np
-from gpu_turns import Beside, Call, allowed, last_line, row, unchecked
+from gpu_interleaved import Call, PyTorchSide, allowed, last_line, row, unchecked
 
 import ampkit
 from ampkit import ops, optim
@@ -31,7 +31,7 @@ DTYPES = (ampkit.bfloat16, ampkit.float16, ampkit.float32)
 # kernels
 
 
-def kernels(tiny: bool, beside: Beside) -> Iterator[Case]:
+def kernels(tiny: bool, beside: PyTorchSide) -> Iterator[Case]:
     """The rows of the section, in their order: a name, and what measures it."""
     sizes = (4, 64, 50) if tiny else (65536, 2048, 50257)
     count, many = (1, 1000) if tiny else (20, 124_000_000)
@@ -50,7 +50,7 @@ def _bytes(found: dict[str, Any], size: int) -> dict[str, Any]:
     return found | {"GB/s": size / found["seconds"] / 1e9}
 
 
-def _copy(size: int, beside: Beside, count: int) -> dict[str, Any]:
+def _copy(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:
     def theirs() -> Call:
         one, other = beside.make(size), beside.make(size)
         return lambda: other.copy_(one)
@@ -61,7 +61,7 @@ def _copy(size: int, beside: Beside, count: int) -> dict[str, Any]:
 
 
 def _forward(
-    name: str, dtype: Any, sizes: tuple[int, int, int], beside: Beside, count: int, checked: bool = False
+    name: str, dtype: Any, sizes: tuple[int, int, int], beside: PyTorchSide, count: int, checked: bool = False
 ) -> dict[str, Any]:
     x, call = _ours(name, dtype, sizes)
     size = x.numel() * dtype.itemsize
@@ -77,7 +77,7 @@ def _forward(
             return _bytes(row(call, theirs, beside, count), size if name == "cross_entropy" else 2 * size)
 
 
-def _backward(name: str, dtype: Any, sizes: tuple[int, int, int], beside: Beside, count: int) -> dict[str, Any]:
+def _backward(name: str, dtype: Any, sizes: tuple[int, int, int], beside: PyTorchSide, count: int) -> dict[str, Any]:
     x, call = _ours(name, dtype, sizes)
     size, out = x.numel() * dtype.itemsize, call()
     seed = ampkit.ones(*out.shape, dtype=out.dtype)
@@ -105,7 +105,7 @@ def _ours(name: str, dtype: Any, sizes: tuple[int, int, int]) -> tuple[Any, Call
     return x, lambda: ops.layer_norm(x, (width,), weight, bias)
 
 
-def _theirs(beside: Beside, name: str, dtype: Any, sizes: tuple[int, int, int]) -> tuple[Any, Call]:
+def _theirs(beside: PyTorchSide, name: str, dtype: Any, sizes: tuple[int, int, int]) -> tuple[Any, Call]:
     functional, (rows, width, classes) = beside.torch.nn.functional, sizes
     if name == "cross_entropy":
         few = rows // 8 or 1
@@ -129,7 +129,7 @@ def _parameter(count: int) -> Any:
     return optimizer, spans(optimizer.present())[0]
 
 
-def _adamw(size: int, beside: Beside, count: int) -> dict[str, Any]:
+def _adamw(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:
     # Reads master, gradient and two moments, writes three of them and a 16-bit copy.
     optimizer, run = _parameter(size)
 
@@ -141,7 +141,7 @@ def _adamw(size: int, beside: Beside, count: int) -> dict[str, Any]:
     return _bytes(row(optimizer.step, theirs, beside, count), (28 + 2 * len(run.copies)) * size)
 
 
-def _unscale(size: int, beside: Beside, count: int) -> dict[str, Any]:
+def _unscale(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:
     _optimizer, run = _parameter(size)
     inverse = run.block.backend.zeros((), ampkit.float32) + np.float32(1)
 
@@ -157,7 +157,7 @@ def _unscale(size: int, beside: Beside, count: int) -> dict[str, Any]:
 # products
 
 
-def products(tiny: bool, beside: Beside) -> Iterator[Case]:
+def products(tiny: bool, beside: PyTorchSide) -> Iterator[Case]:
     """The rows of the section, in their order: a name, and what measures it."""
     n, count = (16, 1) if tiny else (8192, 5)
     for dtype in DTYPES:
@@ -169,7 +169,7 @@ def products(tiny: bool, beside: Beside) -> Iterator[Case]:
         yield name, lambda backward=backward: _attention(shape, backward, count, beside)
 
 
-def _product(n: int, dtype: Any, count: int, beside: Beside, tf32: bool = False) -> dict[str, Any]:
+def _product(n: int, dtype: Any, count: int, beside: PyTorchSide, tf32: bool = False) -> dict[str, Any]:
     def theirs() -> Call:
         a, b = (beside.make(n, n, dtype=dtype) for _ in range(2))
         return lambda: a @ b
@@ -179,7 +179,7 @@ def _product(n: int, dtype: Any, count: int, beside: Beside, tf32: bool = False)
         return _flops(row(lambda: a @ b, theirs, beside, count), 2 * n**3)
 
 
-def _attention(shape: tuple[int, ...], backward: bool, count: int, beside: Beside) -> dict[str, Any]:
+def _attention(shape: tuple[int, ...], backward: bool, count: int, beside: PyTorchSide) -> dict[str, Any]:
     dtype, (n, heads, length, width) = ampkit.bfloat16, shape
 
     def theirs() -> Call:
@@ -208,7 +208,7 @@ def _flops(found: dict[str, Any], count: int) -> dict[str, Any]:
 # the process
 
 
-def cases(tiny: bool, beside: Beside) -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
+def cases(tiny: bool, beside: PyTorchSide) -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
     """(section, name, what measures it) of every row, kernels first."""
     for section, made in (("kernels", kernels), ("products", products)):
         yield from ((section, *case) for case in made(tiny, beside))
@@ -216,7 +216,7 @@ def cases(tiny: bool, beside: Beside) -> Iterator[tuple[str, str, Callable[[], d
 
 def names(tiny: bool = False) -> list[tuple[str, str]]:
     """(section, name) of every row."""
-    return [(section, name) for section, name, _ in cases(tiny, Beside.__new__(Beside))]
+    return [(section, name) for section, name, _ in cases(tiny, PyTorchSide.__new__(PyTorchSide))]
 
 
 def measured(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     gpu_facts.use(args.device)
-    beside = Beside("cpu" if args.device == "emulated" else "cuda")
+    beside = PyTorchSide("cpu" if args.device == "emulated" else "cuda")
     for section, name, measure in cases(args.tiny, beside):
         if args.rows is None or name in args.rows:
             print(json.dumps({"section": section, "begun": name}), flush=True)

@@ -133,13 +133,14 @@ class Theirs:
     """Training steps of PyTorch on a GPU, or, where a test asks for it, on the CPU."""
 
     def __init__(self, work: Work, flags: list[str], device: str = "cuda"):
+        import pytorch_models
         import torch
-        import twins
 
         alike(torch, tf32="tf32" in flags)
         self.torch, self.work, self.device, self.mixed = torch, work, device, "mixed" in flags
         order = torch.channels_last if len(work.batch) == 4 else torch.preserve_format
-        self.model = twins.load(getattr(twins, work.model)(**work.options), built(work)).to(device, memory_format=order)
+        model = getattr(pytorch_models, work.model)(**work.options)
+        self.model = pytorch_models.load(model, built(work)).to(device, memory_format=order)
         mode = next((flag for flag in flags if flag in MODES), None)
         self.loss = self._loss if mode is None else torch.compile(self._loss, mode=MODES[mode])
         given = {"lr": 3e-4, "fused": True, "capturable": "graph" in flags}

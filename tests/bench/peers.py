@@ -109,12 +109,12 @@ def build(work: Work) -> Any:
 
 
 def their_step(work: Work, dtype: str, flags: list[str]) -> Callable[[int], float]:
+    import pytorch_models
     import torch
-    import twins
 
-    twin = twins.load(getattr(twins, work.model)(**work.options), build(work))
+    theirs = pytorch_models.load(getattr(pytorch_models, work.model)(**work.options), build(work))
     order = torch.channels_last if "channels_last" in flags else torch.preserve_format
-    model = twin.to(memory_format=order)
+    model = theirs.to(memory_format=order)
     data = [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in batches(work)]
     if "channels_last" in flags:
         data = [(x.to(memory_format=order), y) for x, y in data]

@@ -42,7 +42,7 @@ def check(run: Any, until: float, tests: Callable[..., Any]) -> Any:
 
 def _queue(run: Any, tool: str, command: list[str]) -> suite.Queue:
     paths = [path for path in suite.kernels() if not run.only or any(part in path.name for part in run.only)]
-    paths = [path for path in paths if path.name == "test_cuda_dropout.py"] if run.tiny else paths
+    paths = [path for path in paths if path.match("cuda/test_dropout.py")] if run.tiny else paths
     folder = run.out / "sanitize" / tool
 
     def prefix(name: str) -> list[str]:

@@ -18,11 +18,10 @@ from processes import HERE, ROOT, environment, kill, start
 
 ENDED = (0, 1, 5)  # of pytest: passed, some failed, none were left
 SHOWN = 6  # failures of a file
-# Whose files come first: what runs on the card; last what needs none.
-FIRST = ("backends/test_cuda_", "backends/test_cublaslt", "backends/test_cudnn", "backends/test_models_on_cuda",
-         "backends/test_references_on_device", "test_capture", "test_cuda", "test_scaler", "ops/", "optim/", "nn/",
-         "models/", "core/", "backends/", "autograd/")  # fmt: skip
-HOST_ONLY = ("test_cuda_compiles", "test_cuda_on_cpu", "test_house", "test_docs", "fuzz/", "data/", "test_cli.py")
+# Prefixes of the files that run first: those that need a GPU. HOST_ONLY run last: they need none.
+FIRST = ("backends/cuda/", "backends/test_references_on_device", "test_capture", "test_cuda", "amp/", "ops/", "optim/",
+         "nn/", "models/", "core/", "backends/", "autograd/")  # fmt: skip
+HOST_ONLY = ("cuda/test_compiles", "cuda/test_on_cpu", "test_architecture", "test_docs", "fuzz/", "data/", "cli/")
 
 
 def files(only: Sequence[str] = ()) -> list[Path]:
@@ -32,8 +31,8 @@ def files(only: Sequence[str] = ()) -> list[Path]:
 
 
 def kernels() -> list[Path]:
-    """Those of the kernels and libraries."""
-    return [p for p in files() if _place(p) < 4]
+    """The files that test CUDA kernels and NVIDIA's libraries."""
+    return [p for p in files() if _place(p) < 2]
 
 
 def _place(path: Path) -> int:

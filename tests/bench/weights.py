@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytorch_models
 import torch
-import twins
 from safetensors.torch import save_file
 
 import ampkit
@@ -25,7 +25,7 @@ TURNED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_
 
 
 def resnet18(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    theirs, ours = twins.resnet18().eval(), models.resnet18().eval()
+    theirs, ours = pytorch_models.resnet18().eval(), models.resnet18().eval()
     save_file(theirs.state_dict(), path)
     ours.load_state_dict(ampkit.load(path))
     images = np.random.default_rng(0).standard_normal((4, 3, 64, 64)).astype(np.float32)
@@ -34,7 +34,7 @@ def resnet18(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def gpt2(path: Path) -> tuple[np.ndarray, np.ndarray]:
     sizes = {"vocab_size": 50257, "block_size": 128, "n_layer": 12, "n_head": 12, "n_embd": 768}
-    theirs, ours = twins.GPT(**sizes).eval(), models.gpt("small", block_size=128).eval()
+    theirs, ours = pytorch_models.GPT(**sizes).eval(), models.gpt("small", block_size=128).eval()
     kernel = theirs.transformer.state_dict()
     save_file({name: value.T.contiguous() if name.endswith(TURNED) else value for name, value in kernel.items()}, path)
     loaded = ampkit.load(path)

@@ -132,7 +132,7 @@ def test_a_file_whose_tests_cannot_be_collected_fails_and_is_not_started_forever
     done, counts, failures = run(queue, ({}, "", 2))
     assert done
     assert counts["failed"] == 1
-    assert failures == ["test_grad_scaler.py: pytest ended with 2 before a test: see test_scaler.log"]
+    assert failures == ["test_grad_scaler.py: pytest ended with 2 before a test: see test_grad_scaler.log"]
 
 
 def test_of_many_failures_in_a_file_the_first_are_shown_and_the_others_counted(queue):
@@ -149,10 +149,12 @@ def test_without_time_nothing_is_started(queue):
 
 def test_the_kernels_files_come_first_and_those_of_the_host_last(bench):
     suite = bench("suite")
-    names = [path.name for path in suite.files()]
-    assert names[0].startswith("test_cuda_")
-    assert names.index("test_capture.py") < names.index("test_cuda_compiles.py")
-    assert {path.name for path in suite.kernels()} >= {"test_cuda_softmax.py", "test_cublaslt.py", "test_cudnn.py"}
+    names = ["/".join(path.parts[-2:]) for path in suite.files()]
+    assert names[0].startswith("cuda/test_")
+    assert names.index("tests/test_capture.py") < names.index("cuda/test_compiles.py")
+    kernels = {path.name for path in suite.kernels()}
+    assert kernels >= {"test_softmax.py", "test_cublaslt.py", "test_cudnn.py", "test_references_on_device.py"}
+    assert not kernels & {"test_capture.py", "test_compiles.py"}
 
 
 # parts

@@ -239,7 +239,7 @@ def measured(bench, beside):
 
 
 def test_without_pytorch_all_kernels_and_products_of_ampkit_are_measured(on_device, no_torch):
-    found = measured(on_device, on_device.gpu_kernels.Beside())
+    found = measured(on_device, on_device.gpu_kernels.PyTorchSide())
     names = {"copy", "layer_norm_backward float16", "AdamW float32", "cross_entropy bfloat16, labels checked"}
     assert names <= found["kernels"].keys()
     rows = [*found["kernels"].values(), *found["products"].values()]
@@ -249,7 +249,7 @@ def test_without_pytorch_all_kernels_and_products_of_ampkit_are_measured(on_devi
 
 def test_with_pytorch_each_kernel_and_product_is_measured_in_turns(on_device):
     pytest.importorskip("torch")
-    found = measured(on_device, on_device.gpu_kernels.Beside("cpu"))
+    found = measured(on_device, on_device.gpu_kernels.PyTorchSide("cpu"))
     rows = [*found["kernels"].values(), *found["products"].values()]
     assert all(len(each["ours"]) == len(each["theirs"]) == 5 for each in rows)
 
@@ -258,7 +258,8 @@ def test_only_the_row_that_says_so_checks_the_labels(on_device, no_torch, monkey
     gpu = backends.get("cuda")
     looks = []
     monkeypatch.setattr(type(gpu), "inspect", lambda *given: looks.append(given))
-    cases = {name: measure for _, name, measure in on_device.gpu_kernels.cases(True, on_device.gpu_kernels.Beside())}
+    theirs = on_device.gpu_kernels.PyTorchSide()
+    cases = {name: measure for _, name, measure in on_device.gpu_kernels.cases(True, theirs)}
     cases["cross_entropy bfloat16"]()
     assert not looks
     cases["cross_entropy bfloat16, labels checked"]()

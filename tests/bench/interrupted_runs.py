@@ -1,17 +1,17 @@
-"""A run that is ended, again and again, and resumed: does it end like the one that never was?
+"""Interrupt a training run at random, resume it, and compare the result with an uninterrupted run.
 
-    python tests/bench/kills.py [--endings 100] [--kinds kill,term,hup,int,disk,twice] [--steps 60] [key=value ...]
+    python tests/bench/interrupted_runs.py [--endings 100] [--kinds kill,term,hup,int,disk,twice] [--steps 60] [K=V]
 
-Trains recipes/text_gpt.toml in float16 with dropout and accumulated gradients, once without being stopped; then anew
-for each ending, and resumes what that left. Metrics, weights, moments, scale, random stream and cursor of the two are
-compared bit for bit, and rows that are missing or doubled are counted. The kinds of endings, in turn:
+Trains recipes/text_gpt.toml in float16 with dropout and accumulated gradients, once uninterrupted; then once per
+interruption, and resumes. Metrics, weights, moments, loss scale, random state and data position are compared bit for
+bit, and missing or duplicated rows are counted. The kinds of interruption, in turn:
 
-    kill             SIGKILL at a random moment, the start of the process included
-    term, hup, int   SIGTERM, SIGHUP or Ctrl-C likewise; the status must be 128 + the signal, and no step may be lost
-    disk             from a random moment on files cannot grow beyond a random size (RLIMIT_FSIZE); one line, status 1
-    twice            two processes begin at once in one directory; one must be refused, with status 2
+    kill             SIGKILL at a random moment, including process start
+    term, hup, int   SIGTERM, SIGHUP or SIGINT likewise; the status must be 128 + the signal, and no step may be lost
+    disk             from a random moment on, files cannot grow beyond a random size (RLIMIT_FSIZE); one line, status 1
+    twice            two processes start at once in one directory; one must be refused, with status 2
 
-Ends with status 1 if an ending differs or says something else.
+Exits with status 1 if a result differs or a message is wrong.
 """
 
 from __future__ import annotations
@@ -42,99 +42,99 @@ SETTING += ["schedule.warmup=5", "train.threads=1", "model.n_embd=64", "model.bl
 
 
 class Ended(NamedTuple):
-    """How a process ended: where, and a word for what it should not have done, "" if nothing."""
+    """How a process ended: where, and what it did wrong, "" if nothing."""
 
     where: str
     fault: str = ""
 
 
 def command(directory: Path, overrides: list[str]) -> list[str]:
-    """A run in `directory`, or its continuation."""
+    """The command that starts the run in `directory`, or resumes it."""
     line = [sys.executable, "-m", "ampkit", "train", str(RECIPE), *SETTING, *overrides]
     return [*line, "--resume", "--run-dir", str(directory)]
 
 
-def started(directory: Path, overrides: list[str]) -> subprocess.Popen[str]:
-    # A shell that puts this campaign in the background has it ignore Ctrl-C, and its children too.
+def start(directory: Path, overrides: list[str]) -> subprocess.Popen[str]:
+    # A shell's background job ignores SIGINT, and its child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command(directory, overrides), **pipes)
 
 
 def rows_of(directory: Path) -> list[dict[str, Any]]:
-    """The rows of a run, less the clock; whole lines alone."""
+    """The complete rows of a run's metrics, without times."""
     metrics = directory / "metrics.jsonl"
     lines = metrics.read_text().split("\n")[:-1] if metrics.exists() else []
     return [json.loads(line) | {"seconds": 0} for line in lines]
 
 
-def ending(directory: Path) -> Any:
-    """All that a run has left, less the clock."""
+def result(directory: Path) -> Any:
+    """The metrics and the last checkpoint of a run, without times, in comparable form."""
     last = Checkpoints(directory / "checkpoints").last()
     assert last is not None
-    return plain([rows_of(directory), last.state | {"counts": last.state["counts"] | {"seconds": 0}}])
+    return comparable([rows_of(directory), last.state | {"counts": last.state["counts"] | {"seconds": 0}}])
 
 
-def plain(value: Any) -> Any:
-    """With bytes in the place of tensors."""
+def comparable(value: Any) -> Any:
+    """Replace tensors by (dtype, shape, bytes)."""
     if isinstance(value, Tensor):
         return value.dtype.name, value.shape, value.numpy().tobytes()
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: comparable(item) for key, item in value.items()}
+    return [comparable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def wait(process: subprocess.Popen[str], directory: Path, at: float) -> None:
-    """Until `at` seconds after the first row; -at seconds after the start where that is negative."""
+    """Wait until `at` seconds after the first row, or, if `at` is negative, -at seconds after the start."""
     while at >= 0 and process.poll() is None and not rows_of(directory):
         time.sleep(0.005)
     time.sleep(abs(at))
 
 
-def signalled(number: int, directory: Path, overrides: list[str], at: float, draw: random.Random) -> Ended:
-    process = started(directory, overrides)
+def interrupt(number: int, directory: Path, overrides: list[str], at: float, draw: random.Random) -> Ended:
+    process = start(directory, overrides)
     wait(process, directory, at)
     if process.poll() is None:
         process.send_signal(number)
     said = process.stderr.read()
     status, rows = process.wait(), len(rows_of(directory))
-    where = "over before it was ended" if status == 0 else f"ended behind {rows} rows"
+    where = "finished before the signal" if status == 0 else f"interrupted after {rows} rows"
     if status == 0 or number == signal.SIGKILL:
         return Ended(where)
-    # Python's own start and end, outside of the run, leave a signal to the system, which ends the process at once.
-    outside = status == -number and (not rows or is_over(directory, overrides))
+    # During Python's own startup and shutdown the signal's default action ends the process at once.
+    outside = status == -number and (not rows or finished(directory, overrides))
     fault = "" if status == 128 + number or outside else f"status {status}: {said}"
     return Ended(where, fault or lost_steps(directory))
 
 
-def is_over(directory: Path, overrides: list[str]) -> bool:
-    """Whether the run in a directory has made all its steps."""
+def finished(directory: Path, overrides: list[str]) -> bool:
+    """Whether the run in a directory has taken all its steps."""
     last = Checkpoints(directory / "checkpoints").last()
     return last is not None and f"train.steps={last.step}" in overrides
 
 
 def lost_steps(directory: Path) -> str:
-    """A word for rows without a checkpoint behind the last of them."""
+    """A message if the last checkpoint is not that of the last row, else ""."""
     rows, last = rows_of(directory), Checkpoints(directory / "checkpoints").last()
     done = max([row["step"] for row in rows], default=0)
     return "" if done == (last.step if last else 0) else f"{done} steps, but a checkpoint of {last and last.step}"
 
 
 def on_full_disk(directory: Path, overrides: list[str], at: float, draw: random.Random) -> Ended:
-    process, metrics = started(directory, overrides), directory / "metrics.jsonl"
+    process, metrics = start(directory, overrides), directory / "metrics.jsonl"
     wait(process, directory, at)
     size = metrics.stat().st_size if metrics.exists() else 0
     limit = draw.choice([size + draw.randrange(200), draw.randrange(1, 1_000_000)])
     if process.poll() is None:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     said, status = process.stderr.read(), process.wait()
-    where = f"no file beyond {limit} bytes, behind {len(rows_of(directory))} rows"
+    where = f"no file beyond {limit} bytes, after {len(rows_of(directory))} rows"
     clear = status == 0 or (status in (1, 2) and said.startswith("ampkit: ") and said.count("\n") <= 3)
-    return Ended(where if status else "over before the disk was full", "" if clear else f"status {status}: {said}")
+    return Ended(where if status else "finished before the disk was full", "" if clear else f"status {status}: {said}")
 
 
 def twice(directory: Path, overrides: list[str], at: float, draw: random.Random) -> Ended:
-    both = [started(directory, overrides) for _ in range(2)]
+    both = [start(directory, overrides) for _ in range(2)]
     said = [process.stderr.read() for process in both]
     found = sorted((process.wait(), text) for process, text in zip(both, said, strict=True))
     names = any(f"got process {process.pid} on {os.uname().nodename}" in found[1][1] for process in both)
@@ -143,19 +143,19 @@ def twice(directory: Path, overrides: list[str], at: float, draw: random.Random)
 
 
 KINDS: dict[str, Callable[[Path, list[str], float, random.Random], Ended]] = {
-    "kill": partial(signalled, signal.SIGKILL),
-    "term": partial(signalled, signal.SIGTERM),
-    "hup": partial(signalled, signal.SIGHUP),
-    "int": partial(signalled, signal.SIGINT),
+    "kill": partial(interrupt, signal.SIGKILL),
+    "term": partial(interrupt, signal.SIGTERM),
+    "hup": partial(interrupt, signal.SIGHUP),
+    "int": partial(interrupt, signal.SIGINT),
     "disk": on_full_disk,
     "twice": twice,
 }
 
 
 def differences(found: list[Any], wanted: list[Any]) -> Counter[str]:
-    """How many rows are missing, and how many are there more often than they should."""
+    """How many rows are missing, and how many are duplicated."""
     have, want = (Counter(map(json.dumps, rows)) for rows in (found, wanted))
-    return Counter(lost=(want - have).total(), doubled=(have - want).total())
+    return Counter(lost=(want - have).total(), duplicated=(have - want).total())
 
 
 def main() -> int:
@@ -173,7 +173,7 @@ def main() -> int:
         whole = Path(folder) / "whole"
         begin = time.perf_counter()
         subprocess.run(command(whole, overrides), check=True, stdout=subprocess.DEVNULL)
-        wall, expected = time.perf_counter() - begin, ending(whole)
+        wall, expected = time.perf_counter() - begin, result(whole)
         seconds = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-2])["seconds"]
         for number in range(options.endings):
             kind, run = kinds[number % len(kinds)], Path(folder) / f"run{number}"
@@ -181,14 +181,14 @@ def main() -> int:
             at = -draw.uniform(0, wall - seconds) if early else draw.uniform(0, 0.8 * seconds)
             ended = KINDS[kind](run, overrides, at, draw)
             subprocess.run(command(run, overrides), check=True, stdout=subprocess.DEVNULL)
-            found = ending(run)
+            found = result(run)
             same = found == expected and not ended.fault
             equal[kind] += same
             faults += bool(ended.fault)
             rows += differences(found[0], expected[0])
             print(f"{number + 1}: {kind}: {ended.where}, {'equal' if same else 'DIFFERENT'} {ended.fault}", flush=True)
     print(", ".join(f"{kind} {equal[kind]}" for kind in kinds))
-    print(f"{equal.total()} of {options.endings} endings equal; rows lost {rows['lost']}, doubled {rows['doubled']}")
+    print(f"{equal.total()} of {options.endings} results equal; {rows['lost']} rows lost, {rows['duplicated']} twice")
     return 0 if equal.total() == options.endings else 1
 
 

@@ -1,4 +1,4 @@
-"""Calls of ampkit in turns with PyTorch's, on the same stream and between the same events; for `gpu_kernels.py`."""
+"""Time calls of ampkit and PyTorch alternately, on one stream and with the same events; for `gpu_kernels.py`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Call = Callable[[], Any]
 TURNS = 5
 
 
-class Beside:
-    """PyTorch on `device`. trouble: why it is not there, or nothing; then nothing of it is measured."""
+class PyTorchSide:
+    """PyTorch on `device`. trouble: why it cannot be measured, "" if it can."""
 
     def __init__(self, device: str = "cuda"):
         self.device, self.torch, self.trouble = device, None, ""
         try:
             import torch
-        except Exception as error:  # missing, or there and broken
+        except Exception as error:  # not installed, or broken
             self.trouble = f"no PyTorch ({last_line(error)})"
             return
         if device == "cuda" and not torch.cuda.is_available():
@@ -37,9 +37,9 @@ class Beside:
         return made.requires_grad_(grad)
 
     def prepared(self, prepare: Callable[[], Call] | None) -> tuple[Call | None, str]:
-        """What `prepare` makes, called once, or why there is none."""
+        """Return the call that `prepare` makes, after one warm-up call, or None and the reason."""
         if self.torch is None or prepare is None:
-            return None, self.trouble or "nothing of its kind"
+            return None, self.trouble or "PyTorch has no equivalent"
         try:
             call = prepare()
             call()
@@ -56,8 +56,8 @@ def last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 
-def row(ours: Call, prepare: Callable[[], Call] | None, beside: Beside, count: int) -> dict[str, Any]:
-    """Seconds of a call of each library by turns, `seconds` the median of ours, and what PyTorch's said else."""
+def row(ours: Call, prepare: Callable[[], Call] | None, beside: PyTorchSide, count: int) -> dict[str, Any]:
+    """Seconds per call of each library, in turns; `seconds` is the median of ours, `why` PyTorch's error."""
     ours()
     theirs, why = beside.prepared(prepare)
     sides = {"ours": ours} | ({"theirs": theirs} if theirs else {})
@@ -78,7 +78,7 @@ def _seconds(call: Call, count: int) -> float:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Within the block nobody looks whether labels are classes."""
+    """Within the block labels are not checked."""
     gpu: Any = backends.get()
     gpu.inspect = lambda *given: None
     try:
@@ -88,8 +88,8 @@ def unchecked() -> Iterator[None]:
 
 
 @contextmanager
-def allowed(beside: Beside, used: bool) -> Iterator[None]:
-    """Within the block both libraries use TF32, or neither does."""
+def allowed(beside: PyTorchSide, used: bool) -> Iterator[None]:
+    """Within the block both libraries use TF32, or neither."""
     before = ampkit.get_float32_matmul_precision()
     ampkit.set_float32_matmul_precision("high" if used else "highest")
     if beside.torch is not None:

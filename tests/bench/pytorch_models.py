@@ -1,4 +1,4 @@
-"""The models of `ampkit.models` in PyTorch, with the same parameter names, for comparisons of losses and times."""
+"""The models of `ampkit.models` written in PyTorch, with the same parameter names, to compare losses and times."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def _after(before, width):
 
 
 class BERT(nn.Module):
-    """BertForMaskedLM, all of whose tokens count."""
+    """BertForMaskedLM without an attention mask."""
 
     def __init__(self, vocab_size=30522, width=128, layers=2, heads=2, wide=512, positions=512):
         super().__init__()
@@ -285,13 +285,13 @@ class BERT(nn.Module):
 
 
 def bert(preset="tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **options):
-    """As models.bert, whose dropout is to be zero."""
+    """As models.bert with dropout 0."""
     assert hidden_dropout_prob == attention_probs_dropout_prob == 0
     layers, width, heads = {"tiny": (2, 128, 2), "small": (4, 512, 8), "base": (12, 768, 12)}[preset]
     return BERT(width=width, layers=layers, heads=heads, wide=4 * width, **options)
 
 
-def load(twin: nn.Module, model) -> nn.Module:
-    """Copy the weights of an ampkit model into its twin."""
-    twin.load_state_dict({name: torch.from_numpy(value.numpy().copy()) for name, value in model.state_dict().items()})
-    return twin
+def load(theirs: nn.Module, model) -> nn.Module:
+    """Copy the weights of an ampkit model into a PyTorch model; return the PyTorch model."""
+    theirs.load_state_dict({name: torch.from_numpy(value.numpy().copy()) for name, value in model.state_dict().items()})
+    return theirs

@@ -1,12 +1,12 @@
-"""A run directory in which bytes have changed, again and again, and resumed: is any of it silent?
+"""Corrupt bytes of a run directory, resume, and check that no difference goes unreported.
 
-    python -m tests.bench.flips [--trials 2000] [--most 4] [--seed 0]
+    python -m tests.bench.corrupted_runs [--trials 2000] [--most 4] [--seed 0]
 
-Trains recipes/digits_mlp.toml in float16 with dropout once without being stopped. Each trial takes a copy of the run
-directory, either as a process leaves it that is killed at a random step, or as a shorter run leaves it that has ended;
-changes one to `most` bytes in one of its files; and resumes. The weights, moments and counts at the end, and the rows
-less the clock, are compared with the run that was never stopped. A difference is silent if the exit status is 0 and
-no line of the output names the damaged file. Ends with status 1 for a silent difference or a traceback.
+Trains recipes/digits_mlp.toml in float16 with dropout once uninterrupted. Each trial copies a run directory, either
+that of a run killed at a random step or that of a finished shorter run; changes one to `most` bytes in one file; and
+resumes. The final weights, moments and counts, and the metrics without times, are compared with the uninterrupted
+run. A difference is silent if the exit status is 0 and no line of the output names the damaged file. Exits with
+status 1 for a silent difference or a traceback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unittest import mock
 
 from ampkit import cli
 from ampkit.run.metrics_file import Journal
-from tests.bench.kills import differences, ending
+from tests.bench.interrupted_runs import differences, result
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"
 SETTING = ["amp.dtype=float16", "amp.growth_interval=5", "model.hidden=[8]", "model.dropout=0.2", "train.epochs="]
@@ -36,15 +36,15 @@ BAD = ("SILENT", "MORE", "RAW", "status", "weights")
 
 
 def train(directory: Path, steps: int = STEPS) -> tuple[int, str]:
-    """Train or resume in this process; returns the status, and what was said."""
+    """Train or resume in this process; return the exit status and the output."""
     said = io.StringIO()
     line = ["train", str(RECIPE), *SETTING, f"train.steps={steps}", "--resume", "--run-dir", str(directory)]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         return cli.main(line), said.getvalue()
 
 
-def killed(directory: Path, folder: Path) -> list[Path]:
-    """Train, and copy the directory after each row, as a kill in that moment leaves it."""
+def snapshots(directory: Path, folder: Path) -> list[Path]:
+    """Train, copying the run directory after each row: what a kill at that moment leaves."""
     copies, write = list[Path](), Journal.write
 
     def copied(journal: Journal, row: Any) -> None:
@@ -58,8 +58,8 @@ def killed(directory: Path, folder: Path) -> list[Path]:
     return copies
 
 
-def change(directory: Path, most: int, draw: random.Random) -> Path:
-    """Give a few bytes of a file other values; returns the file."""
+def corrupt(directory: Path, most: int, draw: random.Random) -> Path:
+    """Change up to `most` bytes of a random file; return the file."""
     path = draw.choice(sorted(path for path in directory.rglob("*") if path.is_file() and path.stat().st_size))
     data = bytearray(path.read_bytes())
     for _ in range(draw.randint(1, most)):
@@ -69,21 +69,21 @@ def change(directory: Path, most: int, draw: random.Random) -> Path:
 
 
 def outcome(directory: Path, most: int, expected: Any, draw: random.Random) -> tuple[str, Path]:
-    path = change(directory, most, draw)
+    path = corrupt(directory, most, draw)
     status, said = train(directory)
     if status:
         return "refused in one line" if status == 2 and said.count("\n") <= 3 else f"status {status}", path
-    found, named = ending(directory), names(path, said)
+    found, named = result(directory), names(path, said)
     if found == expected:
-        return "equal, and said" if named else "equal", path
+        return "equal, reported" if named else "equal", path
     what = "weights" if found[1] != expected[1] else "rows"
-    if differences(found[0], expected[0])["lost"] > 2 * most:  # a line feed that changed joins two rows
+    if differences(found[0], expected[0])["lost"] > 2 * most:  # a changed line feed joins two rows
         what = "rows, MORE than were changed"
-    return f"other {what}, {'said' if named else 'SILENT'}", path
+    return f"other {what}, {'reported' if named else 'SILENT'}", path
 
 
 def names(path: Path, said: str) -> bool:
-    """Whether a line says that the file is damaged."""
+    """Whether a line of the output says that the file is damaged."""
     name = path.name[: len("step-00000000")] if path.name.startswith("step-") else path.name
     words = ("passed over", "damaged", "changed since")
     return any(name in line and any(word in line for word in words) for line in said.splitlines())
@@ -98,8 +98,8 @@ def main() -> int:
     draw, seen = random.Random(options.seed), Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        starts = killed(folder / "whole", folder)
-        expected = ending(folder / "whole")
+        starts = snapshots(folder / "whole", folder)
+        expected = result(folder / "whole")
         for steps in (4, 8):
             train(folder / f"ended{steps}", steps)
             starts += [folder / f"ended{steps}"] * 4

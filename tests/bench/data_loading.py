@@ -1,8 +1,8 @@
-"""Who makes the batches: the process that trains, threads, or processes? Seconds for an epoch of a DataLoader.
+"""Seconds per epoch of a DataLoader: without workers, with threads and with processes.
 
-    python tests/bench/loading.py [--workers 2]
+    python tests/bench/data_loading.py [--workers 2]
 
-Augmenting is work of NumPy, which threads do side by side; reading is work of Python, which they do in turns.
+Augmentation runs in NumPy, which releases the GIL, so threads work in parallel; parsing runs in Python, so they do not.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ampkit.data.image_array import Pictures
 from ampkit.utils.data import DataLoader, Dataset
 
 
-class Read(Dataset):
-    """Items that are parsed by Python, number by number."""
+class Parsed(Dataset):
+    """Items that Python parses number by number."""
 
     LINE = " ".join(f"{number / 7:.4f}" for number in range(3072))
 
@@ -34,7 +34,7 @@ def augmented() -> Pictures:
 
 
 def seconds(loader: DataLoader) -> float:
-    list(loader)  # processes start, memory is found
+    list(loader)  # warm-up: starts the processes
     start = time.perf_counter()
     list(loader)
     return time.perf_counter() - start
@@ -53,7 +53,7 @@ def main() -> None:
             "persistent_workers": True,
         },
     }
-    for name, dataset in (("augment", augmented()), ("read", Read())):
+    for name, dataset in (("augment", augmented()), ("parse", Parsed())):
         for way, words in ways.items():
             print(f"{name:<10}{way:<14}{seconds(DataLoader(dataset, 128, **words)):8.2f} s", flush=True)
 
