@@ -141,6 +141,9 @@ def _listed(module: ModuleType, definitions: dict[str, list[str]]) -> Iterator[t
             yield name, min(paths, key=len)
 
 
+_ANNOTATIONS = {"Array": "Tensor", "Index": "Tensor", "Arrays": "Sequence[Tensor]"}
+
+
 class Callables(griffe.Extension):
     """Functions that are made by a call, `ceil = rounding(...)`, shown with their signature and docstring.
 
@@ -155,6 +158,15 @@ class Callables(griffe.Extension):
             if _documented(value) and not inspect.isclass(value):
                 mod.set_member(name, _function(name, value, member))
 
+    def on_function_instance(self, *, func: griffe.Function, **kwargs: Any) -> None:
+        """Show a parameter of an op as its callers see it: a tensor; what only PyTorch's signature has is left out."""
+        for parameter in list(func.parameters):
+            annotation = str(parameter.annotation)
+            if annotation == "Word":
+                del func.parameters[parameter.name]
+            elif annotation in _ANNOTATIONS:
+                parameter.annotation = _ANNOTATIONS[annotation]
+
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)
@@ -162,7 +174,12 @@ class Callables(griffe.Extension):
 
 def _function(name: str, value: Callable[..., Any], assigned: Any) -> griffe.Function:
     parameters = [
-        griffe.Parameter(p.name, kind=griffe.ParameterKind(_KINDS[p.kind]), default=_default(p))
+        griffe.Parameter(
+            p.name,
+            annotation=_ANNOTATIONS.get(str(p.annotation)),
+            kind=griffe.ParameterKind(_KINDS[p.kind]),
+            default=_default(p),
+        )
         for p in inspect.signature(value).parameters.values()
         if p.annotation != "Word" and p.name != "out"
     ]

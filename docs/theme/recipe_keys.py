@@ -104,6 +104,5 @@ def _type(annotation: Any, metadata: Any = ()) -> str:
 def _bounds(metadata: Any) -> str:
     constraints = [c for item in metadata for c in getattr(item, "metadata", [item])]
     found = ((name, getattr(c, name, None)) for c in constraints for name in _BOUNDS)
-    return ", ".join(
-        f"{_BOUNDS[name]} {bound:g}" for name, bound in found if bound is not None and abs(bound) < 2**31 - 1
-    )
+    # Upper bounds beyond that only catch slips of the keyboard.
+    return ", ".join(f"{_BOUNDS[name]} {bound}" for name, bound in found if bound is not None and abs(bound) < 2**15)
