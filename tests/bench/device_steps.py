@@ -1,10 +1,10 @@
-"""One model's first training steps on the GPU, eager and recorded, beside the CPU; for `first_run.py`.
+"""Compare one model's first training steps on the GPU, eager and recorded, with the CPU's; for `first_run.py`.
 
-    python tests/bench/device_steps.py MODEL DTYPE [--device cuda]     prints what was found as one line of JSON
+    python tests/bench/device_steps.py MODEL DTYPE [--device cuda]     prints the result as one line of JSON
 
-From the same weights, batches and random numbers: how far losses and the first gradients are from the CPU's in the same
-precision, whether recorded steps have the bits of eager ones, peaks of memory, the ops that ran without a kernel, and
-what cublasLt and cuDNN had no algorithm for.
+From the same weights, batches and random numbers: the distance of losses and first gradients from the CPU's in the same
+precision, whether recorded steps are bit-identical to eager ones, peak memory, the ops that ran without a kernel, and
+the calls for which cublasLt and cuDNN had no algorithm.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ampkit import models, ops, optim
 STEPS = 6  # eager ones of a compiled step first, then recorded ones
 DTYPES = ("float32", "bfloat16", "float16")
 LOSS = {"float32": 1e-3, "bfloat16": 3e-2, "float16": 3e-2}
-# Where a ReLU turns by a rounding a gradient jumps, in any library; a wrong kernel is further off.
+# A ReLU whose input changes sign by rounding makes gradients jump, in any library; a wrong kernel is further off.
 GRADIENT = {"float32": 0.02, "bfloat16": 0.7, "float16": 0.3}
-SMALL = 1e-6  # of the largest norm of a gradient: what is below is a rounding error
+SMALL = 1e-6  # relative to the largest gradient norm: a smaller gradient is rounding error
 VIEWS = {"reshape", "reshape_backward", "permute", "permute_backward", "split", "unbind"}  # move nothing
 
 
 class Model(NamedTuple):
-    """A model's arguments, and a batch: of tokens with `classes` of them, or of images."""
+    """A model's arguments and its batch shape, of `classes` tokens or of images."""
 
     options: dict[str, Any]
     batch: tuple[int, ...]
     classes: int = 10
     tokens: bool = False
-    builder: str = ""  # of ampkit.models, where it has another name
+    builder: str = ""  # its name in ampkit.models, if different
 
 
 _GPT = {"vocab_size": 257, "block_size": 64, "n_layer": 2, "n_head": 2, "n_embd": 128}
@@ -60,7 +60,7 @@ MODELS = {
 
 
 class Result(NamedTuple):
-    """The losses of STEPS steps, all state after the last, and whether they were recorded."""
+    """The losses of STEPS steps, the state dict after them, and whether the steps were recorded."""
 
     losses: list[float]
     state: dict[str, np.ndarray]
@@ -68,7 +68,7 @@ class Result(NamedTuple):
 
 
 class Run:
-    """A model on `device` that trains, or whose first gradients are taken."""
+    """A model, optimizer and data on `device`."""
 
     def __init__(self, name: str, dtype: str, device: str, compiled: bool = False):
         ampkit.manual_seed(0)
@@ -97,7 +97,7 @@ class Run:
         return loss.detach()
 
     def gradients(self) -> dict[str, np.ndarray]:
-        """Those of the first batch, without a loss scale and a step."""
+        """The gradients of the first batch, without loss scaling and without a step."""
         ampkit.manual_seed(1)
         self._loss(*self.data[0]).backward()
         found = {name: _host(p.grad).astype(np.float64) for name, p in self.model.named_parameters()}
@@ -125,7 +125,7 @@ def _batch(spec: Model, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def measure(name: str, dtype: str) -> dict[str, Any]:
-    """All that is found of one model in one precision. wrong: what is not as it should be, in words."""
+    """Compare one model in one precision. wrong: messages about results outside the bounds."""
     cpu, expected = Run(name, dtype, "cpu").steps(), Run(name, dtype, "cpu").gradients()
     eager, memory = _with_peak(lambda: Run(name, dtype, "cuda").steps())
     found = {
@@ -142,7 +142,7 @@ def measure(name: str, dtype: str) -> dict[str, Any]:
 
 
 def _recorded(name: str, dtype: str, eager: Result) -> dict[str, Any]:
-    # differs: what recorded steps have other than eager ones, or why there are none.
+    # differs: the first difference of recorded from eager steps, or why there are no recorded ones.
     try:
         recorded, peak = _with_peak(lambda: Run(name, dtype, "cuda", compiled=True).steps())
     except ampkit.AmpkitError as error:
@@ -171,7 +171,7 @@ def _loss_distance(left: list[float], right: list[float]) -> float:
 
 
 def _distance(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> tuple[float, str]:
-    # The worst relative distance of a parameter's gradient, by norms, and whose it is.
+    # The largest relative distance (by norms) of a parameter's gradient, and the parameter's name.
     norms = {name: float(np.linalg.norm(g)) for name, g in left.items()}
     floor = SMALL * max(norms.values()) or 1.0
     far = {name: float(np.linalg.norm(right[name] - g)) / max(norms[name], floor) for name, g in left.items()}
@@ -180,7 +180,7 @@ def _distance(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> tupl
 
 
 def _differs(eager: Result, recorded: Result) -> str:
-    # What of recorded steps has other bits than eager ones, first of all; "" for nothing.
+    # The first difference in bits of recorded from eager steps, "" if there is none.
     for i, pair in enumerate(zip(eager.losses, recorded.losses, strict=True)):
         if pair[0] != pair[1] and not np.isnan(pair).all():
             return f"the loss of step {i}: {pair[0]} and {pair[1]}"
@@ -202,8 +202,8 @@ def _wrong(found: dict[str, Any], dtype: str) -> list[str]:
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """What was found of all models, as Markdown; distances are relative, memory in MB."""
-    lines = ["| model, precision | loss | gradient | recorded | allocated: eager, recorded | not as it should be |"]
+    """The results of all models as Markdown; distances are relative, memory in MB."""
+    lines = ["| model, precision | loss | gradient | recorded | allocated: eager, recorded | problems |"]
     return "\n".join([*lines, "|---|---|---|---|---|---|", *(_line(name, row) for name, row in rows.items())]) + "\n"
 
 
@@ -212,7 +212,7 @@ def _line(name: str, row: dict[str, Any]) -> str:
     if "loss" not in row:
         return f"| {name} | | | | | {wrong} |"
     held = [f"{peak['allocated'] / 1e6:.1f}" if peak else "none" for peak in row["memory"].values()]
-    bits = "the same bits" if row["recorded"] and not row["differs"] else "not the same"
+    bits = "bit-identical" if row["recorded"] and not row["differs"] else "different"
     return f"| {name} | {row['loss']:.1e} | {row['gradient'][0]:.1e} | {bits} | {', '.join(held)} | {wrong} |"
 
 

@@ -1,21 +1,21 @@
-"""The first losses and gradients of ampkit beside PyTorch's, from the same initial weights and batches, on the CPU.
+"""Compare ampkit's first losses and gradients with PyTorch's, from the same initial weights and batches, on the CPU.
 
     pip install torch && python tests/bench/first_losses.py [--steps 20] [--models mlp cnn resnet18 gpt vit bert]
     python tests/bench/first_losses.py --lockstep       each step from PyTorch's weights of that step
 
 Both train with SGD (momentum 0.9), PyTorch in float32, ampkit in float32, bfloat16 and float16 (with a GradScaler). The
-table shows, per model and precision, the greatest relative difference of a loss from PyTorch's float32 one, and as the
-yardstick how far that is from PyTorch's own in float64. The learning rates are low enough for that yardstick to stay
-below the bound: where a ReLU turns on or off by a rounding, steps amplify the difference, in any library.
+table shows, per model and precision, the largest relative difference of a loss from PyTorch's float32 loss, and for
+comparison that of PyTorch's own float64 loss. The learning rates are low enough for the latter to stay below the
+bound: where rounding changes the sign of a ReLU's input, later steps amplify the difference, in any library.
 
-Gradients, of the first step and of the last: for each parameter the norm of the difference from PyTorch's float32 one,
-over that one's norm; the table shows the worst of all parameters. One that is zero in exact arithmetic, as that of
-attention's bias of keys, is a rounding error in both: what is below 1e-6 of the largest norm of the step is compared
-with that instead. Where a ReLU turns by a rounding, a gradient jumps, in any library: then PyTorch's own float32 and
-float64 are further apart than the bound, and it cannot be held in float32. So ampkit runs in float64 as well, beside
-PyTorch in float64, where hardly a ReLU turns, and there the bound is held for all. --lockstep gives ampkit PyTorch's
-weights in front of each step, so that differences do not add up, and counts the steps in which all gradients are within
-the bound; resnet18 takes 8 images of 16 pixels there, of which in most steps no ReLU turns.
+Gradients, of the first and the last step: per parameter, the norm of the difference from PyTorch's float32 gradient
+relative to that gradient's norm; the table shows the largest. A gradient that is zero in exact arithmetic, such as that
+of attention's key bias, is rounding error in both: a norm below 1e-6 of the step's largest is replaced by that.
+Where rounding changes the sign of a ReLU's input, gradients jump, in any library: PyTorch's own float32 and float64
+gradients then differ by more than the bound. Therefore ampkit also runs in float64 and is compared with PyTorch in
+float64, where this hardly happens and the bound holds for all models. --lockstep loads PyTorch's weights into ampkit
+before each step, so that differences do not accumulate, and counts the steps in which all gradients are within the
+bound; resnet18 takes 8 images of 16 pixels there, for which in most steps no ReLU is affected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LR = {"mlp": 0.05, "cnn": 0.01, "resnet18": 0.0002, "gpt": 0.02, "vit": 0.01, "b
 
 
 def make(name: str, few: bool = False):
-    """An ampkit model, its PyTorch twin, and a function that draws a batch; few: of few activations for resnet18."""
+    """An ampkit model, the same model in PyTorch, and a function that draws a batch; few: small images for resnet18."""
     rng = np.random.default_rng(0)
     if name == "gpt":
         sizes = {"vocab_size": 256, "block_size": 64, "n_layer": 2, "n_head": 4, "n_embd": 64}
@@ -68,7 +68,7 @@ def make(name: str, few: bool = False):
 
 
 def torch_losses(twin, batches, lr: float, dtype: torch.dtype = torch.float32) -> tuple[np.ndarray, list[dict]]:
-    """The loss of each step, and the gradients of the first step and the last."""
+    """The loss of each step, and the gradients of the first and the last step."""
     gradients = []
     twin = copy.deepcopy(twin).to(dtype)
     optimizer, losses = torch.optim.SGD(twin.parameters(), lr=lr, momentum=0.9), []
@@ -107,7 +107,7 @@ def our_losses(model, batches, lr: float, dtype: str) -> tuple[np.ndarray, list[
 
 
 def lockstep(name: str, steps: int) -> None:
-    """Print how far loss and gradients of each step are from PyTorch's, from the same weights, in float32."""
+    """Print the distance of each step's loss and gradients from PyTorch's, from the same weights, in float32."""
     ampkit.manual_seed(0)
     ours, twin, draw = make(name, few=True)
     pytorch_models.load(twin, ours)
@@ -133,12 +133,12 @@ def lockstep(name: str, steps: int) -> None:
 
 
 def apart(losses: np.ndarray, truth: np.ndarray) -> float:
-    """The greatest relative difference."""
+    """The largest relative difference."""
     return float(np.max(np.abs(losses - truth) / np.abs(truth)))
 
 
 def gradients_apart(found: dict, truth: dict) -> tuple[float, str]:
-    """The greatest norm of a parameter's difference over the norm of the true gradient, and whose."""
+    """The largest norm of a gradient's difference relative to the true gradient's norm, and the parameter's name."""
     least = NOTHING * max(map(np.linalg.norm, truth.values()))
     rows = [(np.linalg.norm(found[n] - g) / max(np.linalg.norm(g), least), n) for n, g in truth.items()]
     worst, name = max(rows)
@@ -192,7 +192,7 @@ def main() -> int:
 
 
 def show(name: str, dtype: str, found: list[dict], truth: list[dict]) -> list[float]:
-    """Print how far the gradients of the first and the last step are apart, and whose; the distances."""
+    """Print and return the gradient distances of the first and the last step."""
     rows = [gradients_apart(ours, theirs) for ours, theirs in zip(found, truth, strict=True)]
     ends = zip(("first", "last"), rows, strict=True)
     parts = ", ".join(f"{where} {worst:.2e} ({whose})" for where, (worst, whose) in ends)

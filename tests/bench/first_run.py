@@ -1,14 +1,14 @@
-"""What is to be run first on a GPU, in parts that write as they go, and go on where they stopped.
+"""Validate ampkit on a new GPU, in resumable parts that write their results as they go.
 
-    python -m tests.bench.first_run check            what is there and what is missing; needs nothing installed
-    python -m tests.bench.first_run all              every part in turns, for --minutes 9.5; again until nothing is left
-    python -m tests.bench.first_run suite steps      parts alone
+    python -m tests.bench.first_run check            list what is installed and what is missing; needs nothing installed
+    python -m tests.bench.first_run all              all parts, for --minutes 9.5; repeat until nothing is left
+    python -m tests.bench.first_run suite steps      some parts
 
-environment: `ampkit doctor` and nvidia-smi. properties: of the card, as cuDNN's planner takes them. steps: training
-steps of each model, eager and recorded, beside the CPU's. suite: all tests with --device cuda, the kernels' first.
-bench: `python -m tests.bench.gpu`. sanitize: the kernels' tests under compute-sanitizer. Nothing is downloaded. All
-that is found lies in --out, in summary.txt what failed, in a line each, and all logs in first_run.tar.gz. --again runs
-once more what failed, --only tests or models with one of these words in their names.
+environment: `ampkit doctor` and nvidia-smi. properties: the device properties, as cuDNN's planner takes them. steps:
+training steps of each model, eager and recorded, compared with the CPU's. suite: all tests with --device cuda, those of
+kernels first. bench: `python -m tests.bench.gpu`. sanitize: the tests of kernels under compute-sanitizer. Nothing is
+downloaded. Results go to --out: failures to summary.txt, one line each, and all logs to first_run.tar.gz. --again
+repeats what failed, --only selects tests or models whose names contain one of these words.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE)]
 import requirements  # noqa: E402
 from processes import Process, end_children_when_terminated  # noqa: E402
 
-ANYWHERE = 1e9  # seconds that are no limit
+UNLIMITED = 1e9  # seconds
 STEP_LIMIT = 180
 _PROPERTIES = """
 import cudnn
@@ -40,7 +40,7 @@ print(made if isinstance(made, str) else bytes(made).decode())
 
 
 class Run(NamedTuple):
-    """Where a run writes, on which device, how much at once, and what of it."""
+    """Options: the output folder, the device, parallel jobs, and which tests or models."""
 
     out: Path
     device: str = "cuda"
@@ -51,7 +51,7 @@ class Run(NamedTuple):
 
 
 class State(NamedTuple):
-    """How far a part is: whether nothing is left, a line on what was done, and a line for each failure."""
+    """A part's state: whether it is complete, a line of progress, and a line per failure."""
 
     done: bool
     said: str
@@ -59,7 +59,7 @@ class State(NamedTuple):
 
 
 def environment(run: Run, until: float) -> State:
-    """environment.txt: what ampkit's doctor and nvidia-smi say."""
+    """Write environment.txt: the output of `ampkit doctor` and nvidia-smi."""
     doctor = Process(["-m", "ampkit", "doctor"], _left(until, 120))
     text = "".join(doctor.lines()) + doctor.error + "\n" + requirements.output(["nvidia-smi"])
     (run.out / "environment.txt").write_text(text, "utf-8")
@@ -67,7 +67,7 @@ def environment(run: Run, until: float) -> State:
 
 
 def properties(run: Run, until: float) -> State:
-    """properties.json: what takes the place of tests/cuda_on_cpu/h100.json."""
+    """Write properties.json: the device properties, in the format of tests/cuda_on_cpu/h100.json."""
     process = Process(["-c", _PROPERTIES], _left(until, 60))
     text = "".join(process.lines())
     if process.code or process.timed_out:
@@ -77,7 +77,7 @@ def properties(run: Run, until: float) -> State:
 
 
 def steps(run: Run, until: float) -> State:
-    """steps.json and steps.md: a row for each model and precision (see device_steps.py)."""
+    """Write steps.json and steps.md: a row per model and precision (see device_steps.py)."""
     import device_steps
 
     models = ["mlp"] if run.tiny else list(device_steps.MODELS)
@@ -102,7 +102,7 @@ def steps(run: Run, until: float) -> State:
 
 
 def _step(name: str, device: str, until: float) -> dict[str, Any] | None:
-    # None where the time was over first.
+    # None if the time ran out first.
     process = Process([HERE / "device_steps.py", *name.split(), "--device", device], _left(until, STEP_LIMIT))
     lines = list(process.lines())
     if process.timed_out and process.limit < STEP_LIMIT:
@@ -113,7 +113,7 @@ def _step(name: str, device: str, until: float) -> dict[str, Any] | None:
 
 
 def suite(run: Run, until: float) -> State:
-    """suite/: outcomes and a log for each file of tests."""
+    """Write suite/: outcomes and a log per test file."""
     import suite as queues
 
     only = run.only or (("test_grad_scaler.py",) if run.tiny else ())
@@ -131,7 +131,7 @@ def _tests(queue: Any, run: Run, until: float) -> State:
 
 
 def bench(run: Run, until: float) -> State:
-    """bench/: gpu.json and gpu.md."""
+    """Write bench/: gpu.json and gpu.md."""
     minutes = (until - time.monotonic()) / 60
     options = ["--device", run.device, *(["--tiny", "--only", "mlp"] if run.tiny else [])]
     command = ["-m", "tests.bench.gpu", "--out", run.out / "bench", "--minutes", f"{minutes:.2f}", *options]
@@ -153,7 +153,7 @@ def _measured(found: dict[str, Any]) -> State:
 
 
 def sanitize(run: Run, until: float) -> State:
-    """sanitize/: the logs of compute-sanitizer, for each tool and file of tests."""
+    """Write sanitize/: the logs of compute-sanitizer per tool and test file."""
     import sanitizer
 
     return sanitizer.check(run, until, _tests)
@@ -161,7 +161,7 @@ def sanitize(run: Run, until: float) -> State:
 
 class Part(NamedTuple):
     run: Callable[[Run, float], State]
-    minutes: float  # of a turn, among all
+    minutes: float  # of a turn, when several parts run
 
 
 PARTS = {
@@ -174,7 +174,7 @@ PARTS = {
 }
 
 
-def _left(until: float, most: float = ANYWHERE) -> float:
+def _left(until: float, most: float = UNLIMITED) -> float:
     return max(1.0, min(until - time.monotonic(), most))
 
 
@@ -185,7 +185,7 @@ def _end(process: Process) -> str:
 
 
 def turns(run: Run, names: list[str], until: float) -> dict[str, State]:
-    """The parts one after the other, each for its minutes, and again what is left, until `until`."""
+    """Run the parts in turn, each for its minutes, and repeat the incomplete ones, until `until`."""
     states, waiting = {}, list(names)
     while waiting and time.monotonic() < until - 5:
         name = waiting.pop(0)
@@ -201,7 +201,7 @@ def turns(run: Run, names: list[str], until: float) -> dict[str, State]:
 
 
 def summarize(out: Path, states: dict[str, State]) -> str:
-    """summary.txt, of this run's parts and, where they had no turn, of earlier ones'."""
+    """Write and return summary.txt: the states of this run's parts and, for the others, of earlier runs."""
     file = out / "summary.json"
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
     known |= {name: state._asdict() for name, state in states.items()}
@@ -215,7 +215,7 @@ def summarize(out: Path, states: dict[str, State]) -> str:
 
 
 def pack(out: Path) -> None:
-    """All that is in a folder, in one file there."""
+    """Pack the folder into first_run.tar.gz, inside it."""
     with tarfile.open(out / "first_run.tar.gz", "w:gz") as packed:
         for path in sorted(out.rglob("*")):
             if path.is_file() and path.name != "first_run.tar.gz":
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--device", default="cuda", choices=("cuda", "emulated"))
-    parser.add_argument("--tiny", action="store_true", help="a little of each part, to see whether it runs")
+    parser.add_argument("--tiny", action="store_true", help="run a small portion of each part")
     args = parser.parse_args()
     end_children_when_terminated()
     until = time.monotonic() + 60 * args.minutes

@@ -1,4 +1,4 @@
-"""What a measurement on a GPU was taken with: the card, its driver, the libraries and the source of ampkit.
+"""The environment of a GPU measurement: the card, its driver, the libraries and ampkit's source.
 
 Run as a program, it prints them as one line of JSON.
 """
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# Figures that differ in one of these are not figures of the same thing.
+# Measurements that differ in one of these must not be compared.
 IDENTITY = ("card", "driver", "CUDA", "cublasLt", "cuDNN", "CuPy", "PyTorch")
 
 
 def use(device: str) -> Any:
-    """Make "cuda" the default device, or its emulation, and return its backend."""
+    """Make the GPU, or an emulated one, the default device and return its backend."""
     import ampkit
     from ampkit import backends
 
@@ -36,7 +36,7 @@ def use(device: str) -> Any:
 
 
 def facts(gpu: Any) -> dict[str, str]:
-    """All that is known, by name; what could not be found out says so."""
+    """The environment by name; what could not be determined says why."""
     import ampkit
 
     found = {"date": time.strftime("%Y-%m-%dT%H:%M:%S"), "card": gpu.describe()}
@@ -55,7 +55,7 @@ def facts(gpu: Any) -> dict[str, str]:
 
 
 def refused() -> list[str]:
-    """What cublasLt and cuDNN had no algorithm for, in this process."""
+    """The calls for which cublasLt and cuDNN had no algorithm, in this process."""
     from ampkit import backends
 
     gpu: Any = backends.get("cuda")
@@ -71,7 +71,7 @@ def _said(look: Callable[[], str]) -> str:
 
 
 def smi(field: str) -> str:
-    """A field of `nvidia-smi --query-gpu`, of the first card."""
+    """A field of `nvidia-smi --query-gpu` of the first GPU."""
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()[0]
 
@@ -95,7 +95,7 @@ def _torch() -> str:
 
 
 def source() -> str:
-    """The commit where there is one, and always a hash of ampkit's files."""
+    """The commit, if any, and a hash of ampkit's files."""
     digest = hashlib.sha256()
     for path in sorted(p for p in (ROOT / "ampkit").rglob("*") if p.suffix in (".py", ".cu", ".cuh")):
         digest.update(path.read_bytes())
@@ -106,7 +106,7 @@ def source() -> str:
 
 
 def differences(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
-    """Why figures taken with `old` are not to stand beside figures taken with `new`."""
+    """Why measurements with `old` must not be compared with measurements with `new`."""
     yield from (f"{name}: {old.get(name)} and {new.get(name)}" for name in IDENTITY if old.get(name) != new.get(name))
     then, now = (time.mktime(time.strptime(each["date"], "%Y-%m-%dT%H:%M:%S")) for each in (old, new))
     if abs(now - then) > 86400:

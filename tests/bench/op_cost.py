@@ -1,9 +1,9 @@
-"""What a recorded op costs in Python above NumPy's own call, in microseconds.
+"""Python overhead of a recorded op above the bare NumPy call, in microseconds.
 
     python tests/bench/op_cost.py
 
-Each figure is the least of many short rounds. NumPy's bare call and the op (recorded, in autocast, in no_grad) take
-turns within a round, so that a busy machine disturbs all alike. Arrays of four elements: the arithmetic itself is free.
+Each figure is the minimum of many short rounds. The NumPy call and the op (recorded, in autocast, in no_grad) alternate
+within a round, so that a busy machine affects all alike. Arrays have four elements, so arithmetic costs nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REGIONS = {
 
 
 def interleaved(ours, bare) -> list[float]:
-    """The least time of a call in each region, in microseconds."""
+    """The minimal time of a call in each region, in microseconds."""
     least = dict.fromkeys(REGIONS, float("inf"))
     for _ in range(ROUNDS):
         for name, region in REGIONS.items():

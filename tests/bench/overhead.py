@@ -1,9 +1,8 @@
-"""How much of a training step is spent outside of kernels and casts: in calls, plans, the tape, the optimizer.
+"""Share of a training step spent outside of kernels and casts: in calls, cast plans, the tape, the optimizer.
 
     python tests/bench/overhead.py [--work nano] [--dtype float32] [--steps 40]
 
-Every reference, kernel and cast is timed where it is called; the rest of a step is overhead, the timing's own included.
-Prints the median step.
+Every reference, kernel and cast is timed; the rest of a step is overhead, including the timing's own. Prints medians.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ampkit.core.primitive import Kernel
 
 
 class Clock:
-    """Seconds spent inside of what it wraps; what runs inside of that counts once."""
+    """Seconds spent inside the wrapped functions; nested calls count once."""
 
     def __init__(self) -> None:
         self.seconds, self.running = 0.0, False

@@ -1,4 +1,4 @@
-"""Processes with a time limit: what they print comes line by line, and they end with all that they started."""
+"""Child processes with a time limit, whose output is read line by line and whose own children end with them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ROOT = HERE.parents[1]
 
 
 class Process:
-    """A process of this Python. timed_out: whether it was ended at its limit; error: the end of what it said."""
+    """A Python process. timed_out: whether it was killed at its time limit; error: the end of its stderr."""
 
     def __init__(self, arguments: Sequence[str | Path], limit: float, log: Path | None = None):
         self.arguments, self.limit, self.log = arguments, limit, log
         self.timed_out, self.error, self.code = False, "", 0
 
     def lines(self) -> Iterator[str]:
-        """What it writes to its output, as it comes, until it ends."""
+        """Run the process and yield the lines of its stdout as they come."""
         end = time.monotonic() + self.limit
-        # A file and no pipe: what the process leaves running could hold a pipe open.
+        # A file, not a pipe: a grandchild left running could hold a pipe open.
         with tempfile.NamedTemporaryFile("w+") as out, self._errors() as errors, open(out.name) as written:  # noqa: PTH123
             started = start([sys.executable, *map(str, self.arguments)], stdout=out, stderr=errors, env=environment())
             try:
@@ -49,12 +49,12 @@ class Process:
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """A process that leads a group of its own, in this session: it ends with the session."""
+    """Start a process as leader of its own process group."""
     return subprocess.Popen(command, process_group=0, **options)
 
 
 def kill(process: subprocess.Popen[Any]) -> None:
-    """End a process and its group: what handles SIGTERM has three seconds to end what it started."""
+    """Kill a process group: SIGTERM, and after three seconds SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
@@ -63,11 +63,11 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 
 def end_children_when_terminated() -> None:
-    """Let SIGTERM raise SystemExit, so that what is under way is cleaned up."""
+    """Let SIGTERM raise SystemExit, so that `finally` blocks kill the children."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def environment(folder: Path = HERE, **more: str) -> dict[str, str]:
-    """The environment of a process that imports ampkit, the tests' modules, and those of `folder`."""
+    """Environment variables for a process that imports ampkit, modules of tests/ and modules of `folder`."""
     places = [ROOT, HERE.parent, folder, os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(str(p) for p in places if str(p)), **more}

@@ -1,8 +1,8 @@
-"""PyTorch's public names, by namespace: what docs/coming-from-pytorch.md compares ampkit's with.
+"""PyTorch's public names by namespace, with which docs/coming-from-pytorch.md compares ampkit's.
 
     python -m tests.bench.pytorch_names        # writes tests/golden/pytorch_names.json, where PyTorch is installed
 
-A name is public if it begins with no underscore, and is neither a module nor what the namespace itself has imported.
+A name is public if it does not begin with an underscore and is neither a module nor imported from elsewhere.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NAMESPACES = [
 def public(path: str) -> list[str]:
     """The public names of a module or a class, sorted."""
     space = functools.reduce(getattr, path.split(".")[1:], torch)
-    return sorted(name for name in dir(space) if not name.startswith("_") and made_there(path, getattr(space, name)))
+    return sorted(name for name in dir(space) if not name.startswith("_") and defined_in(path, getattr(space, name)))
 
 
-def made_there(path: str, value: Any) -> bool:
-    """Whether a namespace made `value`: a class says where it is from, functions and plain values only roughly."""
-    home = getattr(value, "__module__", None) or "torch"
-    if inspect.ismodule(value) or home.split(".")[0] not in ("torch", "math", "builtins"):
+def defined_in(path: str, value: Any) -> bool:
+    """Whether `value` is defined in the namespace; exact for classes, approximate for functions and other values."""
+    module = getattr(value, "__module__", None) or "torch"
+    if inspect.ismodule(value) or module.split(".")[0] not in ("torch", "math", "builtins"):
         return False
-    return path == "torch" or not inspect.isclass(value) or home.startswith(path)
+    return path == "torch" or not inspect.isclass(value) or module.startswith(path)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a run on a GPU needs, in a line each; imports nothing but Python's own library."""
+"""Check what a GPU run needs, one line each; imports the standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from processes import HERE, environment
 
-# what is imported: (the package that has it, what needs it)
+# module: (package, what needs it)
 PACKAGES = {
     "numpy": ("numpy", "ampkit"),
     "ml_dtypes": ("ml_dtypes", "ampkit"),
@@ -29,7 +29,7 @@ _TORCH = "import torch; assert torch.cuda.is_available(), f'torch {torch.__versi
 
 
 def check(device: str = "cuda") -> Iterator[str]:
-    """Lines that begin with "ok" or "missing"."""
+    """Yield lines that begin with "ok" or "missing"."""
     supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
     yield f"{_word(supported)} Python {sys.version.split()[0]}: 3.11 to 3.13"
     for name, (package, use) in PACKAGES.items():
@@ -64,7 +64,7 @@ def _runs(what: str, arguments: list[str]) -> str:
 
 
 def sanitizer() -> list[str]:
-    """The command of compute-sanitizer, on the path or among NVIDIA's wheels; nothing where there is none."""
+    """The command of compute-sanitizer, from PATH or NVIDIA's wheels; [] if there is none."""
     found = shutil.which("compute-sanitizer")
     if found:
         return [found]
@@ -73,7 +73,7 @@ def sanitizer() -> list[str]:
 
 
 def output(command: Sequence[str]) -> str:
-    """What a program prints, or why it does not."""
+    """The stdout of a program, or why it could not run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:

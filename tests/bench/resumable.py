@@ -1,10 +1,10 @@
-"""A plugin of pytest: each outcome is written as soon as it is there, and what a file of outcomes has is not run again.
+"""A pytest plugin that writes each test's outcome to a file at once and skips the tests that the file already has.
 
     pytest -p bench.resumable --outcomes FILE [--no-pool]
 
-FILE gets a line of JSON as a test begins, and one with its outcome. A test after which the GPU answers nothing more,
-as after an illegal address, ends the process with status BROKEN: all tests after it would fail as well. --no-pool gives
-every array memory of its own from the driver, so that a checker of memory sees where it ends.
+FILE gets a line of JSON when a test begins and one with its outcome. A test after which the GPU no longer works, as
+after an illegal address, ends the process with status BROKEN: all later tests would fail too. --no-pool allocates every
+array from the driver, not from a pool, so that compute-sanitizer detects out-of-bounds accesses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read(file: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """(outcomes by test, the test that began and has none)."""
+    """Return (outcomes by test, the test that began but has no outcome)."""
     found: dict[str, dict[str, Any]] = {}
     begun = None
     for line in file.read_text("utf-8").splitlines() if file.exists() else ():
@@ -47,13 +47,13 @@ def read(file: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
 
 
 def add(file: Path, **row: Any) -> None:
-    """Add a line to a file of outcomes."""
+    """Append a line to a file of outcomes."""
     with file.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(row) + "\n")
 
 
 class Outcomes:
-    """Writes outcomes to `file`, and leaves out the tests that it has."""
+    """Writes outcomes to `file` and deselects the tests that it already has."""
 
     def __init__(self, file: Path):
         self.file, self.failed = file, False
@@ -96,6 +96,6 @@ def _broken() -> bool:
         return False
     try:
         cupy.cuda.runtime.deviceSynchronize()
-    except Exception:  # of any kind: nobody can go on
+    except Exception:  # of any kind: the context is unusable
         return True
     return False

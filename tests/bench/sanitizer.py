@@ -1,7 +1,7 @@
-"""The kernels' tests under compute-sanitizer, for `first_run.py`: memcheck, racecheck and synccheck.
+"""Run the tests of kernels under compute-sanitizer, for `first_run.py`: memcheck, racecheck and synccheck.
 
-Every array has memory of its own there, not a piece of a pool, so that memcheck sees where it ends. What the tests
-say is left aside, but for those that end their process: they count arrays in pools, and time.
+Every array is allocated from the driver, not from a pool, so that memcheck sees its bounds. Outcomes of tests are
+ignored, except that of one that ends its process: some tests count pool allocations or rely on timing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import requirements
 import suite
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
-PATIENCE = 300  # seconds for a test, which is many times slower there
+PATIENCE = 300  # seconds per test, which runs many times slower here
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
-# No findings: the head, and what is said of a process whose tests failed or used no GPU.
+# Lines that report no error: the header, and messages about a process that failed or used no GPU.
 _NOTHING = re.compile(r"$|COMPUTE-SANITIZER|Error: process didn't|The application may have|Error: Target application")
 
 
 def check(run: Any, until: float, tests: Callable[..., Any]) -> Any:
-    """The state of the part. tests: what runs a queue and tells its state."""
+    """Run the tools and return the state of the part. tests: a function that runs a queue and returns its state."""
     import first_run
 
     command = requirements.sanitizer()
@@ -54,11 +54,11 @@ def _queue(run: Any, tool: str, command: list[str]) -> suite.Queue:
 
 
 def _ended(failed: list[str]) -> list[str]:
-    return [line for line in failed if re.search(r"ended its process|nothing heard|before a test", line)]
+    return [line for line in failed if re.search(r"ended its process|no output for|before a test", line)]
 
 
 def found(folder: Path) -> Iterator[str]:
-    """A line for each log with errors: how many, the first one, and the kernel that it is in."""
+    """A line per log with errors: how many, the first one, and its kernel."""
     for log in sorted((folder / "found").glob("*.txt")):
         lines = [line.lstrip("= ").strip() for line in log.read_text("utf-8", "replace").splitlines()]
         errors = [line for line in lines if not (_SUMMARY.search(line) or _NOTHING.match(line))]

@@ -1,7 +1,7 @@
-"""Files of tests, each in a process of its own, several at once, which go on where they stopped; for `first_run.py`.
+"""Run test files in separate, parallel, resumable processes; for `first_run.py`.
 
-A file has a file of outcomes (see resumable.py) and a log. A test that ends its process, or of which nothing is heard
-for `patience` seconds, fails alone: the process starts again with the tests after it.
+Each test file has a file of outcomes (see resumable.py) and a log. A test that crashes its process or hangs for
+`patience` seconds fails alone: the process is restarted with the tests after it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import resumable
 from processes import HERE, ROOT, environment, kill, start
 
-ENDED = (0, 1, 5)  # of pytest: passed, some failed, none were left
-SHOWN = 6  # failures of a file
+ENDED = (0, 1, 5)  # exit statuses of pytest: passed, some failed, none were left
+SHOWN = 6  # failures listed per file
 # Prefixes of the files that run first: those that need a GPU. HOST_ONLY run last: they need none.
 FIRST = ("backends/cuda/", "backends/test_references_on_device", "test_capture", "test_cuda", "amp/", "ops/", "optim/",
          "nn/", "models/", "core/", "backends/", "autograd/")  # fmt: skip
@@ -25,7 +25,7 @@ HOST_ONLY = ("cuda/test_compiles", "cuda/test_on_cpu", "test_architecture", "tes
 
 
 def files(only: Sequence[str] = ()) -> list[Path]:
-    """The suite's files, or those with one of `only` in their name, the kernels' first."""
+    """The test files, or those with one of `only` in their name; those of kernels first."""
     found = [p for p in sorted((ROOT / "tests").rglob("test_*.py")) if not only or any(part in p.name for part in only)]
     return sorted(found, key=_place)
 
@@ -45,11 +45,11 @@ def _place(path: Path) -> int:
 class Running(NamedTuple):
     path: Path
     process: subprocess.Popen[Any]
-    known: int  # outcomes at its start
+    known: int  # outcomes when it started
 
 
 class Queue:
-    """`paths` run by pytest with `options`; prefix: a program to run it under, given the file's name."""
+    """Runs pytest on each of `paths` with `options`; prefix(name): the command line to run it under."""
 
     def __init__(self, folder: Path, paths: list[Path], options: list[str], jobs: int = 1, patience: float = 120,
                  prefix: Any = None):  # fmt: skip
@@ -65,11 +65,11 @@ class Queue:
         return self.folder / "logs" / f"{_name(path)}.log"
 
     def done(self, path: Path) -> bool:
-        """Whether all of a file has run."""
+        """Whether all tests of a file have run."""
         return resumable.read(self.outcomes(path))[0].get("end") is not None
 
     def run(self, until: float) -> bool:
-        """Run what is left until `until`, a time of time.monotonic(); whether nothing is left."""
+        """Run what is left until `until` (time.monotonic()); return whether all files are done."""
         waiting = [path for path in self.paths if not self.done(path)]
         running: list[Running] = []
         try:
@@ -91,14 +91,14 @@ class Queue:
         file.touch()
         command = [*self.prefix(_name(path)), sys.executable, "-m", "pytest", str(path), "-q", "--tb=short", "-p",
                    "bench.resumable", "-p", "no:cacheprovider", "--outcomes", str(file), *self.options]  # fmt: skip
-        # Not this folder on the path: modules here have names of packages among the tests.
+        # Without this folder in PYTHONPATH: its modules have the names of test packages.
         settings = environment(HERE.parent, OMP_NUM_THREADS="1")
         with self.log(path).open("a") as log:
             process = start(command, stdout=log, stderr=log, cwd=ROOT, env=settings)
         return Running(path, process, len(resumable.read(file)[0]))
 
     def _over(self, running: Running) -> bool:
-        # Whether a process has ended or was ended; then what it did not write is written.
+        # Whether a process has ended or hung; if so, adds the outcomes that it did not write itself.
         file, code = self.outcomes(running.path), running.process.poll()
         if code is None:
             if time.time() - max(file.stat().st_mtime, self.log(running.path).stat().st_mtime) < self.patience:
@@ -108,9 +108,9 @@ class Queue:
         if code in ENDED:
             resumable.add(file, test="end", outcome="passed", said="")
         elif begun is not None:
-            said = f"nothing heard for {self.patience:.0f} s" if code is None else f"ended its process ({code})"
+            said = f"no output for {self.patience:.0f} s" if code is None else f"ended its process ({code})"
             resumable.add(file, test=begun, outcome="failed", said=said)
-        elif len(outcomes) == running.known:  # nothing ran: it would go on like this
+        elif len(outcomes) == running.known:  # no test ran: a restart would do the same
             said = f"pytest ended with {code} before a test: see {self.log(running.path).name}"
             resumable.add(file, test="end", outcome="failed", said=said)
         return True
@@ -124,7 +124,7 @@ class Queue:
         return found
 
     def failures(self) -> list[str]:
-        """What failed, in a line each; of many in one file the first ones, and how many more there are."""
+        """A line per failure; for a file with many, the first SHOWN and the number of the others."""
         return [line for path in self.paths for line in _first(path.name, self._failures(path))]
 
     def _failures(self, path: Path) -> list[str]:
@@ -133,7 +133,7 @@ class Queue:
         return [f"{path.name if test == 'end' else test}: {said}" for test, said in failed.items()]
 
     def forget_failures(self) -> None:
-        """Let the tests that failed run again."""
+        """Remove failed outcomes, so that these tests run again."""
         for path in self.paths:
             rows, _ = resumable.read(self.outcomes(path))
             if any(row["outcome"] == "failed" for row in rows.values()):

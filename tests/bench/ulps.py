@@ -1,10 +1,10 @@
-"""The worst error of each op, in units in the last place, beside float64.
+"""The largest error of each op against float64, in units in the last place.
 
     python -m tests.bench.ulps [--dtype float32] [--all]
 
 Runs every case of tests/cases in a dtype and, from the same rounded inputs, in float64. The error of an element is
-counted in units in the last place of the largest element of its result: of the output, and of each gradient. Prints how
-many ops stay within so many units, and the worst of them; with --all, every op.
+counted in units in the last place of the largest element of the output or gradient it belongs to. Prints how many ops
+stay within each bound, and the worst ops; with --all, every op.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def units(found: Any, truth: Any, dtype: Any) -> float:
     got, want = (values_of(x).astype(np.float64) for x in (found, truth))
     finite = np.isfinite(want)
     largest = np.abs(want[finite]).max(initial=0.0)
-    if largest < 1e-12:  # zero but for the rounding of float64: there is no unit to count in
+    if largest < 1e-12:  # zero up to float64 rounding: no unit to count in
         return 0.0
     info = dtypes.finfo(dtype)
     unit = max(2.0 ** np.floor(np.log2(largest)) * float(info.eps), float(info.tiny))
@@ -51,7 +51,7 @@ def units(found: Any, truth: Any, dtype: Any) -> float:
 
 
 def errors(case: testing.Case, dtype: Any) -> tuple[float, float]:
-    """The worst error of a case's outputs, and of its gradients."""
+    """The largest error of a case's outputs and of its gradients."""
     low = case.tensors(dtype)
     high = case.tensors(arrays=[values_of(t).astype(np.float64) if t.requires_grad else values_of(t) for t in low])
     outs, wants = floats_of(case(*low)), floats_of(case(*high))

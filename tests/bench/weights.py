@@ -1,10 +1,10 @@
-"""Weights of PyTorch in safetensors files: a ResNet-18 and a GPT-2 answer as they do in PyTorch.
+"""Load PyTorch's weights from safetensors files and compare outputs: a ResNet-18 and a GPT-2.
 
     pip install torch && python tests/bench/weights.py
 
-PyTorch draws the weights and writes the file, ampkit loads it; the table shows the greatest difference of an output
-over the greatest output. GPT-2's file has the names of its official one, without "transformer." and the tied head, and
-its products as [in, out], which `TURNED` are turned to Linear's layout.
+PyTorch initializes the weights and writes the file, ampkit loads it; the table shows the largest difference relative to
+the largest output. GPT-2's file has the names of the official one, without "transformer." and the tied head, and stores
+the weights in `TRANSPOSED` as [in, out].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import ampkit
 from ampkit import models
 
 BOUND = 1e-5
-TURNED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
 def resnet18(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -35,10 +35,12 @@ def resnet18(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def gpt2(path: Path) -> tuple[np.ndarray, np.ndarray]:
     sizes = {"vocab_size": 50257, "block_size": 128, "n_layer": 12, "n_head": 12, "n_embd": 768}
     theirs, ours = pytorch_models.GPT(**sizes).eval(), models.gpt("small", block_size=128).eval()
-    kernel = theirs.transformer.state_dict()
-    save_file({name: value.T.contiguous() if name.endswith(TURNED) else value for name, value in kernel.items()}, path)
+    state = theirs.transformer.state_dict()
+    save_file(
+        {name: value.T.contiguous() if name.endswith(TRANSPOSED) else value for name, value in state.items()}, path
+    )
     loaded = ampkit.load(path)
-    ours.transformer.load_state_dict({n: v.T if n.endswith(TURNED) else v for n, v in loaded.items()})
+    ours.transformer.load_state_dict({n: v.T if n.endswith(TRANSPOSED) else v for n, v in loaded.items()})
     tokens = np.random.default_rng(0).integers(0, 50257, (2, 64))
     return ours(ampkit.tensor(tokens)).numpy(), theirs(torch.from_numpy(tokens)).detach().numpy()
 

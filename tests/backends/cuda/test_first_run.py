@@ -116,7 +116,7 @@ def test_a_test_that_ends_its_process_or_hangs_fails_alone(queue):
     done, counts, failures = run(queue, crashed, hung, ({"d": "passed"}, "", 0))
     assert done
     assert counts == {"passed": 2, "failed": 2, "skipped": 0}
-    assert failures == ["b: ended its process (-11)", "c: nothing heard for 0 s"]
+    assert failures == ["b: ended its process (-11)", "c: no output for 0 s"]
 
 
 def test_a_file_that_is_done_is_not_started_again_until_its_failures_are_forgotten(queue):
@@ -266,7 +266,7 @@ def test_the_table_of_models_shows_distances_memory_and_what_is_wrong(bench):
            "memory": {"eager": {"allocated": 10**6}, "recorded": None}}  # fmt: skip
     lines = steps.table({"mlp float32": row, "gpt float16": {"wrong": ["no memory"]}}).splitlines()
     assert lines[2:] == [
-        "| mlp float32 | 1.0e-07 | 2.0e-06 | the same bits | 1.0, none |  |",
+        "| mlp float32 | 1.0e-07 | 2.0e-06 | bit-identical | 1.0, none |  |",
         "| gpt float16 | | | | | no memory |",
     ]
 
