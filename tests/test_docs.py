@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "recipes/README.md", *(ROOT / "docs").rglob("*.md")]
 
 
 def examples(name):
@@ -89,14 +91,23 @@ def test_the_page_for_pytorch_users_lists_the_public_names():
 
 
 def test_every_link_resolves():
-    for page in [
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs").rglob("*.md"),
-        ROOT / "recipes/README.md",
-    ]:
+    for page in PAGES:
         for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_and_module_that_a_page_names_exists(page):
+    text = page.read_text()
+    folders = r"(?:tests|recipes|docs|ampkit|base|backends|core|ops|nn|optim|data|run|cli|config)"
+    for path in re.findall(rf"(?<![\w./-]){folders}/[\w/.-]*\.(?:py|cuh?|toml|md|json|txt)\b", text):
+        candidates = (ROOT / path, ROOT / "ampkit" / path, page.parent / path)
+        assert "NAME" in path or any(candidate.exists() for candidate in candidates), path
+    for module in re.findall(r"python -m (tests(?:\.\w+)+)", text):
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists(), module
+    for name in re.findall(r"(?<![\w./-])ampkit\.(\w+(?:\.\w+)*)", text):
+        if name not in ("squareplus", "lock"):  # an op of an example, a file of a run
+            pkgutil.resolve_name(f"ampkit.{name}")
 
 
 def hook(name):
