@@ -40,7 +40,7 @@ __all__ = [
 
 def det(A: _Tensor) -> _Tensor:  # noqa: N803
     """`ops.det`."""
-    return _ops.det(A)  # type: ignore[no-any-return]
+    return _ops.det(A)
 
 
 def slogdet(A: _Tensor) -> _SignedLog:  # noqa: N803
@@ -55,7 +55,7 @@ def matrix_power(A: _Tensor, n: int) -> _Tensor:  # noqa: N803
 
 def cross(input: _Tensor, other: _Tensor, *, dim: int = -1) -> _Tensor:
     """`ops.cross`, along the last axis."""
-    return _ops.cross(input, other, dim)  # type: ignore[no-any-return]
+    return _ops.cross(input, other, dim)
 
 
 def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> _Tensor:  # noqa: N803

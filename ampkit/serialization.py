@@ -156,7 +156,7 @@ def _key(key: Any, path: str) -> str | int:
         raise DTypeError(
             "save", "strings or integers as the keys of dicts", f"a {type(key).__name__} in {path or 'the top'!r}"
         )
-    return key  # type: ignore[no-any-return]
+    return key
 
 
 def _rebuild(described: Any, tensors: dict[str, Tensor]) -> Any:

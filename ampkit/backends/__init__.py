@@ -76,7 +76,7 @@ def of(array: Array) -> Backend:
     if found is not None:
         return found
     if gpus is not None and isinstance(array, gpus.kind):
-        return gpus.holding(array)  # type: ignore[no-any-return]
+        return gpus.holding(array)
     return _of_subclass(array)
 
 
@@ -149,7 +149,7 @@ def _gpu(name: str) -> Backend:
 
         install(connect(int(number) if number else None))
     if gpus is not None and not number:
-        return gpus.current()  # type: ignore[no-any-return]
+        return gpus.current()
     if number:
         _BY_NAME[name] = gpus.at(int(number)) if gpus is not None else _BY_NAME["cuda"].at(int(number))  # type: ignore[attr-defined]
     return _BY_NAME[name]

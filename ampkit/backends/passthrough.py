@@ -35,7 +35,7 @@ def runs_as_stored(op: Any, backend: str, worth: Callable[..., bool]) -> None:
 
     as_stored.__name__ = as_stored_backward.__name__ = f"{op.name}_{backend}"
     op.on(backend, when=fits)(as_stored)
-    op.backward_primitive.on(backend, when=back_fits)(as_stored_backward)
+    op.on_backward(backend, when=back_fits)(as_stored_backward)
 
 
 def _alike(arrays: Any) -> bool:

@@ -32,7 +32,7 @@ def forward(
         wide = arrays if compute is None else [widen(a, compute) for a in arrays]
         return signature.call(primitive.reference.run, wide, params)
 
-    return primitive.attempt(kernel, faster, reference)  # type: ignore[no-any-return]
+    return primitive.attempt(kernel, faster, reference)
 
 
 def backward(

@@ -52,7 +52,7 @@ class _Capsule:
 
 
 def _type_of(capsule: Any) -> _Type:
-    return _Managed.from_address(_pointer(capsule, b"dltensor")).dtype  # type: ignore[no-any-return]
+    return _Managed.from_address(_pointer(capsule, b"dltensor")).dtype
 
 
 def export(tensor: Tensor, **options: Any) -> Any:
@@ -92,12 +92,12 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         tensor = Tensor(made.copy() if copied else made)
     if not copied:
         tensor.exposed()
-    return tensor if device is None else tensor.to(device)  # type: ignore[attr-defined]
+    return tensor if device is None else tensor.to(device)
 
 
 def _device(tensor: Tensor) -> tuple[int, int]:
-    return tensor.array.__dlpack_device__()  # type: ignore[no-any-return]
+    return tensor.array.__dlpack_device__()
 
 
-Tensor.__dlpack__ = export  # type: ignore[attr-defined]
-Tensor.__dlpack_device__ = _device  # type: ignore[attr-defined]
+Tensor.__dlpack__ = export
+Tensor.__dlpack_device__ = _device

@@ -94,6 +94,13 @@ class Op:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
         return self.forward.on(backend, when, keeps, least)
 
+    def on_backward(
+        self, backend: str, when: Callable[..., Any] | None = None, keeps: bool = False, least: int = 0
+    ) -> Callable[[Callable[..., Any]], Kernel]:
+        """Register a faster backward for a backend: it reads what the reference saved. The op must have a backward."""
+        assert self.backward_primitive is not None, self.name
+        return self.backward_primitive.on(backend, when, keeps, least)
+
     __call__: Callable[..., Any]  # written for each op: Signature.entry binds, forward.runner runs and records
 
     def needs(self, node: Node) -> tuple[DType | None, ...]:

@@ -187,4 +187,4 @@ def _tuple(names: Iterable[str]) -> str:
 def _compile(source: str, name: str, names: dict[str, Any]) -> Callable[..., Any]:
     scope = dict(names)
     exec(source, scope)
-    return scope[name]  # type: ignore[no-any-return]
+    return scope[name]

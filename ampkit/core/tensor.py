@@ -24,6 +24,9 @@ from .tensor_base import Readable
 if TYPE_CHECKING:
     from .autograd.node import Node
     from .autograd.views import Views
+    from .tensor_methods import TensorMethods  # a stub: `ops` binds the methods when it is imported
+else:
+    TensorMethods = object
 
 # One clock for recordings and changes in place, so that a backward can tell which of the two came first.
 tick = count(1).__next__
@@ -43,7 +46,7 @@ def uses(owner: object) -> None:
 Edge = tuple[Any, int, tuple[int, ...], DType]
 
 
-class Tensor(Readable):
+class Tensor(Readable, TensorMethods):
     """An array on a device and, where a gradient is wanted, its place on the tape.
 
     array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
@@ -90,7 +93,7 @@ class Tensor(Readable):
             self.edge = (self, 0, self.array.shape, self._gradient_dtype())
 
     def _gradient_dtype(self) -> DType:
-        return self.array.dtype  # type: ignore[no-any-return]
+        return self.array.dtype
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Ask for a gradient (or no longer), in place."""

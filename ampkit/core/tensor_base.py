@@ -50,7 +50,7 @@ class Readable:
 
     @property
     def dtype(self) -> DType:
-        return self.array.dtype  # type: ignore[no-any-return]
+        return self.array.dtype
 
     @property
     def device(self) -> Device:
@@ -58,15 +58,15 @@ class Readable:
 
     @property
     def ndim(self) -> int:
-        return self.array.ndim  # type: ignore[no-any-return]
+        return self.array.ndim
 
     @property
     def nbytes(self) -> int:
-        return self.array.nbytes  # type: ignore[no-any-return]
+        return self.array.nbytes
 
     @property
     def itemsize(self) -> int:
-        return self.array.itemsize  # type: ignore[no-any-return]
+        return self.array.itemsize
 
     def dim(self) -> int:
         """The number of axes."""
@@ -80,7 +80,7 @@ class Readable:
 
     def numel(self) -> int:
         """The number of elements."""
-        return self.array.size  # type: ignore[no-any-return]
+        return self.array.size
 
     def element_size(self) -> int:
         """Bytes of one element."""

@@ -36,7 +36,7 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         p = self.dropout if self.training else 0.0
-        return self.c_proj(self_attention(self.c_attn(x), self.n_head, p, is_causal=True))  # type: ignore[no-any-return]
+        return self.c_proj(self_attention(self.c_attn(x), self.n_head, p, is_causal=True))
 
 
 class MLP(nn.Module):
@@ -49,7 +49,7 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * n_embd, n_embd, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return chain(x, self.c_fc, self.gelu, self.c_proj)  # type: ignore[no-any-return]
+        return chain(x, self.c_fc, self.gelu, self.c_proj)
 
 
 class Block(nn.Module):

@@ -33,7 +33,7 @@ class EncoderBlock(nn.Module):
         x = self.ln_1(input)
         x, _ = self.self_attention(x, x, x, need_weights=False)
         x, normed = add_norm(input, x, self.dropout, self.ln_2, self.mlp, self.mlp[0])
-        return x + self.mlp(normed)  # type: ignore[no-any-return]
+        return x + self.mlp(normed)
 
 
 class Encoder(nn.Module):

@@ -18,7 +18,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     found = _tensors("parameters_to_vector", parameters)
     if not found:
         raise ShapeError("parameters_to_vector", "at least one Tensor", "none")
-    return ops.cat([ops.reshape(p, (-1,)) for p in found])  # type: ignore[no-any-return]
+    return ops.cat([ops.reshape(p, (-1,)) for p in found])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:

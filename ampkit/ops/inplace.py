@@ -61,7 +61,7 @@ def turns(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """Overwrite with the values of src, broadcast and rounded to self's dtype; non_blocking changes nothing."""
-    return _write_tensor("copy_", self, src.to(self.device))  # type: ignore[attr-defined]
+    return _write_tensor("copy_", self, src.to(self.device))
 
 
 def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:

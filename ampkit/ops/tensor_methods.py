@@ -101,16 +101,16 @@ def bind(functions: dict[str, Any]) -> None:
         _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
     for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
         _set(name, function)
-    _set("polygamma_", inplace.changes(Tensor.polygamma))  # type: ignore[attr-defined]
+    _set("polygamma_", inplace.changes(Tensor.polygamma))
     for function in predicates.METHODS:
         setattr(Tensor, function.__name__, function)
     for name, fact in predicates.PROPERTIES.items():
         setattr(Tensor, name, property(fact))
-    Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
+    Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")
     for name in ("mT", "mH"):
         setattr(Tensor, name, property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed."))
-    Tensor.H = property(f.t, doc="A matrix transposed.")  # type: ignore[attr-defined]
-    Tensor.real = property(lambda self: self, doc="The tensor itself.")  # type: ignore[attr-defined]
+    Tensor.H = property(f.t, doc="A matrix transposed.")
+    Tensor.real = property(lambda self: self, doc="The tensor itself.")
 
 
 def _set(name: str, function: Any, doc: str | None = None) -> None:
@@ -170,7 +170,7 @@ def _cuda(device: Any) -> str:
 
 def _typed(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The values in another dtype; without one, the name of the dtype."""
-    return self.dtype.name if dtype is None else self.to(dtype)  # type: ignore[attr-defined]
+    return self.dtype.name if dtype is None else self.to(dtype)
 
 
 def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
@@ -198,7 +198,7 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         def call(self: Tensor, other: Tensor) -> Tensor:
             if not isinstance(other, Tensor):
                 raise DTypeError(name, "a Tensor for `other`", type(other).__name__)
-            return function(self, other)  # type: ignore[no-any-return]
+            return function(self, other)
 
         return call
 
@@ -231,7 +231,7 @@ def _summed(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
     if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:], strict=True)):
         raise ShapeError("sum_to_size", f"a size that broadcasts to {tuple(self.shape)}", f"{shape}")
     over = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 != self.shape[i])]
-    return f.reshape(f.sum(self, over), shape) if over else self  # type: ignore[no-any-return]
+    return f.reshape(f.sum(self, over), shape) if over else self
 
 
 def _like_another(f: Any) -> dict[str, Callable[..., Any]]:

@@ -46,11 +46,11 @@ def _squeezed(x: Tensor, axis: Any = None) -> Tensor:
 
 
 def _along(x: Tensor, indices: Any, axis: int) -> Tensor:
-    return gather(x, axis, indices if isinstance(indices, Tensor) else Tensor(np.asarray(indices)))  # type: ignore[no-any-return]
+    return gather(x, axis, indices if isinstance(indices, Tensor) else Tensor(np.asarray(indices)))
 
 
 def _taken(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    return index_select(x, axis, indices)  # type: ignore[no-any-return]
+    return index_select(x, axis, indices)
 
 
 def _astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:

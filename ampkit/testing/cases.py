@@ -91,7 +91,7 @@ class Case:
         found = getattr(ops, self.name, None) or registry.get(self.name)
         if found is None:
             raise ArgumentError("Case", "the name of an operation", repr(self.name))
-        return found  # type: ignore[no-any-return]
+        return found
 
     def arrays(self) -> list[Array]:
         """The drawn inputs in the order they appear: the same values every time."""

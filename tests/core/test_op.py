@@ -197,7 +197,7 @@ def test_the_first_kernel_whose_condition_holds_runs_and_brings_its_own_backward
 def test_a_faster_backward_gets_the_dtypes_that_gradients_are_wanted_in():
     f, seen = scaled(Cast.LOW), []
 
-    @f.backward_primitive.on("cpu")
+    @f.on_backward("cpu")
     def fast(dy, saved, needs, gain):
         seen.append(needs)
         return np.ones(dy.shape, needs[0]), np.ones(saved.weight.shape, needs[1])

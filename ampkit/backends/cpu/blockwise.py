@@ -55,7 +55,7 @@ def in_blocks(op: Any) -> None:
         return out
 
     op.on("cpu", when=fits, least=2 * BLOCK)(blocks)
-    op.backward_primitive.on("cpu", when=back_fits, least=2 * BLOCK)(blocks_backward)
+    op.on_backward("cpu", when=back_fits, least=2 * BLOCK)(blocks_backward)
 
 
 def plain(array: Any) -> bool:

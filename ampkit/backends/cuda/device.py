@@ -180,7 +180,7 @@ class CUDA:
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy in the host's memory; waits for the device."""
         with self.here():
-            return self.xp.asnumpy(array)  # type: ignore[no-any-return]
+            return self.xp.asnumpy(array)
 
     def peek(self, array: Array) -> Any:
         """The one value of `array` as a Python number; waits for the device."""

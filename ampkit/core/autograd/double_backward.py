@@ -29,7 +29,7 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...])
     saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
     params = dict(zip(op.signature.param_names, node.params, strict=True))
     gradients = op.backward_primitive.reference.run(_taped(filled(node, dys), compute), saved, needs, **params)
-    return op.each(gradients, node)  # type: ignore[no-any-return]
+    return op.each(gradients, node)
 
 
 def _linked(op: Any, node: Node) -> dict[str, Any]:

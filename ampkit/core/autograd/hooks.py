@@ -112,7 +112,7 @@ def _of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
     # The hooks of a leaf, which go with it.
     if id(leaf) not in table:
         weakref.finalize(leaf, table.pop, id(leaf), None)
-    return table.setdefault(id(leaf), {})  # type: ignore[no-any-return]
+    return table.setdefault(id(leaf), {})
 
 
 def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
@@ -134,6 +134,6 @@ def _fitting(found: Any, gradient: Any) -> Tensor:
     return found
 
 
-Tensor.register_hook = register_hook  # type: ignore[attr-defined]
-Tensor.retain_grad = retain_grad  # type: ignore[attr-defined]
-Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook  # type: ignore[attr-defined]
+Tensor.register_hook = register_hook
+Tensor.retain_grad = retain_grad
+Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook

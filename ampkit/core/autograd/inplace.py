@@ -58,7 +58,7 @@ def fitting(self: Tensor, made: Tensor) -> Tensor:
         raise DTypeError("in-place change", "True and False, for bool", made.dtype.name, "cast first: x.int()")
     if made.shape != self.shape:
         raise ShapeError("in-place change", f"an answer of shape {tuple(self.shape)}", f"{tuple(made.shape)}")
-    return made if made.dtype == self.dtype else made.to(self.dtype)  # type: ignore[attr-defined]
+    return made if made.dtype == self.dtype else made.to(self.dtype)
 
 
 def need_float(self: Tensor) -> None:

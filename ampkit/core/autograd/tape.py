@@ -329,4 +329,4 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
     return seed
 
 
-Tensor.backward = _backward  # type: ignore[attr-defined]
+Tensor.backward = _backward

@@ -35,19 +35,19 @@ class TracedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.tensor.array.shape  # type: ignore[no-any-return]
+        return self.tensor.array.shape
 
     @property
     def dtype(self) -> DType:
-        return self.tensor.array.dtype  # type: ignore[no-any-return]
+        return self.tensor.array.dtype
 
     @property
     def ndim(self) -> int:
-        return self.tensor.array.ndim  # type: ignore[no-any-return]
+        return self.tensor.array.ndim
 
     @property
     def size(self) -> int:
-        return self.tensor.array.size  # type: ignore[no-any-return]
+        return self.tensor.array.size
 
     @property
     def T(self) -> Any:

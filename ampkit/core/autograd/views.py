@@ -186,7 +186,7 @@ class _Overwrite:
 
 def _taken(tensor: Tensor, views: Views) -> Tensor:
     made = views.op.signature.call(views.op, (tensor,), views.params)
-    return made if views.index is None else made[views.index]  # type: ignore[no-any-return]
+    return made if views.index is None else made[views.index]
 
 
 def _shown(array: Any, views: Views) -> Any:

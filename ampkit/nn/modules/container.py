@@ -207,7 +207,7 @@ class ParameterDict(Module):
     def __getitem__(self, key: str) -> Parameter:
         if key not in self._parameters:
             raise _UnknownError("ParameterDict", f"one of {', '.join(self._parameters) or 'no names'}", repr(key))
-        return self._parameters[key]  # type: ignore[no-any-return]
+        return self._parameters[key]
 
     def __setitem__(self, key: str, parameter: Tensor) -> None:
         held = Parameter(parameter) if type(parameter) is Tensor else parameter

@@ -63,7 +63,7 @@ class _Conv(Module):
         padding = self.padding
         if self.padding_mode != "zeros":
             input, padding = ops.pad(input, self._around(), self.padding_mode), 0
-        return op(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]
+        return op(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def _around(self) -> list[int]:
         # The widths of the padding as `ops.pad` takes them: the last axis first.
@@ -147,7 +147,7 @@ class _ConvTranspose(_Conv):
 
     def _stamped(self, op: Any, input: Tensor, output_size: Any) -> Tensor:
         more = self.output_padding if output_size is None else self._more(input, output_size)
-        return op(input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)  # type: ignore[no-any-return]
+        return op(input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)
 
     def _more(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
         wanted = tuple(output_size)[-self.axes :] if isinstance(output_size, (tuple, list)) else (output_size,)

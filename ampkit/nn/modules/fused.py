@@ -22,12 +22,12 @@ from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 
 
 def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
-    return norm.normalized(ops.batch_norm_relu, input)  # type: ignore[no-any-return]
+    return norm.normalized(ops.batch_norm_relu, input)
 
 
 def _linear_gelu_linear(input: Tensor, first: Linear, gelu: GELU, second: Linear) -> Tensor:
     given = first.weight, first.bias, second.weight, second.bias
-    return ops.linear_gelu_linear(input, *given, gelu.approximate)  # type: ignore[no-any-return]
+    return ops.linear_gelu_linear(input, *given, gelu.approximate)
 
 
 def self_attention(input: Tensor, num_heads: int, dropout_p: float, is_causal: bool) -> Tensor:
@@ -36,7 +36,7 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float, is_causal: b
     One op, unless the policy in force has changes of its own, which may be about scaled_dot_product_attention.
     """
     attend = self_attention_by_links if _changed() else ops.self_attention
-    return attend(input, num_heads, dropout_p, is_causal)  # type: ignore[no-any-return]
+    return attend(input, num_heads, dropout_p, is_causal)
 
 
 def add_norm(
@@ -54,14 +54,14 @@ def add_norm(
     if region is not None and readers and all(map(_is_unseen, readers)):
         rule = region.policies[backends.of(residual.array).name]
         normed = normed if rule is None else rule.dtype
-    return _normed_sum(residual, branch, dropout, norm, normed)  # type: ignore[no-any-return]
+    return _normed_sum(residual, branch, dropout, norm, normed)
 
 
 def norm_of_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> Tensor:
     """`norm` of residual + dropout(branch)."""
     if not _is_normed_sum(residual, branch, dropout, norm):
-        return norm(residual + dropout(branch))  # type: ignore[no-any-return]
-    return _normed_sum(residual, branch, dropout, norm, None)  # type: ignore[no-any-return]
+        return norm(residual + dropout(branch))
+    return _normed_sum(residual, branch, dropout, norm, None)
 
 
 def _normed_sum(residual: Tensor, branch: Tensor, dropout: Any, norm: Any, normed: DType | None) -> Any:

@@ -56,7 +56,7 @@ class RNNCellBase(Module):
         return tuple(ops.squeeze(each, 0) if single else each for each in found)
 
     def _zeros(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        return ops.zeros(shape, dtype=like.dtype, device=like.device)  # type: ignore[no-any-return]
+        return ops.zeros(shape, dtype=like.dtype, device=like.device)
 
     def extra_repr(self) -> str:
         more = "" if self.bias else ", bias=False"
@@ -84,7 +84,7 @@ class RNNCell(RNNCellBase):
     @checked
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         cell = ops.rnn_tanh_cell if self.nonlinearity == "tanh" else ops.rnn_relu_cell
-        return self._step(lambda x, states, *more: (cell(x, *states, *more),), input, hx)[0]  # type: ignore[no-any-return]
+        return self._step(lambda x, states, *more: (cell(x, *states, *more),), input, hx)[0]
 
 
 class LSTMCell(RNNCellBase):
@@ -98,7 +98,7 @@ class LSTMCell(RNNCellBase):
         given = (None, None) if hx is None else hx
         if not isinstance(given, (tuple, list)) or len(given) != 2 or isinstance(given[0], Tensor) != (hx is not None):
             raise DTypeError("LSTMCell", "hx as two Tensors (h, c)", type(hx).__name__)
-        return self._step(ops.lstm_cell, input, *given)  # type: ignore[no-any-return]
+        return self._step(ops.lstm_cell, input, *given)
 
 
 class GRUCell(RNNCellBase):
@@ -109,4 +109,4 @@ class GRUCell(RNNCellBase):
 
     @checked
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self._step(lambda x, states, *more: (ops.gru_cell(x, *states, *more),), input, hx)[0]  # type: ignore[no-any-return]
+        return self._step(lambda x, states, *more: (ops.gru_cell(x, *states, *more),), input, hx)[0]

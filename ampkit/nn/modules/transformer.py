@@ -77,7 +77,7 @@ class _Layer(Module):
         normed, readers = around[0][0](x), (self.linear1, *[getattr(self, name) for name in self._attentions()])
         for part, (_, dropout), (norm, _) in zip(parts, around, around[1:], strict=False):
             x, normed = add_norm(x, part(normed), dropout, norm, *readers)
-        return x + around[-1][1](parts[-1](normed))  # type: ignore[no-any-return]
+        return x + around[-1][1](parts[-1](normed))
 
     def _attentions(self) -> tuple[str, ...]:
         return ("self_attn", "multihead_attn")[: self._norms - 1]

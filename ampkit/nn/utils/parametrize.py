@@ -46,7 +46,7 @@ class ParametrizationList(ModuleList):
             need_free("register_parametrization", original)
             made = [_like(tensor, original) for tensor in _several(found)]
         for name, tensor in zip(self._names(), made, strict=True):
-            (self.register_parameter if isinstance(tensor, Parameter) else self.register_buffer)(name, tensor)  # type: ignore[operator]
+            (self.register_parameter if isinstance(tensor, Parameter) else self.register_buffer)(name, tensor)
 
     def _names(self) -> list[str]:
         return ["original"] if self.is_tensor else [f"original{i}" for i in range(self.ntensors)]
@@ -76,7 +76,7 @@ class ParametrizationList(ModuleList):
         value = first(*originals)
         for module in others:
             value = module(value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def right_inverse(self, value: Tensor) -> None:
         """Set the originals such that `value` comes of them, by the `right_inverse` of each parametrization.
@@ -99,7 +99,7 @@ class _Parametrized(Computed):
     def of(self, module: Any) -> Tensor:
         found, kept = module.parametrizations[self.name], _kept.get()
         if kept is None:
-            return found()  # type: ignore[no-any-return]
+            return found()
         if found not in kept:
             kept[found] = found()
         return kept[found]

@@ -217,7 +217,7 @@ def _padded(row: Tensor, more: int, value: float, left: bool) -> Tensor:
     if not more:
         return row
     padding = ops.full((more, *row.shape[1:]), value, dtype=row.dtype, device=row.device)
-    return ops.cat([padding, row] if left else [row, padding])  # type: ignore[no-any-return]
+    return ops.cat([padding, row] if left else [row, padding])
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:

@@ -17,7 +17,7 @@ __all__ = ["as_tensor", "asarray", "from_numpy", "frombuffer", "scalar_tensor"]
 def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
     """`data` as a tensor, without a copy where it is a tensor or an array of this dtype and device already."""
     if isinstance(data, Tensor):
-        return data.to(dtype=dtype, device=device)  # type: ignore[attr-defined, no-any-return]
+        return data.to(dtype=dtype, device=device)
     if (
         isinstance(data, np.ndarray)
         and (dtype is None or data.dtype == dtypes.parse(dtype))

@@ -77,4 +77,4 @@ def randint_like(
 
 def zero_(input: Tensor) -> Tensor:
     """`Tensor.zero_`: overwrite every element of input with 0."""
-    return input.zero_()  # type: ignore[attr-defined, no-any-return]
+    return input.zero_()

@@ -146,9 +146,9 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     others = [tuple([1 if i == at else n for i, n in enumerate(t.shape)]) for t in (input, indices)]
     shape = broadcast_of("take_along_dim", *others)
     if not shape:
-        return gather(input, at, indices)  # type: ignore[no-any-return]
+        return gather(input, at, indices)
     length = input.shape[at]
     in_range("take_along_dim", indices.array, length, -length)
     indices = Tensor(np.where(indices.array < 0, indices.array + length, indices.array))
     lengths = [(*shape[:at], t.shape[at], *shape[at + 1 :]) for t in (input, indices)]
-    return gather(broadcast_to(input, lengths[0]), at, broadcast_to(indices, lengths[1]))  # type: ignore[no-any-return]
+    return gather(broadcast_to(input, lengths[0]), at, broadcast_to(indices, lengths[1]))

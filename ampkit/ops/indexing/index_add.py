@@ -35,7 +35,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     _need_places(input, parts)
     if input.requires_grad or values.requires_grad:  # backward reads the indices too, and they may change until then
         parts = tuple([p if type(p) is slice else p.copy() for p in parts])
-    return index_put_(input, values, parts, bool(accumulate))  # type: ignore[no-any-return]
+    return index_put_(input, values, parts, bool(accumulate))
 
 
 def _along_axis(index: Any) -> Any:
@@ -108,7 +108,7 @@ def scatter_reduce(
     Raises as `gather` does, ArgumentError for another reduce.
     """
     if input.ndim and index.ndim:
-        return scatter_reduce_(input, dim, index, src, reduce, include_self=include_self)  # type: ignore[no-any-return]
+        return scatter_reduce_(input, dim, index, src, reduce, include_self=include_self)
     row = [t if t.ndim else reshape(t, 1) for t in (input, index, src)]
     return reshape(scatter_reduce(row[0], dim, *row[1:], reduce, include_self=include_self), input.shape)
 

@@ -43,11 +43,11 @@ def scatter(
     if not isinstance(src, (Tensor, int, float)):
         raise DTypeError("scatter", "a Tensor or a number as src or value", f"a {type(src).__name__}")
     if reduce is None:
-        return scatter_(input, dim, index, src)  # type: ignore[no-any-return]
+        return scatter_(input, dim, index, src)
     src = src if isinstance(src, Tensor) else full_like(index, src, dtype=input.dtype)
     if reduce == "multiply":
-        return scatter_reduce(input, dim, index, src, "prod")  # type: ignore[no-any-return]
-    return scatter_add(input, dim, index, src)  # type: ignore[no-any-return]
+        return scatter_reduce(input, dim, index, src, "prod")
+    return scatter_add(input, dim, index, src)
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
@@ -76,14 +76,14 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
     if tuple(source.shape) != needed:
         raise ShapeError("index_copy", f"source of shape {needed}", f"{tuple(source.shape)}")
     column = _column("index_copy", index, at, input.ndim)
-    return scatter_(input, at, broadcast_to(column, needed), source)  # type: ignore[no-any-return]
+    return scatter_(input, at, broadcast_to(column, needed), source)
 
 
 def _column(where: str, index: Tensor, at: int, ndim: int) -> Tensor:
     # An index [n] as one along axis `at` of `ndim`.
     if index.ndim > 1:
         raise ShapeError(where, "an index of at most one axis", f"shape {tuple(index.shape)}")
-    return reshape(index, *(-1 if i == at else 1 for i in range(ndim)))  # type: ignore[no-any-return]
+    return reshape(index, *(-1 if i == at else 1 for i in range(ndim)))
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     if not source.numel():
         return input
     places = Tensor(np.maximum(count - 1, 0))
-    return where(Tensor(chosen), getitem(flatten(source), places), input)  # type: ignore[no-any-return]
+    return where(Tensor(chosen), getitem(flatten(source), places), input)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:

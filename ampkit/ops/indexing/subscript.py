@@ -41,13 +41,13 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
     try:
         if _is_basic(parts):
-            return view_item(input, parts)  # type: ignore[no-any-return]
+            return view_item(input, parts)
         first, parts = in_turn(parts if type(parts) is tuple else (parts,))
         input = input if first is None else view_item(input, first)
         with backends.on(input.array, *parts, where="index"):
             if input.requires_grad:  # backward reads the indices too, and they may change until then
                 parts = tuple([p if type(p) in _PLAIN else p.copy() for p in parts])
-            return pick_item(input, parts)  # type: ignore[no-any-return]
+            return pick_item(input, parts)
     except IndexError as error:
         if isinstance(error, AmpkitError):
             raise
@@ -205,7 +205,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     first = start + size if start < 0 else start
     if not 0 <= first <= first + length <= size:
         raise RangeError("narrow", f"a range within the {size} elements of dim {dim}", f"{start} to {start + length}")
-    return view_item(input, (slice(None),) * at + (slice(first, first + length),))  # type: ignore[no-any-return]
+    return view_item(input, (slice(None),) * at + (slice(first, first + length),))
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
@@ -250,7 +250,7 @@ def need_integers(name: str, index: Any) -> None:
 
 def length_of(input: Any, dim: int) -> int:
     """The length of axis `dim`; a 0-d tensor counts as one of length 1."""
-    return input.shape[dim] if input.ndim else 1  # type: ignore[no-any-return]
+    return input.shape[dim] if input.ndim else 1
 
 
 def _row(index: Any, dim: int, ndim: int) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 
 def argwhere(input: Tensor) -> Tensor:
     """Where input is not 0, in row-major order: [n, axes] int64."""
-    return nonzero(input)  # type: ignore[no-any-return]
+    return nonzero(input)
 
 
 def unique(

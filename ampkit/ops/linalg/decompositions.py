@@ -119,7 +119,7 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: Word = None) -> Si
 
 def linalg_svdvals(A: Tensor, driver: Word = None) -> Tensor:  # noqa: N803
     """The singular values of matrices in falling order: [.., M, N] -> [.., min(M, N)]."""
-    return svd_(A)[0]  # type: ignore[no-any-return]
+    return svd_(A)[0]
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -198,7 +198,7 @@ def linalg_pinv(
     Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
     times the longer side. hermitian changes nothing.
     """
-    return pinv_(A, *_bounds("linalg_pinv", A, atol, rtol))  # type: ignore[no-any-return]
+    return pinv_(A, *_bounds("linalg_pinv", A, atol, rtol))
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -237,7 +237,7 @@ def linalg_matrix_rank(
 ) -> Tensor:
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach()).array
-    return sum(Tensor(s > _small(A.array, s, *_bounds("linalg_matrix_rank", A, atol, rtol))), -1)  # type: ignore[no-any-return]
+    return sum(Tensor(s > _small(A.array, s, *_bounds("linalg_matrix_rank", A, atol, rtol))), -1)
 
 
 def _bounds(where: str, A: Tensor, *given: Any) -> list[Any]:  # noqa: N803

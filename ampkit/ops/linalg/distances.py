@@ -97,11 +97,11 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     there = backends.of(input.array).constant
     first, second = (index_select(input, 0, Tensor(there(at))) for at in np.triu_indices(len(input), 1))
     found = pairwise_distance(first, second, p, 0.0)
-    return found if p else masked_fill(found, any(isnan(sub(first, second)), -1), math.nan)  # type: ignore[no-any-return]
+    return found if p else masked_fill(found, any(isnan(sub(first, second)), -1), math.nan)
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm of input - other, broadcast: -> []. Raises ShapeError unless they broadcast."""
     shape = broadcast_of("dist", input.shape, other.shape)
     pair = (flatten(broadcast_to(t, shape)) for t in (input, other))
-    return pairwise_distance(*pair, p, 0.0)  # type: ignore[no-any-return]
+    return pairwise_distance(*pair, p, 0.0)

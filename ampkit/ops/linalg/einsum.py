@@ -28,7 +28,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
-    return einsum_(operands, equation)  # type: ignore[no-any-return]
+    return einsum_(operands, equation)
 
 
 @op(cast=Cast.LOW)

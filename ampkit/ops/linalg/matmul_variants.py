@@ -55,8 +55,8 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
     column, row = unsqueeze(vec1, 1), unsqueeze(vec2, 0)
     if {input.dtype, vec1.dtype, vec2.dtype} == {bool_}:  # whose sum is "or", and whose product "and"
         both = logical_and(logical_and(column, row), Tensor(np.full_like(row.array, bool(alpha))))
-        return logical_or(logical_and(input, Tensor(np.full_like(row.array, bool(beta)))), both)  # type: ignore[no-any-return]
-    return addmm(input, column, row, beta=beta, alpha=alpha)  # type: ignore[no-any-return]
+        return logical_or(logical_and(input, Tensor(np.full_like(row.array, bool(beta)))), both)
+    return addmm(input, column, row, beta=beta, alpha=alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -70,7 +70,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
     columns = batch2.shape[2]
     need_addend("addbmm", input.array, (rows, columns))
     left = reshape(permute(batch1, (1, 0, 2)), (rows, batch * inner))
-    return addmm(input, left, reshape(batch2, (batch * inner, columns)), beta=beta, alpha=alpha)  # type: ignore[no-any-return]
+    return addmm(input, left, reshape(batch2, (batch * inner, columns)), beta=beta, alpha=alpha)
 
 
 def chain_matmul(*matrices: Any) -> Tensor:
@@ -119,7 +119,7 @@ def _multiplied(chain: Sequence[Tensor], split: Any, first: int, last: int) -> T
     if first == last:
         return chain[first]
     at = split(first, last)
-    return matmul(_multiplied(chain, split, first, at), _multiplied(chain, split, at + 1, last))  # type: ignore[no-any-return]
+    return matmul(_multiplied(chain, split, first, at), _multiplied(chain, split, at + 1, last))
 
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
@@ -136,10 +136,10 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         return matrix_power(inverse(input), -n)
     if n == 0:
         one = Tensor(backends.of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype))
-        return where(ones_like(input, dtype=np.bool_), one, input)  # type: ignore[no-any-return]
+        return where(ones_like(input, dtype=np.bool_), one, input)
     half = input if n == 1 else matrix_power(input, n // 2)
     square = half if n == 1 else matmul(half, half)
-    return matmul(square, input) if n > 1 and n % 2 else square  # type: ignore[no-any-return]
+    return matmul(square, input) if n > 1 and n % 2 else square
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:

@@ -67,7 +67,7 @@ def inverse_backward(dy, saved, needs):
 
 def linalg_inv(A: Tensor) -> Tensor:  # noqa: N803 - PyTorch's name
     """`inverse`, with the argument name of torch.linalg."""
-    return inverse(A)  # type: ignore[no-any-return]
+    return inverse(A)
 
 
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.det)
@@ -117,7 +117,7 @@ def slogdet_backward(dy, saved, needs):
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: [.., M, M] -> [..]; NaN where that is negative, -inf of a singular matrix."""
     sign, size = slogdet(input)
-    return where(sign < 0, log(sign), size)  # type: ignore[operator, no-any-return]
+    return where(sign < 0, log(sign), size)
 
 
 # systems of equations
@@ -133,7 +133,7 @@ def linalg_solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa:
         return squeeze(linalg_solve(A, unsqueeze(B, -1)), -1)
     if not left:
         return transpose(linalg_solve(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
-    return solve_(A, B)  # type: ignore[no-any-return]
+    return solve_(A, B)
 
 
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.solve)
@@ -169,14 +169,14 @@ def linalg_solve_triangular(
     need_square("solve_triangular", A)
     part = triu(A, 1 if unitriangular else 0) if upper else tril(A, -1 if unitriangular else 0)
     if unitriangular:
-        part = part + diag_embed(ones_like(diagonal(A, 0, -2, -1)))  # type: ignore[operator]
+        part = part + diag_embed(ones_like(diagonal(A, 0, -2, -1)))
     return solve_matrices(part, B, left)
 
 
 def solve_matrices(A: Tensor, B: Tensor, left: bool = True) -> Tensor:  # noqa: N803
     """`linalg_solve`, whose B holds matrices whatever its shape."""
     if left:
-        return solve_(A, B)  # type: ignore[no-any-return]
+        return solve_(A, B)
     return transpose(solve_(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
 
 
@@ -194,7 +194,7 @@ def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
 
     It is that of (A + A^T) / 2. Raises ArgumentError for others, on a CPU.
     """
-    return transpose(cholesky_(A), -1, -2) if upper else cholesky_(A)  # type: ignore[no-any-return]
+    return transpose(cholesky_(A), -1, -2) if upper else cholesky_(A)
 
 
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.cholesky)

@@ -161,7 +161,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     Raises ShapeError if the last axes differ.
     """
     if not input.ndim or not other.ndim:
-        return input * other  # type: ignore[operator, no-any-return]
+        return input * other
     if input.shape[-1] != other.shape[-1]:
         raise ShapeError("inner", "last axes of equal lengths", f"{tuple(input.shape)} and {tuple(other.shape)}")
     return tensordot(input, other, ([-1], [-1]))
@@ -203,4 +203,4 @@ def _with_lengths(x: Tensor, over: tuple[int, ...], lengths: list[int]) -> Tenso
     shape = list(x.shape)
     for i, length in zip(over, lengths, strict=True):
         shape[i] = length
-    return x if shape == list(x.shape) else broadcast_to(x, tuple(shape))  # type: ignore[no-any-return]
+    return x if shape == list(x.shape) else broadcast_to(x, tuple(shape))

@@ -60,8 +60,8 @@ def cross_entropy(
     if isinstance(target, Tensor) and is_float(target.array.dtype):
         if ignore_index >= 0:
             raise ArgumentError("cross_entropy", "ignore_index with labels", f"{ignore_index} with probabilities")
-        return cross_entropy_probabilities(input, target, weight, reduction, label_smoothing)  # type: ignore[no-any-return]
-    return cross_entropy_(input, target, weight, ignore_index, reduction, label_smoothing)  # type: ignore[no-any-return]
+        return cross_entropy_probabilities(input, target, weight, reduction, label_smoothing)
+    return cross_entropy_(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
 @op(cast=Cast.FP32, integers="refuse")

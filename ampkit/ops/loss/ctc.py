@@ -65,7 +65,7 @@ def ctc_loss(
     counts = _lengths(scores, "target_lengths", target_lengths, most)
     labels = _labels(given, counts, frames, classes, blank)
     loss = ctc_loss_(scores, *map(Tensor, (labels, lengths, counts)), blank, reduction, zero_infinity)
-    return reshape(loss, ()) if alone else loss  # type: ignore[no-any-return]
+    return reshape(loss, ()) if alone else loss
 
 
 def _batch(scores: Tensor, targets: Any) -> Any:

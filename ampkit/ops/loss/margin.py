@@ -213,7 +213,7 @@ def triplet_margin_with_distance_loss(
     if not isinstance(near, Tensor) or not isinstance(far, Tensor):
         raise DTypeError(where, "a distance_function that returns a Tensor", type(near).__name__)
     far = minimum(far, distance(positive, negative)) if swap else far
-    return mean_of(clamp(near - far + margin, 0), where, reduction)  # type: ignore[operator]
+    return mean_of(clamp(near - far + margin, 0), where, reduction)
 
 
 def _slope(dy: Any, reduction: str, over: Any) -> Any:

@@ -207,7 +207,7 @@ for _op in (margin_ranking_loss, hinge_embedding_loss, soft_margin_loss, poisson
 def mean_of(loss: Tensor, where: str, reduction: str) -> Tensor:
     """A loss per element as it is, its sum or its mean. Raises ArgumentError for another reduction."""
     check_reduction(where, reduction)
-    return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()  # type: ignore[attr-defined, no-any-return]
+    return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()
 
 
 def cosine_embedding_loss(

@@ -53,7 +53,7 @@ def slope_of(dy: Any, reduction: str, input: Any) -> Any:
 
 
 def _batch(x: Any) -> int:
-    return x.shape[0] if x.ndim else 1  # type: ignore[no-any-return]
+    return x.shape[0] if x.ndim else 1
 
 
 def _pair(slope: Any, needs: Any) -> tuple[Any, Any]:

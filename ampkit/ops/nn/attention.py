@@ -52,7 +52,7 @@ def scaled_dot_product_attention(
     boolean = attn_mask is not None and attn_mask.dtype == np.bool_
     added, allowed = (None, attn_mask) if boolean else (attn_mask, None)
     draw = random.default.take() if dropout_p else None
-    return scaled_dot_product_attention_(  # type: ignore[no-any-return]
+    return scaled_dot_product_attention_(
         query, key, value, added, allowed, float(dropout_p), draw, bool(is_causal), scale, bool(enable_gqa)
     )
 
@@ -137,7 +137,7 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float = 0.0, is_cau
     if input.is_cuda:  # whose cuDNN takes the parts as they lie
         return self_attention_by_links(input, num_heads, dropout_p, is_causal)
     draw = random.default.take() if dropout_p else None
-    return self_attention_(input, num_heads, float(dropout_p), draw, bool(is_causal))  # type: ignore[no-any-return]
+    return self_attention_(input, num_heads, float(dropout_p), draw, bool(is_causal))
 
 
 def self_attention_by_links(input: Tensor, num_heads: int, dropout_p: float, is_causal: bool) -> Tensor:

@@ -73,20 +73,20 @@ def _batch_norm(
     if not training:
         if running_mean is None or running_var is None:
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
-        return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)  # type: ignore[no-any-return]
+        return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)
     if input.ndim > 1:
         moved = {"running_mean": running_mean, "running_var": running_var}
         check_scales("batch_norm", (input.shape[1],), **{k: v.array for k, v in moved.items() if v is not None})
     if not input.numel():  # which has no statistics of its own
         zeros = Tensor(backends.of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
-        return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)  # type: ignore[no-any-return]
+        return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)
     y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
     if running_mean is not None and running_var is not None and not is_second_run():
         count = input.array.size // mean.array.size
         update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, count, momentum)
         running_mean.changed()
         running_var.changed()
-    return y  # type: ignore[no-any-return]
+    return y
 
 
 @op(cast=Cast.KEEP, integers="float")

@@ -276,7 +276,7 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     if input.ndim not in (3, 4):
         raise ShapeError("unfold", "input [N, C, H, W] or [C, H, W]", f"input {list(input.shape)}")
     w = windows("unfold", kernel_size, stride, padding, dilation, tuple(input.shape[-2:]))
-    return unfold_(input, w)  # type: ignore[no-any-return]
+    return unfold_(input, w)
 
 
 def fold(
@@ -292,4 +292,4 @@ def fold(
     if input.ndim not in (2, 3) or input.shape[-2] % kernel or input.shape[-1] != total:
         need = f"input [..., a multiple of {kernel}, {total}] for images {w.size}"
         raise ShapeError("fold", need, f"input {list(input.shape)}")
-    return fold_(input, w)  # type: ignore[no-any-return]
+    return fold_(input, w)

@@ -29,7 +29,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word 
     if not training or p == 0:
         return input
     seed, call = random.default.take()
-    return dropout_(input, p, seed, call)  # type: ignore[no-any-return]
+    return dropout_(input, p, seed, call)
 
 
 def _whole(name: str, axes: tuple[int, ...], sizes: str) -> Any:
@@ -41,7 +41,7 @@ def _whole(name: str, axes: tuple[int, ...], sizes: str) -> Any:
         if not training or p == 0:
             return input
         kept = input.ndim - (axes[-1] - 2)
-        return dropout_(input, p, *random.default.take(), (*input.shape[:kept], *(1,) * (input.ndim - kept)))  # type: ignore[no-any-return]
+        return dropout_(input, p, *random.default.take(), (*input.shape[:kept], *(1,) * (input.ndim - kept)))
 
     drop.__name__ = drop.__qualname__ = name
     drop.__doc__ = f"""`dropout` of whole channels: input {sizes} -> the same.

@@ -53,7 +53,7 @@ def embedding_bag(
     rows = reshape(embedding(reshape(input, (-1,)), weight, padding_idx), (input.array.size, weight.shape[1]))
     counted = None if padding_idx is None else Tensor(reshape(input, (-1,)).array != padding_idx % len(weight))
     scales = None if per_sample_weights is None else reshape(per_sample_weights, (-1,))
-    return embedding_bag_(rows, Tensor(begins), counted, scales, mode, longest)  # type: ignore[no-any-return]
+    return embedding_bag_(rows, Tensor(begins), counted, scales, mode, longest)
 
 
 def _check_weights(input: Tensor, weight: Tensor, scales: Tensor | None, mode: str) -> None:

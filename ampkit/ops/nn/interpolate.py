@@ -78,7 +78,7 @@ def interpolate(
     if antialias and mode not in ("bilinear", "bicubic"):
         raise ArgumentError("interpolate", "antialias=False, or mode bilinear or bicubic", f"True for {mode!r}")
     if mode == "area":
-        return _AREAS[input.ndim](input, sizes if input.ndim > 3 else sizes[0])  # type: ignore[no-any-return]
+        return _AREAS[input.ndim](input, sizes if input.ndim > 3 else sizes[0])
     if mode not in ("nearest", "nearest-exact"):
         if _AXES.get(mode) != input.ndim:
             needs = "mode nearest, nearest-exact, area, linear for 3 axes, bilinear or bicubic for 4, trilinear for 5"
@@ -89,7 +89,7 @@ def interpolate(
     if mode == "nearest" and input.ndim == 4:  # where images keep or double a side, PyTorch passes over scale_factor
         steps = tuple([n / m if m in (n, 2 * n) else s for n, m, s in zip(input.shape[2:], sizes, steps, strict=True)])
     sides = zip(tuple(input.shape[2:]), sizes, steps, strict=True)
-    return interpolate_(input, tuple([_taps(mode, *side, bool(align_corners)) for side in sides]))  # type: ignore[no-any-return]
+    return interpolate_(input, tuple([_taps(mode, *side, bool(align_corners)) for side in sides]))
 
 
 def _sizes(input: Tensor, size: Any, scale: Any, recompute: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -58,7 +58,7 @@ def _dropped(where: str, input: Tensor, p: float, training: bool, shape: Any) ->
     if not training or p == 0:
         return input
     keep = ne(dropout_(ones(shape, device=input.device), p, *random.default.take()), 0)
-    return alpha_masked(input, keep, p)  # type: ignore[no-any-return]
+    return alpha_masked(input, keep, p)
 
 
 @op(cast=Cast.KEEP, integers="float")
@@ -93,9 +93,9 @@ def rrelu(
         raise ArgumentError("rrelu", "finite lower <= upper", f"{lower} and {upper}")
     _need_float("rrelu", input)
     if not training:
-        return leaky_relu(input, (lower + upper) / 2)  # type: ignore[no-any-return]
+        return leaky_relu(input, (lower + upper) / 2)
     drawn = random.generator(*random.default.take()).uniform(lower, upper, input.shape)
-    return where(gt(input, 0), input, input * tensor(drawn, input.dtype, input.device))  # type: ignore[no-any-return,operator]
+    return where(gt(input, 0), input, input * tensor(drawn, input.dtype, input.device))
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
@@ -111,11 +111,11 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
         raise ArgumentError("gumbel_softmax", "a positive tau", f"{tau}")
     _need_float("gumbel_softmax", logits)
     drawn = random.generator(*random.default.take()).gumbel(size=logits.shape)
-    soft = softmax((logits + tensor(drawn, logits.dtype, logits.device)) / tau, at)  # type: ignore[operator]
+    soft = softmax((logits + tensor(drawn, logits.dtype, logits.device)) / tau, at)
     if not hard:
-        return soft  # type: ignore[no-any-return]
+        return soft
     largest = soft.detach().argmax(at, keepdim=True)
-    return scatter(zeros_like(soft), at, largest, 1.0) - soft.detach() + soft  # type: ignore[no-any-return,operator]
+    return scatter(zeros_like(soft), at, largest, 1.0) - soft.detach() + soft
 
 
 def _need_float(where: str, input: Tensor) -> None:

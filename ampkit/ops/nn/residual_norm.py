@@ -47,7 +47,7 @@ def add_layer_norm(
     given = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(given):
         raise DTypeError("add_layer_norm", "a floating-point dtype", given.name)
-    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), given)  # type: ignore[no-any-return]
+    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), given)
 
 
 def layer_norm_of_sum(
@@ -61,7 +61,7 @@ def layer_norm_of_sum(
 ) -> Tensor:
     """The second answer of `add_layer_norm` alone, in the wider dtype of the two: what a post-norm block needs."""
     _need_probability("layer_norm_of_sum", dropout_p)
-    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)  # type: ignore[no-any-return]
+    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)
 
 
 def normed_sum(

@@ -35,14 +35,14 @@ def rnn_tanh_cell(
 
     Sums in float32, rounded once. Raises ShapeError for shapes that do not fit. Elman 1990, Cognitive Science 14.
     """
-    return rnn_tanh_cell_(input, hx, w_ih, w_hh, b_ih, b_hh)[0]  # type: ignore[no-any-return]
+    return rnn_tanh_cell_(input, hx, w_ih, w_hh, b_ih, b_hh)[0]
 
 
 def rnn_relu_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
     """`rnn_tanh_cell` with ReLU for tanh."""
-    return rnn_relu_cell_(input, hx, w_ih, w_hh, b_ih, b_hh)[0]  # type: ignore[no-any-return]
+    return rnn_relu_cell_(input, hx, w_ih, w_hh, b_ih, b_hh)[0]
 
 
 def lstm_cell(
@@ -70,7 +70,7 @@ def gru_cell(
     of hx w_hh^T + b_hh; h' = (1 - z) n + z hx, in float32, rounded once. Raises ShapeError for shapes that do not fit.
     Cho et al. 2014, arXiv:1406.1078, with the reset gate after the product, as cuDNN has it.
     """
-    return gru_cell_(input, hx, w_ih, w_hh, b_ih, b_hh)[0]  # type: ignore[no-any-return]
+    return gru_cell_(input, hx, w_ih, w_hh, b_ih, b_hh)[0]
 
 
 # layers: one direction of one layer over sequences that lie packed, see recurrence.py
@@ -136,7 +136,7 @@ def lstm_cell_(
 
 
 def _rows(rows: Any) -> int:
-    return rows.shape[0]  # type: ignore[no-any-return]
+    return rows.shape[0]
 
 
 def _rnn(g: Given, sizes: Any, reverse: bool, relu: bool) -> Any:

@@ -95,7 +95,7 @@ def log_softmax_backward(dy, saved, needs, dim, dtype):
 
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None, _stacklevel: Word = 3) -> Tensor:
     """softmax of -input. input [...] -> [...]. Raises as `softmax` does."""
-    return softmax(-input, dim, dtype)  # type: ignore[operator, no-any-return]
+    return softmax(-input, dim, dtype)
 
 
 @op(cast=Cast.FP32, integers="float")

@@ -143,4 +143,4 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     need_images("lp_pool1d", input, 1)
     (kernel,) = pair("lp_pool1d", "kernel_size", kernel_size, 1, 1)
     step = kernel if stride is None else pair("lp_pool1d", "stride", stride, 1, 1)[0]
-    return squeeze(lp_pool2d(unsqueeze(input, -2), norm_type, (1, kernel), (1, step), ceil_mode), -2)  # type: ignore[no-any-return]
+    return squeeze(lp_pool2d(unsqueeze(input, -2), norm_type, (1, kernel), (1, step), ceil_mode), -2)

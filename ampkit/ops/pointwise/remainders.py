@@ -117,17 +117,17 @@ def nan_to_num_backward(dy, saved, needs, nan, posinf, neginf):
 
 def clamp_min(input: Tensor, min: Tensor | float) -> Tensor:
     """input, but at least min (a number or a tensor); see `clamp`."""
-    return clamp(input, min)  # type: ignore[no-any-return]
+    return clamp(input, min)
 
 
 def clamp_max(input: Tensor, max: Tensor | float) -> Tensor:
     """input, but at most max (a number or a tensor); see `clamp`."""
-    return clamp(input, max=max)  # type: ignore[no-any-return]
+    return clamp(input, max=max)
 
 
 def rsub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
     """other - alpha * input, broadcast."""
-    return arithmetic.sub(other, input, alpha=alpha)  # type: ignore[no-any-return]
+    return arithmetic.sub(other, input, alpha=alpha)
 
 
 def numel(input: Tensor) -> int:
@@ -159,7 +159,7 @@ def get_default_dtype() -> DType:
 
 def promote_types(type1: Any, type2: Any) -> DType:
     """The narrowest dtype that holds values of both: what tensors with axes agree on."""
-    return promote(parse(type1), parse(type2))  # type: ignore[no-any-return]
+    return promote(parse(type1), parse(type2))
 
 
 def can_cast(from_: Any, to: Any) -> bool:

@@ -87,7 +87,7 @@ fmin = _favoured("fmin", lambda x, y: x <= y, "smaller")
 def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     """input to the power exponent, broadcast, in float64; one of them may be a number."""
     wide = [to(t, float64) if isinstance(t, Tensor) else float(t) for t in (input, exponent)]
-    return pow(*wide)  # type: ignore[no-any-return]
+    return pow(*wide)
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:

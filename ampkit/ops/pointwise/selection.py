@@ -199,7 +199,7 @@ def hardtanh_backward(dy, saved, needs, min_val, max_val):
 
 def relu6(input: Tensor, inplace: Word = False) -> Tensor:
     """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
-    return hardtanh(input, 0, 6)  # type: ignore[no-any-return]
+    return hardtanh(input, 0, 6)
 
 
 clip = clamp

@@ -87,12 +87,12 @@ def polygamma(n: int, input: Tensor) -> Tensor:
 
     Raises ArgumentError for a negative n.
     """
-    return polygamma_(input, index(n))  # type: ignore[no-any-return]
+    return polygamma_(input, index(n))
 
 
 def digamma(input: Tensor) -> Tensor:
     """The derivative of `lgamma`; -inf at 0, NaN at negative whole numbers."""
-    return polygamma_(input, 0)  # type: ignore[no-any-return]
+    return polygamma_(input, 0)
 
 
 @op(cast=Cast.KEEP, integers="float")

@@ -167,12 +167,12 @@ def sinc_backward(dy, saved, needs):
 
 def deg2rad(input: Tensor) -> Tensor:
     """Degrees as radians: input * pi / 180."""
-    return mul(input, math.pi / 180)  # type: ignore[no-any-return]
+    return mul(input, math.pi / 180)
 
 
 def rad2deg(input: Tensor) -> Tensor:
     """Radians as degrees: input * 180 / pi."""
-    return mul(input, 180 / math.pi)  # type: ignore[no-any-return]
+    return mul(input, 180 / math.pi)
 
 
 @op(cast=Cast.WIDEST, integers="float", numpy=np.hypot)

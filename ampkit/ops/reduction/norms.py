@@ -38,7 +38,7 @@ def norm(
     """
     if p == "nuc":
         return linalg_matrix_norm(input, "nuc", tuple(range(input.ndim)) if dim is None else dim, keepdim, dtype=dtype)
-    return norm_(input, p, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+    return norm_(input, p, dim, keepdim, dtype=dtype)
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -98,7 +98,7 @@ def linalg_vector_norm(
     x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
     """The vector norm of order `ord` over `dim`: `norm` with the argument names of torch.linalg."""
-    return norm_(x, ord, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+    return norm_(x, ord, dim, keepdim, dtype=dtype)
 
 
 # matrices
@@ -126,7 +126,7 @@ def linalg_matrix_norm(
     if len(pair) != 2:
         raise ShapeError("linalg_matrix_norm", "two axes of a matrix as dim", f"{dim} of shape {tuple(A.shape)}")
     if ord == "fro":
-        return norm_(A, 2, pair, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+        return norm_(A, 2, pair, keepdim, dtype=dtype)
     if ord in _BY_SIGHT:
         at, extreme = _BY_SIGHT[ord]
         sums = norm_(A, 1, pair[at], True, dtype=dtype)
@@ -181,13 +181,13 @@ def linalg_norm(
     With ord alone, A is a vector or a matrix. See `linalg_vector_norm` and `linalg_matrix_norm`.
     """
     if ord is None:
-        return norm_(A, 2, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+        return norm_(A, 2, dim, keepdim, dtype=dtype)
     if dim is None and A.ndim not in (1, 2):
         raise ShapeError("linalg_norm", "a vector or a matrix, or dim", f"shape {tuple(A.shape)}")
     over = dim if dim is not None else tuple(range(A.ndim))
     if isinstance(over, (tuple, list)) and len(over) == 2:
         return linalg_matrix_norm(A, ord, over, keepdim, dtype=dtype)
-    return norm_(A, ord, over, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+    return norm_(A, ord, over, keepdim, dtype=dtype)
 
 
 # held within one

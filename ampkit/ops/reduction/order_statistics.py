@@ -148,7 +148,7 @@ def msort(input: Tensor) -> Tensor:
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """`sum`, of NaN as 0."""
-    return sum(masked_fill(input, isnan(input), 0), dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+    return sum(masked_fill(input, isnan(input), 0), dim, keepdim, dtype=dtype)
 
 
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

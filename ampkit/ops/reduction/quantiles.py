@@ -106,7 +106,7 @@ def _between_neighbours(rows: Tensor, shares: Any, q: Tensor | None, interpolati
     if q is not None:  # the weight itself comes from shares in float64, its slope from q
         moved = mul(masked_fill(to(q, x.dtype), Tensor(lost), 0), Tensor(steps.astype(x.dtype)))
         weight = add(weight, sub(moved, moved.detach()))
-    return lerp(gather(rows, 0, low), gather(rows, 0, high), weight)  # type: ignore[no-any-return]
+    return lerp(gather(rows, 0, low), gather(rows, 0, high), weight)
 
 
 def _shares(where: str, q: Any) -> Any:

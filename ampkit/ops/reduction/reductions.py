@@ -125,14 +125,14 @@ def var(
     unbiased=False is correction=0, also in the place of `dim`: var(x, False). In two passes, so a large mean costs no
     accuracy. NaN for n <= correction. Raises RangeError for an axis that input does not have.
     """
-    return var_(input, *_which(dim, unbiased, keepdim, correction))  # type: ignore[no-any-return]
+    return var_(input, *_which(dim, unbiased, keepdim, correction))
 
 
 def std(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
 ) -> Tensor:
     """The standard deviation over `dim`, the square root of `var`; where it is 0 the gradient is 0."""
-    return std_(input, *_which(dim, unbiased, keepdim, correction))  # type: ignore[no-any-return]
+    return std_(input, *_which(dim, unbiased, keepdim, correction))
 
 
 def _which(dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> tuple[Any, bool, float]:

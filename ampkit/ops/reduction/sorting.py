@@ -141,7 +141,7 @@ def sort_backward(dy, saved, needs, dim, descending):
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The indices that bring `input` in rising (or falling) order along `dim`; equal ones keep their order. int64."""
-    return sort_(input.detach(), dim, descending)[1]  # type: ignore[no-any-return]
+    return sort_(input.detach(), dim, descending)[1]
 
 
 def _order(x: Any, dim: int, descending: bool) -> Any:

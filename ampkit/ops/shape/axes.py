@@ -22,7 +22,7 @@ def axis(where: str, dim: Any, ndim: int) -> int:
         raise DTypeError(where, "dim as an integer", repr(dim)) from None
     if not -max(ndim, 1) <= dim < max(ndim, 1):
         raise RangeError(where, f"dim from {-max(ndim, 1)} to {max(ndim, 1) - 1}", f"{dim}")
-    return dim % max(ndim, 1)  # type: ignore[no-any-return]
+    return dim % max(ndim, 1)
 
 
 def axis_of(where: str, input: Any, dim: Any) -> int:

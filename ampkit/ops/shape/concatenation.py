@@ -52,7 +52,7 @@ def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
 
     An empty one of shape [0] joins any others, as in PyTorch.
     """
-    return cat_(_with_axes(_some("cat", tensors), dim), dim)  # type: ignore[no-any-return]
+    return cat_(_with_axes(_some("cat", tensors), dim), dim)
 
 
 def _with_axes(tensors: list[Tensor], dim: int) -> list[Tensor]:
@@ -87,7 +87,7 @@ def stack_backward(dy, saved, needs, dim):
 
 def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
     """The tensors joined along a new axis at `dim`; dtypes agree on the widest. Raises ShapeError if shapes differ."""
-    return stack_(_some("stack", tensors), dim)  # type: ignore[no-any-return]
+    return stack_(_some("stack", tensors), dim)
 
 
 def _some(name: str, tensors: Any) -> list[Tensor]:
@@ -126,7 +126,7 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     if not lengths or sum(lengths) != length or min(lengths) < 0:
         raise ShapeError("split", f"lengths from 0 that add up to {length}", f"{lengths}")
     ends = tuple([sum(lengths[: i + 1]) for i in range(len(lengths))])
-    return split_(tensor, ends, at)  # type: ignore[no-any-return]
+    return split_(tensor, ends, at)
 
 
 _PIECES = 1 << 24  # each is a Tensor of its own: more would take hours and all memory

@@ -48,7 +48,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     if input.ndim < 2 or axis("diagonal", dim1, input.ndim) == axis("diagonal", dim2, input.ndim):
         got = f"shape {tuple(input.shape)}, dim1={dim1}, dim2={dim2}"
         raise ShapeError("diagonal", "two different axes", got)
-    return diagonal_(input, offset, axis("diagonal", dim1, input.ndim), axis("diagonal", dim2, input.ndim))  # type: ignore[no-any-return]
+    return diagonal_(input, offset, axis("diagonal", dim1, input.ndim), axis("diagonal", dim2, input.ndim))
 
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
@@ -76,7 +76,7 @@ def trace(input: Tensor) -> Tensor:
     """The sum of the diagonal of a matrix, in float32 and rounded once. Raises ShapeError for other shapes."""
     if input.ndim != 2:
         raise ShapeError("trace", "a matrix", f"shape {tuple(input.shape)}")
-    return sum(diagonal(input))  # type: ignore[no-any-return]
+    return sum(diagonal(input))
 
 
 def _places(rows: int, columns: int, offset: int) -> tuple[Any, Any]:

@@ -50,13 +50,13 @@ def repeat_backward(dy, saved, needs, sizes):
 
 def repeat(input: Tensor, *repeats: Any) -> Tensor:
     """input laid out `sizes` times along each axis, missing leading axes added. Copies."""
-    return repeat_(input, sizes("repeat", repeats))  # type: ignore[no-any-return]
+    return repeat_(input, sizes("repeat", repeats))
 
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
     """`repeat`, where sizes may be fewer than the axes: the leading ones are 1."""
     given = sizes("tile", dims)
-    return repeat_(input, (1,) * (input.ndim - len(given)) + given)  # type: ignore[no-any-return]
+    return repeat_(input, (1,) * (input.ndim - len(given)) + given)
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -91,11 +91,11 @@ def repeat_interleave(
     if dim is None or not input.ndim:
         input = flatten(input)
     if isinstance(repeats, Tensor) and repeats.numel() != 1:
-        return index_select(input, at, _positions(repeats, input.shape[at]))  # type: ignore[no-any-return]
+        return index_select(input, at, _positions(repeats, input.shape[at]))
     times = repeats.item() if isinstance(repeats, Tensor) else repeats
     if not isinstance(times, int) or isinstance(times, bool) or times < 0:
         raise ArgumentError("repeat_interleave", "repeats as a number from 0, or a tensor of them", repr(times))
-    return repeat_interleave_(input, times, at)  # type: ignore[no-any-return]
+    return repeat_interleave_(input, times, at)
 
 
 def _positions(repeats: Tensor, length: int) -> Tensor:
@@ -124,7 +124,7 @@ def flip_backward(dy, saved, needs, dims):
 def flip(input: Tensor, *dims: Any) -> Tensor:
     """input with the order along `dims` reversed."""
     given = sizes("flip", dims)
-    return flip_(input, axes("flip", given, input.ndim) if given else ())  # type: ignore[no-any-return]
+    return flip_(input, axes("flip", given, input.ndim) if given else ())
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -146,11 +146,11 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor
     if dims is None:
         if len(by) != 1:
             raise ArgumentError("roll", "one shift, or a dim for each", f"{len(by)} shifts without dims")
-        return roll_(input, by[0], None)  # type: ignore[no-any-return]
+        return roll_(input, by[0], None)
     over = axes("roll", dims, input.ndim)
     if len(by) != len(over):
         raise ArgumentError("roll", "as many shifts as dims", f"{len(by)} and {len(over)}")
-    return roll_(input, by, over)  # type: ignore[no-any-return]
+    return roll_(input, by, over)
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -234,4 +234,4 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     inner = getitem(input, cut) if any(n < 0 for n in pad) else input
     widths = tuple([(max(a, 0), max(b, 0)) for a, b in pairs])
     addressable("pad", tuple([n + a + b for n, (a, b) in zip(inner.shape, widths, strict=True)]))
-    return pad_(inner, widths, value or 0) if mode == "constant" else extend(inner, widths, mode)  # type: ignore[no-any-return]
+    return pad_(inner, widths, value or 0) if mode == "constant" else extend(inner, widths, mode)

@@ -47,7 +47,7 @@ def reshape(input: Tensor, *shape: Any) -> Tensor:
 
     Shares memory where the layout allows. Raises ShapeError if the number of elements differs.
     """
-    return reshape_(input, sizes("reshape", shape))  # type: ignore[no-any-return]
+    return reshape_(input, sizes("reshape", shape))
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -57,7 +57,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         raise ShapeError("flatten", "start_dim before end_dim", f"{start_dim} and {end_dim}")
     shape = tuple(input.shape)
     middle = math.prod(shape[first : last + 1])
-    return reshape_(input, (*shape[:first], middle, *shape[last + 1 :]))  # type: ignore[no-any-return]
+    return reshape_(input, (*shape[:first], middle, *shape[last + 1 :]))
 
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
@@ -67,19 +67,19 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
         parts[parts.index(-1)] = shape[at] // max(1, -math.prod(parts))
     if math.prod(parts) != shape[at]:
         raise ShapeError("unflatten", f"sizes whose product is {shape[at]}", f"{tuple(sizes)}")
-    return reshape_(input, (*shape[:at], *parts, *shape[at + 1 :]))  # type: ignore[no-any-return]
+    return reshape_(input, (*shape[:at], *parts, *shape[at + 1 :]))
 
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """input without its axes of length 1, or without those among `dim` that have length 1."""
     gone = () if isinstance(dim, (tuple, list)) and not dim else axes("squeeze", dim, input.ndim)
-    return reshape_(input, tuple([n for i, n in enumerate(input.shape) if n != 1 or i not in gone]))  # type: ignore[no-any-return]
+    return reshape_(input, tuple([n for i, n in enumerate(input.shape) if n != 1 or i not in gone]))
 
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """input with a new axis of length 1 at `dim`. Raises RangeError outside [-ndim - 1, ndim]."""
     at, shape = axis("unsqueeze", dim, input.ndim + 1), tuple(input.shape)
-    return reshape_(input, (*shape[:at], 1, *shape[at:]))  # type: ignore[no-any-return]
+    return reshape_(input, (*shape[:at], 1, *shape[at:]))
 
 
 # orders of axes
@@ -105,7 +105,7 @@ def permute_backward(dy, saved, needs, dims):
 
 def permute(input: Tensor, *dims: Any) -> Tensor:
     """input with its axes in the order `dims`; shares memory. Raises ShapeError unless each axis is named once."""
-    return permute_(input, sizes("permute", dims))  # type: ignore[no-any-return]
+    return permute_(input, sizes("permute", dims))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -114,7 +114,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     order = list(range(input.ndim))
     if order:
         order[a], order[b] = b, a
-    return permute_(input, tuple(order))  # type: ignore[no-any-return]
+    return permute_(input, tuple(order))
 
 
 def t(input: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     order = [i for i in range(input.ndim) if i not in here]
     for to, frm in sorted(zip(there, here, strict=True)):
         order.insert(to, frm)
-    return permute_(input, tuple(order))  # type: ignore[no-any-return]
+    return permute_(input, tuple(order))
 
 
 @op(cast=Cast.KEEP, moves=True, view=True, numpy=np.broadcast_to)
@@ -167,7 +167,7 @@ def expand(input: Tensor, *size: Any) -> Tensor:
     for i, n in enumerate(shape):
         if n == -1 and i >= new >= 0:
             shape[i] = input.shape[i - new]
-    return broadcast_to(input, tuple(shape))  # type: ignore[no-any-return]
+    return broadcast_to(input, tuple(shape))
 
 
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:

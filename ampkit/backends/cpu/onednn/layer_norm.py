@@ -137,4 +137,4 @@ def gradients_into(
         more = [*scale, *[part[0]] * len(scale), *[part[1]] * bool(flags & SHIFTED)]
         more += [part[1]] if len(more) + 5 < len(call.layouts) else []
         call(dy[at], x[at], mean[at], variance[at], dx[at], *more)
-    return np.add.reduce(sums, 0, np.float64).astype(np.float32)  # type: ignore[no-any-return]
+    return np.add.reduce(sums, 0, np.float64).astype(np.float32)

@@ -49,7 +49,7 @@ def einsum_cpu(operands: list[HostArray], equation: str, *, dtype: DType) -> Any
     return NotImplemented if found is None else (found, Saved(operands=tuple(operands)))
 
 
-@einsum_.backward_primitive.on("cpu", when=lambda dy, saved, needs, equation: len(saved.operands) == 2)  # type: ignore[union-attr,untyped-decorator]
+@einsum_.on_backward("cpu", when=lambda dy, saved, needs, equation: len(saved.operands) == 2)
 def einsum_backward_cpu(dy: HostArray, saved: Saved, needs: Any, equation: str) -> Any:
     (a, b), (parts, out) = saved.operands, parse(equation, saved.operands)
     if not _spells_product(parts, out, (a, b)):

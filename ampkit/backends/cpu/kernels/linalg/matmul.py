@@ -50,9 +50,7 @@ def _worth(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return fits(dy, saved.weight) if needs[0] else bool(needs[1]) and fits(folded(dy).T, folded(saved.input))
 
 
-@matmul.linear.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cpu", when=_worth, keeps=True
-)
+@matmul.linear.on_backward("cpu", when=_worth, keeps=True)
 def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
     dy = computed(dy)
     dx = _gradient(dy, saved.weight, needs[0], Kept(versions[1], saved.weight)) if needs[0] else None
@@ -124,7 +122,7 @@ def _two(op: Any, second: str) -> None:
         return _answer(da, db)
 
     op.on("cpu", when=worth_it, keeps=True)(forward)
-    op.backward_primitive.on("cpu", when=worth, keeps=True)(backward)
+    op.on_backward("cpu", when=worth, keeps=True)(backward)
 
 
 for _op, _second in (
@@ -147,7 +145,7 @@ def _outer_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return all(dy.dtype == kept.dtype for kept in vars(saved).values()) and fits(dy, dy[:1].T)
 
 
-@matmul.outer.backward_primitive.on("cpu", when=_outer_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@matmul.outer.on_backward("cpu", when=_outer_back_fits)
 def outer_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     da = _gradient(dy, _column(saved.vec2), needs[0]) if needs[0] else None
     db = _gradient(_row(saved.input), dy, needs[1]) if needs[1] else None
@@ -199,7 +197,7 @@ def _added(op: Any, first: str, second: str) -> None:
         return _answer(more, da, db)
 
     op.on("cpu", when=lambda input, a, b, **params: fits(a, b), keeps=True)(forward)
-    op.backward_primitive.on("cpu", when=worth, keeps=True)(backward)
+    op.on_backward("cpu", when=worth, keeps=True)(backward)
 
 
 _added(matmul.addmm, "mat1", "mat2")

@@ -93,7 +93,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, ignore_index: int, reduction: 
     return plain and _fits(saved.input) and bool(saved.lse.dtype == float32)
 
 
-@cross_entropy_.backward_primitive.on("cpu", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@cross_entropy_.on_backward("cpu", when=_back_fits)
 def cross_entropy_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:

@@ -35,7 +35,7 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
     return needs[0] == dy.dtype and _fits(dy)
 
 
-@dropout_.backward_primitive.on("cpu", when=_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+@dropout_.on_backward("cpu", when=_back_fits, least=WORTH)
 def dropout_backward_cpu(dy: HostArray, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Any:
     dx = _masked(dy, saved.keep, p)
     return NotImplemented if dx is None else dx

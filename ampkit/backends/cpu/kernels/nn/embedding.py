@@ -49,7 +49,7 @@ def _fits(dy: Any, saved: Saved, needs: Any, padding_idx: Any) -> bool:
     return needs[1] is not None and dy.dtype in FLOATS and dy.size > 0
 
 
-@embedding.backward_primitive.on("cpu", when=_fits)  # type: ignore[union-attr,untyped-decorator]
+@embedding.on_backward("cpu", when=_fits)
 def embedding_backward_cpu(dy: HostArray, saved: Saved, needs: Any, padding_idx: int | None) -> Any:
     index = saved.input.reshape(-1)
     if saved.rows <= _SHORT:

@@ -9,4 +9,4 @@ from __future__ import annotations
 from ampkit.ops.nn.fused import chained, chained_backward, is_chained, linear_gelu_linear
 
 linear_gelu_linear.on("cpu", keeps=True)(chained)
-linear_gelu_linear.backward_primitive.on("cpu", when=is_chained, keeps=True)(chained_backward)  # type: ignore[union-attr]
+linear_gelu_linear.on_backward("cpu", when=is_chained, keeps=True)(chained_backward)

@@ -90,7 +90,7 @@ def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: An
     return all(rows_fit(array, normalized_shape, array.size) for array in (dy, saved.input))
 
 
-@rms_norm.backward_primitive.on("cpu", when=_rms_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@rms_norm.on_backward("cpu", when=_rms_back_fits)
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
     # The slope of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
     x, dy, rstd, flags = folded(computed(saved.input)), computed(dy), saved.rstd, GIVEN | flags_of(saved.weight, None)
@@ -177,9 +177,7 @@ def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, e
     return known and _groups_fit(dy) and _groups_fit(saved.input)
 
 
-@group_norm.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cpu", when=_group_back_fits, least=_LARGE
-)
+@group_norm.on_backward("cpu", when=_group_back_fits, least=_LARGE)
 def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> Any:
     shape = len(saved.rstd), dy.size // len(saved.rstd)
     call = prepared(("group_norm_backward", shape), lambda: backward(shape, float32, float32, float32, 0, 0.0))

@@ -215,7 +215,7 @@ def _even(size: Any, out: Any) -> Windows | None:
 def _register(op: Any, axes: int, forward: Any, back_fits: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
     op.on("cpu", when=lambda input, *more: _worth(input, input.shape[-axes:]))(forward)
-    op.backward_primitive.on("cpu", when=back_fits)(backward)
+    op.on_backward("cpu", when=back_fits)(backward)
 
 
 for _axes in (2, 3):

@@ -46,7 +46,7 @@ def _register(op: Any, function: str) -> None:
         return NotImplemented if dx is None else in_format(dx, needs[0]).reshape(dy.shape)
 
     op.on("cpu", when=lambda input, dim, dtype: _fits(input, dim))(forward)
-    op.backward_primitive.on("cpu", when=back_fits)(backward)
+    op.on_backward("cpu", when=back_fits)(backward)
 
 
 _register(softmax, "softmax")

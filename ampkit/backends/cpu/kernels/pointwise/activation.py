@@ -25,7 +25,7 @@ def _smooth(op: Any, name: Any, alpha: float = 0.0) -> None:
         return needs[0] == saved.input.dtype and eltwise.fits(dy, saved.input)
 
     op.on("cpu", when=lambda input, *params: eltwise.fits(input), least=WORTH)(forward)
-    op.backward_primitive.on("cpu", when=back_fits, least=WORTH)(backward)
+    op.on_backward("cpu", when=back_fits, least=WORTH)(backward)
 
 
 _smooth(activation.gelu, lambda approximate: "gelu_erf" if approximate == "none" else "gelu_tanh")
@@ -43,7 +43,7 @@ def _sigmoid_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return needs[0] == dy.dtype and eltwise.worth(dy, saved.out)
 
 
-@activation.sigmoid.backward_primitive.on("cpu", when=_sigmoid_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+@activation.sigmoid.on_backward("cpu", when=_sigmoid_back_fits, least=WORTH)
 def sigmoid_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> HostArray:
     return eltwise.backward("logistic_by_output", 0.0, dy, saved.out)
 
@@ -62,7 +62,7 @@ def _leaky_back_fits(dy: HostArray, saved: Saved, needs: Any, negative_slope: fl
     return needs[0] == dy.dtype and _leaks(dy, negative_slope) and eltwise.fits(dy, saved.input)
 
 
-@activation.leaky_relu.backward_primitive.on("cpu", when=_leaky_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+@activation.leaky_relu.on_backward("cpu", when=_leaky_back_fits, least=WORTH)
 def leaky_relu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, negative_slope: float) -> HostArray:
     return eltwise.backward("relu", negative_slope, dy, saved.input)
 
@@ -77,7 +77,7 @@ def _relu_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return needs[0] == dy.dtype and binary.fits(dy, saved.out)
 
 
-@activation.relu.backward_primitive.on("cpu", when=_relu_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+@activation.relu.on_backward("cpu", when=_relu_back_fits, least=WORTH)
 def relu_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     dx = binary.where_nonzero(dy, saved.out)
     return NotImplemented if dx is None else dx

@@ -42,7 +42,7 @@ _sum(arithmetic.add, "add")
 _sum(arithmetic.sub, "sub")
 
 
-@arithmetic.add.backward_primitive.on("cpu", when=lambda dy, saved, needs, alpha: alpha == 1)  # type: ignore[union-attr,untyped-decorator]
+@arithmetic.add.on_backward("cpu", when=lambda dy, saved, needs, alpha: alpha == 1)
 def add_backward_cpu(dy: HostArray, saved: Saved, needs: Any, alpha: Any) -> Any:
     """The reference, which would have dy widened, to give it back as it came."""
     return dy, dy
@@ -64,7 +64,7 @@ def _slopes_fit(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return all(need in (None, dy.dtype) for need in needs) and all(_large(dy, factor) for factor in factors)
 
 
-@arithmetic.mul.backward_primitive.on("cpu", when=_slopes_fit, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+@arithmetic.mul.on_backward("cpu", when=_slopes_fit, least=WORTH)
 def mul_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     gradients = [None if factor is None else _both("mul", dy, factor) for factor in _factors(saved, needs)]
     missing = any(g is None and need is not None for g, need in zip(gradients, needs, strict=True))

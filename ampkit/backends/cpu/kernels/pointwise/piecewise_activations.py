@@ -54,7 +54,7 @@ def _glu_back_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
     return dy.size >= 2 * BLOCK and plain(dy) and plain(saved.input)
 
 
-@piecewise_activations.glu.backward_primitive.on("cpu", when=_glu_back_fits, least=2 * BLOCK)  # type: ignore[union-attr,untyped-decorator]
+@piecewise_activations.glu.on_backward("cpu", when=_glu_back_fits, least=2 * BLOCK)
 def glu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> HostArray:
     reference, wide = piecewise_activations.glu.backward_primitive.reference.run, accumulator(needs[0])  # type: ignore[union-attr]
     out = np.empty(saved.input.shape, needs[0])
@@ -98,7 +98,7 @@ def _prelu_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return dy.size >= 2 * BLOCK and shared and plain(dy) and plain(saved.input)
 
 
-@piecewise_activations.prelu.backward_primitive.on("cpu", when=_prelu_back_fits, least=2 * BLOCK)  # type: ignore[union-attr,untyped-decorator]
+@piecewise_activations.prelu.on_backward("cpu", when=_prelu_back_fits, least=2 * BLOCK)
 def prelu_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     weights, wide = prod(saved.shape), accumulator(dy.dtype)
     slope, whole = _laid(dy, weights), _laid(saved.input, weights)

@@ -21,6 +21,6 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return needs[0] == dy.dtype and eltwise.worth(dy, saved.out)
 
 
-@tanh.backward_primitive.on("cpu", when=_back_fits, least=WORTH)  # type: ignore[union-attr,untyped-decorator]
+@tanh.on_backward("cpu", when=_back_fits, least=WORTH)
 def tanh_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> HostArray:
     return eltwise.backward("tanh_by_output", 0.0, dy, saved.out)

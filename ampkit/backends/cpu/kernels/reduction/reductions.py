@@ -58,7 +58,7 @@ def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
     ones = np.ones((block, 1) if behind == 1 else (len(rows), 1, block), rows.dtype)
     a, b = (rows[..., 0], ones) if behind == 1 else (ones, rows)
     if not multiply(a, b, sums.reshape(*a.shape[:-1], b.shape[-1])):
-        return sum_over.reference.run(gradient, axes)  # type: ignore[no-any-return]
+        return sum_over.reference.run(gradient, axes)
     order = memory_order(gradient)
     out = empty([1 if i in axes else gradient.shape[i] for i in order], float32)
     out.reshape(before, behind)[...] = np.add.reduce(sums.reshape(before, -1, behind), 1, np.float64)

@@ -43,6 +43,6 @@ def _pieces_fit(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> bool:
     return type(dy) is tuple and _worth(dy)
 
 
-@concatenation.split_.backward_primitive.on("cpu", when=_pieces_fit)  # type: ignore[union-attr,untyped-decorator]
+@concatenation.split_.on_backward("cpu", when=_pieces_fit)
 def split_backward_cpu(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> HostArray:
     return _joined(dy, dim)

@@ -107,7 +107,7 @@ def _sums(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
     return _fits(saved.index, saved.shape) and dy.dtype in STORED and needs[0] in (dy.dtype, float32)
 
 
-@gather.backward_primitive.on("cuda", when=_sums)  # type: ignore[union-attr,untyped-decorator]
+@gather.on_backward("cuda", when=_sums)
 def gather_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
     return _added(dy, dim, saved.index, saved.shape, needs[0]), None
 
@@ -128,7 +128,7 @@ def _moves(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
     return _fits(saved.index, dy.shape, dy) and saved.size in ((), saved.index.shape)
 
 
-@scatter_.backward_primitive.on("cuda", when=_moves)  # type: ignore[union-attr,untyped-decorator]
+@scatter_.on_backward("cuda", when=_moves)
 def scatter_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
     nothing = backends.of(dy).zeros((), dy.dtype)
     dx = _written(dy, dim, saved.index, nothing) if needs[0] else None
@@ -147,6 +147,6 @@ def scatter_add_cuda(input: Array, dim: int, index: Array, src: Array, *, dtype:
     return NotImplemented if out is NotImplemented else (out, Saved(index=index, size=src.shape))
 
 
-@scatter_add.backward_primitive.on("cuda", when=_moves)  # type: ignore[union-attr,untyped-decorator]
+@scatter_add.on_backward("cuda", when=_moves)
 def scatter_add_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
     return dy, None, _gathered(dy, dim, saved.index) if needs[2] else None

@@ -52,7 +52,7 @@ def einsum_cuda(operands: Any, equation: Any, *, dtype: DType) -> Any:
     return NotImplemented if found is None else (found, Saved(operands=tuple(operands)))
 
 
-@einsum_.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+@einsum_.on_backward(
     "cuda",
     when=lambda dy, saved, needs, equation: fits(dy, *saved.operands) and _spells_a_product(saved.operands, equation),
 )

@@ -45,9 +45,7 @@ def _linear_fits(dy: Array, saved: Saved, needs: Any) -> bool:
     return fits(dy, saved.weight if needs[0] else None, saved.input if needs[1] else None)
 
 
-@matmul.linear.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
-    "cuda", when=_linear_fits, keeps=True
-)
+@matmul.linear.on_backward("cuda", when=_linear_fits, keeps=True)
 def linear_backward_cuda(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
     dx = dw = db = None
     if needs[0]:
@@ -107,7 +105,7 @@ def _two(op: Any, second: str) -> None:
         return _answer(da, db)
 
     op.on("cuda", when=lambda input, other: fits(input, other))(forward)
-    op.backward_primitive.on("cuda", when=worth, keeps=True)(backward)
+    op.on_backward("cuda", when=worth, keeps=True)(backward)
 
 
 def _left_gradient(dy: Array, b: Array, dtype: DType, home: Array | None) -> Any:
@@ -140,7 +138,7 @@ for _op, _second in (
     _two(_op, _second)
 
 
-@matmul.outer.backward_primitive.on(  # type: ignore[union-attr,untyped-decorator]
+@matmul.outer.on_backward(
     "cuda", when=lambda dy, saved, needs: fits(dy, saved.vec2 if needs[0] else None, saved.input if needs[1] else None)
 )
 def outer_backward_cuda(dy: Array, saved: Saved, needs: Any) -> Any:
@@ -180,7 +178,7 @@ def _added(op: Any, first: str, second: str) -> None:
         return _answer(_scaled(dy, beta) if needs[0] else None, da, db)
 
     op.on("cuda", when=_added_fits)(forward)
-    op.backward_primitive.on("cuda", when=worth, keeps=True)(backward)
+    op.on_backward("cuda", when=worth, keeps=True)(backward)
 
 
 def _scaled(dy: Array, factor: float) -> Array:

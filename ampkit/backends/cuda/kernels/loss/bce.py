@@ -33,7 +33,7 @@ def bce_with_logits_cuda(
     return out if out is NotImplemented else (out, kept)
 
 
-@ops.binary_cross_entropy_with_logits.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@ops.binary_cross_entropy_with_logits.on_backward("cuda", when=_back_fits)
 def bce_with_logits_backward_cuda(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
     operands = saved.input, saved.target, _or_1(saved.pos_weight)
     found = elementwise_loss.backward("BCEOfLogits", dy, operands, needs[:2], reduction, saved.weight)
@@ -50,7 +50,7 @@ def binary_cross_entropy_cuda(input: Array, target: Array, weight: Any, reductio
     return out, Saved(input=input, target=target, weight=weight)
 
 
-@ops.binary_cross_entropy.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@ops.binary_cross_entropy.on_backward("cuda", when=_back_fits)
 def binary_cross_entropy_backward_cuda(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
     found = elementwise_loss.backward("BCELoss", dy, (saved.input, saved.target), needs[:2], reduction, saved.weight)
     return found if found is NotImplemented else (*found, None)

@@ -91,7 +91,7 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction
     return plain and dy.dtype in STORED and _known(saved.input)
 
 
-@cross_entropy_.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@cross_entropy_.on_backward("cuda", when=_back_fits)
 def cross_entropy_backward_cuda(
     dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
@@ -131,7 +131,7 @@ def _nll_back_fits(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduc
     return _back_fits(dy, saved, needs, ignore_index, reduction, 0.0)
 
 
-@nll_loss.backward_primitive.on("cuda", when=_nll_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@nll_loss.on_backward("cuda", when=_nll_back_fits)
 def nll_loss_backward_cuda(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
     x, rows = saved.input, saved.share.size
     dx = backends.of(x).zeros((*x.shape[:1], *x.shape[2:], x.shape[1]) if x.ndim > 2 else x.shape, x.dtype)

@@ -54,7 +54,7 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
     return needs[0] == x.dtype and dy.dtype in STORED and saved.alpha.dtype == float32 and _known(x, saved.targets)
 
 
-@ctc_loss_.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@ctc_loss_.on_backward("cuda", when=_back_fits)
 def ctc_loss_backward_cuda(
     dy: Array, saved: Saved, needs: Any, blank: int, reduction: str, zero_infinity: bool
 ) -> Array:

@@ -28,7 +28,7 @@ def _compared(op: Any, choose: Chooser) -> None:
 
     kernel.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
     op.on("cuda", when=fits)(kernel)
-    op.backward_primitive.on("cuda", when=back_fits)(backward)
+    op.on_backward("cuda", when=back_fits)(backward)
 
 
 _compared(ops.mse_loss, lambda: ("MSELoss", ()))

@@ -140,7 +140,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> boo
     return known and needs[0] in (None, x.dtype)
 
 
-@batch_norm_.backward_primitive.on("cuda", when=_back_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+@batch_norm_.on_backward("cuda", when=_back_fits, keeps=True)
 def batch_norm_backward_cuda(
     dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, versions: Any, grad_buffers: Any
 ) -> Any:

@@ -211,7 +211,7 @@ def _transposed_convolution(op: Any) -> None:
 def _register(op: Any, forward: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
     op.on("cuda", when=_fits)(forward)
-    op.backward_primitive.on("cuda", when=_back_fits)(backward)
+    op.on_backward("cuda", when=_back_fits)(backward)
 
 
 for _op in (conv.conv1d, conv.conv2d, conv.conv3d):

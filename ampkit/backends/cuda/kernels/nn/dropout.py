@@ -70,6 +70,6 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
     return _known(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
 
 
-@dropout_.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@dropout_.on_backward("cuda", when=_back_fits)
 def dropout_backward_cuda(dy: Array, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Array:
     return _masked(dense(dy), saved.keep, p)

@@ -27,7 +27,7 @@ def _adds_up(dy: Array, saved: Saved, needs: Any, padding_idx: Any) -> bool:
     return needs[1] is not None and segment_sum.fits(dy, saved.input, saved.rows, needs[1])
 
 
-@embedding.backward_primitive.on("cuda", when=_adds_up)  # type: ignore[union-attr,untyped-decorator]
+@embedding.on_backward("cuda", when=_adds_up)
 def embedding_backward_cuda(dy: Array, saved: Saved, needs: Any, padding_idx: int | None) -> Any:
     ignored = -1 if padding_idx is None else padding_idx % saved.rows
     order = segment_sum.ordered(saved.input, saved.rows, ignored)

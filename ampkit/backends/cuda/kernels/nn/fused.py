@@ -38,7 +38,7 @@ def linear_gelu_linear_cuda(
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
-@linear_gelu_linear.backward_primitive.on("cuda", when=is_chained, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+@linear_gelu_linear.on_backward("cuda", when=is_chained, keeps=True)
 def linear_gelu_linear_backward_cuda(
     dy: Array, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
 ) -> Any:

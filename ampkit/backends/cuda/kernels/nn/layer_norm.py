@@ -82,14 +82,14 @@ def _fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
     return known and needs[0] in (None, saved.input.dtype) and all(n is None or n in STORED for n in needs[1:])
 
 
-@layer_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+@layer_norm.on_backward("cuda", when=_fits, keeps=True)
 def layer_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
     return _backward("layer_norm_backward", dy, saved, [saved.mean, saved.rstd], needs, grad_buffers, normalized_shape)
 
 
-@rms_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+@rms_norm.on_backward("cuda", when=_fits, keeps=True)
 def rms_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: Any, versions: Any, grad_buffers: Any
 ) -> Any:
@@ -152,7 +152,7 @@ def group_norm_cuda(
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
-@group_norm.backward_primitive.on("cuda", when=_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+@group_norm.on_backward("cuda", when=_fits, keeps=True)
 def group_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, num_groups: int, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:

@@ -87,7 +87,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
 def _register(op: Any, forward: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
     op.on("cuda", when=fits)(forward)
-    op.backward_primitive.on("cuda", when=_back_fits)(backward)
+    op.on_backward("cuda", when=_back_fits)(backward)
 
 
 for _axes in (2, 3):

@@ -72,7 +72,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
     return known and bool(dresidual or dbranch) and _forms(total.dtype, dbranch or total.dtype, total.dtype)
 
 
-@add_layer_norm_.backward_primitive.on("cuda", when=_back_fits, keeps=True)  # type: ignore[union-attr,untyped-decorator]
+@add_layer_norm_.on_backward("cuda", when=_back_fits, keeps=True)
 def add_layer_norm_backward_cuda(
     dy: Any, saved: Saved, needs: Any, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any,
     versions: Any, grad_buffers: Any,

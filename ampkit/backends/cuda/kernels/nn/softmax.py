@@ -91,7 +91,7 @@ def _register(op: Any, name: str) -> None:
         return _backward(f"{name}_backward", dy, saved.out, needs[0])
 
     op.on("cuda", when=lambda input, dim, dtype: _rows(input, dim))(forward)
-    op.backward_primitive.on("cuda", when=back_fits)(backward)
+    op.on_backward("cuda", when=back_fits)(backward)
 
 
 _register(softmax, "softmax")
@@ -113,7 +113,7 @@ def logsumexp_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> An
     return out if out is NotImplemented else (out, Saved(input=input))
 
 
-@logsumexp.backward_primitive.on("cuda", when=back_fits)  # type: ignore[union-attr,untyped-decorator]
+@logsumexp.on_backward("cuda", when=back_fits)
 def logsumexp_backward_cuda(dy: Array, saved: Any, needs: Any, dim: Any, keepdim: bool) -> Any:
     total, most = _exponentials(saved.input, dim, True)
     if total is NotImplemented:

@@ -37,7 +37,7 @@ def _slope(op: Any, name: str) -> None:
         return NotImplemented if found is NotImplemented else (dy, found[1])
 
     kernel.__name__ = f"{op.name}_backward_cuda"
-    op.backward_primitive.on("cuda", when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS)(kernel)
+    op.on_backward("cuda", when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS)(kernel)
 
 
 _slope(ops.add, "Add")

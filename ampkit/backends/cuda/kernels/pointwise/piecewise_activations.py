@@ -41,7 +41,7 @@ def prelu_cuda(input: Array, weight: Array, *, dtype: DType) -> Any:
     return out if out is NotImplemented else (out, Saved(input=input, weight=weight, shape=weight.shape))
 
 
-@ops.prelu.backward_primitive.on("cuda", when=back_fits)  # type: ignore[union-attr,untyped-decorator]
+@ops.prelu.on_backward("cuda", when=back_fits)
 def prelu_backward_cuda(dy: Array, saved: Any, needs: Any) -> Any:
     x = getattr(saved, "input", 0.0)  # each is dropped where the gradient that reads it is not wanted
     w = 0.0 if needs[0] is None else _along(saved.weight, dy)
@@ -65,7 +65,7 @@ def glu_cuda(input: Array, dim: int, *, dtype: DType) -> Any:
     return out if out is NotImplemented else (out, Saved(input=input))
 
 
-@ops.glu.backward_primitive.on("cuda", when=back_fits)  # type: ignore[union-attr,untyped-decorator]
+@ops.glu.on_backward("cuda", when=back_fits)
 def glu_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int) -> Any:
     """Both halves by one launch: an axis of two stands for them, along which dy, value and gate are broadcast."""
     x, at = saved.input, dim % dy.ndim

@@ -62,7 +62,7 @@ def backwards(
         return tuple([dy if i in passes and needs[i] is not None else slope for i, slope in enumerate(found)])
 
     kernel.__name__ = f"{op.name}_backward_cuda"
-    op.backward_primitive.on("cuda", when=back_fits)(kernel)
+    op.on_backward("cuda", when=back_fits)(kernel)
 
 
 def gradients(op: Any, function: str, dy: Array, operands: tuple[Any, ...], dtypes: list[DType | None]) -> Any:

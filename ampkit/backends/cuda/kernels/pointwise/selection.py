@@ -28,7 +28,7 @@ def clamp_cuda(input: Array, min: Any, max: Any, *, dtype: DType) -> Any:
     return NotImplemented if out is NotImplemented else (out, Saved(input=input, min=min, max=max))
 
 
-@clamp.backward_primitive.on("cuda", when=back_fits)  # type: ignore[union-attr,untyped-decorator]
+@clamp.on_backward("cuda", when=back_fits)
 def clamp_backward_cuda(dy: Array, saved: Any, needs: Any) -> Any:
     bounds = -inf if saved.min is None else saved.min, inf if saved.max is None else saved.max
     operands = (saved.input, *bounds)

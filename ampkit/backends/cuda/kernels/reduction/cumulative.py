@@ -52,6 +52,6 @@ def cumsum_cuda(input: Array, dim: int, dtype: DType) -> Any:
     return _running(input, dim, dtype, back=False)
 
 
-@cumsum.backward_primitive.on("cuda", when=_fits)  # type: ignore[union-attr,untyped-decorator]
+@cumsum.on_backward("cuda", when=_fits)
 def cumsum_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int, dtype: Any) -> Any:
     return _running(dy, dim, needs[0], back=True)

@@ -107,11 +107,11 @@ def _pieces(dy: Any, *args: Any, **params: Any) -> bool:
     return type(dy) is tuple and _alike(dy)
 
 
-@concatenation.split_.backward_primitive.on("cuda", when=_pieces)  # type: ignore[union-attr,untyped-decorator]
+@concatenation.split_.on_backward("cuda", when=_pieces)
 def split_backward_cuda(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> Array:
     return joined(dy, dim)
 
 
-@concatenation.unbind_.backward_primitive.on("cuda", when=_pieces)  # type: ignore[union-attr,untyped-decorator]
+@concatenation.unbind_.on_backward("cuda", when=_pieces)
 def unbind_backward_cuda(dy: Any, saved: Saved, needs: Any, dim: int) -> Array:
     return joined([np.expand_dims(piece, dim) for piece in dy], dim)

@@ -22,6 +22,6 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> b
     return dy.dtype in STORED and needs[0] in (dy.dtype, float32) and fits(dy, dy.shape)
 
 
-@extend.backward_primitive.on("cuda", when=_back_fits)  # type: ignore[union-attr,untyped-decorator]
+@extend.on_backward("cuda", when=_back_fits)
 def extend_backward_cuda(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> Array:
     return added(dy, widths, mode, needs[0])
