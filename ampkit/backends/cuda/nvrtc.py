@@ -66,8 +66,8 @@ class Kernels:
         """The entry `name`, template arguments included, of `<source>.cu`."""
         found = self._entries.get((source, name))
         if found is None:
-            source = f'#include "{source}.cu"\n'
-            module = self.xp.RawModule(code=source, options=OPTIONS, name_expressions=(name,))
+            code = f'#include "{source}.cu"\n'
+            module = self.xp.RawModule(code=code, options=OPTIONS, name_expressions=(name,))
             try:
                 found = self._entries[source, name] = module.get_function(name)
             except Exception as error:
