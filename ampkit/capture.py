@@ -22,7 +22,7 @@ from .core.autograd.grad_mode import _recording
 from .core.nested import tensors_in, with_tensors
 from .core.op import Op
 from .core.policy import _stack
-from .core.tensor import Tensor, watchers
+from .core.tensor import Tensor, recorders
 
 WARM = 3  # eager calls before the recording: they compile kernels, plan products and make what lasts
 MOST = 8  # recordings of one step; calls of yet another kind run eagerly
@@ -165,7 +165,7 @@ class _Kind:
             out = self.step(*args, **kwargs)
             return with_tensors(out, (Tensor(self.backend.recording.address(t.array)) for t in tensors_in(out)))
 
-        watchers.append(self)
+        recorders.append(self)
         try:
             self.out = self.graph.record(work, *state)
             self.draws = random.default.state()[1] - state[1]
@@ -176,7 +176,7 @@ class _Kind:
         except Exception as error:
             raise _cannot(error) from error
         finally:
-            watchers.remove(self)
+            recorders.remove(self)
             random.default.restore(state)
             if self.graph.recording is None:
                 self._forget()
@@ -228,7 +228,7 @@ def _written(tensor: Tensor) -> None:
 
 
 def _backend(given: list[Tensor]) -> Any:
-    held = [backends.of(t.array) for t in given]
+    held = [backends.backend_of(t.array) for t in given]
     return next((b for b in held if b.name != "cpu"), backends.get())
 
 

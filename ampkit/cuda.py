@@ -115,7 +115,7 @@ def synchronize(device: Any = None) -> None:
 
     Raises DeviceError without a GPU.
     """
-    _gpu(device).settle()
+    _gpu(device).synchronize()
 
 
 def empty_cache() -> None:
@@ -170,7 +170,7 @@ def _held(device: str) -> dict[str, int]:
         else:
             continue
         for kept, some in zip(found.values(), arrays, strict=True):
-            kept.update({id(a): a for a in some if backends.of(a).device_of(a) == device})
+            kept.update({id(a): a for a in some if backends.backend_of(a).device_of(a) == device})
     return {name: sum(int(a.nbytes) for a in kept.values()) for name, kept in found.items()}
 
 
@@ -180,4 +180,4 @@ def _of_parameter(parameter: Parameter) -> tuple[list[Any], list[Any], list[Any]
     return [parameter.array, *copies], [] if gradient is None else [gradient.array], []
 
 
-backends.accounts.append(_held)
+backends.memory_reports.append(_held)

@@ -56,31 +56,31 @@ class profile:
         self._open: list[_Span] = []
 
     def __enter__(self) -> profile:
-        if self in observe.watches:
+        if self in observe.profilers:
             raise StateError("profile", "a block that is not entered yet", "one that is")
         self._spans, self._open = [], []
         self._began = time.perf_counter()
-        observe.watches.append(self)
-        observe.active.append(self._ended)
+        observe.profilers.append(self)
+        observe.observers.append(self._kernel_ended)
         return self
 
     def __exit__(self, *error: object) -> None:
-        observe.watches.remove(self)
-        observe.active.remove(self._ended)
-        self._times = [(s, s.backend.between(s.start, s.end)) for s in self._spans]
+        observe.profilers.remove(self)
+        observe.observers.remove(self._kernel_ended)
+        self._times = [(s, s.backend.elapsed_time(s.start, s.end)) for s in self._spans]
         self.seconds = time.perf_counter() - self._began
         self.rows = _rows(self._times)
 
-    def begin(self, name: str, kernel: str, array: Any) -> None:
+    def kernel_started(self, name: str, kernel: str, array: Any) -> None:
         """A kernel begins."""
-        backend = backends.of(array) if backends.holds(array) else backends.cpu
-        self._open.append(_Span(name, kernel, backend, backend.mark(name)))
+        backend = backends.backend_of(array) if backends.is_array(array) else backends.cpu
+        self._open.append(_Span(name, kernel, backend, backend.record_event(name)))
 
-    def _ended(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
+    def _kernel_ended(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
         while self._open:  # what an error left open is dropped
             span = self._open.pop()
             if span.name == name:
-                span.end, span.bytes = span.backend.mark(), _bytes((*inputs, output))
+                span.end, span.bytes = span.backend.record_event(), _bytes((*inputs, output))
                 if span.start is not None and span.end is not None:
                     self._spans.append(span)
                 return
@@ -108,7 +108,7 @@ class profile:
         events = [
             {
                 "name": span.name, "cat": span.kernel or "ampkit", "ph": "X", "pid": 0, "tid": span.backend.name,
-                "ts": span.backend.between(first.start, span.start) * 1e6 if span.backend is first.backend else 0.0,
+                "ts": _seconds_since(first, span) * 1e6,
                 "dur": seconds * 1e6, "args": {"kernel": span.kernel, "bytes": span.bytes},
             }
             for span, seconds in self._times
@@ -117,6 +117,11 @@ class profile:
             Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), "utf-8")
         except OSError as error:
             raise FileError("profile.save", "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
+
+
+def _seconds_since(first: _Span, span: _Span) -> float:
+    # Clocks of different devices cannot be compared: every other device's spans start at 0.
+    return span.backend.elapsed_time(first.start, span.start) if span.backend is first.backend else 0.0
 
 
 def _rows(times: Iterable[tuple[_Span, float]]) -> list[Row]:

@@ -48,7 +48,9 @@ def encode(obj: Any) -> bytes:
         description = _describe(obj, "", tensors, {})
     except RecursionError:
         raise DTypeError("save", "values that are nested less deeply", "an object in hundreds of others") from None
-    arrays = {name: np.asarray(backends.of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()}
+    arrays = {
+        name: np.asarray(backends.backend_of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()
+    }
     try:
         return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
     except BaseException as error:

@@ -169,7 +169,7 @@ def _annotation(function: Any, name: str, imports: set[str]) -> str | None:
     """The type of a parameter, or of the result, as the stub spells it; None where the source gives none."""
     origin = _origin(function)
     text = getattr(origin, "__annotations__", {}).get(name)
-    if text is None or text == "Word":
+    if text is None or text == "CompatArg":
         return None
     text = text if isinstance(text, str) else inspect.formatannotation(text)
     for old, new in TYPES.items():

@@ -158,7 +158,7 @@ def test_a_library_that_finds_no_memory_for_itself_raises_the_same_error(device)
     with pytest.raises(cublaslt.CublasLtMemoryError, match="cublasLtCreate: out of memory") as told:
         cublaslt._call(type("library", (), {"cublasLtCreate": staticmethod(create)}), "Create", None)
     x = ampkit.ones(2, device="cuda").array
-    assert "cuda:0: needs more memory" in str(backends.exhausted([x], told.value))
+    assert "cuda:0: needs more memory" in str(backends.out_of_memory_error([x], told.value))
 
 
 def test_a_kernel_that_does_not_load_raises_and_the_next_one_goes_on(device, monkeypatch):
@@ -179,7 +179,7 @@ def _broken_module(**given):
 
 def test_the_host_s_memory_error_stays_what_it_is(device):
     error = MemoryError("Unable to allocate")
-    assert device.exhausted(error) is error
+    assert device.out_of_memory_error(error) is error
     with pytest.raises(MemoryError, match="zeros: needs a shape that memory can hold"):
         ampkit.zeros(2**60)
 

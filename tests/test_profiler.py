@@ -40,8 +40,8 @@ def test_every_op_and_update_is_a_row_with_its_calls_and_bytes(device):
     assert rows["sum"].bytes == 2 * (2 * 3 * 2 + 4)  # float16 in, float32 out
     assert all(row.seconds >= 0 for row in found.rows)
     assert sum(row.seconds for row in found.rows) <= found.seconds
-    assert not observe.watches
-    assert not observe.active
+    assert not observe.profilers
+    assert not observe.observers
 
 
 def test_the_table_says_which_kernel_ran_and_what_casts_cost(device):

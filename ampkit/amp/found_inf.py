@@ -18,7 +18,7 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes, observe
 from ..base.errors import ArgumentError, ScaleCollapseError
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.primitive import Primitive
 from ..core.saved_state import need_count, need_like
 from ..core.tensor import Tensor
@@ -30,7 +30,7 @@ SKIPS = 50  # in a row, before the guard stops: from 65536 the scale has then co
 
 
 def _unscale(gradient: Array, inverse: Array | None, flags: Array) -> Array:
-    first = np.add(backends.of(gradient).zeros((), dtypes.int64), gradient.size)
+    first = np.add(backends.backend_of(gradient).zeros((), dtypes.int64), gradient.size)
     for part in chunks(gradient.size):
         values, bad = gradient[part], flags[: part.stop - part.start]
         if inverse is not None:
@@ -99,22 +99,22 @@ class Verdict:
 
     def check(self, slots: list[Slot], inverse: Callable[[Run], Array] | None) -> None:
         """Unscale the gradients of `slots`, if `inverse` says by what, and note whether they are finite."""
-        with quietly():
+        with ignore_fp_errors():
             for run in spans(slots):
-                with backends.on(run.gradient):
+                with backends.device_guard(run.gradient):
                     self._check(run, inverse)
 
     def _check(self, run: Run, inverse: Callable[[Run], Array] | None) -> None:
-        if observe.watches:
-            observe.begin("unscale", "", run.gradient)
+        if observe.profilers:
+            observe.notify_start("unscale", "", run.gradient)
         first = unscale(run.gradient, inverse and inverse(run), run.block.flags())
         bad = np.less(first, len(run))
         self.overflow = (
-            bad if self.overflow is None else np.logical_or(backends.beside(self.overflow, run.gradient), bad)
+            bad if self.overflow is None else np.logical_or(backends.to_device_of(self.overflow, run.gradient), bad)
         )
         self.firsts.append((run, first))
-        if observe.active:
-            observe.report("unscale", (run.gradient,), first)
+        if observe.observers:
+            observe.notify_end("unscale", (run.gradient,), first)
 
     def culprits(self) -> Iterable[tuple[int, str]]:
         """The parameters known to hold a value that is not finite: number, and words for it."""
@@ -162,7 +162,7 @@ class Guard:
     ) -> None:
         """Count an update. Raises ScaleCollapseError after SKIPS overflows in a row, or one at the floor."""
         judge = partial(self._judge, verdicts, floor, hysteresis)
-        backends.of(before).later((overflow, before, after), judge)
+        backends.backend_of(before).call_when_ready((overflow, before, after), judge)
 
     def _judge(
         self, verdicts: list[Verdict], floor: float, hysteresis: int, lost: bool, was: float, now: float

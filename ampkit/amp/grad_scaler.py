@@ -15,7 +15,7 @@ from ..backends import Array
 from ..base.dtypes import float64
 from ..base.errors import ArgumentError, DTypeError, StateError, switch
 from ..core.autograd.scale_tag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.saved_state import need_keys
 from ..core.tensor import Tensor, uses
 from ..optim.argument_checks import refuse_scaled
@@ -83,7 +83,7 @@ class GradScaler:
 
     def _scaled(self, loss: Tensor) -> Tensor:
         need_loss(loss)
-        self._scale.on(backends.of(loss.array))
+        self._scale.on(backends.backend_of(loss.array))
         uses(self)
         return scaled(loss, self._present())
 
@@ -91,7 +91,7 @@ class GradScaler:
         assert self._scale.state is not None
         if self._tag is None:
             scale = self._scale.state.scale
-            with backends.on(scale):
+            with backends.device_guard(scale):
                 self._tag = ScaleTag(self, scale.copy())
         return self._tag
 
@@ -114,9 +114,9 @@ class GradScaler:
     def _divide(self, optimizer: Optimizer, verdict: Verdict) -> list[Slot]:
         present, state = optimizer.present(), self._need_state("unscale_")
         self._bring_up(present)
-        with backends.on(state.scale):
+        with backends.device_guard(state.scale):
             inverse = 1.0 / state.scale.astype(float64)
-        verdict.check(present, lambda run: backends.beside(inverse, run.gradient).astype(run.block.dtype))
+        verdict.check(present, lambda run: backends.to_device_of(inverse, run.gradient).astype(run.block.dtype))
         for slot in present:
             gradient = slot.parameter._grad
             assert gradient is not None
@@ -135,7 +135,7 @@ class GradScaler:
             got = f"{strange} of {len(held)} that are not"
             cure = "call scaler.scale(loss).backward() for every loss, and optimizer.zero_grad() after every step"
             raise StateError("scaler.step or unscale_", "gradients scaled by this GradScaler", got, cure)
-        with quietly():
+        with ignore_fp_errors():
             for gradient, tag in held:
                 if tag is not None and tag is not ZEROED and tag is not self._tag:
                     rescale(gradient.array, tag, self._present())
@@ -174,7 +174,7 @@ class GradScaler:
 
     def _advance(self, optimizer: Optimizer, present: list[Slot], overflow: Array) -> Any:
         if type(optimizer).step is Optimizer.step and "step" not in vars(optimizer):
-            with backends.on(overflow):
+            with backends.device_guard(overflow):
                 go = np.logical_not(overflow)
             return optimizer.advance(present, go)
         return None if look(overflow) else optimizer.step()  # a step of its own cannot be told on the device
@@ -201,8 +201,8 @@ class GradScaler:
             self._move(state, verdicts)
 
     def _move(self, state: State, verdicts: list[Verdict]) -> None:
-        with backends.on(state.scale):
-            found = [backends.beside(verdict.overflow, state.scale) for verdict in verdicts]
+        with backends.device_guard(state.scale):
+            found = [backends.to_device_of(verdict.overflow, state.scale) for verdict in verdicts]
             overflow = found[0]
             for other in found[1:]:
                 overflow = np.logical_or(overflow, other)

@@ -12,7 +12,7 @@ from ..backends import Array, Backend
 from ..base import dtypes
 from ..base.dtypes import float32
 from ..base.errors import ArgumentError, StateError
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.primitive import Primitive
 from ..optim.flat.memory import look
 
@@ -102,13 +102,13 @@ class LossScale:
 
     def _write(self) -> None:
         for array, value in zip(self.state or (), self.start, strict=False):
-            with backends.on(array):
+            with backends.device_guard(array):
                 array[...] = value
 
     def move(self, overflow: Array) -> None:
         """Grow, back off or stay, by what the device says of an iteration's gradients."""
         assert self.state is not None
-        with quietly():
+        with ignore_fp_errors():
             rule = (self.growth, self.backoff, self.interval, self.hysteresis, self.low, self.high)
             move_scale(*self.state, overflow, *rule)
 
@@ -116,8 +116,8 @@ class LossScale:
         """Set the scale; the count of good steps stays."""
         assert self.state is not None
         new = number("new_scale", value, self.low, self.high)
-        with backends.on(self.state.scale):
-            self.state.scale[...] = backends.of(self.state.scale).asarray(new, float32)
+        with backends.device_guard(self.state.scale):
+            self.state.scale[...] = backends.backend_of(self.state.scale).asarray(new, float32)
 
     def values(self) -> tuple[float, int, int]:
         """(scale, good steps, overflows left) on the host; waits for the device."""

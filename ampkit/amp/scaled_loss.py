@@ -16,7 +16,7 @@ from ..core.autograd.node import Node, attach
 from ..core.autograd.scale_tag import ScaleTag
 from ..core.autograd.tape import BackwardPass
 from ..core.autograd.traced_array import TracedArray
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
 
 
@@ -48,17 +48,17 @@ def need_loss(loss: Tensor) -> None:
 
 def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:
     """`loss` times the scale of `tag`, in float32 (float64 for float64), on the tape if the loss is."""
-    backend, wide = backends.of(loss.array), dtypes.accumulator(loss.dtype)
-    with quietly(), backends.on(loss.array):
-        factor = backends.beside(tag.factor, loss.array).astype(wide)
+    backend, wide = backends.backend_of(loss.array), dtypes.accumulator(loss.dtype)
+    with ignore_fp_errors(), backends.device_guard(loss.array):
+        factor = backends.to_device_of(tag.factor, loss.array).astype(wide)
         out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
-    if observe.active:
-        observe.report("scale_loss", (loss.array, factor), out)
+    if observe.observers:
+        observe.notify_end("scale_loss", (loss.array, factor), out)
     return _on_tape(loss, out, factor, tag) if loss.edge is not None and is_grad_enabled() else Tensor(out)
 
 
 def _on_tape(loss: Tensor, out: Array, factor: Array, tag: ScaleTag) -> Tensor:
     assert loss.edge is not None
-    node = Node(_SCALE_LOSS, ((*loss.edge[:3], out.dtype),), backends.of(out).asarray(factor))
+    node = Node(_SCALE_LOSS, ((*loss.edge[:3], out.dtype),), backends.backend_of(out).asarray(factor))
     node.tag = tag
     return attach(out, node)

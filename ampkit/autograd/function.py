@@ -177,7 +177,7 @@ def _bound(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any], split: b
 
 def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tuple[Any, ...]) -> Node:
     for out in outs:
-        if not isinstance(out, Tensor) and (backends.holds(out) or next(tensors_in(out), None) is not None):
+        if not isinstance(out, Tensor) and (backends.is_array(out) or next(tensors_in(out), None) is not None):
             got = f"a {type(out).__name__}"
             cure = "wrap arrays: ampkit.tensor(...); return several Tensors as a tuple"
             raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", got, cure)
@@ -218,7 +218,7 @@ class _Call:
         return [None if found is None else TracedArray(found) for found in self._gradients(node, given)]
 
     def _gradients(self, node: Node, dys: list[Any]) -> list[Tensor | None]:
-        ctx, home = node.saved, backends.of(next(dy.array for dy in dys if dy is not None))
+        ctx, home = node.saved, backends.backend_of(next(dy.array for dy in dys if dy is not None))
         if ctx._fills:
             pairs = zip(dys, node.outputs, strict=True)
             dys = [Tensor(home.zeros(*out)) if dy is None and out is not None else dy for dy, out in pairs]
@@ -237,7 +237,7 @@ class _Call:
         for position, item in enumerate(found[:count]):
             if item is not None and not isinstance(item, Tensor):
                 raise DTypeError(where, "Tensors or None", f"a {type(item).__name__} as gradient {position}")
-            if item is not None and backends.of(item.array) is not home:
+            if item is not None and backends.backend_of(item.array) is not home:
                 raise DeviceError(where, f"gradients on {home.name}", f"gradient {position} on {item.device}")
         return [None if edge is None else item for edge, item in zip(node.edges, found, strict=False)]
 

@@ -52,13 +52,13 @@ class Backend(Protocol):
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array: ...
     def cast(self, array: Array, dtype: DType) -> Array: ...
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]: ...
-    def peek(self, array: Array) -> Any: ...
-    def later(self, arrays: Sequence[Array], then: Callable[..., None]) -> None: ...
-    def inspect(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None: ...
-    def exhausted(self, error: MemoryError) -> MemoryError: ...
-    def settle(self) -> None: ...
-    def mark(self, name: str | None = None) -> Any: ...
-    def between(self, first: Any, second: Any) -> float: ...
+    def item(self, array: Array) -> Any: ...
+    def call_when_ready(self, arrays: Sequence[Array], then: Callable[..., None]) -> None: ...
+    def raise_if(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None: ...
+    def out_of_memory_error(self, error: MemoryError) -> MemoryError: ...
+    def synchronize(self) -> None: ...
+    def record_event(self, name: str | None = None) -> Any: ...
+    def elapsed_time(self, first: Any, second: Any) -> float: ...
 
 
 cpu: Backend = CPU()
@@ -67,10 +67,10 @@ _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
 _default = "cpu"
 gpus: Any = None  # where a machine has several GPUs: all of them (see cuda/gpus.py)
 _ANYWHERE = nullcontext()
-accounts: list[Callable[[str], dict[str, int]]] = []  # device -> bytes held there, by holder: for when there is no more
+memory_reports: list[Callable[[str], dict[str, int]]] = []  # each: a device -> bytes in use there, by owner
 
 
-def of(array: Array) -> Backend:
+def backend_of(array: Array) -> Backend:
     """The backend of the device that `array` is on. Raises DeviceError for something that is no array."""
     found = _BY_TYPE.get(type(array))
     if found is not None:
@@ -80,12 +80,12 @@ def of(array: Array) -> Backend:
     return _of_subclass(array)
 
 
-def holds(value: Any) -> bool:
+def is_array(value: Any) -> bool:
     """Whether `value` is an array of an installed backend."""
     return any(base in _BY_TYPE for base in type(value).__mro__) or (gpus is not None and isinstance(value, gpus.kind))
 
 
-def on(*arrays: Any, where: str = "") -> AbstractContextManager[Any]:
+def device_guard(*arrays: Any, where: str = "") -> AbstractContextManager[Any]:
     """The context in which to work on `arrays` outside of an op: their GPU is the current one.
 
     Others may stand among them. Raises DeviceError, with the name `where`, for arrays on several GPUs.
@@ -93,21 +93,21 @@ def on(*arrays: Any, where: str = "") -> AbstractContextManager[Any]:
     return _ANYWHERE if gpus is None else gpus.on(where, arrays)
 
 
-def transfer(array: Array, there: Backend) -> Array:
+def to_backend(array: Array, there: Backend) -> Array:
     """`array` on another device, that of `there`: between GPUs directly, else through the host's memory."""
-    here = of(array)
+    here = backend_of(array)
     return there.asarray(array if here.name == there.name else here.to_numpy(array))
 
 
-def beside(array: Array, other: Array) -> Array:
+def to_device_of(array: Array, other: Array) -> Array:
     """`array` on the device of `other`: itself, where it is there. A copy between GPU and CPU waits for the GPU."""
-    there = of(other)
-    return array if of(array) is there else transfer(array, there)
+    there = backend_of(other)
+    return array if backend_of(array) is there else to_backend(array, there)
 
 
-def exhausted(arrays: Iterable[Any], error: MemoryError) -> MemoryError:
+def out_of_memory_error(arrays: Iterable[Any], error: MemoryError) -> MemoryError:
     """The error to raise where memory ran out in work on `arrays`, which may stand among other values."""
-    return next((of(array) for array in arrays if holds(array)), cpu).exhausted(error)
+    return next((backend_of(array) for array in arrays if is_array(array)), cpu).out_of_memory_error(error)
 
 
 def _of_subclass(array: Array) -> Backend:
@@ -117,7 +117,7 @@ def _of_subclass(array: Array) -> Backend:
     for base in kind.__mro__:
         if base.__module__ == "cupy" and base not in _BY_TYPE and gpus is None:
             get(f"cuda:{array.device.id}")
-            return of(array)
+            return backend_of(array)
         if base in _BY_TYPE:
             _BY_TYPE[kind] = _BY_TYPE[base]
             return _BY_TYPE[kind]

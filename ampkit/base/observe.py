@@ -1,4 +1,4 @@
-"""Observers: callbacks around every kernel that runs. While nobody watches they cost one look at an empty list."""
+"""Observers and profilers of the kernels that run. Without any, a kernel pays one test of an empty list."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 Observer = Callable[[str, tuple[Any, ...], Any], None]
 
-active: list[Observer] = []
-watches: list[Any] = []  # profilers, told also when a kernel begins (see ampkit/profiler.py)
+observers: list[Observer] = []  # called after every kernel
+profilers: list[Any] = []  # also told when a kernel starts (see ampkit/profiler.py)
 
 
 @contextmanager
@@ -17,22 +17,22 @@ def watch(callback: Observer) -> Iterator[None]:
     """Within the block, call `callback(name, inputs, output)` after every kernel, with the arrays it read and wrote.
 
     `name` is the op's name, `<op>_backward` for a backward, and `cast` for a cast that a policy asked for.
-    The arrays are the ones in use: look, don't write.
+    The arrays are the ones in use: a callback must not write to them.
     """
-    active.append(callback)
+    observers.append(callback)
     try:
         yield
     finally:
-        active.remove(callback)
+        observers.remove(callback)
 
 
-def begin(name: str, kernel: str, array: Any) -> None:
-    """Tell every profiler that `kernel`, of what will be reported as `name`, begins on the device of `array`."""
-    for profiler in tuple(watches):
-        profiler.begin(name, kernel, array)
+def notify_start(name: str, kernel: str, array: Any) -> None:
+    """Tell every profiler that `kernel`, one of the op `name`, starts on the device of `array`."""
+    for profiler in tuple(profilers):
+        profiler.kernel_started(name, kernel, array)
 
 
-def report(name: str, inputs: tuple[Any, ...], output: Any) -> None:
-    """Tell every observer that the kernel `name` read `inputs` and wrote `output`."""
-    for callback in tuple(active):
+def notify_end(name: str, inputs: tuple[Any, ...], output: Any) -> None:
+    """Tell every observer that a kernel of the op `name` read `inputs` and wrote `output`."""
+    for callback in tuple(observers):
         callback(name, inputs, output)

@@ -66,7 +66,7 @@ def make_plan(
     narrows = widens or (strays if compute is None else compute != out) or (answer is not None and out not in FLOATS)
     tapes = any(wanted) and op.backward_primitive is not None
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
-    drops = tuple([k for k, users in op.keeps.items() if not asked & set(users)])
+    drops = tuple([k for k, users in op.saved_for.items() if not asked & set(users)])
     kernels = op.forward.of(backend)
     return Plan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops)
 

@@ -25,7 +25,7 @@ def forward(
     primitive, signature = op.forward, op.signature
 
     def faster(kernel: Kernel) -> Any:
-        run = partial(kernel.run, versions=versions) if kernel.keeps else kernel.run
+        run = partial(kernel.run, versions=versions) if kernel.wants_cache else kernel.run
         return signature.call_in(run, arrays, params, dtype)
 
     def reference() -> Any:
@@ -53,7 +53,7 @@ def backward(
     primitive = op.backward_primitive
 
     def faster(kernel: Kernel) -> Any:
-        more = {"versions": versions, "grad_buffers": grad_buffers} if kernel.keeps else {}
+        more = {"versions": versions, "grad_buffers": grad_buffers} if kernel.wants_cache else {}
         return kernel.run(dy, saved, needs, **params, **more)
 
     def reference() -> Any:
@@ -69,7 +69,7 @@ def backward(
 
 def forward_in(op: Any, arrays: Sequence[Any], *params: Any, dtype: DType, versions: Any = ()) -> Any:
     """What `op` makes of arrays, in `dtype`; versions: those of its tensor inputs."""
-    kernel = op.signature.select(op.forward, backends.of(arrays[0]).name, arrays, params)
+    kernel = op.signature.select(op.forward, backends.backend_of(arrays[0]).name, arrays, params)
     out, _ = forward(op, kernel, arrays, params, dtype, accumulator(dtype), versions)
     return widen(out[0], dtype)
 
@@ -78,7 +78,7 @@ def backward_in(
     op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], versions: Any = (), grad_buffers: Any = (), **params: Any
 ) -> tuple[Any, ...]:
     """The gradients of `op`'s tensor inputs, in the dtypes that `needs` names; saved: as its reference saves it."""
-    kernel = op.backward_primitive.select(backends.of(dy).name, dy, saved, needs, **params)
+    kernel = op.backward_primitive.select(backends.backend_of(dy).name, dy, saved, needs, **params)
     found = backward(op, kernel, dy, saved, needs, params, accumulator(dy.dtype), versions, grad_buffers)
     found = found if isinstance(found, tuple) else (found,)
     return tuple([None if need is None else widen(each, need) for each, need in zip(found, needs, strict=False)])

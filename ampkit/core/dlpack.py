@@ -88,7 +88,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
     copied = copy is not None and switch("from_dlpack", "copy", copy)
-    with backends.on(made):
+    with backends.device_guard(made):
         tensor = Tensor(made.copy() if copied else made)
     if not copied:
         tensor.exposed()

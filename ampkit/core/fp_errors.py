@@ -1,7 +1,7 @@
-"""Silence: overflow and invalid values are results here, not warnings. NumPy warns about them unless told otherwise.
+"""NumPy's floating-point warnings, off: overflow and invalid values are results here, found by the loss scale.
 
-`hush()` turns NumPy's floating-point warnings off in this context and returns what `speak` needs to undo it;
-`quietly` is both, as a block or a decorator, where a microsecond does not count.
+`push_ignore()` turns the warnings off in this context and returns the token with which `pop_ignore` restores them;
+`ignore_fp_errors` is both, as a block or a decorator, where a microsecond does not count.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy as np
 try:  # the two halves of np.errstate, at a third of its cost; a recorded op calls them once
     from numpy._core._multiarray_umath import _extobj_contextvar, _make_extobj  # type: ignore
 
-    hush: Callable[[], Any] = partial(_extobj_contextvar.set, _make_extobj(all="ignore"))
-    speak: Callable[[Any], None] = _extobj_contextvar.reset
+    push_ignore: Callable[[], Any] = partial(_extobj_contextvar.set, _make_extobj(all="ignore"))
+    pop_ignore: Callable[[Any], None] = _extobj_contextvar.reset
 
 except ImportError:  # another NumPy: the public way
 
-    def hush() -> Any:
+    def push_ignore() -> Any:
         return np.seterr(all="ignore")
 
-    def speak(token: Any) -> None:
+    def pop_ignore(token: Any) -> None:
         np.seterr(**token)
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def ignore_fp_errors() -> Iterator[None]:
     """Within the block, or the decorated function, NumPy warns of no overflow and no invalid value."""
-    token = hush()
+    token = push_ignore()
     try:
         yield
     finally:
-        speak(token)
+        pop_ignore(token)

@@ -62,11 +62,11 @@ class Op:
         self.forward = Primitive(self.name, reference.__module__.removeprefix("ampkit.ops."), reference)
         self.backward_primitive: Primitive | None = None
         self.checks: Callable[..., Any] | None = None
-        self.keeps: dict[str, tuple[str, ...]] = {}
+        self.saved_for: dict[str, tuple[str, ...]] = {}
         self.plans: dict[Any, Plan] = {}
         self.signature = Signature(self.name, reference)
         self.call = self.signature.call
-        self.__signature__ = inspect.Signature(self.signature.given)
+        self.__signature__ = inspect.Signature(self.signature.accepted)
 
     # building one
 
@@ -75,7 +75,7 @@ class Op:
         self.checks = function
         return function
 
-    def backward(self, function: Callable[..., Any] | None = None, /, **keeps: str) -> Any:
+    def backward(self, function: Callable[..., Any] | None = None, /, **saved_for: str) -> Any:
         """Decorate the backward: `(dy, saved, needs, **params)` -> one gradient per tensor input, or None.
 
         needs: per tensor input, the dtype its gradient is wanted in, or None. `@linear.backward(input="weight")` says
@@ -83,23 +83,25 @@ class Op:
         names are separated by spaces. An op with several outputs gets a tuple `dy`, zeros where none came.
         """
         if function is None:
-            return lambda f: self.backward(f, **keeps)
-        self.keeps = {item: (names,) if " " not in names else tuple(names.split()) for item, names in keeps.items()}
+            return lambda f: self.backward(f, **saved_for)
+        self.saved_for = {
+            item: (names,) if " " not in names else tuple(names.split()) for item, names in saved_for.items()
+        }
         self.backward_primitive = Primitive(f"{self.name}_backward", self.forward.module, function)
         return self.backward_primitive
 
     def on(
-        self, backend: str, when: Callable[..., Any] | None = None, keeps: bool = False, least: int = 0
+        self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, least: int = 0
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
-        return self.forward.on(backend, when, keeps, least)
+        return self.forward.on(backend, when, wants_cache, least)
 
     def on_backward(
-        self, backend: str, when: Callable[..., Any] | None = None, keeps: bool = False, least: int = 0
+        self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, least: int = 0
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Register a faster backward for a backend: it reads what the reference saved. The op must have a backward."""
         assert self.backward_primitive is not None, self.name
-        return self.backward_primitive.on(backend, when, keeps, least)
+        return self.backward_primitive.on(backend, when, wants_cache, least)
 
     __call__: Callable[..., Any]  # written for each op: Signature.entry binds, forward.runner runs and records
 
@@ -126,17 +128,17 @@ class Op:
         saved, primitive = node.saved, self.backward_primitive
         kernel = node.kernel.own_backward or primitive.reference
         if kernel is primitive.reference and (type(one) is not np.ndarray or one.size >= primitive.least):
-            kernel = primitive.select(backends.of(one).name, dy, saved, needs, **params)
-        if observe.watches:
-            observe.begin(primitive.name, kernel.name, one)
-        grad_buffers = backward_pass.grad_buffers(node) if kernel.keeps else ()
+            kernel = primitive.select(backends.backend_of(one).name, dy, saved, needs, **params)
+        if observe.profilers:
+            observe.notify_start(primitive.name, kernel.name, one)
+        grad_buffers = backward_pass.grad_buffers(node) if kernel.wants_cache else ()
         gradients = dispatch.backward(
             self, kernel, dy, saved, needs, params, node.plan.compute, node.versions, grad_buffers
         )
         found = self.each(gradients, node)
-        if observe.active:
+        if observe.observers:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
-            observe.report(primitive.name, (one, *arrays), found)
+            observe.notify_end(primitive.name, (one, *arrays), found)
         return found
 
     def each(self, gradients: Any, node: Node) -> tuple[Any, ...]:
@@ -171,7 +173,7 @@ class Op:
     def new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> Plan:
         """The plan for a combination of dtypes that was not met before, kept from now on."""
         held = [i.array for i in inputs if isinstance(i, Tensor)]
-        names = {backends.of(a).name for a in held}
+        names = {backends.backend_of(a).name for a in held}
         if len(names) != 1:
             raise self._devices(inputs) if names else self._no_tensor(inputs)
         backend = names.pop()

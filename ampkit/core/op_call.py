@@ -21,9 +21,9 @@ from .autograd.node import Node
 from .autograd.saved import Saved
 from .autograd.views import link
 from .cast_plan import Plan
-from .fp_errors import hush, speak
+from .fp_errors import pop_ignore, push_ignore
 from .policy import _stack
-from .tensor import Tensor, tick, watchers
+from .tensor import Tensor, recorders, tick
 
 _NOTHING = Saved()
 _new = object.__new__
@@ -37,7 +37,7 @@ def runner(op: Any) -> Callable[..., Any]:
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = known(key) or op.new_plan(key, inputs)
         device = None if backends.gpus is None else backends.gpus.enter(op.name, arrays)
-        kernel, token = reference, hush()
+        kernel, token = reference, push_ignore()
         try:
             if plan.casts:
                 _cast(inputs, arrays, plan.casts)
@@ -45,8 +45,8 @@ def runner(op: Any) -> Callable[..., Any]:
                 call(op.checks, arrays, params)
             if plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.least):
                 kernel = signature.select(primitive, plan.backend, arrays, params)
-            if observe.watches:
-                observe.begin(op.name, kernel.name, arrays[0])
+            if observe.profilers:
+                observe.notify_start(op.name, kernel.name, arrays[0])
             if kernel is reference and not plan.widens:  # nothing to choose: what most small calls are
                 out = call(kernel.run, arrays, params)
             else:
@@ -65,15 +65,15 @@ def runner(op: Any) -> Callable[..., Any]:
                 raise
             raise misfit from error
         except MemoryError as error:
-            raise backends.exhausted(arrays, error) from None
+            raise backends.out_of_memory_error(arrays, error) from None
         finally:
-            speak(token)
+            pop_ignore(token)
             if device is not None:
                 backends.gpus.leave(device)
-        if observe.active:
-            observe.report(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
-            for watcher in watchers:
-                watcher.met(inputs)
+        if observe.observers:
+            observe.notify_end(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
+            for recorder in recorders:
+                recorder.met(inputs)
         if type(out) is tuple:
             made: Any = tuple([Tensor(o) for o in out])
             first = made[0]
@@ -121,7 +121,7 @@ def _narrow(out: Any, plan: Plan) -> Any:
         return (_narrow(out[0], plan), *out[1:])
     if out.dtype == plan.out or (out.dtype not in FLOATS and plan.out in FLOATS):
         return out
-    return backends.of(out).cast(out, plan.out)
+    return backends.backend_of(out).cast(out, plan.out)
 
 
 def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:

@@ -18,7 +18,7 @@ from .tensor import Tensor
 
 
 def _array(data: Any) -> Array:
-    if backends.holds(data):
+    if backends.is_array(data):
         return data
     try:
         return backends.get().asarray(np.asarray(data))
@@ -47,7 +47,7 @@ class Parameter(Tensor):
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None
         if held is not None and self.slot is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
-            with backends.on(held.array):
+            with backends.device_guard(held.array):
                 held.array = held.array.copy()
 
     @property

@@ -32,15 +32,15 @@ def reference_only() -> Iterator[None]:
 class Kernel:
     """One implementation for one backend: `run`, its condition `when` (None: always), a backward of its own or None.
 
-    keeps: whether it is told the versions of its inputs, to cache values derived from them (see
+    wants_cache: whether it is told the versions of its inputs, to cache values derived from them (see
     base/version_counter.py), and in a backward where gradients may be left.
     """
 
-    __slots__ = ("keeps", "name", "own_backward", "run", "when")
+    __slots__ = ("name", "own_backward", "run", "wants_cache", "when")
 
-    def __init__(self, run: Function, when: Function | None, keeps: bool = False):
+    def __init__(self, run: Function, when: Function | None, wants_cache: bool = False):
         self.name = getattr(run, "__name__", "kernel")
-        self.run, self.when, self.keeps = run, when, keeps
+        self.run, self.when, self.wants_cache = run, when, wants_cache
         self.own_backward: Kernel | None = None
 
     def backward(self, function: Function) -> Function:
@@ -63,20 +63,20 @@ class Primitive:
         self._loaded: set[str] = set()
 
     def on(
-        self, backend: str, when: Function | None = None, keeps: bool = False, least: int = 0
+        self, backend: str, when: Function | None = None, wants_cache: bool = False, least: int = 0
     ) -> Callable[[Function], Kernel]:
         """Register a faster kernel for `backend`; it is selected where `when`, called like the kernel, is true.
 
         least: for a first array of fewer elements it is not even asked for, which spares small calls the question.
 
         A kernel receives arrays in the dtype they are stored in and, as `dtype=`, the dtype of the result. One that
-        cannot do what it was selected for returns NotImplemented, and the reference runs. With `keeps`, the kernel of
-        an op receives `versions=`, those of its tensor inputs in their order, and the kernel of its backward also
-        `grad_buffers=`: per input, memory to write the gradient to, or None (see BackwardPass.grad_buffers).
+        cannot do what it was selected for returns NotImplemented, and the reference runs. With `wants_cache`, the
+        kernel of an op receives `versions=`, those of its tensor inputs in their order, and the kernel of
+        its backward also `grad_buffers=`: per input, memory for the gradient, or None (see BackwardPass.grad_buffers).
         """
 
         def register(run: Function) -> Kernel:
-            kernel = Kernel(run, when, keeps)
+            kernel = Kernel(run, when, wants_cache)
             self.least = min(self.least, least)
             self.kernels.setdefault(backend, []).append(kernel)
             return kernel
@@ -114,7 +114,7 @@ class Primitive:
         """Run the primitive on arrays; the first argument's backend selects the kernel."""
         device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
-            kernel = self.select(backends.of(args[0]).name, *args, **params)
+            kernel = self.select(backends.backend_of(args[0]).name, *args, **params)
             return self.attempt(
                 kernel, lambda kernel: kernel.run(*args, **params), lambda: self.reference.run(*args, **params)
             )[0]

@@ -36,8 +36,8 @@ class Signature:
 
     def __init__(self, name: str, reference: Callable[..., Any]):
         self.name = name
-        self.given = torch_compat.spelled_out(inspect.signature(reference).parameters)
-        parameters = {p.name: p for p in self.given if torch_compat.computes(p)}
+        self.accepted = torch_compat.with_compat_args(inspect.signature(reference).parameters)
+        parameters = {p.name: p for p in self.accepted if torch_compat.is_passed_on(p)}
         kind = {k: p.annotation if isinstance(p.annotation, str) else "" for k, p in parameters.items()}
         tensors = [k for k in parameters if kind[k] in _ARRAY | _INDEX]
         lists = [k for k in parameters if kind[k] == "Arrays"]
@@ -69,12 +69,12 @@ class Signature:
 
     def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The method that binds the reference's arguments and runs `run`: see the head of the class."""
-        scope = torch_compat.scope(self.given)
+        scope = torch_compat.namespace(self.accepted)
         scope |= {"_region": _stack.get, "_Tensor": Tensor, "_unlike": _unlike, "_several": _several, "_never": NEVER}
         scope |= {"_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
-        lines = [*torch_compat.lines(self.name, self.given, "_self"), *self._checks(scope)]
+        lines = [*torch_compat.prologue(self.name, self.accepted, "_self"), *self._checks(scope)]
         if self.variadic:
             kernel = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
         else:
@@ -92,7 +92,9 @@ class Signature:
                 ]
             )
         kernel = "\n".join([*lines, kernel])
-        return _compile(f"def {self.name}(_self, {torch_compat.header(self.given)}):\n{kernel}", self.name, scope)
+        return _compile(
+            f"def {self.name}(_self, {torch_compat.parameter_list(self.accepted)}):\n{kernel}", self.name, scope
+        )
 
     def _checks(self, scope: dict[str, Any]) -> list[str]:
         # The source that checks the parameters beside the tensors; what it names goes to `scope`.
@@ -114,8 +116,8 @@ class Signature:
             places[self.variadic] = "list(a)"
         if last and "dtype" in parameters:
             places["dtype"], last = "dtype", ""
-        first = next((i for i, p in enumerate(self.given) if not torch_compat.computes(p)), len(self.given))
-        keyword = {p.name for i, p in enumerate(self.given) if i > first or p.kind is p.KEYWORD_ONLY}
+        first = next((i for i, p in enumerate(self.accepted) if not torch_compat.is_passed_on(p)), len(self.accepted))
+        keyword = {p.name for i, p in enumerate(self.accepted) if i > first or p.kind is p.KEYWORD_ONLY}
         row = ", ".join(f"{k}={places[k]}" if k in keyword else places[k] for k in parameters)
         return _compile(f"def call(f, a, p, dtype=None): return f({row}{last})", "call", {})
 

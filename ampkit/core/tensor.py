@@ -15,11 +15,11 @@ from ..backends import Array
 from ..base import dtypes, observe
 from ..base.dtypes import LOW, DType
 from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
-from ..base.version_counter import Version
+from ..base.version_counter import VersionCounter
 from .autograd.accumulate import added
 from .autograd.scale_tag import ScaleTag, joined
-from .fp_errors import quietly
-from .tensor_base import Readable
+from .fp_errors import ignore_fp_errors
+from .tensor_base import TensorBase
 
 if TYPE_CHECKING:
     from .autograd.node import Node
@@ -33,20 +33,20 @@ tick = count(1).__next__
 
 # What is being recorded (see ampkit/capture.py): told of changes in place, of kept copies, made or read, and of objects
 # whose memory on the device is used.
-watchers: list[Any] = []
+recorders: list[Any] = []
 
 
 def uses(owner: object) -> None:
     """Have a step that is being recorded keep `owner`, an object with memory on the device that the step uses."""
-    for watcher in watchers:
-        watcher.uses(owner)
+    for recorder in recorders:
+        recorder.uses(owner)
 
 
 # Where the gradient of a tensor goes, and what it must look like: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]
 
 
-class Tensor(Readable, TensorMethods):
+class Tensor(TensorBase, TensorMethods):
     """An array on a device and, where a gradient is wanted, its place on the tape.
 
     array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
@@ -67,7 +67,7 @@ class Tensor(Readable, TensorMethods):
             raise DTypeError("Tensor", "an array", f"an object of type {type(array).__name__}", cure) from None
         self.array = array
         self.edge: Edge | None = None
-        self.version: list[int] = Version((0,))
+        self.version: list[int] = VersionCounter((0,))
         self.copies: dict[DType, tuple[int, Array]] | None = None
         self._grad: Tensor | None = None
         self.tag: ScaleTag | None = None
@@ -126,13 +126,13 @@ class Tensor(Readable, TensorMethods):
         if not isinstance(value, Tensor) or value.shape != self.shape:
             got = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
             raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", got)
-        if backends.of(value.array) is not backends.of(self.array):
+        if backends.backend_of(value.array) is not backends.backend_of(self.array):
             raise DeviceError(
                 "grad", f"a Tensor on {self.device}", f"one on {value.device}", "move it with .to(device)"
             )
         array, tag = value.array, value.tag
         self.drop_grad()
-        with backends.on(self.array):
+        with backends.device_guard(self.array):
             self.accumulate(array, tag)
 
     def drop_grad(self) -> None:
@@ -163,7 +163,7 @@ class Tensor(Readable, TensorMethods):
             held += gradient.astype(held.dtype, copy=False)
 
     def _gradient_home(self) -> Array:
-        return backends.of(self.array).empty(self.array.shape, self._gradient_dtype())
+        return backends.backend_of(self.array).empty(self.array.shape, self._gradient_dtype())
 
     def rebind(self, array: Array) -> None:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
@@ -173,7 +173,7 @@ class Tensor(Readable, TensorMethods):
             stand_aside(self)
         self.array = array
         self.changed()
-        self.version = Version(
+        self.version = VersionCounter(
             self.version[:1]
         )  # views of the old memory, and what else looks at it, are on their own now
         if self.edge is not None:
@@ -194,18 +194,18 @@ class Tensor(Readable, TensorMethods):
 
     @data.setter
     def data(self, value: Any) -> None:
-        new = value.array if isinstance(value, Tensor) else backends.of(self.array).asarray(value)
+        new = value.array if isinstance(value, Tensor) else backends.backend_of(self.array).asarray(value)
         if new.shape != self.array.shape:
             raise ShapeError("data", f"shape {tuple(self.shape)}", f"{tuple(new.shape)}")
-        with quietly(), backends.on(self.array):
+        with ignore_fp_errors(), backends.device_guard(self.array):
             self.array[...] = new
         self.changed()
 
     def changed(self) -> None:
         """Note a change of the values: copies in other dtypes are stale, a backward through the old values raises."""
         self.version[0] = tick()
-        for watcher in watchers:
-            watcher.changed(self)
+        for recorder in recorders:
+            recorder.changed(self)
 
     def copy_in(self, dtype: DType, keep: bool) -> Array:
         """The values rounded to `dtype`: kept per (dtype, version) if `keep`, so an unchanged tensor is cast once.
@@ -216,18 +216,18 @@ class Tensor(Readable, TensorMethods):
         if keep and self.copies is not None:
             version, held = self.copies.get(dtype, (-1, None))
             if version == self.version[0]:
-                for watcher in watchers:
-                    watcher.read(self, dtype, held)
+                for recorder in recorders:
+                    recorder.read(self, dtype, held)
                 return held
-        if observe.watches:
-            observe.begin("cast", "", self.array)
+        if observe.profilers:
+            observe.notify_start("cast", "", self.array)
         made = self._cast(dtype)
-        if observe.active:
-            observe.report("cast", (self.array,), made)
+        if observe.observers:
+            observe.notify_end("cast", (self.array,), made)
         if keep:
             self.copies = {**(self.copies or {}), dtype: (self.version[0], made)}
-            for watcher in watchers:
-                watcher.made(self)
+            for recorder in recorders:
+                recorder.made(self)
         return made
 
     def _lasts(self) -> bool:
@@ -235,7 +235,7 @@ class Tensor(Readable, TensorMethods):
         return self.edge is not None
 
     def _cast(self, dtype: DType) -> Array:
-        return backends.of(self.array).cast(self.array, dtype)
+        return backends.backend_of(self.array).cast(self.array, dtype)
 
     def exposed(self) -> Array:
         """The array, for someone who may write to it unseen: copies in other dtypes are no longer kept."""
@@ -251,18 +251,18 @@ class Tensor(Readable, TensorMethods):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.node is not None:
             raise StateError("pickle", "a leaf", "the result of a recorded operation", "use .detach()")
-        values = backends.of(self.array).to_numpy(self.array)
+        values = backends.backend_of(self.array).to_numpy(self.array)
         what = (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
         return _unpickle, (*what, str(self.device))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.node is not None:
             raise StateError("deepcopy", "a leaf", "the result of a recorded operation", "use .detach()")
-        with backends.on(self.array):
+        with backends.device_guard(self.array):
             twin = type(self)(self.array.copy(), requires_grad=self.requires_grad)
         memo[id(self)] = twin
         if self._grad is not None:
-            with backends.on(self.array):
+            with backends.device_guard(self.array):
                 twin.accumulate(self._grad.array, self._grad.tag)
         return twin
 

@@ -1,4 +1,4 @@
-"""Readable: what a tensor tells about itself, and its values as NumPy arrays, Python numbers and text."""
+"""TensorBase: what a tensor tells about itself, and its values as NumPy arrays, Python numbers and text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Shape(tuple[int, ...]):
         return int(np.prod(self, dtype=np.int64))
 
 
-class Readable:
+class TensorBase:
     """The part of Tensor that changes nothing."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class Readable:
 
     @property
     def device(self) -> Device:
-        return Device(backends.of(self.array).device_of(self.array))
+        return Device(backends.backend_of(self.array).device_of(self.array))
 
     @property
     def ndim(self) -> int:
@@ -113,7 +113,7 @@ class Readable:
         """
         if self.requires_grad and not switch("numpy()", "force", force):
             raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
-        return backends.of(self.exposed()).to_numpy(self.array)
+        return backends.backend_of(self.exposed()).to_numpy(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -122,14 +122,14 @@ class Readable:
         """The value of a tensor of one element, as a Python number; waits for the device."""
         if self.array.size != 1:
             raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
-        return backends.of(self.array).to_numpy(self.array).item()
+        return backends.backend_of(self.array).to_numpy(self.array).item()
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
-        return backends.of(self.array).to_numpy(self.array).tolist()
+        return backends.backend_of(self.array).to_numpy(self.array).tolist()
 
     def __float__(self) -> float:
         return float(self.item())
@@ -154,7 +154,7 @@ class Readable:
         return (self[i] for i in range(len(self)))  # type: ignore[index]
 
     def __repr__(self) -> str:
-        values = backends.of(self.array).to_numpy(self.array)
+        values = backends.backend_of(self.array).to_numpy(self.array)
         shown = values.astype(np.float32) if self.is_floating_point() and self.dtype.itemsize == 2 else values
         text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
         plain = self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_)

@@ -11,11 +11,11 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ArgumentError, DTypeError, ShapeError
-from .fp_errors import quietly
+from .fp_errors import ignore_fp_errors
 from .tensor import Tensor
 
 
-@quietly()
+@ignore_fp_errors()
 def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
     """A new tensor with a copy of `data`: numbers, nested lists, an array, a Tensor.
 

@@ -1,7 +1,7 @@
-"""Words: what PyTorch's signatures have beyond the parameters that compute, handled once, in generated source.
+"""What PyTorch's signatures have beyond the parameters that an op reads, handled once, in generated source.
 
-Another name of a parameter (`axis` for `dim`) is taken by every op and function that has the parameter. The mark `Word`
-stands on a parameter that PyTorch's callers pass and the function never gets: `inplace` writes the answer into the
+Another name of a parameter (`axis` for `dim`) is taken by every op and function that has the parameter. `CompatArg`
+annotates a parameter that PyTorch's callers pass and the function never gets: `inplace` writes the answer into the
 first tensor; others change no result (`layout`), are refused in one line unless they are left alone (`sparse`), or are
 what losses had before `reduction`. `out` is refused everywhere.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ..base.errors import ArgumentError, switch
 from .autograd.inplace import change
 
-Word: TypeAlias = Any
+CompatArg: TypeAlias = Any
 Parameters = Mapping[str, inspect.Parameter]
 
 # How memory is laid out is ampkit's own affair: these are taken, by `layout` and `memory_format`, and change nothing.
@@ -46,12 +46,12 @@ class _Missing:
 MISSING = _Missing()
 
 
-def computes(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter reaches the function; a `Word` does not."""
-    return bool(parameter.annotation != "Word")
+def is_passed_on(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter reaches the function; a `CompatArg` does not."""
+    return bool(parameter.annotation != "CompatArg")
 
 
-def spelled_out(parameters: Parameters) -> list[inspect.Parameter]:
+def with_compat_args(parameters: Parameters) -> list[inspect.Parameter]:
     """The parameters with the words that belong to them, in an order that Python accepts.
 
     Words stand before a `*`: a default that only a keyword can change costs a look-up at every call.
@@ -67,7 +67,7 @@ def spelled_out(parameters: Parameters) -> list[inspect.Parameter]:
         more.append(star.name)
         found[found.index(star)] = star.replace(name=f"_{star.name}")
     among = kind.POSITIONAL_OR_KEYWORD if star is None else kind.KEYWORD_ONLY
-    words = [kind(word, among, default=_CREATION.get(word), annotation="Word") for word in more]
+    words = [kind(word, among, default=_CREATION.get(word), annotation="CompatArg") for word in more]
     at = next((i for i, p in enumerate(found) if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)), len(found))
     found = found[:at] + words + found[at:]
     loose = False  # a parameter that has another name cannot be required by Python, nor can those after it
@@ -78,23 +78,23 @@ def spelled_out(parameters: Parameters) -> list[inspect.Parameter]:
     return found
 
 
-def lines(name: str, given: list[inspect.Parameter], function: str) -> Iterator[str]:
-    """The source that makes of the words what `function` takes; its names are those of `scope`."""
+def prologue(name: str, given: list[inspect.Parameter], function: str) -> Iterator[str]:
+    """The source that makes of the words what `function` takes; its names are those of `namespace`."""
     names = {p.name: p for p in given}
-    if "inplace" in names and not computes(names["inplace"]):
-        first, *others = [p.name for p in given if computes(p)]
+    if "inplace" in names and not is_passed_on(names["inplace"]):
+        first, *others = [p.name for p in given if is_passed_on(p)]
         row = ", ".join([first, *(f"{word}={word}" for word in others)])
         yield f"    if inplace is not False and _switch({name!r}, 'inplace', inplace):"
         yield f"        return _change({function}, {row})"
     for word, parameter in OTHER_NAMES.items():
-        if word in names and parameter in names and not computes(names[word]):
+        if word in names and parameter in names and not is_passed_on(names[word]):
             yield f"    if {word} is not None: {parameter} = {word}"
     for word in _SHAPES & {p.name for p in given if p.kind is p.KEYWORD_ONLY and f"_{p.name}" in names}:
         yield f"    if {word} is not None: _{word} = ({word},)"
     for word in REFUSED:
-        if word in names and not computes(names[word]):
+        if word in names and not is_passed_on(names[word]):
             yield f"    if {word} is not None and {word} is not False: _refuse({name!r}, {word!r}, {word})"
-    if "size_average" in names and not computes(names["size_average"]):
+    if "size_average" in names and not is_passed_on(names["size_average"]):
         yield "    if size_average is not None or reduce is not None: reduction = _reduction(size_average, reduce)"
     needed = [p.name for p in given if p.default is MISSING]
     if needed:
@@ -102,7 +102,7 @@ def lines(name: str, given: list[inspect.Parameter], function: str) -> Iterator[
         yield f"    if {row}: _need({name!r}, {', '.join(f'{n}={n}' for n in needed)})"
 
 
-def header(given: list[inspect.Parameter]) -> str:
+def parameter_list(given: list[inspect.Parameter]) -> str:
     """The parameters as a `def` writes them, defaults by name: `_default_dim`."""
     parts, star = [], False
     for p in given:
@@ -114,29 +114,29 @@ def header(given: list[inspect.Parameter]) -> str:
     return ", ".join(parts)
 
 
-def scope(given: list[inspect.Parameter]) -> dict[str, Any]:
-    """What the names in `header` and `lines` mean."""
+def namespace(given: list[inspect.Parameter]) -> dict[str, Any]:
+    """What the names in `parameter_list` and `prologue` mean."""
     defaults = {f"_default_{p.name}": p.default for p in given if p.default is not p.empty}
     found = {**defaults, "_refuse": _refuse, "_reduction": reduction_of, "_need": _need, "_missing": MISSING}
     return {**found, "_change": change, "_switch": switch}
 
 
-def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
+def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with PyTorch's words around it; ops have them already (`Signature.entry`)."""
     parameters = inspect.signature(function).parameters
-    given, name = spelled_out(parameters), function.__name__
+    given, name = with_compat_args(parameters), function.__name__
     names, row, by_name = {p.name for p in given}, [], False
     for p in parameters.values():
-        by_name = by_name or p.kind is p.KEYWORD_ONLY or not computes(p)
+        by_name = by_name or p.kind is p.KEYWORD_ONLY or not is_passed_on(p)
         if p.kind is p.VAR_POSITIONAL:
             row.append(f"*_{p.name}" if f"_{p.name}" in names else f"*{p.name}")
         elif p.kind is p.VAR_KEYWORD:
             row.append(f"**{p.name}")
-        elif computes(p):
+        elif is_passed_on(p):
             row.append(f"{p.name}={p.name}" if by_name else p.name)
-    kernel = "\n".join([*lines(name, given, "_function"), f"    return _function({', '.join(row)})"])
-    space: dict[str, Any] = {**scope(given), "_function": function}
-    exec(f"def {name}({header(given)}):\n{kernel}", space)
+    kernel = "\n".join([*prologue(name, given, "_function"), f"    return _function({', '.join(row)})"])
+    space: dict[str, Any] = {**namespace(given), "_function": function}
+    exec(f"def {name}({parameter_list(given)}):\n{kernel}", space)
     made: Callable[..., Any] = space[name]
     made.__module__ = ".".join(function.__module__.split(".")[:2])  # the public package that exports it
     made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__

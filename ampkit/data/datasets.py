@@ -52,7 +52,7 @@ class BatchDataset(Dataset[Any]):
 
 
 def _item(array: Any, index: Any) -> Tensor:
-    with backends.on(array):
+    with backends.device_guard(array):
         return Tensor(array[index, ...])
 
 

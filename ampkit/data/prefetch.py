@@ -24,7 +24,7 @@ def prefetch(batches: Iterable[Any], device: str | None = None) -> Iterator[Any]
 def _ahead(batches: Iterable[Any], there: Any) -> Iterator[Any]:
     coming = None
     for batch in batches:
-        host = [backends.of(t.array).to_numpy(t.array) for t in tensors_in(batch)]
+        host = [backends.backend_of(t.array).to_numpy(t.array) for t in tensors_in(batch)]
         following = batch, there.staging.bring(host)
         if coming is not None:
             yield _arrived(*coming)

@@ -122,8 +122,8 @@ def _values(where: str, name: str, value: Any) -> Array:
 
 
 def _near(value: Array, home: Array) -> Any:
-    same = backends.of(value) is backends.of(home)
-    return Tensor(value) if same else backends.of(value).to_numpy(value)
+    same = backends.backend_of(value) is backends.backend_of(home)
+    return Tensor(value) if same else backends.backend_of(value).to_numpy(value)
 
 
 def _mismatch(where: str, missing: Any, unexpected: Any, misfits: Any, given: list[str], own: list[str]) -> StateError:

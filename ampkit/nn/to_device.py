@@ -9,7 +9,7 @@ from ..backends import Array, Device
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ArgumentError, DTypeError, StateError
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 
@@ -65,7 +65,7 @@ def bound(parameter: Parameter) -> bool:
 
 def _changes(tensor: Tensor, device: Device | None, dtype: DType | None) -> bool:
     kind = dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
-    return kind or (device is not None and backends.of(tensor.array) is not backends.get(device))
+    return kind or (device is not None and backends.backend_of(tensor.array) is not backends.get(device))
 
 
 def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
@@ -74,14 +74,14 @@ def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
     tensor.copies = None
     tensor.rebind(_moved(tensor.array, device, target))
     if held is not None:
-        with backends.on(tensor.array):
+        with backends.device_guard(tensor.array):
             tensor.accumulate(_moved(held.array, device, None), held.tag)
 
 
 def _moved(array: Array, device: Device | None, dtype: DType | None) -> Array:
-    home = backends.of(array)
-    with quietly():
+    home = backends.backend_of(array)
+    with ignore_fp_errors():
         cast = array if dtype is None or array.dtype == dtype else home.cast(array, dtype)
     if device is None or home is backends.get(device):
         return cast
-    return backends.transfer(cast, backends.get(device))
+    return backends.to_backend(cast, backends.get(device))

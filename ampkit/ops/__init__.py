@@ -7,7 +7,7 @@ methods, `traced.py` what NumPy's functions mean when a gradient is differentiat
 from types import FunctionType as _FunctionType
 from types import ModuleType as _ModuleType
 
-from ..core.torch_compat import spelled as _spelled
+from ..core.torch_compat import accept_compat_args as _accept_compat_args
 from . import argument_checks as _given
 from . import tensor_methods, traced_methods
 from .creation.as_tensor import *
@@ -83,6 +83,6 @@ __all__ = [name for name, value in globals().items() if not name.startswith("_")
 
 for _name in __all__:  # ops see to their arguments, and take PyTorch's other words, by themselves; functions here
     if isinstance(globals()[_name], _FunctionType):
-        globals()[_name] = _spelled(_given.checked(globals()[_name]))
+        globals()[_name] = _accept_compat_args(_given.checked(globals()[_name]))
 
 tensor_methods.bind(globals())

@@ -49,7 +49,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except MemoryError as error:
-            raise backends.exhausted([a.array for a in args if isinstance(a, Tensor)], error) from None
+            raise backends.out_of_memory_error([a.array for a in args if isinstance(a, Tensor)], error) from None
         finally:
             if device is not None:
                 backends.gpus.leave(device)

@@ -16,7 +16,7 @@ from ..core.autograd.grad_mode import enable_grad
 from ..core.autograd.inplace import change, is_recorded, need_float, take, write
 from ..core.autograd.scale_tag import ZEROED
 from ..core.autograd.views import become_view, need_changeable
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
 from .creation.factories import tensor
 from .indexing.index_add import index_put_
@@ -176,7 +176,7 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
     """
     if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
         raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
-    with quietly(), backends.on(self.array):
+    with ignore_fp_errors(), backends.device_guard(self.array):
         values = self.array.copy()
         np.fill_diagonal(values, _held("fill_diagonal_", self, fill_value), wrap)
     return write(self, values)
@@ -187,7 +187,7 @@ def _float(self: Tensor) -> Any:
 
 
 def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], generator: random.Stream | None) -> Tensor:
-    with quietly():
+    with ignore_fp_errors():
         values = draw(random.generator(*(generator or random.default).take()))
     return write(self, tensor(values, self.dtype, self.device).array)
 
@@ -204,7 +204,9 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
     need_changeable(self)
     try:
-        with backends.on(self.array, held, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"):
+        with backends.device_guard(
+            self.array, held, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"
+        ):
             if is_recorded(self, value):
                 _set_recorded(self, parts, value)
             else:
@@ -220,7 +222,7 @@ def _set(self: Tensor, parts: Any, value: Any) -> None:
     if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
         first, parts = in_turn(parts)
         target = target if first is None else target[first]
-    with quietly():
+    with ignore_fp_errors():
         assign(target, parts, value)
     self.changed()
 

@@ -15,7 +15,7 @@ from ..base.errors import ArgumentError
 from ..core.primitive import Primitive
 from .clip import power_sum
 from .flat.arena import Run
-from .flat.memory import CHUNK, narrow, settle
+from .flat.memory import CHUNK, narrow, select_into
 from .flat.segment import Slot
 from .optimizer import Optimizer
 from .options import need, need_words
@@ -38,7 +38,7 @@ def _adafactor_update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    kind, backend = master.dtype, backends.of(master)
+    kind, backend = master.dtype, backends.backend_of(master)
     flat, count = master.reshape(-1), (steps + 1).astype(dtypes.float64)
     wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
     new = np.power(count, beta2_decay).astype(kind)
@@ -46,7 +46,7 @@ def _adafactor_update(
     g = -gradient if maximize else gradient
     update = rescaled(_estimate(g, rows, columns, new, least, go), least) * g
     rate = (scale / np.maximum(1.0, _rms(update.reshape(-1), wide) / limit)).astype(kind)
-    settle(master, master * (1 - lr * weight_decay).astype(kind) - update * rate, go)
+    select_into(master, master * (1 - lr * weight_decay).astype(kind) - update * rate, go)
     for copy in copies:
         narrow(flat, copy)
 
@@ -58,10 +58,10 @@ def _rms(flat: Array, wide: Array) -> Array:
 def _estimate(g: Array, rows: Array, columns: Array | None, new: Array, least: float, go: Array | None) -> Array:
     square = g * g
     if columns is None:
-        settle(rows, rows + (square - rows) * new, go)
+        select_into(rows, rows + (square - rows) * new, go)
         return rows
     for held, axis in ((rows, -1), (columns, -2)):
-        settle(held, held + (square.mean(axis=axis, keepdims=True) - held) * new, go)
+        select_into(held, held + (square.mean(axis=axis, keepdims=True) - held) * new, go)
     return rows / np.maximum(rows.mean(axis=-2, keepdims=True), least) * columns
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..backends import Array
 from .elementwise import Elementwise, Step
 from .flat.arena import Run
-from .flat.memory import settle
+from .flat.memory import select_into
 from .flat.segment import Slot
 from .options import need, need_words
 from .param_group import Group
@@ -83,5 +83,5 @@ class ASGD(Elementwise):
         eta = lr / np.power(1 + group["lambd"] * lr * count, group["alpha"])
         mu = 1 / np.maximum(1.0, count - group["t0"])
         for slot in run.block.slots[run.first : run.last]:
-            settle(slot.factor("eta", ()), eta, go)
-            settle(slot.factor("mu", ()), mu, go)
+            select_into(slot.factor("eta", ()), eta, go)
+            select_into(slot.factor("mu", ()), mu, go)

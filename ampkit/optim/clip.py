@@ -13,7 +13,7 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError, switch
 from ..core.autograd.scale_tag import count_scaled
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.primitive import Primitive
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
@@ -28,7 +28,7 @@ _CURE = "call scaler.unscale_(optimizer) first"
 
 def _power_sum(values: Array, order: float, scratch: Array) -> Array:
     # In float64: the square of a float32 cannot overflow there.
-    total = backends.of(values).zeros((), dtypes.float64)
+    total = backends.backend_of(values).zeros((), dtypes.float64)
     for part in chunks(values.size):
         wide = scratch[: part.stop - part.start]
         np.copyto(wide, values[part])
@@ -75,7 +75,7 @@ def clip_grad_norm_(
     if not owners:
         return Tensor(backends.get(None).zeros((), dtypes.float32))
     pieces = _flat(owners)
-    with quietly(), backends.on(pieces[0]):
+    with ignore_fp_errors(), backends.device_guard(pieces[0]):
         norm = _norm(pieces, order)
         if strict:
             _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
@@ -101,7 +101,7 @@ def get_total_norm(
         raise StateError("get_total_norm", "unscaled gradients", "some still scaled by a GradScaler", _CURE)
     if not found:
         return Tensor(backends.get(None).zeros((), dtypes.float32))
-    with quietly(), backends.on(found[0].array):
+    with ignore_fp_errors(), backends.device_guard(found[0].array):
         pieces = [t.array.reshape(-1) for t in found]
         norm = _norm(pieces, order)
         if strict:
@@ -124,7 +124,7 @@ def clip_grads_with_norm_(
         raise ShapeError("clip_grads_with_norm_", "total_norm as a Tensor of one element", got)
     owners = _with_gradients("clip_grads_with_norm_", parameters)
     if owners:
-        with quietly(), backends.on(total_norm.array):
+        with ignore_fp_errors(), backends.device_guard(total_norm.array):
             _scale_down(_flat(owners), limit, total_norm.array.reshape(()).astype(dtypes.float64))
         _changed(owners)
 
@@ -137,8 +137,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     limit = _need("clip_grad_value_", "clip_value", clip_value)
     owners = _with_gradients("clip_grad_value_", parameters)
     for piece in _flat(owners):
-        bound = backends.of(piece).asarray(np.array(limit, piece.dtype))
-        with backends.on(piece):
+        bound = backends.backend_of(piece).asarray(np.array(limit, piece.dtype))
+        with backends.device_guard(piece):
             np.maximum(np.minimum(piece, bound, out=piece), -bound, out=piece)
     _changed(owners)
 
@@ -147,7 +147,7 @@ def _scale_down(pieces: list[Array], limit: float, norm: Array) -> None:
     factor, finite = np.minimum(limit / (norm + 1e-6), 1.0), np.isfinite(norm)
     factor = np.where(finite, factor, 0.0)
     for piece in pieces:
-        shrink(piece, backends.beside(factor, piece), backends.beside(finite, piece))
+        shrink(piece, backends.to_device_of(factor, piece), backends.to_device_of(finite, piece))
 
 
 def _need_finite(where: str, norm: Array, cure: str) -> None:
@@ -157,16 +157,16 @@ def _need_finite(where: str, norm: Array, cure: str) -> None:
 
 def _rounded(norm: Array, pieces: list[Array]) -> Tensor:
     wide = dtypes.promote(dtypes.float32, *(p.dtype for p in pieces))
-    return Tensor(backends.of(pieces[0]).asarray(norm, wide))
+    return Tensor(backends.backend_of(pieces[0]).asarray(norm, wide))
 
 
 def _norm(pieces: list[Array], order: float) -> Array:
-    scratch = backends.of(pieces[0]).empty((min(max(p.size for p in pieces), CHUNK),), dtypes.float64)
-    total = backends.of(pieces[0]).zeros((), dtypes.float64)
+    scratch = backends.backend_of(pieces[0]).empty((min(max(p.size for p in pieces), CHUNK),), dtypes.float64)
+    total = backends.backend_of(pieces[0]).zeros((), dtypes.float64)
     for piece in pieces:
         add = np.maximum if order == math.inf else np.add
-        part = power_sum(piece, order, backends.beside(scratch, piece))
-        add(total, backends.beside(part, total), out=total)
+        part = power_sum(piece, order, backends.to_device_of(scratch, piece))
+        add(total, backends.to_device_of(part, total), out=total)
     return total if order == math.inf else np.sqrt(total) if order == 2 else np.power(total, 1 / order)
 
 

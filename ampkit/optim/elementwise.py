@@ -11,7 +11,7 @@ from .. import backends
 from ..backends import Array
 from ..core.primitive import Primitive
 from .flat.arena import Run
-from .flat.memory import Draw, chunks, narrow, narrow_at_random, settle
+from .flat.memory import Draw, chunks, narrow, narrow_at_random, select_into
 from .optimizer import Optimizer
 from .param_group import Group
 
@@ -77,7 +77,7 @@ def update_piece(
 
 
 def _wide(array: Array, kind: Any) -> Array:
-    return array.copy() if array.dtype == kind else backends.of(array).cast(array, kind)
+    return array.copy() if array.dtype == kind else backends.backend_of(array).cast(array, kind)
 
 
 def _direction(p: Array, g: Array, step: Step) -> Array:
@@ -88,7 +88,7 @@ def _direction(p: Array, g: Array, step: Step) -> Array:
 
 def _settle(old: Array, new: Array, step: Step, start: int) -> None:
     if old.dtype == new.dtype:
-        settle(old, new, step.go)
+        select_into(old, new, step.go)
         return
     assert step.draw is not None
     if step.go is not None:

@@ -14,14 +14,14 @@ from ..core.primitive import Primitive
 from .clip import power_sum
 from .elementwise import Elementwise, Step, numbers_of
 from .flat.arena import Run
-from .flat.memory import CHUNK, chunks, narrow, settle
+from .flat.memory import CHUNK, chunks, narrow, select_into
 from .param_group import Group
 
 
 def _lamb_update(
     master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
 ) -> None:
-    kind, backend, go = master.dtype, backends.of(master), step.go
+    kind, backend, go = master.dtype, backends.backend_of(master), step.go
     numbers = numbers_of(step, kind)
     wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
     for segment in segments:
@@ -34,7 +34,7 @@ def _lamb_update(
         trust = np.where(both, np.sqrt(length / np.where(both, moved, 1.0)), 1.0)
         rate = (step.values["lr"] * trust).astype(kind)
         for part in chunks(p.size):
-            settle(p[part], p[part] - move(p[part], m[part], v[part], numbers) * rate, go)
+            select_into(p[part], p[part] - move(p[part], m[part], v[part], numbers) * rate, go)
             for copy in copies:
                 narrow(p[part], copy[segment][part])
 
@@ -43,8 +43,8 @@ def learn(g: Array, m: Array, v: Array, numbers: Sequence[Any], step: Step) -> N
     """Take the gradient of a piece into its moments."""
     new, hold, take, *_ = numbers
     d = -g if step.options["maximize"] else g
-    settle(m, m + (d - m) * new, step.go)
-    settle(v, v * hold + d * d * take, step.go)
+    select_into(m, m + (d - m) * new, step.go)
+    select_into(v, v * hold + d * d * take, step.go)
 
 
 def move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from ..backends import Array
 from .elementwise import Elementwise, Step
 from .flat.arena import Run
-from .flat.memory import settle
+from .flat.memory import select_into
 from .flat.segment import Slot
 from .options import need_words
 from .param_group import Group
@@ -88,7 +88,7 @@ class NAdam(Elementwise):
         step = self.given(group, run, go)
         product = step.values["mu_product"] * _momentum(step.betas[0], step, 1)
         for slot in run.block.slots[run.first : run.last]:
-            settle(slot.factor("mu_product", ()), product, go)
+            select_into(slot.factor("mu_product", ()), product, go)
 
 
 def _momentum(first: Array, step: Step, ahead: int) -> Array:

@@ -20,7 +20,7 @@ from ..backends import Array, Backend
 from ..base import dtypes, observe
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.autograd.grad_mode import enable_grad
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from ..core.tensor import uses
 from .argument_checks import group_options, need_groups, parameters_of, refuse_scaled
@@ -162,28 +162,28 @@ class Optimizer:
     def advance(self, present: list[Slot], go: Array | None) -> None:
         """One step of the `present` slots, where `go`; a step that is not real changes and counts nothing."""
         uses(self)
-        with quietly():
+        with ignore_fp_errors():
             for group in self.param_groups:
                 for block in group.blocks:
-                    with backends.on(block.master):
-                        go = None if go is None else backends.beside(go, block.master)
+                    with backends.device_guard(block.master):
+                        go = None if go is None else backends.to_device_of(go, block.master)
                         for run in block.runs([s for s in present if s.block is block]):
                             self._advance(group, run, go)
             self._count(1 if go is None else go)
 
     def _advance(self, group: Group, run: Run, go: Array | None) -> None:
         name = f"{type(self).__name__.lower()}_update"
-        if observe.watches:
-            observe.begin(name, "", run.gradient)
+        if observe.profilers:
+            observe.notify_start(name, "", run.gradient)
         self.update(group, run, go)
         run.written(go)
-        if observe.active:
-            observe.report(name, (run.gradient,), run.master)
+        if observe.observers:
+            observe.notify_end(name, (run.gradient,), run.master)
 
     def _count(self, real: Any) -> None:
         self.calls += 1
-        with backends.on(self.steps):
-            real = backends.beside(real, self.steps) if hasattr(real, "dtype") else real
+        with backends.device_guard(self.steps):
+            real = backends.to_device_of(real, self.steps) if hasattr(real, "dtype") else real
             np.add(self.steps, real, out=self.steps)
 
     def update(self, group: Group, run: Run, go: Array | None) -> None:
@@ -223,7 +223,9 @@ class Optimizer:
     def _taken(self) -> Iterator[tuple[Slot, int]]:
         for group in self.param_groups:
             for block in group.blocks:
-                yield from zip(block.slots, backends.of(block.steps).to_numpy(block.steps).tolist(), strict=True)
+                yield from zip(
+                    block.slots, backends.backend_of(block.steps).to_numpy(block.steps).tolist(), strict=True
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""

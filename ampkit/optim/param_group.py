@@ -39,7 +39,7 @@ class Group(MutableMapping[str, Any]):
         if key not in self.scheduled:
             return self._options[key]
         array = self.device[key]
-        return look(array) if not array.ndim else tuple(backends.of(array).to_numpy(array).tolist())
+        return look(array) if not array.ndim else tuple(backends.backend_of(array).to_numpy(array).tolist())
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "params":
@@ -61,8 +61,8 @@ class Group(MutableMapping[str, Any]):
         """Take over `options` that were checked together."""
         for key in options.keys() & self.device.keys():
             home = self.device[key]
-            with backends.on(home):
-                home[...] = backends.of(home).asarray(options[key], dtypes.float64)
+            with backends.device_guard(home):
+                home[...] = backends.backend_of(home).asarray(options[key], dtypes.float64)
             self.scheduled.discard(key)
         self._options.update(options)
 

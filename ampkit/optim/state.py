@@ -76,7 +76,7 @@ def load_entries(block: Block, loads: dict[Slot, Entry], home: Callable[[Slot, s
             slot.restore(block.backend.asarray(master, block.dtype))
         for name in {*block.moments, *slot.factors, *moments}:
             view = home(slot, name)
-            with backends.on(view):
+            with backends.device_guard(view):
                 view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
 
 

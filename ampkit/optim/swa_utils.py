@@ -13,7 +13,7 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError
 from ..core.autograd.grad_mode import no_grad
-from ..core.fp_errors import quietly
+from ..core.fp_errors import ignore_fp_errors
 from ..core.primitive import Primitive
 from ..core.tensor import Tensor, uses
 from ..nn.module import Module
@@ -29,7 +29,7 @@ def _lean(average: Array, current: Array, part: Any, fresh: Array | None, go: Ar
     kind = average.dtype
     bits, take = mask(go, kind), chosen(go, part, 0.0, kind)
     old = None if fresh is None else mask(np.logical_not(fresh), kind)
-    scratch = backends.of(average).empty((min(CHUNK, average.size),), kind)
+    scratch = backends.backend_of(average).empty((min(CHUNK, average.size),), kind)
     for piece in chunks(average.size):
         a, b = average[piece], scratch[: piece.stop - piece.start]
         np.subtract(current[piece], keep(a, old, a), out=b)
@@ -48,9 +48,9 @@ class _Averaging:
 
     def __call__(self, averaged: Any, current: Any, num_averaged: Any) -> Any:
         part = self.part(num_averaged.array if isinstance(num_averaged, Tensor) else num_averaged)
-        with quietly():
+        with ignore_fp_errors():
             if self.single:
-                with backends.on(averaged.array):
+                with backends.device_guard(averaged.array):
                     made = Tensor(averaged.array.copy())
                 lean(made.array.reshape(-1), _wide(current, made.dtype), part, None, None)
                 return made
@@ -125,13 +125,13 @@ class AveragedModel(Module):
         for tensor, source in zip(self.module.parameters(), model.parameters(), strict=True):
             tensor.grad = None
             if tensor.dtype in dtypes.LOW:
-                with backends.on(source.array):
+                with backends.device_guard(source.array):
                     tensor.array, tensor.copies = _wide(source, dtypes.float32).reshape(source.shape).copy(), None
                 tensor.changed()
         if device is not None:
             self.module.to(device)
         self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
-        home = backends.of(next(iter(_tensors(self.module)), Tensor(np.zeros(()))).array)
+        home = backends.backend_of(next(iter(_tensors(self.module)), Tensor(np.zeros(()))).array)
         self.register_buffer("n_averaged", Tensor(home.zeros((), dtypes.int64)))
         self.register_buffer("_seen", Tensor(home.zeros((), dtypes.int64)), persistent=False)
 
@@ -143,14 +143,14 @@ class AveragedModel(Module):
         """Take the weights of `model` into the average, if they moved. ArgumentError for a model of another shape."""
         self._need_alike(model)
         uses(self)
-        with quietly(), no_grad(), backends.on(self.n_averaged.array):
+        with ignore_fp_errors(), no_grad(), backends.device_guard(self.n_averaged.array):
             go = self._stepped(model)
             fresh = np.equal(self.n_averaged.array, 0)
             fresh = fresh if go is None else np.logical_and(fresh, go)
             averaged, copied = self._parts(self.module), self._parts(model)
             self._average(averaged[0], copied[0], fresh, go)
             for mine, theirs in zip(averaged[1], copied[1], strict=True):
-                _settle(mine, backends.beside(theirs.array, mine.array), go)
+                _settle(mine, backends.to_device_of(theirs.array, mine.array), go)
             count = self.n_averaged.array
             np.add(count, 1 if go is None else go, out=count)
             self.n_averaged.changed()
@@ -168,10 +168,10 @@ class AveragedModel(Module):
         if not owners:
             return None
         seen = self._seen.array
-        steps = sum(backends.beside(owner.steps, seen) for owner in owners.values())
+        steps = sum(backends.to_device_of(owner.steps, seen) for owner in owners.values())
         go = np.not_equal(steps, seen)
         seen[...] = steps
-        return backends.of(seen).asarray(go, dtypes.bool_)
+        return backends.backend_of(seen).asarray(go, dtypes.bool_)
 
     def _parts(self, model: Module) -> tuple[list[Tensor], list[Tensor]]:
         """What is averaged, and what is copied."""
@@ -182,7 +182,7 @@ class AveragedModel(Module):
     def _average(self, averaged: list[Tensor], model: list[Tensor], fresh: Array, go: Array | None) -> None:
         rule = self.multi_avg_fn or self.avg_fn or get_swa_multi_avg_fn()
         current = [
-            backends.beside(_wide(new, mine.dtype), mine.array) for mine, new in zip(averaged, model, strict=True)
+            backends.to_device_of(_wide(new, mine.dtype), mine.array) for mine, new in zip(averaged, model, strict=True)
         ]
         if isinstance(rule, _Averaging):
             part = np.where(fresh, 1.0, rule.part(self.n_averaged.array))
@@ -238,10 +238,10 @@ def _wide(tensor: Tensor, dtype: Any) -> Array:
     """The values, flat, in `dtype`: of a 16-bit parameter the optimizer's own."""
     slot = getattr(tensor, "slot", None)
     array = tensor.array if slot is None or not slot.held() else slot.master()
-    return (array if array.dtype == dtype else backends.of(array).cast(array, dtype)).reshape(-1)
+    return (array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)).reshape(-1)
 
 
 def _settle(tensor: Tensor, value: Array, go: Array | None) -> None:
-    with backends.on(tensor.array):
+    with backends.device_guard(tensor.array):
         tensor.array[...] = value if go is None else np.where(go, value, tensor.array)
     tensor.changed()

@@ -26,7 +26,7 @@ def model(recipe: Recipe) -> nn.Module:
     made = _MODELS.get(type(recipe.model), _of_images)(recipe.model, recipe.data).to(recipe.train.device)
     if recipe.amp.parameters == "low":
         for parameter in made.parameters():  # buffers, running statistics among them, stay float32
-            parameter.array = backends.of(parameter.array).cast(parameter.array, dtypes.parse(recipe.amp.dtype))
+            parameter.array = backends.backend_of(parameter.array).cast(parameter.array, dtypes.parse(recipe.amp.dtype))
     return made
 
 

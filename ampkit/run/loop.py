@@ -160,7 +160,7 @@ class Run:
 
     def save(self) -> None:
         """Leave a checkpoint, where the run has a place for them, unless there is one of just this moment."""
-        self._device.settle()
+        self._device.synchronize()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
             rows = self.before_saving()
             self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"), rows)
@@ -202,9 +202,9 @@ class Run:
         outcome = self._update(batches, logged or self._records)  # a recorded step always measures: one recording
         self.schedule.step()
         self.done = number
-        self._device.later((outcome.loss.array, outcome.skipped.array), partial(self._saw, number))
+        self._device.call_when_ready((outcome.loss.array, outcome.skipped.array), partial(self._saw, number))
         if logged:
-            self._device.settle()
+            self._device.synchronize()
         self.seconds += time.perf_counter() - start
         if not logged:
             return None

@@ -60,7 +60,7 @@ def _spread(array: Array) -> Any:
         return there.asarray(array)
     wide = there.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
     view = wide[..., ::-2]
-    with backends.on(view):
+    with backends.device_guard(view):
         view[...] = there.asarray(array)
     if isinstance(view, np.ndarray):
         view.flags.writeable = False

@@ -162,7 +162,7 @@ class Callables(griffe.Extension):
         """Show a parameter of an op as its callers see it: a tensor; what only PyTorch's signature has is left out."""
         for parameter in list(func.parameters):
             annotation = str(parameter.annotation)
-            if annotation == "Word":
+            if annotation == "CompatArg":
                 del func.parameters[parameter.name]
             elif annotation in _ANNOTATIONS:
                 parameter.annotation = _ANNOTATIONS[annotation]
@@ -181,7 +181,7 @@ def _function(name: str, value: Callable[..., Any], assigned: Any) -> griffe.Fun
             default=_default(p),
         )
         for p in inspect.signature(value).parameters.values()
-        if p.annotation != "Word" and p.name != "out"
+        if p.annotation != "CompatArg" and p.name != "out"
     ]
     doc = griffe.Docstring(inspect.getdoc(value) or "")
     return griffe.Function(

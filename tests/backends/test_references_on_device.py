@@ -34,7 +34,7 @@ def _run(case, tensors):
         return [o.numpy(force=True) for o in outs]
     home = floats[0].array
     seeds = [np.random.default_rng(0).normal(size=o.shape).astype(o.dtype) for o in floats]
-    placed = [Tensor(backends.of(home).asarray(s)) for s in seeds]
+    placed = [Tensor(backends.backend_of(home).asarray(s)) for s in seeds]
     found = grad(floats, points, placed, allow_unused=True)
     return [o.numpy(force=True) for o in outs] + [None if g is None else g.numpy(force=True) for g in found]
 

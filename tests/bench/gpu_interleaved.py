@@ -70,10 +70,10 @@ def row(ours: Call, prepare: Callable[[], Call] | None, beside: PyTorchSide, cou
 
 def _seconds(call: Call, count: int) -> float:
     gpu: Any = backends.get()
-    start = gpu.mark("turn")
+    start = gpu.record_event("turn")
     for _ in range(count):
         call()
-    return float(gpu.between(start, gpu.mark())) / count
+    return float(gpu.elapsed_time(start, gpu.record_event())) / count
 
 
 @contextmanager

@@ -108,9 +108,9 @@ class Ours:
     def time(self, count: int, first: int) -> tuple[float, list[float]]:
         """Seconds of a step, of `count` steps, and their losses."""
         there: Any = backends.get()
-        start = there.mark("block")
+        start = there.record_event("block")
         losses = [self.step(*self.data[(first + i) % BATCHES]) for i in range(count)]
-        seconds = there.between(start, there.mark())
+        seconds = there.elapsed_time(start, there.record_event())
         return seconds / count, [float(loss) for loss in losses]
 
     def memory(self, count: int) -> dict[str, int]:

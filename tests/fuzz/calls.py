@@ -150,7 +150,7 @@ def _drawn(rng: Random, path: str, shape: Any) -> tuple[list[str], dict[str, str
     args: list[str] = []
     named: dict[str, str] = {}
     for p in _parameters(path):
-        if p.kind is p.VAR_KEYWORD or (p.annotation == "Word" and rng.random() < 0.97):
+        if p.kind is p.VAR_KEYWORD or (p.annotation == "CompatArg" and rng.random() < 0.97):
             continue
         required = p.default is p.empty or "required" in repr(p.default)
         if not required and p.name not in _SMALL and rng.random() < 0.6:
@@ -175,7 +175,7 @@ def _spoiled(rng: Random, path: str, args: list[str], named: dict[str, str]) -> 
     # One or two arguments become hostile.
     words = rng.random() < 0.05
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = [p.name for p in _parameters(path) if p.kind in kinds and (words or p.annotation != "Word")]
+    names = [p.name for p in _parameters(path) if p.kind in kinds and (words or p.annotation != "CompatArg")]
     for _ in range(rng.choice((1, 1, 2))):
         places: list[Any] = [*range(len(args)), *named, *names[len(args) :]]
         if not places:

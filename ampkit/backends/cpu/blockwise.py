@@ -79,9 +79,9 @@ def pieces(before: int, behind: int) -> Iterator[tuple[slice, slice]]:
 
 def widened(block: Any, wide: DType) -> Any:
     """`block` in `wide`."""
-    return block if block.dtype == wide else backends.of(block).cast(block, wide)
+    return block if block.dtype == wide else backends.backend_of(block).cast(block, wide)
 
 
 def store(value: Any, result: Any) -> None:
     """Write `value` to `result`, rounded."""
-    result[...] = value if value.dtype == result.dtype else backends.of(value).cast(value, result.dtype)
+    result[...] = value if value.dtype == result.dtype else backends.backend_of(value).cast(value, result.dtype)

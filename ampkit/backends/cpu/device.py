@@ -65,33 +65,33 @@ class CPU:
     def to_numpy(self, array: HostArray) -> HostArray:
         return array
 
-    def peek(self, array: HostArray) -> Any:
+    def item(self, array: HostArray) -> Any:
         """The one value of `array` as a Python number; the CPU never has to wait for it."""
         return np.ndarray.item(array.view(np.ndarray))
 
-    def later(self, arrays: Sequence[HostArray], then: Callable[..., None]) -> None:
+    def call_when_ready(self, arrays: Sequence[HostArray], then: Callable[..., None]) -> None:
         """Call `then` with the one value of each of `arrays`: at once, where nothing has to be waited for."""
-        then(*[self.peek(np.asarray(array)) for array in arrays])
+        then(*[self.item(np.asarray(array)) for array in arrays])
 
-    def mark(self, name: str | None = None) -> float:
-        """This moment, for `between`."""
+    def record_event(self, name: str | None = None) -> float:
+        """This moment, for `elapsed_time`."""
         return time.perf_counter()
 
-    def between(self, first: float, second: float) -> float:
+    def elapsed_time(self, first: float, second: float) -> float:
         """Seconds between two marks."""
         return second - first
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Nothing: whatever was to be looked at has been."""
 
-    def inspect(self, values: HostArray, bad: HostArray, fail: Callable[[Any, Any], None]) -> None:
+    def raise_if(self, values: HostArray, bad: HostArray, fail: Callable[[Any, Any], None]) -> None:
         """Call `fail(value, position)` for the first of `values` that `bad` marks, at once."""
         marks = bad.view(np.ndarray)
         if np.any(marks):
             at = tuple(int(i) for i in np.unravel_index(int(np.argmax(marks)), marks.shape))
             fail(values.view(np.ndarray)[at].item(), at[0] if len(at) == 1 else at)
 
-    def exhausted(self, error: MemoryError) -> MemoryError:
+    def out_of_memory_error(self, error: MemoryError) -> MemoryError:
         """The error to raise where memory ran out."""
         if isinstance(error, OutOfMemoryError):
             return error

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ampkit.base.dtypes import bfloat16, float32, uint8
-from ampkit.base.version_counter import form
+from ampkit.base.version_counter import derived_value
 
 from .channels_last import channels_last, last
 from .onednn.gemm import multiply
@@ -75,7 +75,7 @@ def _times(
         fill(home, kernels.transpose(order))
         return home.reshape(len(home), -1)
 
-    found: HostArray | None = form(version, kernels, ("patches", order), make)
+    found: HostArray | None = derived_value(version, kernels, ("patches", order), make)
     matrix = make() if found is None else found
     return multiply(rows, matrix.T, out.reshape(-1, len(matrix)), bias)
 

@@ -60,4 +60,4 @@ def is_shortage(xp: Any, error: Exception) -> bool:
 
 def shortage(xp: Any, error: Exception) -> Exception:
     """The error to raise for one of CuPy's on the current device: what was asked for, and who holds how much."""
-    return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").exhausted(error)  # type: ignore[arg-type]
+    return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").out_of_memory_error(error)  # type: ignore[arg-type]

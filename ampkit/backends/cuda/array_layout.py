@@ -26,7 +26,7 @@ def wide(vector: Array | None) -> Array | None:
     """A weight, a bias or statistics as the kernels read them: float32, side by side; None stays."""
     if vector is None or vector.dtype == float32:
         return vector if vector is None else dense(vector)
-    return dense(backends.of(vector).cast(vector, float32))
+    return dense(backends.backend_of(vector).cast(vector, float32))
 
 
 def vectors(cols: int, *arrays: Array | None) -> int:

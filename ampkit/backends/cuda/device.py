@@ -113,7 +113,7 @@ class CUDA:
             with self.here():
                 return self._brought(values, dtype)
         except MemoryError as error:
-            raise self.exhausted(error) from None
+            raise self.out_of_memory_error(error) from None
 
     def _brought(self, values: Any, dtype: DType | None) -> Array:
         if self.gpus is not None and isinstance(values, self.xp.ndarray) and values.data.device_id != self.index:
@@ -132,23 +132,23 @@ class CUDA:
             with self.here():
                 return self.xp.empty(shape, dtype)
         except MemoryError as error:
-            raise self.exhausted(error) from None
+            raise self.out_of_memory_error(error) from None
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
         try:
             with self.here():
                 return self.xp.zeros(shape, dtype)
         except MemoryError as error:
-            raise self.exhausted(error) from None
+            raise self.out_of_memory_error(error) from None
 
-    def exhausted(self, error: Exception) -> Exception:
+    def out_of_memory_error(self, error: Exception) -> Exception:
         """The error to raise for one of CuPy's: of memory, what was asked for, and who holds how much; else itself."""
         if not isinstance(error, CublasLtMemoryError) and not allocator.is_shortage(self.xp, error):
             return error
         held: dict[str, int] = {}
-        for account in backends.accounts:
+        for account in backends.memory_reports:
             held |= account(f"cuda:{self.index}")
-        return self.usage.exhausted(str(error), held)
+        return self.usage.out_of_memory_error(str(error), held)
 
     def _copied(self, array: Array) -> Array:
         """A copy of another GPU's array here. The work queued there comes before it, and what comes there later waits.
@@ -182,15 +182,15 @@ class CUDA:
         with self.here():
             return self.xp.asnumpy(array)
 
-    def peek(self, array: Array) -> Any:
+    def item(self, array: Array) -> Any:
         """The one value of `array` as a Python number; waits for the device."""
         with self.here():
             return array.item()
 
-    def later(self, arrays: Sequence[Array], then: Callable[..., None]) -> None:
-        """Call `then` with the one value of each of `arrays` once the device has them, in a later call of `later`.
+    def call_when_ready(self, arrays: Sequence[Array], then: Callable[..., None]) -> None:
+        """Call `then` with the one value of each of `arrays`, in a later call of this method, once the device has them.
 
-        The values are copied out on the current stream, and nobody waits for them.
+        The values are copied to the host on the current stream, without waiting for it.
         """
         if self.recording is not None:
             self.recording.later.append((list(arrays), then))
@@ -212,8 +212,8 @@ class CUDA:
             _, host, then = self._waiting.popleft()
             then(*[values.item() for values in host])
 
-    def mark(self, name: str | None = None) -> Any:
-        """This place in the stream, for `between`; name: of the NVTX range that begins here, None ends the last one.
+    def record_event(self, name: str | None = None) -> Any:
+        """An event on the stream, for `elapsed_time`; name: of the NVTX range that starts here, None ends the last one.
 
         None while a step is recorded: the work is not done then, and CUDA forbids to ask for events of a recording.
         """
@@ -228,12 +228,12 @@ class CUDA:
             event.record()
         return event
 
-    def between(self, first: Any, second: Any) -> float:
+    def elapsed_time(self, first: Any, second: Any) -> float:
         """Seconds that the device took between two marks; waits for the second."""
         second.synchronize()
         return float(self.xp.cuda.get_elapsed_time(first, second)) / 1000
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the device, and see what was to be looked at."""
         with self.here():
             self.xp.cuda.get_current_stream().synchronize()
@@ -241,7 +241,7 @@ class CUDA:
             _, host, then = self._waiting.popleft()
             then(*[values.item() for values in host])
 
-    def inspect(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None:
+    def raise_if(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None:
         """Have `fail(value, position)` called for the first of `values` that `bad` marks, in a later call."""
         if not values.size:
             return
@@ -256,7 +256,7 @@ class CUDA:
                 place = tuple(int(i) for i in np.unravel_index(at, shape))
                 fail(value, place[0] if len(place) == 1 else place)
 
-        self.later(looked_at, judge)
+        self.call_when_ready(looked_at, judge)
 
 
 def connect(index: int | None = None) -> CUDA:

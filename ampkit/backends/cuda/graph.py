@@ -119,7 +119,7 @@ class Graph:
         try:
             yield
         except Exception as error:
-            found = self.backend.exhausted(error)
+            found = self.backend.out_of_memory_error(error)
             if found is error:
                 raise
             raise found from None
@@ -165,4 +165,4 @@ class Graph:
             with self._in_the_driver():
                 self._graph.launch(self.stream)
         for arrays, then in self.recording.later:
-            self.backend.later(arrays, then)
+            self.backend.call_when_ready(arrays, then)

@@ -61,7 +61,7 @@ class Usage:
         self._watch.graphs = {allocation.start for pool in self.graph_pools for allocation in pool.live}
         self._watch.most = self.used()
 
-    def exhausted(self, said: str, accounts: dict[str, int]) -> OutOfMemoryError:
+    def out_of_memory_error(self, said: str, accounts: dict[str, int]) -> OutOfMemoryError:
         """The error for one of CuPy's, which `said` so. accounts: bytes that are held, by who holds them."""
         used = self.used()
         parts = {**accounts, "activations and others": max(0, used - sum(accounts.values()))}

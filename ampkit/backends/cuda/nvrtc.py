@@ -95,7 +95,7 @@ def launch(source: str, name: str, grid: Any, block: int, *args: Any, shared: in
     NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most the device's
     `shared`; an entry that needs more than SHARED has its limit raised before the first such launch.
     """
-    home: Any = backends.of(args[0])
+    home: Any = backends.backend_of(args[0])
     if home.recording is not None:
         home.recording.keep(args)
     grid, gpus = grid if isinstance(grid, tuple) else (grid,), home.gpus
@@ -116,7 +116,7 @@ def columns_kept(array: Any, cols: int, each: int, beside: int = 0) -> int:
 
     A multiple of 8, which puts what is kept on boundaries of 16 bytes; at least `cols` if all fit. array: any there.
     """
-    home: Any = backends.of(array)
+    home: Any = backends.backend_of(array)
     limit: int = (home.shared - beside) // (8 * each)
     return 8 * min(blocks_for(cols, 8), limit)
 

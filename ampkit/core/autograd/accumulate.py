@@ -72,7 +72,7 @@ sum_of_two = Primitive(
 def _as(gradient: Any, dtype: DType) -> Any:
     if gradient.dtype == dtype:
         return gradient
-    return gradient.astype(dtype) if _is_taped(gradient) else backends.of(gradient).cast(gradient, dtype)
+    return gradient.astype(dtype) if _is_taped(gradient) else backends.backend_of(gradient).cast(gradient, dtype)
 
 
 def _is_taped(gradient: Any) -> bool:

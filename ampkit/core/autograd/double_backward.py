@@ -54,7 +54,7 @@ def _link(array: Any, edge: Any) -> TracedArray:
 
 def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any]) -> tuple[Any, ...]:
     inputs: list[Any] = []
-    zeros = backends.of(next(plain(dy) for dy in dys if dy is not None)).zeros
+    zeros = backends.backend_of(next(plain(dy) for dy in dys if dy is not None)).zeros
     for i, edge in enumerate(node.edges):
         held = linked.get(op.signature.name_of(i))
         held = held[i] if type(held) is tuple else held

@@ -14,7 +14,7 @@ from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError
 
-from ..fp_errors import quietly
+from ..fp_errors import ignore_fp_errors
 from ..tensor import Tensor
 from .grad_mode import _recording, no_grad
 from .views import is_alone, move, need_changeable
@@ -70,7 +70,7 @@ def need_float(self: Tensor) -> None:
 def write(self: Tensor, values: Any) -> Tensor:
     """Overwrite self with constants, an array or a number: its gradient is zeros from now on. -> self."""
     need_changeable(self)
-    with quietly(), backends.on(self.array):
+    with ignore_fp_errors(), backends.device_guard(self.array):
         self.array[...] = values
     self.changed()
     if is_recorded(self):
@@ -80,7 +80,7 @@ def write(self: Tensor, values: Any) -> Tensor:
 
 def take(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
-    with quietly(), backends.on(self.array):
+    with ignore_fp_errors(), backends.device_guard(self.array):
         self.array[...] = made.array
     self.changed()
     if made.edge is not None and self.edge is None:
@@ -92,7 +92,7 @@ def take(self: Tensor, made: Tensor) -> Tensor:
 
 def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
     owned = made.views is None and getattr(made.array.flags, "writeable", True) and all(made is not g for g in given)
-    with backends.on(made.array):
+    with backends.device_guard(made.array):
         array, version = (made.array, made.version) if owned else (made.array.copy(), [0])
     move(self, made.edge)
     self.array, self.version, self.copies = array, version, None
@@ -101,7 +101,7 @@ def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
 
 def _copy_of(tensor: Tensor) -> Tensor:
     # What the tape saves of it stays as it is.
-    with backends.on(tensor.array):
+    with backends.device_guard(tensor.array):
         out = Tensor(tensor.array.copy())
     out.edge = tensor.edge
     return out

@@ -25,7 +25,7 @@ def widen(value: Any, compute: DType | None) -> Any:
         return tuple([widen(v, compute) for v in value])
     if compute is None or getattr(value, "dtype", None) not in FLOATS or value.dtype == compute:
         return value
-    return value.astype(compute) if isinstance(value, TracedArray) else backends.of(value).cast(value, compute)
+    return value.astype(compute) if isinstance(value, TracedArray) else backends.backend_of(value).cast(value, compute)
 
 
 def widen_saved(saved: Saved, compute: DType | None) -> Saved:
@@ -38,7 +38,7 @@ def filled(node: Node, dys: list[Any]) -> Any:
     if len(dys) == 1:
         return dys[0]
     like = next(d for d in dys if d is not None)
-    zeros = np.zeros if isinstance(like, TracedArray) else backends.of(like).zeros
+    zeros = np.zeros if isinstance(like, TracedArray) else backends.backend_of(like).zeros
     return tuple(
         [zeros(*out) if dy is None and out[1] in FLOATS else dy for dy, out in zip(dys, node.outputs, strict=True)]
     )

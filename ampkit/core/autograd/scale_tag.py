@@ -50,8 +50,8 @@ def joined(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> Scal
 
 def rescale(gradient: Array, old: ScaleTag, new: ScaleTag) -> None:
     """Exchange the scale that `gradient` carries, in place; exact where both are powers of two."""
-    with backends.on(gradient):
-        was, now = (backends.beside(tag.factor, gradient) for tag in (old, new))
+    with backends.device_guard(gradient):
+        was, now = (backends.to_device_of(tag.factor, gradient) for tag in (old, new))
         gradient *= (now.astype(float64) / was).astype(gradient.dtype)
 
 

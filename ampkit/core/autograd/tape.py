@@ -262,7 +262,7 @@ def _given(gradient: Any, item: Tensor, traced: bool) -> Tensor:
     if (array.flags.c_contiguous or _order(array) == _order(item.array)) and getattr(array.flags, "writeable", True):
         return gradient.tensor if traced else Tensor(gradient)
     edge = gradient.tensor.edge if traced else None
-    with backends.on(array):
+    with backends.device_guard(array):
         copied = array.copy()
     return Tensor(copied) if edge is None else alias(copied, edge)
 
@@ -273,7 +273,7 @@ def _order(array: Any) -> list[int]:
 
 def _zeros(item: Tensor) -> Tensor:
     assert item.edge is not None
-    return Tensor(backends.of(item.array).zeros(*item.edge[2:]))
+    return Tensor(backends.backend_of(item.array).zeros(*item.edge[2:]))
 
 
 def several(items: Any) -> tuple[Any, ...]:
@@ -287,7 +287,7 @@ def _run_backward(
     outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, traced: bool, retain: bool, leaves: Any = None
 ) -> BackwardPass:
     backward_pass = BackwardPass(wanted, traced, retain, leaves)
-    region, token = policy.enter(None), fp_errors.hush()
+    region, token = policy.enter(None), fp_errors.push_ignore()
     device = None if backends.gpus is None else backends.gpus.use(None)
     try:
         with set_grad_enabled(traced):
@@ -298,9 +298,9 @@ def _run_backward(
                 backward_pass.add(*target(out), TracedArray(start) if traced else start.array, start.tag)
             backward_pass.run()
     except MemoryError as error:
-        raise backends.exhausted([out.array for out in outs], error) from None
+        raise backends.out_of_memory_error([out.array for out in outs], error) from None
     finally:
-        fp_errors.speak(token)
+        fp_errors.pop_ignore(token)
         policy.leave(region)
         if device is not None:
             backends.gpus.leave(device)

@@ -94,7 +94,7 @@ def _home(values: Any) -> Backend:
     # Of the first traced array.
     for value in values:
         if isinstance(value, TracedArray):
-            return backends.of(value.tensor.array)
+            return backends.backend_of(value.tensor.array)
         if isinstance(value, (list, tuple)) and any(isinstance(v, TracedArray) for v in value):
             return _home(value)
     return backends.cpu
@@ -107,7 +107,7 @@ def _in(value: Any, home: Backend) -> Any:
         return [_in(v, home) for v in value]
     if isinstance(value, np.floating | np.ndarray):
         return Tensor(home.asarray(value))
-    return Tensor(value) if backends.holds(value) else value
+    return Tensor(value) if backends.is_array(value) else value
 
 
 def _out(value: Any) -> Any:

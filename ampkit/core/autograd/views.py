@@ -169,7 +169,7 @@ class _Overwrite:
     def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> tuple[Any, Any]:
         (dy,), views = dys, node.params
         if views is None:
-            return backends.of(dy).zeros(dy.shape, dy.dtype), None
+            return backends.backend_of(dy).zeros(dy.shape, dy.dtype), None
         before = None if node.edges[0] is None else np.array(dy, order="C", like=dy)
         if before is not None:
             _shown(before, views)[...] = 0

@@ -52,7 +52,7 @@ def add_norm(
         return total, norm(total)
     normed, region = residual.dtype, policy.region()
     if region is not None and readers and all(map(_is_unseen, readers)):
-        rule = region.policies[backends.of(residual.array).name]
+        rule = region.policies[backends.backend_of(residual.array).name]
         normed = normed if rule is None else rule.dtype
     return _normed_sum(residual, branch, dropout, norm, normed)
 

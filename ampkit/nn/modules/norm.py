@@ -180,7 +180,7 @@ class _BatchNorm(_Running):
         learns = self.training and self.track_running_stats and not is_second_run()
         if learns:
             count = self.num_batches_tracked.array
-            with backends.on(count):
+            with backends.device_guard(count):
                 count += 1
             self.num_batches_tracked.changed()
         momentum = self.momentum

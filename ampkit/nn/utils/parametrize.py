@@ -196,7 +196,7 @@ def _several(found: Any) -> tuple[Tensor, ...]:
 
 def _like(tensor: Tensor, original: Tensor) -> Tensor:
     # The values in memory of their own, as a Parameter where the original is one.
-    with backends.on(tensor.array):
+    with backends.device_guard(tensor.array):
         copied = Tensor(tensor.array.copy())
     return Parameter(copied, original.requires_grad) if isinstance(original, Parameter) else copied
 

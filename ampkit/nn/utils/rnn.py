@@ -118,7 +118,7 @@ def _sizes(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _like(values: np.ndarray[Any, Any], tensor: Tensor) -> Tensor:
-    return Tensor(backends.of(tensor.array).constant(values))
+    return Tensor(backends.backend_of(tensor.array).constant(values))
 
 
 def pack_padded_sequence(

@@ -17,7 +17,7 @@ from ampkit.base.dtypes import DType, bool_, float32, int64
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core import random
 from ampkit.core.arguments import MOST, is_whole, shown
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
@@ -37,7 +37,7 @@ def _made(
     values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType = float32, constant: bool = False
 ) -> Tensor:
     wanted = default if dtype is None else dtypes.parse(dtype)
-    with quietly():
+    with ignore_fp_errors():
         made = np.asarray(values).astype(wanted, copy=False)
     there = backends.get(device)
     return Tensor(there.constant(made) if constant else there.asarray(made), requires_grad)
@@ -65,7 +65,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     def fail(value: int, position: Any) -> None:
         raise RangeError("one_hot", f"classes from 0 to {classes - 1}", f"{value} at position {position}")
 
-    backends.of(labels).inspect(labels, (labels < 0) | (labels >= classes), fail)
+    backends.backend_of(labels).raise_if(labels, (labels < 0) | (labels >= classes), fail)
     return Tensor((labels[..., None] == np.arange(classes, like=labels)).astype(np.int64))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ampkit.base import dtypes
 from ampkit.base.dtypes import DType, bool_, float32, int64
 from ampkit.base.errors import ArgumentError
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
 from ..pointwise.selection import need_to_hold
@@ -103,7 +103,7 @@ def logspace(
 ) -> Tensor:
     """`steps` powers of base, their exponents at equal distances from start to end, both included; see `linspace`."""
     exponents, kind = _evenly("logspace", start, end, steps, dtype), dtypes.parse(float32 if dtype is None else dtype)
-    with quietly():
+    with ignore_fp_errors():
         powers = np.power(float(base), exponents)
     if _is_whole(kind) and steps:
         _whole("logspace", kind, float(powers.max()))
@@ -113,5 +113,5 @@ def logspace(
 def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
     ends, kind = [_number(value) for value in (start, end)], dtypes.parse(float32 if dtype is None else dtype)
     steps = count(where, "steps", steps)
-    with quietly():
+    with ignore_fp_errors():
         return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)

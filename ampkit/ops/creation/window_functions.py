@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
 from ..shape.axes import addressable
@@ -81,7 +81,7 @@ def kaiser_window(
     """The Bessel function I0(beta sqrt(1 - x^2)) / I0(beta), x from -1 to 1: [window_length]; see `hann_window`."""
 
     def bell(place: Any) -> Any:
-        with quietly():
+        with ignore_fp_errors():
             return np.i0(beta * np.sqrt(np.maximum(1 - (2 * place - 1) ** 2, 0))) / np.i0(beta)
 
     return _window("kaiser_window", window_length, periodic, bell, dtype, device, requires_grad)

@@ -12,7 +12,7 @@ from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..shape.axes import axis
 from ..shape.view import broadcast_to, flatten
@@ -24,7 +24,7 @@ __all__ = ["gather", "scatter_add", "take_along_dim"]
 
 
 @op(cast=Cast.KEEP, moves=True)
-def gather(input: Array, dim, index: Index, *, sparse_grad: Word = False):
+def gather(input: Array, dim, index: Index, *, sparse_grad: CompatArg = False):
     """out[i][j] = input[index[i][j]][j] for dim 0, and so on: index [...] no longer than input on other axes -> [...].
 
     A 0-d tensor counts as one of length 1. Raises RangeError for an index outside the axis, ShapeError if index does

@@ -44,7 +44,7 @@ def getitem(input: Tensor, index: Any) -> Tensor:
             return view_item(input, parts)
         first, parts = in_turn(parts if type(parts) is tuple else (parts,))
         input = input if first is None else view_item(input, first)
-        with backends.on(input.array, *parts, where="index"):
+        with backends.device_guard(input.array, *parts, where="index"):
             if input.requires_grad:  # backward reads the indices too, and they may change until then
                 parts = tuple([p if type(p) in _PLAIN else p.copy() for p in parts])
             return pick_item(input, parts)
@@ -154,7 +154,7 @@ def put_item(input: Array, index, shape):
 
 def beside(values: Any, index: Any) -> Any:
     """An index whose arrays are where `values` is: lists, and places that were worked out here, are the host's."""
-    there = backends.of(values)
+    there = backends.backend_of(values)
     if there.name == "cpu":
         return index
     if type(index) is tuple:
@@ -239,7 +239,7 @@ def in_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
     def fail(value: int, position: Any) -> None:
         raise RangeError(name, f"indices from {lowest} to {length - 1}", f"{value} at position {position}")
 
-    backends.of(index).inspect(index, (index < lowest) | (index >= length), fail)
+    backends.backend_of(index).raise_if(index, (index < lowest) | (index >= length), fail)
 
 
 def need_integers(name: str, index: Any) -> None:

@@ -103,7 +103,9 @@ def isin(
     elements: Tensor | float, test_elements: Tensor | float, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
     """Whether each of `elements` is among `test_elements` (tensors or a number), as bool; invert: whether it is not."""
-    home = next((backends.of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu)
+    home = next(
+        (backends.backend_of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu
+    )
     found = [e.array if isinstance(e, Tensor) else home.asarray(e) for e in (elements, test_elements)]
     wide = [f.astype(accumulator(f.dtype)) if is_float(f.dtype) else f for f in found]
     return Tensor(np.isin(*wide, assume_unique=assume_unique, invert=invert))
@@ -129,7 +131,7 @@ def searchsorted(
         raise ArgumentError("searchsorted", "side 'left' or 'right', as `right` says", f"{side!r}, right={right}")
     if sorter is not None:
         _need_order(sorted_sequence, sorter)
-    home = backends.of(sorted_sequence.array)
+    home = backends.backend_of(sorted_sequence.array)
     values = (input if isinstance(input, Tensor) else tensor(input, device=sorted_sequence.device)).array
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
     rows = rows if order is None else np.take_along_axis(rows, order, -1)
@@ -156,7 +158,7 @@ def _need_order(sequence: Tensor, sorter: Tensor) -> None:
     def fail(value: int, position: Any) -> None:
         raise RangeError("searchsorted", f"sorter from 0 to {length - 1}", f"{value} at position {position}")
 
-    backends.of(places).inspect(places, (places < 0) | (places >= length), fail)
+    backends.backend_of(places).raise_if(places, (places < 0) | (places >= length), fail)
 
 
 def bucketize(input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
@@ -183,7 +185,7 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
         raise RangeError("unravel_index", f"positions from 0 to {count - 1}", f"{value} at {position}")
 
     wide = at.astype(np.int64).reshape(-1)  # a size may be beyond a narrow dtype
-    backends.of(at).inspect(at, ((wide < 0) | (wide >= count)).reshape(at.shape), fail)
+    backends.backend_of(at).raise_if(at, ((wide < 0) | (wide >= count)).reshape(at.shape), fail)
     steps = [math.prod(axes[i + 1 :]) for i in range(len(axes))]
     found = [wide // max(step, 1) % max(n, 1) for step, n in zip(steps, axes, strict=True)]
     return tuple(Tensor(places.reshape(at.shape)) for places in found)

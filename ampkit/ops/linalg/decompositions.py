@@ -13,11 +13,11 @@ import numpy as np
 from ampkit.base.dtypes import accumulator, finfo
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ampkit.core.autograd.traced_array import TracedArray
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..indexing.subscript import broadcast_of
 from ..pointwise.conversion import to
@@ -99,7 +99,7 @@ def eigh_backward(dy, saved, needs):
     return even(v @ inner @ turned(v))
 
 
-def linalg_svd(A: Tensor, full_matrices: bool = True, driver: Word = None) -> Singular:  # noqa: N803
+def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) -> Singular:  # noqa: N803
     """U [.., M, k], S [.., k] falling, Vh [.., k, N] of matrices [.., M, N], k the smaller side.
 
     full_matrices: U and Vh square. Then, unless A is square, there is no gradient: with a tensor that requires one
@@ -117,7 +117,7 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: Word = None) -> Si
     return Singular(to(u, s.dtype), s, to(vh, s.dtype))
 
 
-def linalg_svdvals(A: Tensor, driver: Word = None) -> Tensor:  # noqa: N803
+def linalg_svdvals(A: Tensor, driver: CompatArg = None) -> Tensor:  # noqa: N803
     """The singular values of matrices in falling order: [.., M, N] -> [.., min(M, N)]."""
     return svd_(A)[0]
 
@@ -227,7 +227,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg_pinv(input, rtol=rcond)
 
 
-@quietly()
+@ignore_fp_errors()
 def linalg_matrix_rank(
     A: Tensor,  # noqa: N803
     *,

@@ -15,7 +15,7 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..indexing.subscript import broadcast_of, index_select
 from ..pointwise.arithmetic import sub
@@ -32,7 +32,7 @@ _ROOM = 1 << 22  # differences at once: 16 MB of float32
 
 
 @op(cast=Cast.FP32, integers="refuse")
-def cdist(x1: Array, x2: Array, p=2.0, compute_mode: Word = None):
+def cdist(x1: Array, x2: Array, p=2.0, compute_mode: CompatArg = None):
     """The p-norms of all differences of rows: x1 [.., P, M], x2 [.., R, M], leading axes broadcast -> [.., P, R].
 
     Of the differences themselves, never by a product, which would cancel. p from 0 on, or inf; p = 0 counts those that
@@ -94,7 +94,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise ShapeError("pdist", "rows [N, M]", f"shape {tuple(input.shape)}")
     if not p >= 0:
         raise ArgumentError("pdist", "p from 0 on, or inf", f"{p}")
-    there = backends.of(input.array).constant
+    there = backends.backend_of(input.array).constant
     first, second = (index_select(input, 0, Tensor(there(at))) for at in np.triu_indices(len(input), 1))
     found = pairwise_distance(first, second, p, 0.0)
     return found if p else masked_fill(found, any(isnan(sub(first, second)), -1), math.nan)

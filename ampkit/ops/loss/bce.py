@@ -15,7 +15,7 @@ from ampkit.base.errors import RangeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, apply
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..pointwise.activation import sigmoid
 from .regression import check_pair, reduced, slope_of
@@ -28,8 +28,8 @@ def binary_cross_entropy_with_logits(
     input: Array,
     target: Array,
     weight: Array | None = None,
-    size_average: Word = None,
-    reduce: Word = None,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
     reduction="mean",
     pos_weight: Array | None = None,
 ):
@@ -92,8 +92,8 @@ def binary_cross_entropy(
     input: Array,
     target: Array,
     weight: Array | None = None,
-    size_average: Word = None,
-    reduce: Word = None,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
     reduction="mean",
 ):
     """The cross entropy of probabilities against probabilities; each logarithm is at least -100.
@@ -138,4 +138,4 @@ def need_unit(input: Any, outside: Any) -> None:
         cure = "pass probabilities, or logits to binary_cross_entropy_with_logits"
         raise RangeError("binary_cross_entropy", "inputs from 0 to 1", f"{value} at position {position}", cure)
 
-    backends.of(input).inspect(input, outside, fail)
+    backends.backend_of(input).raise_if(input, outside, fail)

@@ -31,7 +31,7 @@ def labels_of(where: str, target: Any, classes: int, ignore: int, axis: int) -> 
     labels, counts = sorted_out(target, ignore, axis)
     if not isinstance(target, TracedArray):
         bad = (labels < 0) | (labels >= classes)
-        backends.of(target).inspect(target, bad.reshape(target.shape), no_class(where, classes, ignore))
+        backends.backend_of(target).raise_if(target, bad.reshape(target.shape), no_class(where, classes, ignore))
     return labels, counts
 
 

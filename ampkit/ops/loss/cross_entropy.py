@@ -16,7 +16,7 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..nn.softmax import peak
 from ..reduction.dot_products import check_reduction
@@ -40,9 +40,9 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Word = None,
+    size_average: CompatArg = None,
     ignore_index: int = -100,
-    reduce: Word = None,
+    reduce: CompatArg = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -195,9 +195,9 @@ def nll_loss(
     input: Array,
     target: Index,
     weight: Array | None = None,
-    size_average: Word = None,
+    size_average: CompatArg = None,
     ignore_index: int = -100,
-    reduce: Word = None,
+    reduce: CompatArg = None,
     reduction="mean",
 ):
     """Minus the log-probability that `input` holds at each label.

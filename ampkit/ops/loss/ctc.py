@@ -98,9 +98,9 @@ def _lengths(scores: Tensor, name: str, given: Any, most: int) -> Any:
     def fail(value: int, position: Any) -> None:
         raise RangeError("ctc_loss", f"{name} from 0 to {most}", f"{value} at position {position}")
 
-    backends.of(array).inspect(array, (array < 0) | (array > most), fail)
+    backends.backend_of(array).raise_if(array, (array < 0) | (array > most), fail)
     array = np.minimum(np.maximum(array, 0), most)  # a wrong one is named later, and nothing reads beyond the end
-    return backends.of(scores.array).asarray(array) if isinstance(array, np.ndarray) else array
+    return backends.backend_of(scores.array).asarray(array) if isinstance(array, np.ndarray) else array
 
 
 def _labels(targets: Any, counts: Any, frames: int, classes: int, blank: int) -> Any:
@@ -117,7 +117,7 @@ def _labels(targets: Any, counts: Any, frames: int, classes: int, blank: int) ->
             "ctc_loss", f"labels from 0 to {classes - 1} other than blank={blank}", f"{value} at {position}"
         )
 
-    backends.of(targets).inspect(targets, bad, fail)
+    backends.backend_of(targets).raise_if(targets, bad, fail)
     return np.where(bad, -1, np.where(held, targets, blank))
 
 
@@ -128,7 +128,7 @@ def _apart(targets: Any, counts: Any, frames: int) -> Any:
     def fail(value: int, position: Any) -> None:
         raise ShapeError("ctc_loss", f"target_lengths that add up to {total}, the size of targets", f"a sum of {value}")
 
-    backends.of(ends).inspect(ends, last & (ends != total), fail)
+    backends.backend_of(ends).raise_if(ends, last & (ends != total), fail)
     place = (ends - counts)[:, None] + np.arange(min(total, frames), like=targets)
     return np.take(targets, np.minimum(np.maximum(place, 0), total - 1))
 

@@ -20,7 +20,7 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..linalg.vectors import pairwise_distance
 from ..pointwise.activation import sigmoid
@@ -43,8 +43,8 @@ def multi_margin_loss(
     p: float = 1,
     margin=1.0,
     weight: Array | None = None,
-    size_average: Word = None,
-    reduce: Word = None,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
     reduction="mean",
 ):
     """The sum over classes i other than y, the target, of weight_y max(0, margin - input_y + input_i)^p, by C.
@@ -106,7 +106,7 @@ def _scale(weight: Any, input: Any, target: Any) -> Any:
 
 @op(cast=Cast.FP32, integers="refuse")
 def multilabel_margin_loss(
-    input: Array, target: Index, size_average: Word = None, reduce: Word = None, reduction="mean"
+    input: Array, target: Index, size_average: CompatArg = None, reduce: CompatArg = None, reduction="mean"
 ):
     """The sum over labels y and classes i that are no label of max(0, 1 - input_y + input_i), by C.
 
@@ -154,8 +154,8 @@ def multilabel_soft_margin_loss(
     input: Array,
     target: Array,
     weight: Array | None = None,
-    size_average: Word = None,
-    reduce: Word = None,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
     reduction="mean",
 ):
     """The cross entropy of each class's sigmoid(input) against target, in [0, 1], averaged over the classes.
@@ -238,4 +238,4 @@ def _inspect(where: str, target: Any, least: int, classes: int) -> None:
         raise RangeError(where, f"labels from {least} to {classes - 1}", f"{value} at position {position}")
 
     if not isinstance(target, TracedArray):
-        backends.of(target).inspect(target, (target < least) | (target >= classes), fail)
+        backends.backend_of(target).raise_if(target, (target < least) | (target >= classes), fail)

@@ -18,7 +18,7 @@ from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..linalg.vectors import cosine_similarity, pairwise_distance
 from ..pointwise.activation import sigmoid
@@ -46,8 +46,8 @@ def margin_ranking_loss(
     input2: Array,
     target: Array,
     margin=0.0,
-    size_average: Word = None,
-    reduce: Word = None,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
     reduction="mean",
 ):
     """max(0, margin - target (input1 - input2)), target 1 or -1: the first shall rank higher, or lower, by a margin.
@@ -68,7 +68,7 @@ def margin_ranking_loss_backward(dy, saved, needs, margin, reduction):
 
 @op(cast=Cast.FP32, integers="float")
 def hinge_embedding_loss(
-    input: Array, target: Array, margin=1.0, size_average: Word = None, reduce: Word = None, reduction="mean"
+    input: Array, target: Array, margin=1.0, size_average: CompatArg = None, reduce: CompatArg = None, reduction="mean"
 ):
     """A distance `input` where target is 1, max(0, margin - input) where it is -1: [...], [...] -> [...] or []."""
     far = np.maximum(margin - input, 0)
@@ -84,7 +84,9 @@ def hinge_embedding_loss_backward(dy, saved, needs, margin, reduction):
 
 
 @op(cast=Cast.FP32, integers="float")
-def soft_margin_loss(input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean"):
+def soft_margin_loss(
+    input: Array, target: Array, size_average: CompatArg = None, reduce: CompatArg = None, reduction="mean"
+):
     """log(1 + exp(-target input)), target 1 or -1, without overflow: [...], [...] -> [...] or []."""
     z = -target * input
     loss = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
@@ -104,9 +106,9 @@ def poisson_nll_loss(
     target: Array,
     log_input=True,
     full=False,
-    size_average: Word = None,
+    size_average: CompatArg = None,
     eps=1e-8,
-    reduce: Word = None,
+    reduce: CompatArg = None,
     reduction="mean",
 ):
     """Minus the log-likelihood of counts `target` under Poisson's distribution of rate exp(input), less a constant.
@@ -157,7 +159,7 @@ def _not_negative(var: Any) -> None:
         raise RangeError("gaussian_nll_loss", "a var of 0 or more", f"{value} at position {position}")
 
     if not isinstance(var, TracedArray):
-        backends.of(var).inspect(var, var < 0, fail)
+        backends.backend_of(var).raise_if(var, var < 0, fail)
 
 
 def _of_rows(var: Any, input: Any) -> Any:
@@ -215,8 +217,8 @@ def cosine_embedding_loss(
     input2: Tensor,
     target: Tensor,
     margin: float = 0.0,
-    size_average: Word = None,
-    reduce: Word = None,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
     reduction: str = "mean",
 ) -> Tensor:
     """1 - cosine of two vectors where target is 1, max(0, cosine - margin) where it is -1.
@@ -241,8 +243,8 @@ def triplet_margin_loss(
     p: float = 2,
     eps: float = 1e-6,
     swap: bool = False,
-    size_average: Word = None,
-    reduce: Word = None,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
     reduction: str = "mean",
 ) -> Tensor:
     """max(0, margin + |anchor - positive| - |anchor - negative|), distances in the p-norm: [N, n] -> [N] or [].

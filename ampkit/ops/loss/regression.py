@@ -16,7 +16,7 @@ from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..indexing.masks import sign
 from ..reduction.dot_products import REDUCTIONS, check_reduction
@@ -74,7 +74,12 @@ def check_pair(where: str, input: Any, target: Any, reduction: Any, allowed: tup
 
 @op(cast=Cast.FP32, integers="float")
 def mse_loss(
-    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", weight: Word = None
+    input: Array,
+    target: Array,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
+    reduction="mean",
+    weight: CompatArg = None,
 ):
     """(input - target)^2.
 
@@ -100,7 +105,12 @@ def mse_loss_backward(dy, saved, needs, reduction):
 
 @op(cast=Cast.FP32, integers="float")
 def l1_loss(
-    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", weight: Word = None
+    input: Array,
+    target: Array,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
+    reduction="mean",
+    weight: CompatArg = None,
 ):
     """|input - target|, with slope 0 where they are equal.
 
@@ -123,7 +133,7 @@ def l1_loss_backward(dy, saved, needs, reduction):
 
 @op(cast=Cast.FP32, integers="float")
 def smooth_l1_loss(
-    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", beta=1.0
+    input: Array, target: Array, size_average: CompatArg = None, reduce: CompatArg = None, reduction="mean", beta=1.0
 ):
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2, with d = input - target.
 
@@ -151,7 +161,7 @@ def smooth_l1_loss_backward(dy, saved, needs, reduction, beta):
 
 
 @op(cast=Cast.FP32, integers="float")
-def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0, weight: Word = None):
+def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0, weight: CompatArg = None):
     """d^2 / 2 for |d| < delta, else delta (|d| - delta / 2), with d = input - target.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
@@ -179,7 +189,12 @@ def huber_loss_backward(dy, saved, needs, reduction, delta):
 
 @op(cast=Cast.FP32, integers="float")
 def kl_div(
-    input: Array, target: Array, size_average: Word = None, reduce: Word = None, reduction="mean", log_target=False
+    input: Array,
+    target: Array,
+    size_average: CompatArg = None,
+    reduce: CompatArg = None,
+    reduction="mean",
+    log_target=False,
 ):
     """target * (log(target) - input): the Kullback-Leibler divergence of `input`, log-probabilities, from `target`.
 

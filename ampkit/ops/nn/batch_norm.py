@@ -11,7 +11,7 @@ from ampkit import backends
 from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.recompute import is_second_run
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.primitive import Primitive
@@ -78,7 +78,7 @@ def _batch_norm(
         moved = {"running_mean": running_mean, "running_var": running_var}
         check_scales("batch_norm", (input.shape[1],), **{k: v.array for k, v in moved.items() if v is not None})
     if not input.numel():  # which has no statistics of its own
-        zeros = Tensor(backends.of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
+        zeros = Tensor(backends.backend_of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
         return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)
     y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
     if running_mean is not None and running_var is not None and not is_second_run():
@@ -175,7 +175,7 @@ def batch_norm_backward(dy, saved, needs, eps, relu):
     return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning
 
 
-@quietly()
+@ignore_fp_errors()
 def _update(running_mean: Any, running_var: Any, mean: Any, var: Any, count: int, momentum: float) -> None:
     finite = np.isfinite(mean).all() & np.isfinite(var).all()
     for running, batch in ((running_mean, mean), (running_var, var * (count / (count - 1)))):

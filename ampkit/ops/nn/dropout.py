@@ -11,12 +11,12 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.primitive import Primitive
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 __all__ = ["dropout", "dropout1d", "dropout2d", "dropout3d"]
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word = False) -> Tensor:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: CompatArg = False) -> Tensor:
     """Zero each element with probability `p`, and multiply the others by 1 / (1 - p).
 
     input [...] -> [...]; the input itself if not `training`. A draw of the default stream decides, with `p` rounded to
@@ -33,7 +33,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word 
 
 
 def _whole(name: str, axes: tuple[int, ...], sizes: str) -> Any:
-    def drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: Word = False) -> Tensor:
+    def drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: CompatArg = False) -> Tensor:
         if not 0 <= p <= 1:
             raise ArgumentError(name, "a probability p from 0 to 1", f"{p}")
         if input.ndim not in axes:
@@ -59,7 +59,7 @@ dropout3d = _whole("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
 
 def _mask(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
     """What dropout keeps, as booleans where `like` lies: the same for the same draw (seed, call) on every device."""
-    return backends.of(like).asarray(random.keep_mask(seed, call, p, shape))
+    return backends.backend_of(like).asarray(random.keep_mask(seed, call, p, shape))
 
 
 mask = Primitive("dropout_mask", "nn.dropout", _mask)

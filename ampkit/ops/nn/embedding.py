@@ -12,7 +12,7 @@ from ampkit.base.errors import DTypeError, RangeError, ShapeError
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 __all__ = ["embedding"]
 
@@ -22,10 +22,10 @@ def embedding(
     input: Index,
     weight: Array,
     padding_idx: int | None = None,
-    max_norm: Word = None,
-    norm_type: Word = 2.0,
-    scale_grad_by_freq: Word = False,
-    sparse: Word = False,
+    max_norm: CompatArg = None,
+    norm_type: CompatArg = 2.0,
+    scale_grad_by_freq: CompatArg = False,
+    sparse: CompatArg = False,
 ):
     """The rows of `weight` that `input` names.
 
@@ -55,7 +55,7 @@ def _in_table(index: Any, rows: int) -> None:
     def fail(value: int, position: Any) -> None:
         raise RangeError("embedding", f"indices from 0 to {rows - 1} ({rows} rows)", f"{value} at position {position}")
 
-    backends.of(index).inspect(index, (index < 0) | (index >= rows), fail)
+    backends.backend_of(index).raise_if(index, (index < 0) | (index >= rows), fail)
 
 
 @embedding.backward

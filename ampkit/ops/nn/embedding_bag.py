@@ -13,7 +13,7 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..shape.view import reshape
 from .embedding import embedding
@@ -27,11 +27,11 @@ def embedding_bag(
     input: Tensor,
     weight: Tensor,
     offsets: Tensor | None = None,
-    max_norm: Word = None,
-    norm_type: Word = 2,
-    scale_grad_by_freq: Word = False,
+    max_norm: CompatArg = None,
+    norm_type: CompatArg = 2,
+    scale_grad_by_freq: CompatArg = False,
     mode: str = "mean",
-    sparse: Word = False,
+    sparse: CompatArg = False,
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
@@ -90,7 +90,7 @@ def _begins(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Any, int
 
     before = np.concatenate((np.zeros_like(given[:1]), given[:-1]))
     first = np.arange(given.size, like=given) == 0
-    backends.of(given).inspect(given, (given < before) | (given > size) | (first & (given != 0)), fail)
+    backends.backend_of(given).raise_if(given, (given < before) | (given > size) | (first & (given != 0)), fail)
     if size and given.size == bool(last):
         raise ShapeError(where, "at least one bag", "no offsets for it")
     if last:

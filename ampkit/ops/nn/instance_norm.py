@@ -58,7 +58,7 @@ def instance_norm(
     rows = reshape(input, (1, batch * channels, *shape[2:]))
     y, mean, var = batch_norm_(rows, scale, shift, None, None, eps)
     if batch and running_mean is not None and running_var is not None and not is_second_run():
-        with backends.on(mean.array):
+        with backends.device_guard(mean.array):
             each = [blocked_sum(x.array.reshape(batch, channels), 0) / batch for x in (mean, var)]
         update_running_statistics(running_mean.array, running_var.array, *each, spots, momentum)
         running_mean.changed()

@@ -14,7 +14,7 @@ from ampkit.core.autograd.traced_array import plain
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..creation.factories import ones, tensor
 from ..creation.like import zeros_like
@@ -32,7 +32,7 @@ __all__ = ["alpha_dropout", "feature_alpha_dropout", "gumbel_softmax", "rrelu"]
 _LEAST = -1.0507009873554805 * 1.6732632423543772
 
 
-def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: Word = False) -> Tensor:
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: CompatArg = False) -> Tensor:
     """Set each element to selu's least value with probability `p`, then scale and shift: mean 0 and variance 1 stay.
 
     input [...] -> [...]; the input itself if not `training`. Draws as `dropout`. `inplace` is taken for PyTorch's sake:
@@ -42,7 +42,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     return _dropped("alpha_dropout", input, p, training, input.shape)
 
 
-def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: Word = False) -> Tensor:
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: CompatArg = False) -> Tensor:
     """`alpha_dropout` of whole channels: input [N, C, ...] -> the same.
 
     Raises ShapeError for fewer than two axes where something is dropped.
@@ -81,7 +81,7 @@ def alpha_masked_backward(dy, saved, needs, p):
 
 
 def rrelu(
-    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: Word = False
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: CompatArg = False
 ) -> Tensor:
     """x above 0, else a slope times x: drawn for each element from [lower, upper) in training, else their mean.
 

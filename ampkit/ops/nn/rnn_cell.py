@@ -31,13 +31,13 @@ def stored(array: Array, *outs: Array | None) -> None:
 
 def as_in(array: Array, like: Array) -> Array:
     """`array` in the format of `like`."""
-    return array if array.dtype == like.dtype else backends.of(array).cast(array, like.dtype)
+    return array if array.dtype == like.dtype else backends.backend_of(array).cast(array, like.dtype)
 
 
 def widened(array: Array) -> Array:
     """`array` in its accumulator."""
     wide = accumulator(array.dtype)
-    return array if array.dtype == wide else backends.of(array).cast(array, wide)
+    return array if array.dtype == wide else backends.backend_of(array).cast(array, wide)
 
 
 # products

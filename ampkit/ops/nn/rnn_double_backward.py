@@ -73,7 +73,7 @@ def _start(g: Given, first: Array | None, sizes: Sizes, width: int | None = None
     if first is not None:
         return first
     like = plain(g.w_hh)
-    return TracedArray(Tensor(backends.of(like).zeros((sizes[0], width or like.shape[1]), like.dtype)))
+    return TracedArray(Tensor(backends.backend_of(like).zeros((sizes[0], width or like.shape[1]), like.dtype)))
 
 
 def _shifted(x: Array, bias: Array | None) -> Array:

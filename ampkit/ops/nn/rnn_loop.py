@@ -60,13 +60,13 @@ def walk(sizes: Sizes, reverse: bool) -> list[tuple[slice, int]]:
 
 
 def _room(like: Array, rows: int, width: int, dtype: DType) -> Array:
-    return backends.of(like).empty((rows, width), dtype)
+    return backends.backend_of(like).empty((rows, width), dtype)
 
 
 def _state(first: Array | None, like: Array, rows: int, width: int, dtype: DType) -> Array:
     # A state to write into: that of the caller stays as it is.
     if first is None:
-        return backends.of(like).zeros((rows, width), dtype)
+        return backends.backend_of(like).zeros((rows, width), dtype)
     made = _room(like, rows, width, dtype)
     stored(first, made)
     return made

@@ -12,7 +12,7 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..reduction.dot_products import dot_along
 from ..shape.axes import axes, axis
@@ -41,7 +41,7 @@ def peak(input: Any, dim: Any) -> Any:
 
 
 @op(cast=Cast.FP32, integers="float")
-def softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
+def softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     """exp(x) along `dim`, divided by its sum there.
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input), shifted by the maximum; `dtype` casts first
@@ -68,7 +68,7 @@ def softmax_backward(dy, saved, needs, dim, dtype):
 
 
 @op(cast=Cast.FP32, integers="float")
-def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: Word = 3):
+def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     """x minus the logarithm of the sum of exp(x) along `dim`: the logarithm of softmax, without its underflow.
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input); `dtype` casts first and is the dtype of the
@@ -93,7 +93,7 @@ def log_softmax_backward(dy, saved, needs, dim, dtype):
     return slope
 
 
-def softmin(input: Tensor, dim: int | None = None, dtype: Any = None, _stacklevel: Word = 3) -> Tensor:
+def softmin(input: Tensor, dim: int | None = None, dtype: Any = None, _stacklevel: CompatArg = 3) -> Tensor:
     """softmax of -input. input [...] -> [...]. Raises as `softmax` does."""
     return softmax(-input, dim, dtype)
 

@@ -14,7 +14,7 @@ from ampkit.base.errors import ArgumentError
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..indexing.masks import kept
 from .unary import erf, tanh
@@ -23,7 +23,7 @@ __all__ = ["elu", "gelu", "leaky_relu", "logsigmoid", "mish", "relu", "sigmoid",
 
 
 @op(cast=Cast.KEEP, moves=True)
-def relu(input: Array, inplace: Word = False):
+def relu(input: Array, inplace: CompatArg = False):
     """max(input, 0); its slope at 0 is 0, and NaN stays NaN (Nair & Hinton 2010, ICML)."""
     out = kept(input, np.logical_not(input <= 0))
     return out, Saved(out=out)
@@ -35,7 +35,7 @@ def relu_backward(dy, saved, needs):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def leaky_relu(input: Array, negative_slope=0.01, inplace: Word = False):
+def leaky_relu(input: Array, negative_slope=0.01, inplace: CompatArg = False):
     """input where positive, else negative_slope * input (Maas et al. 2013, ICML)."""
     return _sloped(input, input, negative_slope), Saved(input=input)
 
@@ -50,7 +50,7 @@ def _sloped(values: Any, x: Any, negative_slope: float) -> Any:
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def elu(input: Array, alpha=1.0, inplace: Word = False):
+def elu(input: Array, alpha=1.0, inplace: CompatArg = False):
     """input where positive, else alpha * (exp(input) - 1) (Clevert et al. 2016, arXiv:1511.07289)."""
     return np.where(input > 0, input, alpha * np.expm1(np.minimum(input, 0))), Saved(input=input)
 
@@ -85,7 +85,7 @@ def logsigmoid_backward(dy, saved, needs):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def silu(input: Array, inplace: Word = False):
+def silu(input: Array, inplace: CompatArg = False):
     """input * sigmoid(input), also called swish (Elfwing et al. 2018, arXiv:1702.03118)."""
     return input / (1 + np.exp(-input)), Saved(input=input)
 
@@ -111,7 +111,7 @@ def softplus_backward(dy, saved, needs, beta, threshold):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def mish(input: Array, inplace: Word = False):
+def mish(input: Array, inplace: CompatArg = False):
     """input * tanh(softplus(input)) (Misra 2019, arXiv:1908.08681)."""
     return input * np.tanh(_softplus(input)), Saved(input=input)
 

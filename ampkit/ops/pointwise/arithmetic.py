@@ -125,7 +125,7 @@ def _need_divisor(where: str, input: Any, other: Any) -> None:
     def fail(value: Any, position: Any) -> None:
         raise RangeError(where, "a divisor other than 0 for integers", f"0 at position {position}")
 
-    backends.of(divisor).inspect(divisor, divisor == 0, fail)
+    backends.backend_of(divisor).raise_if(divisor, divisor == 0, fail)
 
 
 def _flat(dy, saved, needs):
@@ -176,7 +176,7 @@ def _whole_power(input: Any, exponent: Any) -> Any:
         cure = "cast first: x.float()"
         raise ArgumentError("pow", "non-negative exponents for integers", f"{value} at position {position}", cure)
 
-    backends.of(exponent).inspect(exponent, exponent < 0, fail)
+    backends.backend_of(exponent).raise_if(exponent, exponent < 0, fail)
     power = input**exponent
     return power.astype(np.bool_) if exponent.dtype == np.bool_ else power  # NumPy's is int8
 

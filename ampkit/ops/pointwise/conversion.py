@@ -8,11 +8,11 @@ from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.dtypes import FLOATS, DType
 from ampkit.core.autograd.traced_array import TracedArray
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 __all__ = ["clone", "contiguous", "detach", "to"]
 
@@ -24,7 +24,7 @@ def to(
     device: Any = None,
     non_blocking: bool = False,
     copy: bool = False,
-    memory_format: Word = None,
+    memory_format: CompatArg = None,
 ) -> Tensor:
     """input in another dtype, on another device, or as another tensor is.
 
@@ -52,8 +52,8 @@ def _typed(input: Tensor, dtype: DType) -> Tensor:
         return input
     if input.dtype in FLOATS and dtype in FLOATS:
         return to_(input, dtype=dtype)
-    with quietly():
-        return Tensor(backends.of(input.array).cast(input.array, dtype))
+    with ignore_fp_errors():
+        return Tensor(backends.backend_of(input.array).cast(input.array, dtype))
 
 
 @op(cast=Cast.WIDEST, moves=True)
@@ -69,25 +69,25 @@ def to_backward(dy, saved, needs, dtype):
 
 def _placed(input: Tensor, device: Any) -> Tensor:
     there = backends.get(device)
-    return input if backends.of(input.array) is there else move(input, device=there.device)
+    return input if backends.backend_of(input.array) is there else move(input, device=there.device)
 
 
 @op(cast=Cast.KEEP, moves=True)
 def move(input: Array, *, device):
     """A copy of input on another device: from GPU to GPU directly, else through the host's memory."""
-    here = backends.of(input)
-    return backends.transfer(input, backends.get(device)), Saved(home=here.device_of(input))
+    here = backends.backend_of(input)
+    return backends.to_backend(input, backends.get(device)), Saved(home=here.device_of(input))
 
 
 @move.backward
 def move_backward(dy, saved, needs, device):
     if isinstance(dy, TracedArray):
         return TracedArray(_placed(dy.tensor, saved.home))
-    return backends.transfer(dy, backends.get(saved.home))
+    return backends.to_backend(dy, backends.get(saved.home))
 
 
 @op(cast=Cast.KEEP, moves=True)
-def clone(input: Array, *, memory_format: Word = None):
+def clone(input: Array, *, memory_format: CompatArg = None):
     """A copy with memory of its own; the gradient passes through."""
     return input.copy(), Saved()
 
@@ -97,7 +97,7 @@ def clone_backward(dy, saved, needs):
     return dy
 
 
-def contiguous(input: Tensor, memory_format: Word = None) -> Tensor:
+def contiguous(input: Tensor, memory_format: CompatArg = None) -> Tensor:
     """input, copied if its elements do not lie in row-major order."""
     return input if input.is_contiguous() else clone(input)
 

@@ -15,7 +15,7 @@ from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..shape.axes import axis
 from .activation import sigmoid
@@ -28,7 +28,7 @@ __all__ = [
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def hardsigmoid(input: Array, inplace: Word = False):
+def hardsigmoid(input: Array, inplace: CompatArg = False):
     """(input + 3) / 6 held between 0 and 1 (Courbariaux et al. 2015, arXiv:1511.00363, with PyTorch's slope)."""
     return np.minimum(np.maximum(input + 3, 0), 6) / 6, Saved(input=input)
 
@@ -39,7 +39,7 @@ def hardsigmoid_backward(dy, saved, needs):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def hardswish(input: Array, inplace: Word = False):
+def hardswish(input: Array, inplace: CompatArg = False):
     """input * hardsigmoid(input) (Howard et al. 2019, arXiv:1905.02244, sec. 5.2)."""
     return input * np.minimum(np.maximum(input + 3, 0), 6) / 6, Saved(input=input)
 
@@ -59,7 +59,7 @@ _ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def selu(input: Array, inplace: Word = False):
+def selu(input: Array, inplace: CompatArg = False):
     """1.0507 times: input where positive, else 1.6733 (exp(input) - 1). Klambauer et al. 2017, arXiv:1706.02515."""
     return _SCALE * _bent(input, _ALPHA, 1.0), Saved(input=input)
 
@@ -70,7 +70,7 @@ def selu_backward(dy, saved, needs):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def celu(input: Array, alpha=1.0, inplace: Word = False):
+def celu(input: Array, alpha=1.0, inplace: CompatArg = False):
     """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483.
 
     Raises ArgumentError for an alpha of 0.
@@ -155,7 +155,7 @@ def softshrink_backward(dy, saved, needs, lambd):
 
 
 @op(cast=Cast.KEEP)
-def threshold(input: Array, threshold: float, value: float, inplace: Word = False):
+def threshold(input: Array, threshold: float, value: float, inplace: CompatArg = False):
     """input where it is above `threshold`, else the number `value`, which for integers has to be whole."""
     value = whole_factor("threshold", "value", value, input)
     return np.where(input <= threshold, value, input), Saved(input=input)

@@ -13,7 +13,7 @@ from ampkit.core.autograd.traced_array import plain
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..indexing.masks import kept
 
@@ -169,7 +169,7 @@ def masked_fill_backward(dy, saved, needs, value):
 
 
 @op(cast=Cast.KEEP, moves=True)
-def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: Word = False):
+def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: CompatArg = False):
     """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN.
 
     Raises ArgumentError for a min_val above max_val.
@@ -197,7 +197,7 @@ def hardtanh_backward(dy, saved, needs, min_val, max_val):
     return kept(dy, np.logical_not((x <= min_val) | (x >= max_val)))
 
 
-def relu6(input: Tensor, inplace: Word = False) -> Tensor:
+def relu6(input: Tensor, inplace: CompatArg = False) -> Tensor:
     """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
     return hardtanh(input, 0, 6)
 

@@ -13,7 +13,7 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..indexing.masks import sign as sign_of
 from ..shape.axes import axes, axis_of
@@ -28,7 +28,7 @@ def norm(
     p: float | str | None = "fro",
     dim: Any = None,
     keepdim: bool = False,
-    out: Word = None,
+    out: CompatArg = None,
     dtype: Any = None,
 ) -> Tensor:
     """The vector norm over `dim`: (sum |x|^p)^(1/p); p = inf or -inf the extreme |x|, p = 0 the count of non-zeros.

@@ -86,7 +86,7 @@ def _quantile(where: str, input: Tensor, q: Any, dim: int | None, keepdim: bool,
         raise ShapeError(where, "at least one element", f"shape {tuple(input.shape)}")
     rows = movedim(sort(flat, at).values, at, 0)  # NaN stands last
     column = (-1, *(1,) * (rows.ndim - 1))
-    shares = backends.of(input.array).asarray(shares.reshape(column))
+    shares = backends.backend_of(input.array).asarray(shares.reshape(column))
     slope = reshape(q, column) if isinstance(q, Tensor) and q.requires_grad and interpolation == "linear" else None
     found = _between_neighbours(rows, shares, slope, interpolation, where == "nanquantile")
     if keepdim:

@@ -10,7 +10,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import DType, accumulator, float32, promote
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.policy import autocast
 from ampkit.core.tensor import Tensor
 
@@ -87,7 +87,7 @@ def _need_positive(name: str, weights: Any) -> None:
     def fail(value: Any, position: Any) -> None:
         raise ArgumentError("cov", f"{name} from 0", f"{value} at position {position}")
 
-    backends.of(weights).inspect(weights, weights < 0, fail)
+    backends.backend_of(weights).raise_if(weights, weights < 0, fail)
 
 
 def _answer(input: Tensor, aweights: Tensor | None) -> DType:
@@ -132,7 +132,7 @@ def histogram(
         counts = added_at(weight.detach().array.reshape(-1).astype(np.float64), (at,), (edges.size,))
     counts = counts[:-1].astype(edges.dtype)
     if density:
-        with quietly():
+        with ignore_fp_errors():
             counts = counts / counts.sum() / (edges[1:] - edges[:-1])
     return Histogram(to(Tensor(counts), input.dtype), to(Tensor(edges), input.dtype))
 

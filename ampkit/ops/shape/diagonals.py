@@ -12,7 +12,7 @@ from ampkit.core.autograd.traced_array import apply
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..creation.factories import tensor
 from ..indexing.subscript import put_item
@@ -85,14 +85,14 @@ def _places(rows: int, columns: int, offset: int) -> tuple[Any, Any]:
 
 
 def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: Word = None
+    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: CompatArg = None
 ) -> Tensor:
     """The places of the lower triangle of a matrix [row, col], in row-major order: [2, n]; see `tril`."""
     return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
 
 def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: Word = None
+    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: CompatArg = None
 ) -> Tensor:
     """The places of the upper triangle of a matrix [row, col], in row-major order: [2, n]; see `triu`."""
     return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)

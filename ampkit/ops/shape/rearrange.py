@@ -14,7 +14,7 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import Word
+from ampkit.core.torch_compat import CompatArg
 
 from ..creation.ranges import arange
 from ..indexing.masks import kept, reach
@@ -78,7 +78,7 @@ def repeat_interleave_backward(dy, saved, needs, repeats, dim):
 
 
 def repeat_interleave(
-    input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: Word = None
+    input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: CompatArg = None
 ) -> Tensor:
     """Each element along `dim` `repeats` times in a row; without dim, of the flattened input.
 

@@ -143,7 +143,7 @@ def unfold_along(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     if size > input.shape[at]:
         raise ShapeError("unfold", f"windows of at most {input.shape[at]}", f"{size}")
     starts = np.arange(0, input.shape[at] - size + 1, step)
-    places = backends.of(input.array).constant((starts[:, None] + np.arange(size)).reshape(-1))
+    places = backends.backend_of(input.array).constant((starts[:, None] + np.arange(size)).reshape(-1))
     taken = index_select(input, at, Tensor(places))
     rows = reshape(taken, (*input.shape[:at], len(starts), size, *input.shape[at + 1 :]))
     return movedim(rows, at + 1, -1)
@@ -173,7 +173,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if r < 0:
         raise ArgumentError("combinations", "r from 0", f"{r}")
     chosen = list((_with_replacement if with_replacement else _combinations)(range(len(input)), r))
-    places = backends.of(input.array).constant(np.array(chosen, np.int64).reshape(-1))
+    places = backends.backend_of(input.array).constant(np.array(chosen, np.int64).reshape(-1))
     return reshape(index_select(input, 0, Tensor(places)), (len(chosen), r) if r else (0,))
 
 

@@ -51,7 +51,7 @@ class Block:
         self._scratch: list[Array] = []
         self._flags: Array = None
         self.slots = [Slot(self, i, n, p, at) for i, ((n, p), at) in enumerate(zip(parameters, starts, strict=True))]
-        with backends.on(self.master):
+        with backends.device_guard(self.master):
             for slot in self.slots:
                 self._move_in(slot)
 
@@ -125,7 +125,7 @@ class Block:
 
     def load_steps(self, counts: list[int]) -> None:
         """Set the number of steps of every slot."""
-        with backends.on(self.steps):
+        with backends.device_guard(self.steps):
             self.steps[...] = self.backend.asarray(counts, dtypes.int64)
         self._history = list(counts)
 
@@ -233,7 +233,9 @@ def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0, at_random
         master = dtype if at_random else accumulator(dtype)
         kinds.setdefault((str(parameter.device), master), []).append((number, parameter))
     _need_one_device(owner, {device for device, _ in kinds})
-    return [Block(owner, backends.of(members[0][1].array), dtype, members) for (_, dtype), members in kinds.items()]
+    return [
+        Block(owner, backends.backend_of(members[0][1].array), dtype, members) for (_, dtype), members in kinds.items()
+    ]
 
 
 def _need_one_device(owner: Any, devices: set[str]) -> None:
@@ -264,7 +266,7 @@ def refuse_bound(where: str, parameters: Sequence[Parameter]) -> None:
 
 def release(parameter: Parameter) -> None:
     """Give `parameter` memory of its own again."""
-    with backends.on(parameter.array):
+    with backends.device_guard(parameter.array):
         parameter.array, parameter.slot, parameter.copies = parameter.array.copy(), None, None
         if parameter._grad is not None:
             parameter._grad.array = parameter._grad.array.copy()

@@ -25,7 +25,7 @@ def chunks(size: int) -> Iterator[slice]:
 
 
 def _narrow(master: Array, copy: Array) -> None:
-    copy[...] = backends.of(master).cast(master, copy.dtype)
+    copy[...] = backends.backend_of(master).cast(master, copy.dtype)
 
 
 narrow = Primitive("narrow", "optim.elementwise", _narrow)  # (flat master, flat 16-bit copy): round one into the other
@@ -47,7 +47,7 @@ class Draw(NamedTuple):
 
 
 def _narrow_at_random(values: Array, home: Array, draw: Draw) -> None:
-    there = backends.of(values)
+    there = backends.backend_of(values)
     words = there.asarray(random.words(draw.seed, draw.call, values.size, draw.start).astype(np.int32))
     drop, most = _DROPPED[home.dtype]
     bits = values.view(dtypes.int32)
@@ -100,11 +100,11 @@ def chosen(go: Array | None, value: Any, otherwise: float, dtype: DType) -> Any:
     return value.astype(dtype) if hasattr(value, "astype") else value
 
 
-def settle(old: Array, new: Array, go: Array | None) -> None:
+def select_into(old: Array, new: Array, go: Array | None) -> None:
     """Write `new` over `old`, where `go`."""
     old[...] = new if go is None else np.where(go, new, old)
 
 
 def look(array: Array) -> Any:
     """The one value of an array, on the host; waits for the device."""
-    return array.item() if isinstance(array, np.generic) else backends.of(array).peek(array)
+    return array.item() if isinstance(array, np.generic) else backends.backend_of(array).item(array)

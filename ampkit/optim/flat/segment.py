@@ -81,7 +81,7 @@ class Slot:
     def restore(self, wide: Array) -> None:
         """Make `wide` [the parameter's shape] the master where it rounds to what a 16-bit parameter shows."""
         backend = self.block.backend
-        with backends.on(self.array):
+        with backends.device_guard(self.array):
             shown = self.array.astype(self.block.dtype)
             same = backend.cast(backend.cast(wide, self.stored), self.block.dtype) == shown
             self.of(self.block.master)[...] = np.where(same, wide, shown)
@@ -90,7 +90,7 @@ class Slot:
     def cast(self, dtype: DType) -> Array:
         """The values rounded to `dtype`; a 16-bit copy is a view of the block's flat copy, refreshed if need be."""
         if dtype not in LOW or dtype == self.stored:
-            return backends.of(self.array).cast(self.array, dtype)
+            return backends.backend_of(self.array).cast(self.array, dtype)
         flat, version = self.block.copy(dtype), self.parameter.version[0]
         if self.fresh.get(dtype) != version:
             narrow(self.master().reshape(-1), flat[self.start : self.stop])

@@ -13,7 +13,7 @@ from ampkit.backends import Array
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, NonFiniteError
 from ampkit.core.autograd.grad_mode import enable_grad
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
@@ -92,7 +92,7 @@ class LBFGS(Optimizer):
         slots = sorted(self._slots(), key=lambda slot: slot.number)
         if not slots:
             return _Objective(self, slots, closure).call()
-        with quietly(), backends.on(slots[0].array):
+        with ignore_fp_errors(), backends.device_guard(slots[0].array):
             objective = _Objective(self, slots, closure)
             try:
                 return self._minimize(objective)

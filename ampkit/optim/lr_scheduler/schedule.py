@@ -91,10 +91,10 @@ class LRScheduler:
 
     def _start(self, count: int) -> None:
         steps = self.optimizer.steps
-        backend = backends.of(steps)
+        backend = backends.backend_of(steps)
         self._calls = count
         self._count = backend.asarray(np.array(count, dtypes.int64))
-        with backends.on(steps):
+        with backends.device_guard(steps):
             self._seen = steps.copy()
         self._filled = 0
         self._places = [(i, key, np.size(value)) for i, row in enumerate(self.values(0)) for key, value in row.items()]
@@ -104,18 +104,18 @@ class LRScheduler:
 
     def _numbers(self, n: int) -> Array:
         numbers = [np.ravel(value) for row in self.values(n) for value in row.values()]
-        return backends.of(self.optimizer.steps).asarray(np.concatenate(numbers), dtypes.float64)
+        return backends.backend_of(self.optimizer.steps).asarray(np.concatenate(numbers), dtypes.float64)
 
     def _extend(self) -> None:
         # The table up to f(calls): no more calls than that can have counted.
         held = self._table.shape[0]
         if self._calls >= held:
-            wider = backends.of(self._table).zeros((2 * self._calls, self._table.shape[1]), dtypes.float64)
-            with backends.on(wider):
+            wider = backends.backend_of(self._table).zeros((2 * self._calls, self._table.shape[1]), dtypes.float64)
+            with backends.device_guard(wider):
                 wider[:held] = self._table
             self._table = wider
         for n in range(self._filled, self._calls + 1):
-            with backends.on(self._table):
+            with backends.device_guard(self._table):
                 self._table[n] = self._numbers(n)
         self._filled = self._calls + 1
 
@@ -126,8 +126,8 @@ class LRScheduler:
         for number, key, size in self._places:
             group = self.optimizer.param_groups[number]
             home = group.device[key]
-            with backends.on(home):
-                home[...] = backends.beside(self._row[start : start + size].reshape(home.shape), home)
+            with backends.device_guard(home):
+                home[...] = backends.to_device_of(self._row[start : start + size].reshape(home.shape), home)
             group.scheduled.add(key)
             start += size
         self.optimizer.schedule = self
@@ -157,19 +157,19 @@ class LRScheduler:
 
     def get_last_lr(self) -> list[float]:
         """The learning rates that this schedule set last; waits for the device."""
-        row = backends.of(self._row).to_numpy(self._row).tolist()
+        row = backends.backend_of(self._row).to_numpy(self._row).tolist()
         starts = np.cumsum([0, *(size for *_, size in self._places)])
         return [row[at] for at, (_, key, _) in zip(starts, self._places, strict=False) if key == "lr"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: Tensor(v) if backends.holds(v) else v for k, v in vars(self).items()}  # a Tensor keeps its device
+        return {k: Tensor(v) if backends.is_array(v) else v for k, v in vars(self).items()}  # a Tensor keeps its device
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({k: v.array if isinstance(v, Tensor) else v for k, v in state.items()})
 
     def state_dict(self) -> dict[str, Any]:
         """The position and the constants; functions are not part of it."""
-        with backends.on(self._seen):
+        with backends.device_guard(self._seen):
             stepped = look(np.greater(self.optimizer.steps, self._seen))
         constants = {name: getattr(self, name) for name in self.constants}
         position = {"last_epoch": self.last_epoch, "_pending": bool(stepped), "_last_lr": self.get_last_lr()}
@@ -197,13 +197,13 @@ class LRScheduler:
         count = need_count(where, "last_epoch", state["last_epoch"], -1, 2**31 - 1)
         try:
             self._start(count)
-            finite = bool(np.isfinite(backends.of(self._row).to_numpy(self._row)).all())
+            finite = bool(np.isfinite(backends.backend_of(self._row).to_numpy(self._row)).all())
         except ArithmeticError:
             finite = False
         if not finite:
             raise ArgumentError(where, "constants that give finite learning rates", str(state))
         if state.get("_pending"):
-            with backends.on(self._seen):
+            with backends.device_guard(self._seen):
                 np.subtract(self._seen, 1, out=self._seen)
 
     def _need_constant(self, where: str, name: str, value: Any) -> None:

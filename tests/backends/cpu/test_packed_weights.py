@@ -9,7 +9,7 @@ from ampkit import nn, no_grad, ops
 from ampkit.backends.cpu.onednn import gemm
 from ampkit.backends.cpu.onednn.library import library, trouble
 from ampkit.base.dtypes import bfloat16, float32
-from ampkit.base.version_counter import Version, form
+from ampkit.base.version_counter import VersionCounter, derived_value
 from ampkit.core.tensor import Tensor
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
@@ -34,7 +34,7 @@ def values(*shape):
 
 
 def kept(tensor):
-    return getattr(tensor.version, "forms", {})
+    return getattr(tensor.version, "derived", {})
 
 
 @pytest.mark.parametrize("product", ["linear", "matmul", "mm"])
@@ -90,25 +90,25 @@ def test_matrix_units_get_weights_packed_that_they_meet_again_forward_and_backwa
 
 
 def test_a_form_lives_as_long_as_its_values():
-    made, array, version = [], object(), Version((3,))
+    made, array, version = [], object(), VersionCounter((3,))
 
     def make():
         made.append(len(made))
         return made[-1]
 
     for _ in range(3):
-        assert form([0], array, "key", make) is None  # the result of an op
-    assert form(version, array, "key", make) is None
-    assert form(version, array, "key", make) == 0
-    assert form(version, array, "key", make) == 0
-    assert form(version, object(), "key", make) is None  # other memory of the same tensor: a copy, a view
+        assert derived_value([0], array, "key", make) is None  # the result of an op
+    assert derived_value(version, array, "key", make) is None
+    assert derived_value(version, array, "key", make) == 0
+    assert derived_value(version, array, "key", make) == 0
+    assert derived_value(version, object(), "key", make) is None  # other memory of the same tensor: a copy, a view
     version[0] = 4
-    assert form(version, array, "key", make) is None
-    assert form(version, array, "key", make) == 1
-    assert form(version, array, "other", make) is None
-    assert form(version, array, "other", make) == 2
+    assert derived_value(version, array, "key", make) is None
+    assert derived_value(version, array, "key", make) == 1
+    assert derived_value(version, array, "other", make) is None
+    assert derived_value(version, array, "other", make) == 2
     version.append(5)  # exposed
-    assert form(version, array, "key", make) is None
+    assert derived_value(version, array, "key", make) is None
 
 
 @pytest.mark.parametrize("groups", [1, 2])

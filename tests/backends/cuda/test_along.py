@@ -186,7 +186,7 @@ def test_an_index_outside_the_axis_is_told_and_touches_nothing(wrong, device):
         out = op(x, 1, at, *(() if op is ops.gather else (ones,))).array.get()
         np.testing.assert_array_equal(out, [[0, 0], [np.nan, 0], [0, 0]] if op is ops.gather else want)
         with pytest.raises(RangeError, match=f"{name}: needs indices from 0 to 4, got {wrong} at position"):
-            device.settle()
+            device.synchronize()
 
 
 def test_the_order_of_threads_changes_no_bit(device):

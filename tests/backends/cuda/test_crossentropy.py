@@ -143,7 +143,7 @@ def test_a_label_out_of_range_spoils_its_loss_and_is_named_later(name, device):
         assert np.isnan(out).tolist() == [False, True, False]
         assert np.isnan(slope).any(1).tolist() == [False, True, False]
         with pytest.raises(RangeError, match=rf"{name}: needs labels from 0 to 5 .*got {wrong} at position 1"):
-            device.settle()
+            device.synchronize()
 
 
 def test_the_host_does_not_wait_for_the_device(device):

@@ -93,7 +93,7 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
         assert np.isnan(out).tolist() == [False, False, True]
         assert np.isnan(slope).any((0, 2)).tolist() == [False, False, True]
         with pytest.raises(RangeError, match=rf"ctc_loss: needs labels from 0 to 4 .*got {wrong} at \(2, 0\)"):
-            device.settle()
+            device.synchronize()
 
 
 def test_a_length_out_of_range_reads_nothing_beyond_the_end(device, launches, monkeypatch):

@@ -139,4 +139,4 @@ def test_an_index_outside_the_table_gives_nan_and_an_error_later(dtype, device):
     out = ops.embedding(Tensor(device.asarray(np.array([0, 3, -1, 2]))), table)
     assert np.isnan(out.array.get().astype(float)).any(1).tolist() == [False, True, True, False]
     with pytest.raises(RangeError, match="3 at position 1"):
-        device.settle()
+        device.synchronize()

@@ -13,7 +13,7 @@ from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.primitive import reference_only
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
@@ -56,7 +56,7 @@ def _pair(name, dtype, seed=0):
 
 def _run(loss, arrays, device, **given):
     tensors = [Tensor(device.asarray(a), True) for a in arrays]
-    with quietly():
+    with ignore_fp_errors():
         out = loss(*tensors, **given)
         seed = np.random.default_rng(3).normal(1, 0.2, out.shape).astype(out.dtype)
         slopes = grad(out, tensors, Tensor(device.asarray(seed)))
@@ -137,7 +137,7 @@ def test_a_probability_out_of_range_is_told_with_its_place(device):
     x[2, 5] = 1.5
     ops.binary_cross_entropy(Tensor(device.asarray(x)), Tensor(device.asarray(t)))
     with pytest.raises(RangeError, match=r"1.5 at position \(2, 5\)"):
-        device.settle()
+        device.synchronize()
 
 
 def test_what_no_kernel_is_for_runs_the_reference(device, launched):

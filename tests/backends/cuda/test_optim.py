@@ -12,7 +12,7 @@ import ampkit
 from ampkit import nn, optim
 from ampkit.backends.cuda.kernels.optim import elementwise as kernels
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.primitive import reference_only
 from ampkit.optim.clip import power_sum, shrink
 from ampkit.optim.elementwise import Step, update
@@ -61,7 +61,7 @@ def scalar(device, value, dtype=float64):
     return device.asarray(np.asarray(value, dtype))
 
 
-@quietly()
+@ignore_fp_errors()
 def same(primitive, make, orders=(emulator.SHUFFLED,)):
     """The kernel runs, and leaves and returns the bits of the reference whatever the order of the threads.
 

@@ -12,7 +12,7 @@ from ampkit.amp.found_inf import unscale
 from ampkit.amp.loss_scale import LARGEST, TINY, move_scale
 from ampkit.backends.cuda.kernels.amp import found_inf as kernels
 from ampkit.base.dtypes import bool_, float32, float64, int32
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.flat.memory import CHUNK
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
@@ -47,7 +47,7 @@ def gradient(device, size, off=0, bad=()):
 def test_unscaling_finds_the_first_that_is_not_finite_then(device, size, bad, off, inverse):
     by = None if inverse is None else device.asarray(np.asarray(inverse, float32))
     want, truth = gradient(device, size, off, bad), device.xp.empty((CHUNK,), bool_)
-    with quietly():
+    with ignore_fp_errors():
         first = unscale.reference.run(want, by, truth)
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
         given = gradient(device, size, off, bad)
@@ -83,7 +83,7 @@ def test_the_scale_moves_as_the_reference_says(device, hysteresis, overflow):
             held = [np.asarray(start, float32), np.asarray(tracker, int32), np.asarray(patience, int32)]
             state = [device.asarray(h) for h in held]
             flag = device.asarray(np.asarray(overflow))
-            with quietly():
+            with ignore_fp_errors():
                 run(*state, flag, 2.0, 0.5, 5, hysteresis, low, high)
             states.append([s.get().item() for s in state])
         assert states[0] == states[1], (start, tracker, patience, low, high)

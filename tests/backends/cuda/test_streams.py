@@ -71,11 +71,11 @@ def test_a_recorded_step_of_a_model_is_ordered_and_keeps_what_it_uses(name, devi
     with streams.races() as found:
         for number, (x, y) in enumerate(prefetch(given, "cuda")):
             loss = compiled(x, y)
-            device.later([loss.array], seen.append)
+            device.call_when_ready([loss.array], seen.append)
             if number == 4:
                 parts.clear()
                 gc.collect()
-        device.settle()
+        device.synchronize()
     assert not found
     assert len(seen) == 7
     assert np.isfinite(seen).all()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import DType, float32, uint8
-from ampkit.base.version_counter import form
+from ampkit.base.version_counter import derived_value
 
 from .. import im2col
 from ..channels_last import channels_last, geometry, layout, turned
@@ -117,7 +117,7 @@ class _Ready(NamedTuple):
             self.move(np.ascontiguousarray(in_format(kernels, dtype)), home)
             return home
 
-        found: HostArray | None = form(version, kernels, ("kernels", self.number), make)
+        found: HostArray | None = derived_value(version, kernels, ("kernels", self.number), make)
         return make() if found is None else found
 
 

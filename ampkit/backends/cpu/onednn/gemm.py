@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import DType, float32, uint8
-from ampkit.base.version_counter import form
+from ampkit.base.version_counter import derived_value
 
 from ..device import in_format
 from .library import library, multiplies
@@ -140,7 +140,7 @@ def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | Non
     packed = packed_product(a, b, out, bias)
     if packed is None:
         return False
-    room = form(kept.version, kept.array, packed.layouts, lambda: moved(packed, b))
+    room = derived_value(kept.version, kept.array, packed.layouts, lambda: moved(packed, b))
     if room is None:
         return False
     packed.run(*((a, room, out) if bias is None else (a, room, out, bias)))

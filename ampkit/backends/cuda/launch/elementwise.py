@@ -59,7 +59,7 @@ class Plan:
 
     def empty(self, like: Array, dtype: DType) -> Array:
         """Room for an output, on the device of `like`."""
-        backend, order = backends.of(like), self.order
+        backend, order = backends.backend_of(like), self.order
         if order is None:
             return backend.empty(self.shape, dtype)
         made = backend.empty(tuple([self.shape[i] for i in order]), dtype)

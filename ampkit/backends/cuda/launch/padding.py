@@ -68,7 +68,7 @@ def _run(
         edges["read"][0, d], edges["before"][0, d] = array.strides[i] // array.itemsize, widths[i][0]
         edges["size"][0, d], edges["wide"][0, d] = size[i], wide[i]
     outermost = order[::-1]
-    out, total = backends.of(array).empty(tuple([shape[i] for i in outermost]), dtype), prod(shape)
+    out, total = backends.backend_of(array).empty(tuple([shape[i] for i in outermost]), dtype), prod(shape)
     launch(
         "shape/padding", entry, min(blocks_for(total, BLOCK), BLOCKS), BLOCK, array, out, edges, *more, np.uint32(total)
     )

@@ -114,7 +114,7 @@ def _middle(kind: str, x: Array, sizes: tuple[int, int, int], dtype: DType, fini
         each, launched = _row_parts(x, sizes) if rows else _column_parts(x, sizes)
         parts = blocks_for(n, each)
         last = parts == 1
-        out = backends.of(x).empty((outer * parts * inner,), dtype if last else float32)
+        out = backends.backend_of(x).empty((outer * parts * inner,), dtype if last else float32)
         entry = typed("reduce_rows" if rows else "reduce_columns", kind, x.dtype, out.dtype)
         divisor, root = finish if last else Finish()
         given = (np.int64(each), np.int64(parts)), (np.float32(divisor), np.bool_(root))

@@ -20,7 +20,7 @@ def rows_of(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
     """table [outer, rows, width], contiguous and whatever its axes are called, index [n] -> [outer, n, width]."""
     index = segment_sum.as_keys(index)
     width = table.size // (outer * rows)
-    out = backends.of(table).empty((outer, index.size, width), table.dtype)
+    out = backends.backend_of(table).empty((outer, index.size, width), table.dtype)
     nbytes = width * table.dtype.itemsize
     size = next(s for s in WORDS if nbytes % s == 0 and table.data.ptr % s == 0)
     sizes = np.uint32(outer), np.uint32(index.size), np.int64(rows), np.uint32(nbytes // size)

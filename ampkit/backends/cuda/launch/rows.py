@@ -74,7 +74,7 @@ def back_grid(dy: Array, x: Array, cols: int, how: tuple[int, int, bool], wanted
         blocks = rows if block else blocks_for(rows, WARPS)
         shared = 0 if block else 4 * WARPS * cols
         return Grid(_shared_out(blocks, PARTS), threads_of(cols, how, 0) if block else 32 * WARPS, 0, shared)
-    there: Any = backends.of(x)
+    there: Any = backends.backend_of(x)
     row = dy.dtype.itemsize + x.dtype.itemsize
     sums = 4 * wanted * blocks_for(cols, 8) * 8
     if not 0 < sums <= there.shared:  # none wanted, or no room: another kernel finds them
@@ -116,7 +116,7 @@ def weight_sums(parts: list[Any], needs: Any, grad_buffers: Any, shape: tuple[in
 
 def _home(part: Array, need: DType, home: Any, shape: tuple[int, ...]) -> Array:
     taken = home is not None and home.dtype == need and home.shape == shape and bool(home.flags.c_contiguous)
-    return home if taken else backends.of(part).empty(shape, need)
+    return home if taken else backends.backend_of(part).empty(shape, need)
 
 
 def _sums(parts: list[Any], outs: list[Any], dtype: DType) -> None:

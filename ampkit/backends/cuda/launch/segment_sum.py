@@ -49,7 +49,7 @@ def side_by_side(array: Array) -> Array:
 
 def ordered(index: Array, rows: int, ignored: int = -1) -> Order:
     """The order of `index`, integers; those outside [0, rows) and `ignored` come last, as `rows`."""
-    there, keys, places, n = backends.of(index), as_keys(index), None, index.size
+    there, keys, places, n = backends.backend_of(index), as_keys(index), None, index.size
     tiles = blocks_for(n, TILE)
     counts = there.empty((256 * tiles,), UINT32)
     more = np.uint32(n), np.uint32(rows), np.int64(ignored)
@@ -68,7 +68,7 @@ def ordered(index: Array, rows: int, ignored: int = -1) -> Order:
 
 def last(index: Array, rows: int) -> Array:
     """Per key one more than the last place of `index`, flat, where it stands, or 0: [rows] int32."""
-    keys, found = as_keys(index), backends.of(index).zeros((rows,), int32)
+    keys, found = as_keys(index), backends.backend_of(index).zeros((rows,), int32)
     given = keys, found, np.uint32(keys.size), np.uint32(rows)
     launch(
         "indexing/segment_sum",
@@ -84,7 +84,7 @@ def sums(values: Array, order: Order, dtype: DType, outer: int = 1) -> Array:
     """values [outer, n, width], whatever its axes are called -> [outer, rows, width], sums of the rows of each key."""
     values, n = side_by_side(values), order.keys.size
     width = values.size // (outer * n)
-    there, tiles = backends.of(values), blocks_for(n, RUN)
+    there, tiles = backends.backend_of(values), blocks_for(n, RUN)
     packs = np.bool_(width % 8 == 0 and values.data.ptr % 16 == 0)
     partial = there.empty((outer * tiles * 2 * width,), float32)
     out = there.empty((outer, order.rows, width), dtype)

@@ -40,7 +40,7 @@ def product(a: Array, b: Array, dtype: DType, home: Array | None = None, **more:
     [..., M, N]: where to leave the result, if it is of the dtype. more: see `multiply`.
     """
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] or b.ndim == 2 else _broadcast(a.shape[:-2], b.shape[:-2])
-    backend, stored = backends.of(a), answer(a.dtype, dtype)
+    backend, stored = backends.backend_of(a), answer(a.dtype, dtype)
     shape = (*lead, a.shape[-2], b.shape[-1])
     fit = home is not None and home.dtype == stored and home.shape == shape
     out = home if fit else backend.empty(shape, stored)
@@ -122,7 +122,7 @@ def column_sums(rows: Array, dtype: DType) -> Array:
         found = reduced("Add", rows.copy(), 0, False, answered)
     if found is NotImplemented:
         found, answered = rows.sum(0, dtype=wide), wide
-    return found if answered == dtype else backends.of(rows).cast(found, dtype)
+    return found if answered == dtype else backends.backend_of(rows).cast(found, dtype)
 
 
 def folded(array: Array) -> Array:
@@ -134,7 +134,7 @@ def folded(array: Array) -> Array:
 
 
 def _door(array: Array) -> Any:
-    return backends.of(array).products  # type: ignore[attr-defined]
+    return backends.backend_of(array).products  # type: ignore[attr-defined]
 
 
 def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ def _turned(array: HostArray) -> HostArray:
 # linear
 
 
-@matmul.linear.on("cpu", when=lambda input, weight, bias: fits(input, weight.T), keeps=True)
+@matmul.linear.on("cpu", when=lambda input, weight, bias: fits(input, weight.T), wants_cache=True)
 def linear_cpu(input: HostArray, weight: HostArray, bias: HostArray | None, *, dtype: DType, versions: Any) -> Any:
     out = product(input, weight.T, dtype, bias, Kept(versions[1], weight))
     return NotImplemented if out is None else (out, Saved(input=input, weight=weight))
@@ -50,7 +50,7 @@ def _worth(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return fits(dy, saved.weight) if needs[0] else bool(needs[1]) and fits(folded(dy).T, folded(saved.input))
 
 
-@matmul.linear.on_backward("cpu", when=_worth, keeps=True)
+@matmul.linear.on_backward("cpu", when=_worth, wants_cache=True)
 def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
     dy = computed(dy)
     dx = _gradient(dy, saved.weight, needs[0], Kept(versions[1], saved.weight)) if needs[0] else None
@@ -121,8 +121,8 @@ def _two(op: Any, second: str) -> None:
             db = db.reshape(db.shape[:-1]) if vector and db is not _MISSING else db
         return _answer(da, db)
 
-    op.on("cpu", when=worth_it, keeps=True)(forward)
-    op.on_backward("cpu", when=worth, keeps=True)(backward)
+    op.on("cpu", when=worth_it, wants_cache=True)(forward)
+    op.on_backward("cpu", when=worth, wants_cache=True)(backward)
 
 
 for _op, _second in (
@@ -196,8 +196,8 @@ def _added(op: Any, first: str, second: str) -> None:
             db = scaled(_turned(saved.__dict__[first]), slope, needs[2], alpha, grad_buffers[2])
         return _answer(more, da, db)
 
-    op.on("cpu", when=lambda input, a, b, **params: fits(a, b), keeps=True)(forward)
-    op.on_backward("cpu", when=worth, keeps=True)(backward)
+    op.on("cpu", when=lambda input, a, b, **params: fits(a, b), wants_cache=True)(forward)
+    op.on_backward("cpu", when=worth, wants_cache=True)(backward)
 
 
 _added(matmul.addmm, "mat1", "mat2")

@@ -147,8 +147,8 @@ def _transposed_convolution(op: Any) -> None:
 
 def _register(op: Any, forward: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
-    op.on("cpu", when=_fits, keeps=True)(forward)
-    op.on_backward("cpu", when=_back_fits, keeps=True)(backward)
+    op.on("cpu", when=_fits, wants_cache=True)(forward)
+    op.on_backward("cpu", when=_back_fits, wants_cache=True)(backward)
 
 
 for _op in (conv.conv1d, conv.conv2d, conv.conv3d):

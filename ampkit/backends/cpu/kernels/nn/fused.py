@@ -8,5 +8,5 @@ from __future__ import annotations
 
 from ampkit.ops.nn.fused import chained, chained_backward, is_chained, linear_gelu_linear
 
-linear_gelu_linear.on("cpu", keeps=True)(chained)
-linear_gelu_linear.on_backward("cpu", when=is_chained, keeps=True)(chained_backward)
+linear_gelu_linear.on("cpu", wants_cache=True)(chained)
+linear_gelu_linear.on_backward("cpu", when=is_chained, wants_cache=True)(chained_backward)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.backends.cpu.parallel_map import shared_out
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.adafactor import adafactor_update, rescaled
 from ampkit.optim.clip import power_sum
 from ampkit.optim.flat.memory import CHUNK, look, narrow
@@ -63,13 +63,13 @@ def adafactor_update_cpu(
         found: HostArray = rescaled(share[part] * columns[part.outer], least) * g[part]
         return found
 
-    @quietly()
+    @ignore_fp_errors()
     def squares(part: _Part) -> tuple[float, float]:
         wide = np.empty((p[part].size,))
         both = p[part], direction(part)
         return tuple(float(power_sum(array.reshape(-1), 2.0, wide)) for array in both)  # type: ignore[return-value]
 
-    @quietly()
+    @ignore_fp_errors()
     def move(part: _Part) -> None:
         block = p[part]
         block *= shrink
@@ -87,7 +87,7 @@ def adafactor_update_cpu(
 def _learn(g: HostArray, rows: HostArray, columns: HostArray, parts: list[_Part], new: Any) -> None:
     """Rows and columns take in the mean squares of g."""
 
-    @quietly()
+    @ignore_fp_errors()
     def squares(part: _Part) -> HostArray:
         square, held = g[part] * g[part], rows[part]
         held += (square.mean(axis=-1, keepdims=True) - held) * new

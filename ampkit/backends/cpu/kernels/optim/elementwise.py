@@ -20,7 +20,7 @@ from ampkit.backends.cpu.onednn.primitive import WORTH, Call, HostArray, Layout,
 from ampkit.backends.cpu.onednn.reorder import FORMATS, reorder
 from ampkit.backends.cpu.parallel_map import shared_out
 from ampkit.base.dtypes import float32
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.adam import Adam
 from ampkit.optim.clip import power_sum, shrink
 from ampkit.optim.elementwise import Elementwise, Step, numbers_of, update, update_piece
@@ -73,7 +73,7 @@ def adam_update_cpu(
     count, rate = int(look(step.steps)) + 1, float(look(step.values["lr"]))
     stay = 1 - rate * weight_decay
     if not stay:  # nothing can be divided by it; what is not finite becomes NaN
-        with quietly():
+        with ignore_fp_errors():
             home *= np.float32(0)
         stay = 1.0
     numbers = [1 - first, 1 / (1 - second**count), stay, -rate / (1 - first**count) / stay]
@@ -167,7 +167,7 @@ def update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: l
     step = step._replace(go=None)
     numbers = numbers_of(step, gradient.dtype)
 
-    @quietly()
+    @ignore_fp_errors()
     def work(part: slice) -> None:
         update_piece(home, gradient, moments, copies, step, numbers, part)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.backends.cpu.parallel_map import shared_out
-from ampkit.core.fp_errors import quietly
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.clip import power_sum
 from ampkit.optim.elementwise import Step, numbers_of
 from ampkit.optim.flat.memory import CHUNK, chunks, look, narrow
@@ -40,14 +40,14 @@ def lamb_update_cpu(
     real, step = step.go is None or look(step.go), step._replace(go=None)
     numbers = numbers_of(step, master.dtype)
 
-    @quietly()
+    @ignore_fp_errors()
     def squares(part: _Part) -> tuple[float, float]:
         p, m, v = (flat[part.place] for flat in (master, mean, square))
         learn(gradient[part.place], m, v, numbers, step)
         wide = np.empty((min(CHUNK, p.size),))
         return float(power_sum(p, 2.0, wide)), float(power_sum(move(p, m, v, numbers), 2.0, wide))
 
-    @quietly()
+    @ignore_fp_errors()
     def settled(part: _Part) -> None:
         p = master[part.place]
         if real:

@@ -27,7 +27,7 @@ def _fits(gradient: Array, inverse: Array | None, flags: Array) -> bool:
 
 @unscale.on("cuda", when=_fits)
 def unscale_cuda(gradient: Array, inverse: Array | None, flags: Array) -> Array:
-    wide, home = 1 if gradient.data.ptr % 16 else 4, backends.of(gradient)
+    wide, home = 1 if gradient.data.ptr % 16 else 4, backends.backend_of(gradient)
     blocks = min(blocks_for(gradient.size, BLOCK * wide), BLOCKS)
     firsts, first = home.empty((blocks,), int64), home.empty((), int64)
     count = np.int64(gradient.size)

@@ -58,7 +58,7 @@ def _read(index: Array) -> Array:
 def _gathered(array: Array, dim: int, index: Array) -> Array:
     """What `index` names along `dim`."""
     index, steps = _read(index), tuple([step // array.itemsize for step in array.strides])
-    out = backends.of(array).empty(index.shape, array.dtype)
+    out = backends.backend_of(array).empty(index.shape, array.dtype)
     types, walk = (WORDS[array.itemsize], index.dtype), _walk(index, dim, array.shape, steps)
     _run("gather_along", types, index.size, array, index, out, walk)
     return out
@@ -67,7 +67,7 @@ def _gathered(array: Array, dim: int, index: Array) -> Array:
 def _places(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
     """The places that `index` names in an array of `shape`, in row-major order, -1 for one outside: [n] int32."""
     index, steps = _read(index), tuple([prod(shape[i + 1 :]) for i in range(len(shape))])
-    places = backends.of(index).empty((index.size,), int32)
+    places = backends.backend_of(index).empty((index.size,), int32)
     _run("places_along", (index.dtype,), index.size, index, places, _walk(index, dim, shape, steps))
     return places
 
@@ -76,7 +76,7 @@ def _written(array: Array, dim: int, index: Array, values: Array) -> Array:
     """`array` with `values`, broadcast to index, where it names places: the last one for each."""
     array, values = segment_sum.side_by_side(array), np.broadcast_to(values, index.shape)
     last = segment_sum.last(_places(index, dim, array.shape), array.size)
-    out = backends.of(array).empty(array.shape, array.dtype)
+    out = backends.backend_of(array).empty(array.shape, array.dtype)
     walk = _walk(values, 0, values.shape, (0,) * values.ndim)
     _run("scatter_along", (WORDS[array.itemsize],), array.size, array, values, last, out, walk)
     return out
@@ -121,7 +121,7 @@ def scatter_cuda(input: Array, dim: int, index: Array, src: Any, *, dtype: DType
 
 
 def _as(array: Array, dtype: DType) -> Array:
-    return array if array.dtype == dtype else backends.of(array).cast(array, dtype)
+    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
 
 def _moves(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
@@ -130,7 +130,7 @@ def _moves(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
 
 @scatter_.on_backward("cuda", when=_moves)
 def scatter_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
-    nothing = backends.of(dy).zeros((), dy.dtype)
+    nothing = backends.backend_of(dy).zeros((), dy.dtype)
     dx = _written(dy, dim, saved.index, nothing) if needs[0] else None
     return dx, None, _gathered(dy, dim, saved.index) if needs[2] else None
 

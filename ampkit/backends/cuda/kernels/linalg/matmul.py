@@ -45,7 +45,7 @@ def _linear_fits(dy: Array, saved: Saved, needs: Any) -> bool:
     return fits(dy, saved.weight if needs[0] else None, saved.input if needs[1] else None)
 
 
-@matmul.linear.on_backward("cuda", when=_linear_fits, keeps=True)
+@matmul.linear.on_backward("cuda", when=_linear_fits, wants_cache=True)
 def linear_backward_cuda(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
     dx = dw = db = None
     if needs[0]:
@@ -62,7 +62,7 @@ def _weight_gradients(rows: Array, saved: Saved, needs: Any, grad_buffers: Any) 
     # Also that of the bias, where one product can leave both.
     columns = folded(saved.input)
     if needs[2] and needs[2] == answer(rows.dtype, needs[1]) and not rounds(rows.dtype):
-        home, room = grad_buffers[2], backends.of(rows).empty
+        home, room = grad_buffers[2], backends.backend_of(rows).empty
         sums = room(rows.shape[1:], needs[2]) if home is None or home.dtype != needs[2] else home
         dw = _gradient(rows.T, columns, needs[1], grad_buffers[1], sums=sums)
         if dw is not _MISSING:
@@ -105,7 +105,7 @@ def _two(op: Any, second: str) -> None:
         return _answer(da, db)
 
     op.on("cuda", when=lambda input, other: fits(input, other))(forward)
-    op.on_backward("cuda", when=worth, keeps=True)(backward)
+    op.on_backward("cuda", when=worth, wants_cache=True)(backward)
 
 
 def _left_gradient(dy: Array, b: Array, dtype: DType, home: Array | None) -> Any:
@@ -178,12 +178,12 @@ def _added(op: Any, first: str, second: str) -> None:
         return _answer(_scaled(dy, beta) if needs[0] else None, da, db)
 
     op.on("cuda", when=_added_fits)(forward)
-    op.on_backward("cuda", when=worth, keeps=True)(backward)
+    op.on_backward("cuda", when=worth, wants_cache=True)(backward)
 
 
 def _scaled(dy: Array, factor: float) -> Array:
     wide = accumulator(dy.dtype)
-    return dy if factor == 1 else backends.of(dy).cast(dy, wide) * wide.type(factor)
+    return dy if factor == 1 else backends.backend_of(dy).cast(dy, wide) * wide.type(factor)
 
 
 _added(matmul.addmm, "mat1", "mat2")

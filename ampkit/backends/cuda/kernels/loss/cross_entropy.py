@@ -37,11 +37,11 @@ def _whole(rows: Array) -> Array:
 def _kept(input: Array) -> Array:
     """Memory for a number of each row, with an axis of length 1 for the classes."""
     axis = 1 if input.ndim > 1 else 0
-    return backends.of(input).empty((*input.shape[:axis], 1, *input.shape[axis + 1 :]), float32)
+    return backends.backend_of(input).empty((*input.shape[:axis], 1, *input.shape[axis + 1 :]), float32)
 
 
 def _labels(target: Array) -> Array:
-    return dense(target if target.dtype == int64 else backends.of(target).cast(target, int64))
+    return dense(target if target.dtype == int64 else backends.backend_of(target).cast(target, int64))
 
 
 def _threads(cols: int) -> int:
@@ -50,7 +50,7 @@ def _threads(cols: int) -> int:
 
 def _reduced(loss: Array, share: Array | None, shape: tuple[int, ...], reduction: str, dtype: DType) -> tuple[Any, Any]:
     """The answer of a loss per label [rows], and what the mean divided by."""
-    there, total = backends.of(loss), None
+    there, total = backends.backend_of(loss), None
     if reduction == "none":
         out = loss.reshape(shape)
     else:
@@ -62,7 +62,7 @@ def _reduced(loss: Array, share: Array | None, shape: tuple[int, ...], reduction
 
 
 def _inspect(where: str, target: Array, bad: Array, classes: int, ignore: int) -> None:
-    backends.of(target).inspect(target, bad.reshape(target.shape), no_class(where, classes, ignore))
+    backends.backend_of(target).raise_if(target, bad.reshape(target.shape), no_class(where, classes, ignore))
 
 
 @cross_entropy_.on("cuda", when=lambda input, *more, **params: _known(input))
@@ -70,7 +70,7 @@ def cross_entropy_cuda(
     input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, label_smoothing: float, *,
     dtype: DType,
 ) -> Any:  # fmt: skip
-    there, x, rows = backends.of(input), _rows(input), target.size
+    there, x, rows = backends.backend_of(input), _rows(input), target.size
     classes, labels, scale = x.shape[-1], _labels(target), wide(weight)
     loss, bad = there.empty((rows,), float32), there.empty((rows,), np.dtype(bool))
     lse = _kept(input)
@@ -96,7 +96,7 @@ def cross_entropy_backward_cuda(
     dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
     x, weight = _rows(saved.input), wide(saved.weight)
-    dx, classes = backends.of(x).empty(x.shape, x.dtype), x.shape[-1]
+    dx, classes = backends.backend_of(x).empty(x.shape, x.dtype), x.shape[-1]
     weights = weight.sum() if weight is not None and label_smoothing else None
     arrays = wide(dy), x, _labels(saved.target), weight, weights, saved.lse, saved.total, dx
     sizes = np.int64(classes), np.int64(ignore_index), np.float32(label_smoothing), np.bool_(reduction == "none")
@@ -115,7 +115,7 @@ def cross_entropy_backward_cuda(
 def nll_loss_cuda(
     input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, *, dtype: DType
 ) -> Any:
-    there, x, rows = backends.of(input), _rows(input), target.size
+    there, x, rows = backends.backend_of(input), _rows(input), target.size
     classes, labels, scale = x.shape[-1], _labels(target), wide(weight)
     loss, bad = there.empty((rows,), float32), there.empty((rows,), np.dtype(bool))
     share = _kept(input)
@@ -134,7 +134,7 @@ def _nll_back_fits(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduc
 @nll_loss.on_backward("cuda", when=_nll_back_fits)
 def nll_loss_backward_cuda(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
     x, rows = saved.input, saved.share.size
-    dx = backends.of(x).zeros((*x.shape[:1], *x.shape[2:], x.shape[1]) if x.ndim > 2 else x.shape, x.dtype)
+    dx = backends.backend_of(x).zeros((*x.shape[:1], *x.shape[2:], x.shape[1]) if x.ndim > 2 else x.shape, x.dtype)
     arrays = wide(dy), _labels(saved.target), saved.share, saved.total, dx
     sizes = np.int64(rows), np.int64(dx.shape[-1]), np.int64(ignore_index), np.bool_(reduction == "none")
     launch("loss/cross_entropy", typed("nll_loss_backward", x.dtype), blocks_for(rows, 128), 128, *arrays, *sizes)

@@ -27,7 +27,7 @@ def _threads(states: int) -> int:
 
 
 def _whole(array: Array) -> Array:
-    return dense(array if array.dtype == int64 else backends.of(array).cast(array, int64))
+    return dense(array if array.dtype == int64 else backends.backend_of(array).cast(array, int64))
 
 
 @ctc_loss_.on("cuda", when=lambda log_probs, targets, *rest, **params: _known(log_probs, targets))
@@ -35,7 +35,7 @@ def ctc_loss_cuda(
     log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int, reduction: str,
     zero_infinity: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    there, x = backends.of(log_probs), dense(log_probs)
+    there, x = backends.backend_of(log_probs), dense(log_probs)
     (frames, batch, classes), most = x.shape, targets.shape[1]
     states = 2 * most + 1
     alpha, loss = there.empty((frames, batch, states), float32), there.empty((batch,), float32)
@@ -59,7 +59,7 @@ def ctc_loss_backward_cuda(
     dy: Array, saved: Saved, needs: Any, blank: int, reduction: str, zero_infinity: bool
 ) -> Array:
     x, labels, counts = dense(saved.log_probs), _whole(saved.targets), _whole(saved.target_lengths)
-    states, dx = 2 * labels.shape[1] + 1, backends.of(x).zeros(x.shape, x.dtype)
+    states, dx = 2 * labels.shape[1] + 1, backends.backend_of(x).zeros(x.shape, x.dtype)
     slope = slopes(wide(dy), counts, reduction)
     arrays = slope, x, labels, _whole(saved.input_lengths), counts, dense(saved.alpha), saved.loss, dx
     sizes = np.int64(labels.shape[1]), np.int64(x.shape[2]), np.int64(blank), np.bool_(zero_infinity)

@@ -47,7 +47,7 @@ def _fits(
 
 
 def _library(array: Array) -> Any:
-    return backends.of(array).dnn  # type: ignore[attr-defined]
+    return backends.backend_of(array).dnn  # type: ignore[attr-defined]
 
 
 @attention.on("cuda", when=_fits)
@@ -60,7 +60,7 @@ def attention_cuda(
     q, k, v = (_ready(array) for array in (query, key, value))
     bias, looks = _mask(added, allowed, q.shape[2:3] + k.shape[2:3], dtype)
     out = _laid_like(q, (*q.shape[:-1], v.shape[-1]))
-    lse = backends.of(q).empty((*q.shape[:-1], 1), float32)
+    lse = backends.backend_of(q).empty((*q.shape[:-1], 1), float32)
     dropped = _dropped(q, k, dropout_p, draw)
     if not _library(q).attention_forward(q, k, v, bias, dropped, out, lse, is_causal, _scale(query, scale)):
         return NotImplemented
@@ -115,7 +115,7 @@ def _ready(array: Array) -> Array:
 def _laid_like(array: Array, shape: tuple[int, ...]) -> Array:
     """New memory for `shape`, its axes in memory in the order of those of `array`: heads go back into their row."""
     order = sorted(range(3), key=lambda axis: (-array.strides[axis], axis))
-    home = backends.of(array).empty((*(shape[axis] for axis in order), shape[3]), array.dtype)
+    home = backends.backend_of(array).empty((*(shape[axis] for axis in order), shape[3]), array.dtype)
     return home.transpose(*(order.index(axis) for axis in range(3)), 3)
 
 
@@ -140,7 +140,7 @@ def _dropped(query: Array, key: Array, dropout_p: float, draw: Any) -> tuple[Arr
     if draw is None:
         return None
     kept = mask(query, dropout_p, *draw, (*query.shape[:3], key.shape[2]))
-    numbers = backends.of(query).empty((8,), float32)  # each of the two where cuDNN can read it
+    numbers = backends.backend_of(query).empty((8,), float32)  # each of the two where cuDNN can read it
     numbers[:4], numbers[4:] = 1 / (1 - dropout_p), 1 - dropout_p
     return kept.astype(query.dtype), numbers[:1], numbers[4:5]
 
@@ -157,4 +157,4 @@ def _as_wanted(gradient: Array, like: Array, need: DType | None) -> Array | None
     if need is None:
         return None
     gradient = _of_rank(gradient, like.ndim)
-    return gradient if gradient.dtype == need else backends.of(gradient).cast(gradient, need)
+    return gradient if gradient.dtype == need else backends.backend_of(gradient).cast(gradient, need)

@@ -44,7 +44,7 @@ class Layout:
     def empty(self, like: Array) -> Array:
         """New memory for an array of the input's shape and dtype, dense in this layout."""
         shape = (self.shape[0], *self.shape[2:], self.channels) if self.last else self.shape
-        return backends.of(like).empty(shape, like.dtype)
+        return backends.backend_of(like).empty(shape, like.dtype)
 
     def whole(self, array: Array) -> Array:
         """What `empty` made, as [N, C, ...]."""
@@ -71,7 +71,7 @@ class Layout:
         launch("nn/batch_norm", entry, (blocks, share), THREADS, *args, *sizes, shared=shared)
 
     def parts(self, like: Array, how: tuple[int, int, int], numbers: int) -> Array:
-        return backends.of(like).empty((self.channels, how[2], numbers), float32)
+        return backends.backend_of(like).empty((self.channels, how[2], numbers), float32)
 
 
 def _share(accesses: int, threads: int, others: int) -> int:
@@ -82,7 +82,7 @@ def _share(accesses: int, threads: int, others: int) -> int:
 
 def _each(like: Array, count: int, channels: int) -> list[Array]:
     """So many vectors of a number per channel."""
-    block = backends.of(like).empty((count, channels), float32)
+    block = backends.backend_of(like).empty((count, channels), float32)
     return [block[i] for i in range(count)]
 
 
@@ -140,7 +140,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> boo
     return known and needs[0] in (None, x.dtype)
 
 
-@batch_norm_.on_backward("cuda", when=_back_fits, keeps=True)
+@batch_norm_.on_backward("cuda", when=_back_fits, wants_cache=True)
 def batch_norm_backward_cuda(
     dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, versions: Any, grad_buffers: Any
 ) -> Any:
@@ -167,11 +167,11 @@ def batch_norm_backward_cuda(
 
 def _home(x: Array, need: DType | None, home: Any, channels: int) -> Array:
     taken = home is not None and need == float32 == home.dtype and home.shape == (channels,)
-    return home if taken and home.flags.c_contiguous else backends.of(x).empty((channels,), float32)
+    return home if taken and home.flags.c_contiguous else backends.backend_of(x).empty((channels,), float32)
 
 
 def _as(array: Array, dtype: DType) -> Array:
-    return array if array.dtype == dtype else backends.of(array).cast(array, dtype)
+    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
 
 def _running(saved: Saved, needs: Any, total: Array, along: Array, scale: Array) -> tuple[Any, Any]:

@@ -31,7 +31,7 @@ LANE = 8  # channels that tensor cores take at a time; the engines with float32 
 def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
     """An array [N, C, H, W] on the device of `like` that lies in memory as [N, H, W, C]; volumes likewise."""
     n, c, *size = shape
-    return backends.of(like).empty((n, *size, c), dtype).transpose(0, len(size) + 1, *range(1, len(size) + 1))
+    return backends.backend_of(like).empty((n, *size, c), dtype).transpose(0, len(size) + 1, *range(1, len(size) + 1))
 
 
 def _last(images: Array) -> Array:
@@ -62,7 +62,7 @@ def _padded(images: Array) -> Array:
 
 
 def _library(array: Array) -> Any:
-    return backends.of(array).dnn  # type: ignore[attr-defined]
+    return backends.backend_of(array).dnn  # type: ignore[attr-defined]
 
 
 def _tf32() -> bool:
@@ -116,7 +116,7 @@ def _vector(bias: Array | None, dtype: DType) -> Array | None:
 
 
 def _in_format(array: Array, dtype: DType) -> Array:
-    return array if array.dtype == dtype else backends.of(array).cast(array, dtype)
+    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
 
 # kernels

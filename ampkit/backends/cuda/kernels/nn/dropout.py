@@ -31,7 +31,7 @@ def _aligned(*arrays: Array) -> Any:
 
 @mask.on("cuda")
 def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
-    there: Any = backends.of(like)
+    there: Any = backends.backend_of(like)
     keep = there.empty(shape, np.dtype(bool))
     if not 0 < keep.size <= MOST:
         return NotImplemented
@@ -45,7 +45,7 @@ def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...
 def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     if dtype != input.dtype:
         return NotImplemented
-    there: Any = backends.of(input)
+    there: Any = backends.backend_of(input)
     x = dense(input)
     if prod(shape or input.shape) != input.size:
         keep = mask(input, p, seed, call, shape)
@@ -59,7 +59,7 @@ def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dt
 
 def _masked(values: Array, keep: Array, p: float) -> Array:
     """values * keep / (1 - p), where the mask may have an element for several values in a row."""
-    out, each = backends.of(values).empty(values.shape, values.dtype), values.size // keep.size
+    out, each = backends.backend_of(values).empty(values.shape, values.dtype), values.size // keep.size
     wide = _aligned(values, keep, out) & np.bool_(each == 1)
     args = values, keep, out, np.int64(values.size), np.int64(each), np.float32(growth(p)), wide
     launch("nn/dropout", typed("dropout_backward", values.dtype), blocks_for(values.size, THREADS * 8), THREADS, *args)

@@ -24,12 +24,12 @@ def _fits(approximate: str, rows: Array, *others: Array | None) -> bool:
     return known and all(each is None or each.ndim > 1 or bool(each.flags.c_contiguous) for each in others)
 
 
-@linear_gelu_linear.on("cuda", keeps=True)
+@linear_gelu_linear.on("cuda", wants_cache=True)
 def linear_gelu_linear_cuda(
     input: Array, weight: Array, bias: Array | None, weight2: Array, bias2: Array | None, approximate: str,
     *, dtype: DType, versions: Any,
 ) -> Any:  # fmt: skip
-    room, shape = backends.of(input).empty, (*input.shape[:-1], len(weight))
+    room, shape = backends.backend_of(input).empty, (*input.shape[:-1], len(weight))
     known = dtype == input.dtype and _fits(approximate, input, weight, bias)
     before, hidden = (room(shape, dtype) for _ in range(2)) if known else (None, None)
     if not known or not with_gelu(folded(input), weight.T, folded(hidden), bias, folded(before)):
@@ -38,13 +38,13 @@ def linear_gelu_linear_cuda(
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
-@linear_gelu_linear.on_backward("cuda", when=is_chained, keeps=True)
+@linear_gelu_linear.on_backward("cuda", when=is_chained, wants_cache=True)
 def linear_gelu_linear_backward_cuda(
     dy: Array, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
 ) -> Any:
     before, given = saved.before, (versions, grad_buffers)
     known = any(needs[:3]) and _fits(approximate, dy, saved.weight2, before)
-    slope = backends.of(dy).empty(before.shape, before.dtype) if known else None
+    slope = backends.backend_of(dy).empty(before.shape, before.dtype) if known else None
     if not known or not with_gelu_slope(folded(dy), saved.weight2, folded(slope), folded(before)):
         return chained_backward(dy, saved, needs, approximate, *given)
     kept = Saved(input=saved.hidden, weight=saved.weight2)

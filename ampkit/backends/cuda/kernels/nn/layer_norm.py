@@ -47,7 +47,7 @@ def _known(array: Array) -> bool:
 
 def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: int, eps: float, dtype: DType) -> Any:
     """The answer and so many statistics of each row [rows, 1]."""
-    there, rows = backends.of(input), input.size // cols
+    there, rows = backends.backend_of(input), input.size // cols
     x, out, scales = dense(input), there.empty(input.shape, dtype), [wide(s) for s in scales]
     found = [there.empty((rows, 1), float32) for _ in range(statistics)]
     how = shape(cols, x, out, *scales)
@@ -82,14 +82,14 @@ def _fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
     return known and needs[0] in (None, saved.input.dtype) and all(n is None or n in STORED for n in needs[1:])
 
 
-@layer_norm.on_backward("cuda", when=_fits, keeps=True)
+@layer_norm.on_backward("cuda", when=_fits, wants_cache=True)
 def layer_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
     return _backward("layer_norm_backward", dy, saved, [saved.mean, saved.rstd], needs, grad_buffers, normalized_shape)
 
 
-@rms_norm.on_backward("cuda", when=_fits, keeps=True)
+@rms_norm.on_backward("cuda", when=_fits, wants_cache=True)
 def rms_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: Any, versions: Any, grad_buffers: Any
 ) -> Any:
@@ -102,12 +102,12 @@ def _backward(
     cols = cols_of(dy, normalized_shape)
     slope, x = (dense(a).reshape(-1, cols) for a in (dy, saved.input))
     weight = wide(vars(saved).get("weight"))  # dropped where only an input that needs no gradient would ask for it
-    dx = backends.of(dy).empty(x.shape, x.dtype) if needs[0] else None
+    dx = backends.backend_of(dy).empty(x.shape, x.dtype) if needs[0] else None
     how = shape(cols, slope, x, weight, dx)
     on = back_grid(slope, x, cols, how, sum(need is not None for need in needs[1:]))
     summed = dx is not None and on.sums
     count = on.blocks if summed else min(CHUNKS, len(x))
-    parts = [None if need is None else backends.of(dy).empty((count, cols), float32) for need in needs[1:]]
+    parts = [None if need is None else backends.backend_of(dy).empty((count, cols), float32) for need in needs[1:]]
     if dx is not None:
         _slopes(name, slope, x, weight, statistics, dx, parts if summed else [None] * len(parts), how, on)
     if not summed:
@@ -140,7 +140,7 @@ def group_norm_cuda(
 ) -> Any:
     if not pairs(input.dtype, dtype):
         return NotImplemented
-    there, (rows, cols, many, spots) = backends.of(input), _plan(input, num_groups)
+    there, (rows, cols, many, spots) = backends.backend_of(input), _plan(input, num_groups)
     x, out = dense(input), there.empty(input.shape, dtype)
     mean, rstd = (there.empty((rows, 1), float32) for _ in range(2))
     how = shape(cols, x, out)
@@ -152,13 +152,13 @@ def group_norm_cuda(
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
-@group_norm.on_backward("cuda", when=_fits, keeps=True)
+@group_norm.on_backward("cuda", when=_fits, wants_cache=True)
 def group_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, num_groups: int, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
     slope, x = dense(dy), dense(saved.input)
     _, _, many, spots = _plan(x, num_groups)
-    sums = [backends.of(x).empty(x.shape[:2], float32) for _ in range(2)]
+    sums = [backends.backend_of(x).empty(x.shape[:2], float32) for _ in range(2)]
     shared = _shared_of_group(slope, x, num_groups) if needs[0] else 0
     if not shared:
         threads = min(256, -(-spots // 32) * 32)
@@ -179,7 +179,7 @@ def _shared_of_group(dy: Array, x: Array, groups: int) -> int:
 def _group_slopes(dy: Array, x: Array, saved: Saved, sums: list[Array], groups: int, shared: int) -> Array:
     """dx. The kernel leaves the sums over channels in `sums` if it has shared memory, or takes them from there."""
     rows, cols, many, spots = _plan(x, groups)
-    dx = backends.of(x).empty(x.shape, x.dtype)
+    dx = backends.backend_of(x).empty(x.shape, x.dtype)
     at_once = vectors(cols, dy, x, dx)
     threads = threads_of(cols, (at_once, 1, True), shared) if shared else min(256, -(-cols // (32 * at_once)) * 32)
     blocks = rows, 1 if shared else min(64, blocks_for(cols, threads * at_once * 4))

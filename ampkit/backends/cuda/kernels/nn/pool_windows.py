@@ -35,7 +35,7 @@ def lies_last(images: Array) -> bool:
 
 
 def _empty(like: Array, shape: tuple[int, ...], dtype: DType, last: bool) -> Array:
-    there, (batch, channels, *size) = backends.of(like), shape
+    there, (batch, channels, *size) = backends.backend_of(like), shape
     if not last:
         return there.empty(shape, dtype)
     return there.empty((batch, *size, channels), dtype).transpose(0, -1, *range(1, len(shape) - 1))

@@ -40,7 +40,7 @@ def add_layer_norm_cuda(
 ) -> Any:  # fmt: skip
     if dtype != residual.dtype:
         return NotImplemented
-    there: Any = backends.of(residual)
+    there: Any = backends.backend_of(residual)
     cols = cols_of(residual, normalized_shape)
     rows, answered = residual.size // cols, normed or dtype
     stored = answered if _forms(dtype, branch.dtype, answered) else dtype
@@ -72,13 +72,17 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
     return known and bool(dresidual or dbranch) and _forms(total.dtype, dbranch or total.dtype, total.dtype)
 
 
-@add_layer_norm_.on_backward("cuda", when=_back_fits, keeps=True)
+@add_layer_norm_.on_backward("cuda", when=_back_fits, wants_cache=True)
 def add_layer_norm_backward_cuda(
     dy: Any, saved: Saved, needs: Any, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any,
     versions: Any, grad_buffers: Any,
 ) -> Any:  # fmt: skip
     dsum, dnorm = (None, dy) if normed is None else dy
-    kept, cols, there = of_norm(saved), cols_of(saved.as_residual, normalized_shape), backends.of(saved.as_residual)
+    kept, cols, there = (
+        of_norm(saved),
+        cols_of(saved.as_residual, normalized_shape),
+        backends.backend_of(saved.as_residual),
+    )
     total, rows = kept.input, kept.input.size // cols
     branch = needs[1] or total.dtype
     if not _forms(total.dtype, branch, dnorm.dtype):

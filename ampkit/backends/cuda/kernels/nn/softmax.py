@@ -63,14 +63,14 @@ def _launch(
 
 
 def _forward(name: str, input: Array, dtype: DType) -> Array:
-    out = backends.of(input).empty(input.shape, dtype)
+    out = backends.backend_of(input).empty(input.shape, dtype)
     cols = input.shape[-1]
     _launch(name, input.dtype, dtype, _shape(cols, input, out), cols, input.dtype.itemsize, input, out)
     return out
 
 
 def _backward(name: str, dy: Array, out: Array, dtype: DType) -> Array:
-    dx = backends.of(dy).empty(dy.shape, dtype)
+    dx = backends.backend_of(dy).empty(dy.shape, dtype)
     cols = dy.shape[-1]
     _launch(name, dtype, out.dtype, _shape(cols, dy, out, dx), cols, 2 * out.dtype.itemsize, dy, out, dx)
     return dx

@@ -54,7 +54,7 @@ def adafactor_update_cuda(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    there, by_dtype = backends.of(master), {copy.dtype: copy for copy in copies}
+    there, by_dtype = backends.backend_of(master), {copy.dtype: copy for copy in copies}
     count, (height, width) = np.uint32(master.size), (1, 1) if columns is None else master.shape[-2:]
     parts = grid_for(master.size, 1, PARTS)
     sums, rate = there.empty((parts * 2,), float64), there.empty((), float32)
@@ -73,7 +73,7 @@ def adafactor_update_cuda(
 
 def _factors(gradient: Array, rows: Array, columns: Array, steps: Array, go: Array | None, decay: Any) -> Array:
     """Rows and columns take in the mean squares of the gradient -> the mean of the rows, of each matrix."""
-    there, (height, width) = backends.of(rows), gradient.shape[-2:]
+    there, (height, width) = backends.backend_of(rows), gradient.shape[-2:]
     outer, all_, lines = gradient.size // (height * width), columns.size, rows.size
     means = there.empty((outer,), float32)
     lanes = _lanes(width)

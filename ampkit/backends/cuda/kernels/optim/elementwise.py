@@ -57,7 +57,7 @@ def _run(
         (np.bool_(step.options["maximize"]), np.int64(home.size)),
     )
     entry, grid = typed(*name, home.dtype, str(wide)), grid_for(home.size, wide)
-    draw = _draw(backends.of(home), step.draw)
+    draw = _draw(backends.backend_of(home), step.draw)
     launch("optim/update", entry, grid, BLOCK, home, *flats, *grad_buffers, *draw, *numbers, *last)
 
 
@@ -100,7 +100,7 @@ _RULES = {kind.piece: kind.__name__ for kind in (Adadelta, Adagrad, Adamax, ASGD
 def update_cuda(home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step) -> None:
     """The rule's numbers, worked out on the device; then one pass."""
     found = numbers_of(step, float32)
-    row = backends.of(home).empty((len(found),), float32)
+    row = backends.backend_of(home).empty((len(found),), float32)
     for place, number in enumerate(found):
         row[place] = number
     flats = (gradient, *moments, *[None] * (3 - len(moments)))
@@ -122,7 +122,9 @@ def narrow_cuda(master: Array, copy: Array) -> None:
 def narrow_at_random_cuda(values: Array, home: Array, draw: Draw) -> None:
     wide = width_of(float32, values, home)
     entry, grid = typed("narrow_at_random", home.dtype, str(wide)), grid_for(values.size, wide)
-    launch("optim/update", entry, grid, BLOCK, values, home, *_draw(backends.of(home), draw), np.int64(values.size))
+    launch(
+        "optim/update", entry, grid, BLOCK, values, home, *_draw(backends.backend_of(home), draw), np.int64(values.size)
+    )
 
 
 # norms
@@ -131,7 +133,7 @@ def narrow_at_random_cuda(values: Array, home: Array, draw: Draw) -> None:
 @power_sum.on("cuda", when=lambda values, order, scratch: values.dtype in STORED and in_order(values))
 def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
     kind = "0" if order == math.inf else "2" if order == 2 else "1"
-    wide, home = width_of(values.dtype, values), backends.of(values)
+    wide, home = width_of(values.dtype, values), backends.backend_of(values)
     blocks = grid_for(values.size, wide, PARTS)
     parts, total = home.empty((blocks,), float64), home.empty((), float64)
     entry = typed("power_sum", values.dtype, str(wide), kind)

@@ -40,7 +40,7 @@ def lamb_update_cuda(
 def _update(
     master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
 ) -> None:
-    there, by_dtype = backends.of(master), {copy.dtype: copy for copy in copies}
+    there, by_dtype = backends.backend_of(master), {copy.dtype: copy for copy in copies}
     grad_buffers, number = (by_dtype.get(float16), by_dtype.get(bfloat16)), len(segments)
     width = width_of(float32, master, gradient, mean, square, *grad_buffers)
     parts = grid_for(max(segment.stop - segment.start for segment in segments), width, PARTS)

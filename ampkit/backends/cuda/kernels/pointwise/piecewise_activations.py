@@ -50,7 +50,11 @@ def prelu_backward_cuda(dy: Array, saved: Any, needs: Any) -> Any:
         return found
     each = prod(saved.shape) > 1
     total = reduced("Add", found[1], [i for i in range(dy.ndim) if i != 1 or not each], False, float32)
-    return total if total is NotImplemented else (found[0], backends.of(dy).cast(total.reshape(saved.shape), needs[1]))
+    return (
+        total
+        if total is NotImplemented
+        else (found[0], backends.backend_of(dy).cast(total.reshape(saved.shape), needs[1]))
+    )
 
 
 def _along(weight: Array, input: Array) -> Array:

@@ -35,7 +35,7 @@ def _fits(x: Array, *args: Any, **params: Any) -> bool:
 def _running(x: Array, dim: int, dtype: DType, back: bool) -> Any:
     if dtype not in (x.dtype, float32) and x.dtype != float32:
         return NotImplemented
-    out, axis = backends.of(x).empty(x.shape, dtype), dim % x.ndim
+    out, axis = backends.backend_of(x).empty(x.shape, dtype), dim % x.ndim
     n, inner = x.shape[axis], product(x.shape[axis + 1 :])
     columns = x.size // n
     if inner == 1:

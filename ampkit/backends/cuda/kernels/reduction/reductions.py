@@ -100,7 +100,7 @@ _asked(ops.all, "AddUntruths", "Equal")
 @ops.count_nonzero.on("cuda", when=lambda input, dim: _known(input) and _count(input.shape, dim) <= EXACT)
 def count_nonzero_cuda(input: Array, dim: Any, *, dtype: DType) -> Any:
     count = reduced("AddTruths", input, dim, False, float32)
-    return count if count is NotImplemented else backends.of(input).cast(count, int64)
+    return count if count is NotImplemented else backends.backend_of(input).cast(count, int64)
 
 
 @sum_over.on("cuda", when=_float)

@@ -27,7 +27,7 @@ def _rows(input: Array, dim: Any, keepdim: bool = False) -> bool:
 
 def _best(kind: str, input: Array, dim: Any, keepdim: bool) -> Array:
     lead = (1,) * input.ndim if dim is None else (*input.shape[:-1], 1)
-    out = backends.of(input).empty(lead, int64)
+    out = backends.backend_of(input).empty(lead, int64)
     n = input.size // out.size
     entry = typed("best_of_rows", kind, input.dtype)
     launch("reduction/reductions", entry, out.size, 128 if n <= 1024 else 1024, input, out, np.int64(n))

@@ -32,7 +32,7 @@ def joined(arrays: Sequence[Array], dim: int) -> Array:
     arrays, at = [array.transpose(tuple(order)) for array in arrays], order.index(dim)
     shape = list(arrays[0].shape)
     shape[at] = sum(array.shape[at] for array in arrays)
-    out = backends.of(arrays[0]).empty(tuple(shape), arrays[0].dtype)
+    out = backends.backend_of(arrays[0]).empty(tuple(shape), arrays[0].dtype)
     _fill(out, arrays, at)
     return out.transpose(tuple([order.index(i) for i in range(len(order))]))
 
