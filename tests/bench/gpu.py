@@ -1,14 +1,14 @@
-"""ampkit beside PyTorch on one GPU: whole training steps, kernels against the card's bandwidth, products.
+"""Compare ampkit with PyTorch on one GPU: whole training steps, kernels (against memory bandwidth) and products.
 
     python -m tests.bench.gpu [--only gpt2 resnet50 mlp nano kernels] [--minutes 8.5] [--out FOLDER] [--fresh]
 
-Every row is written to FOLDER/gpu.json and gpu.md as soon as it is measured, and the same command again goes on with
-the rows that are missing: first those that matter most, ampkit's before what PyTorch compiles for minutes, then those
-that failed, then further rounds of the fastest. Each has a time limit of its own. Rows of another card, driver, library
-or day are set aside under another name, and all begin anew; so they do with --fresh.
+Each row is written to FOLDER/gpu.json and gpu.md as soon as it is measured, and the same command resumes with the
+missing rows: the most important first, ampkit's before those that PyTorch compiles for minutes, then failed ones, then
+further rounds of the fastest. Each has a time limit. Rows measured on another card, driver, library version or day are
+moved to another file, and all are measured anew; --fresh does the same.
 
-Each variant of a step is a process of its own (`gpu_steps.py`), so that its memory is its own; kernels and products
-take turns with PyTorch's in one process (`gpu_kernels.py`). Without PyTorch its rows say so, and all others are there.
+Each variant of a step runs in its own process (`gpu_steps.py`), so that its peak memory is its own; kernels and
+products alternate with PyTorch's in one process (`gpu_kernels.py`). Without PyTorch its rows say so.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from gpu_steps import WORK  # noqa: E402
 from processes import Process, end_children_when_terminated  # noqa: E402
 
 Results = dict[str, Any]
-LEAST = 15  # seconds, in less than which nothing is begun
+LEAST = 15  # seconds: with less time left, no row is started
 NO_TIME = "no time left"
 TOO_LONG = "took longer than"
-ROW = 60  # seconds in which a kernel or product is measured, or hangs
+ROW = 60  # seconds for a kernel or product; longer counts as a hang
 ROUNDS = 3
 LARGE, SMALL = ("gpt2", "resnet50"), ("mlp", "nano")
 
 
 class Task(NamedTuple):
-    """A row to measure, or all kernels: its section, its name there, seconds at most, the round that it is for."""
+    """A row to measure, or all kernels: section, name, time limit in seconds, round."""
 
     section: str
     name: str
@@ -50,7 +50,7 @@ class Task(NamedTuple):
 
 
 def plan(only: list[str], tiny: bool = False) -> list[Task]:
-    """The rows of the first round, the most important first; tiny: without what compiles for long."""
+    """The rows of the first round, the most important first; tiny: without slow compilations."""
     tasks = [Task(work, f"ampkit mixed{way}", 100) for work in WORK for way in (" compiled", "")]
     tasks += [Task(work, "torch mixed", 60) for work in WORK]
     tasks += [Task("kernels", "", 150)]
@@ -65,13 +65,13 @@ def plan(only: list[str], tiny: bool = False) -> list[Task]:
 
 
 def ordered(results: Results, only: list[str]) -> list[Task]:
-    """The tasks of the first round that are not done: rows that are missing, then those that failed."""
+    """The tasks of the first round that are not done: missing rows, then failed ones."""
     states = [(state(results, task), task) for task in plan(only, results["tiny"])]
     return [task for wanted in ("missing", "failed") for found, task in states if found == wanted]
 
 
 def state(results: Results, task: Task) -> str:
-    """Whether a task's rows are "measured", or the worst of them is "failed" or "missing"."""
+    """The state of a task: "measured", or "failed" or "missing" if one of its rows is."""
     if task.section != "kernels":
         return _state(results["steps"].get(task.section, {}).get(task.name))
     found = {_state(results.get(section, {}).get(name)) for section, name in gpu_kernels.names(results["tiny"])}
@@ -82,12 +82,12 @@ def _state(row: Any) -> str:
     if row is None or row.get("error") == NO_TIME:
         return "missing"
     if row.get("error", "").startswith(TOO_LONG):
-        return "measured"  # as far as it will be: it would take as long again
+        return "measured"  # counts as done: it would exceed its time limit again
     return "failed" if "error" in row else "measured"
 
 
 def again(results: Results, only: list[str], number: int) -> list[Task]:
-    """Round `number` of what the first ratio of each table is made of: ampkit's compiled step, PyTorch's fastest."""
+    """Round `number` of the rows that the main ratio compares: ampkit's compiled step and PyTorch's fastest."""
     found = []
     for work in (w for w in WORK if w in only):
         rows = {name: row for name, row in results["steps"].get(work, {}).items() if "blocks" in row}
@@ -99,7 +99,7 @@ def again(results: Results, only: list[str], number: int) -> list[Task]:
 
 
 class Bench:
-    """The rows measured until `until`, written to `folder` after each."""
+    """Measures rows until `until` and writes the results to `folder` after each."""
 
     def __init__(self, results: Results, folder: Path, until: float, device: str = "cuda"):
         self.results, self.folder, self.until = results, folder, until
@@ -119,7 +119,7 @@ class Bench:
         return self.until - time.monotonic()
 
     def measure(self, task: Task) -> None:
-        """Measure a task where there is time for it, and write its rows."""
+        """Measure a task if there is time for it, and write its rows."""
         if self.left() < LEAST:
             return
         if task.name.startswith("torch") and self.results["about"]["PyTorch"].startswith("none"):
@@ -152,7 +152,7 @@ class Bench:
         return self.results["steps"].setdefault(task.section, {})  # type: ignore[no-any-return]
 
     def _kernels(self, limit: float) -> None:
-        # A call that breaks the process, or hangs, fails alone: the rows after it get a process of their own.
+        # A call that crashes the process or hangs fails alone: a new process measures the rows after it.
         end, tried = time.monotonic() + limit, set()
         self.results["kernels"].pop("process", None)
         while rows := [(s, n) for s, n in self._undone() if n not in tried]:
@@ -180,7 +180,7 @@ class Bench:
         return [(s, n) for s, n in names if _state(self.results.get(s, {}).get(n)) != "measured"]
 
     def leave_out(self, task: Task) -> None:
-        """Say of the rows that there was no time for."""
+        """Mark the rows of a task for which there was no time."""
         if task.section != "kernels":
             self._rows(task).setdefault(task.name, {"error": NO_TIME})
             return
@@ -199,7 +199,7 @@ def _why(process: Process, cut: bool) -> str:
 
 
 def begun(folder: Path, about: dict[str, str], fresh: bool, tiny: bool) -> Results:
-    """What gpu.json has of the same card, libraries and day; else nothing, and the old file gets another name."""
+    """The results in gpu.json if they are of the same environment and day; otherwise none, and the file is renamed."""
     old, new = folder / "gpu.json", {"about": about, "tiny": tiny, "steps": {}, "kernels": {}, "products": {}}
     if not old.exists():
         return new

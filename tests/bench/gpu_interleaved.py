@@ -30,7 +30,7 @@ class PyTorchSide:
             self.trouble = "PyTorch sees no GPU"
             return
         self.torch = torch
-        gpu_steps.alike(torch)
+        gpu_steps.set_precision(torch)
 
     def make(self, *shape: int, dtype: Any = ampkit.float32, grad: bool = False) -> Any:
         made = self.torch.randn(*shape, device=self.device).to(getattr(self.torch, dtype.name))
@@ -93,10 +93,10 @@ def allowed(beside: PyTorchSide, used: bool) -> Iterator[None]:
     before = ampkit.get_float32_matmul_precision()
     ampkit.set_float32_matmul_precision("high" if used else "highest")
     if beside.torch is not None:
-        gpu_steps.alike(beside.torch, used)
+        gpu_steps.set_precision(beside.torch, used)
     try:
         yield
     finally:
         ampkit.set_float32_matmul_precision(before)
         if beside.torch is not None:
-            gpu_steps.alike(beside.torch)
+            gpu_steps.set_precision(beside.torch)

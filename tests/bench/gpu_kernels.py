@@ -1,11 +1,11 @@
-"""Kernels against what a copy reaches on the same card, and products, in turns with PyTorch's; for `gpu.py`.
+"""Time kernels, relative to a copy of the same bytes, and products, alternating with PyTorch's; for `gpu.py`.
 
     python tests/bench/gpu_kernels.py [--rows NAME ...] [--device cuda] [--tiny]     prints a line of JSON per row
 
-Both libraries work on the same stream of one process, a few calls each in turns, between the same events. Neither uses
-TF32 but where the row says so. Rows of cross_entropy leave out ampkit's check of the labels, which has a row of its
-own; PyTorch's asserts are part of its kernels. PyTorch's AdamW is the fused one, which writes no 16-bit copy of the
-parameters; ours does.
+Both libraries run on the same stream of one process, alternating every few calls, timed by the same events. Neither
+uses TF32 unless the row says so. Rows of cross_entropy exclude ampkit's check of the labels, which has its own row;
+PyTorch asserts inside its kernel. PyTorch's AdamW is the fused one, which writes no 16-bit copy of the parameters;
+ampkit's does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES = (ampkit.bfloat16, ampkit.float16, ampkit.float32)
 
 
 def kernels(tiny: bool, beside: PyTorchSide) -> Iterator[Case]:
-    """The rows of the section, in their order: a name, and what measures it."""
+    """The rows of the section in order: (name, function that measures it)."""
     sizes = (4, 64, 50) if tiny else (65536, 2048, 50257)
     count, many = (1, 1000) if tiny else (20, 124_000_000)
     yield "copy", lambda: _copy(sizes[0] * sizes[1], beside, count)
@@ -120,7 +120,7 @@ def _theirs(beside: PyTorchSide, name: str, dtype: Any, sizes: tuple[int, int, i
 
 
 def _parameter(count: int) -> Any:
-    # With gradient, moments and a 16-bit copy, in the memory of its optimizer.
+    # With gradient, moments and a 16-bit copy in its optimizer's arena.
     weight = ampkit.nn.Parameter(ampkit.randn(count))
     optimizer = optim.AdamW([weight], lr=1e-3)
     with ampkit.autocast(ampkit.get_default_device().type, dtype=ampkit.bfloat16):
@@ -158,7 +158,7 @@ def _unscale(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:
 
 
 def products(tiny: bool, beside: PyTorchSide) -> Iterator[Case]:
-    """The rows of the section, in their order: a name, and what measures it."""
+    """The rows of the section in order: (name, function that measures it)."""
     n, count = (16, 1) if tiny else (8192, 5)
     for dtype in DTYPES:
         yield f"{n}^3 {dtype.name}", lambda dtype=dtype: _product(n, dtype, count, beside)
@@ -209,7 +209,7 @@ def _flops(found: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def cases(tiny: bool, beside: PyTorchSide) -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
-    """(section, name, what measures it) of every row, kernels first."""
+    """(section, name, function that measures it) of every row, kernels first."""
     for section, made in (("kernels", kernels), ("products", products)):
         yield from ((section, *case) for case in made(tiny, beside))
 
@@ -220,7 +220,7 @@ def names(tiny: bool = False) -> list[tuple[str, str]]:
 
 
 def measured(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a case gives; words for one that fails."""
+    """The result of a measurement, or its error message."""
     try:
         return measure()
     except Exception as error:

@@ -1,12 +1,12 @@
-"""Training steps of ampkit and of PyTorch, for `gpu.py`: one variant in one process.
+"""Time training steps of ampkit or PyTorch, one variant per process; for `gpu.py`.
 
-    python tests/bench/gpu_steps.py WORK VARIANT [--device cuda] [--tiny]      prints its figures as one line of JSON
+    python tests/bench/gpu_steps.py WORK VARIANT [--device cuda] [--tiny]      prints the results as one line of JSON
 
-A variant is a library, a precision (mixed, float32, or tf32: float32 whose products may use TF32) and ways to run:
-`compiled` is ampkit.compile; of PyTorch `compile`, `reduce-overhead` and `max-autotune` are modes of torch.compile,
-over model and loss, and `graph` is a whole step captured as one CUDA graph. PyTorch has fused AdamW, convolutions
-channels-last, cuDNN's search for the fastest algorithm, and, as ampkit, no TF32 but where the variant says so, and no
-sums of products in 16 bits.
+A variant is a library, a precision (mixed, float32, or tf32: float32 whose products may use TF32) and a mode:
+`compiled` is ampkit.compile; for PyTorch `compile`, `reduce-overhead` and `max-autotune` are modes of torch.compile
+over model and loss, and `graph` is a whole step captured as one CUDA graph. PyTorch runs with fused AdamW,
+channels-last convolutions and cuDNN's benchmark mode, and, like ampkit, without TF32 unless the variant says so and
+without 16-bit accumulation.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import ampkit
 from ampkit import backends, models, ops, optim
 
 BATCHES = 4
-WARM = 6  # steps that compile, warm up and record
+WARM_UP = 6  # steps that compile, warm up and record
 
 
 class Work(NamedTuple):
-    """A model, its batch, the precision of mixed training, and what a step is counted in."""
+    """A model, its batch, the 16-bit dtype of mixed precision, and the unit in which a step is counted."""
 
     model: str
     options: dict[str, Any]
@@ -73,7 +73,7 @@ def batches(work: Work) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def built(work: Work) -> Any:
-    """The model on the CPU, with the same weights every time."""
+    """Build the model on the CPU, always with the same weights."""
     before = ampkit.get_default_device()
     ampkit.set_default_device("cpu")
     ampkit.manual_seed(0)
@@ -106,7 +106,7 @@ class Ours:
         return loss.detach()
 
     def time(self, count: int, first: int) -> tuple[float, list[float]]:
-        """Seconds of a step, of `count` steps, and their losses."""
+        """Time `count` steps; return seconds per step and the losses."""
         there: Any = backends.get()
         start = there.record_event("block")
         losses = [self.step(*self.data[(first + i) % BATCHES]) for i in range(count)]
@@ -114,29 +114,29 @@ class Ours:
         return seconds / count, [float(loss) for loss in losses]
 
     def memory(self, count: int) -> dict[str, int]:
-        """Peaks of `count` steps in bytes: of live arrays, of the pools, of the card. A graph's pool counts whole."""
+        """Peak bytes during `count` steps: live arrays, pools, the whole card. A graph's pool counts in full."""
         gpu: Any = backends.get()
         ampkit.cuda.synchronize()
         ampkit.cuda.empty_cache()
-        ampkit.cuda.reset_peak_memory_stats()  # from here on each allocation takes a microsecond more
+        ampkit.cuda.reset_peak_memory_stats()  # from now on an allocation takes a microsecond longer
         self.time(count, 0)
         free, whole = gpu.xp.cuda.Device().mem_info
         held = ampkit.cuda.max_memory_allocated(), ampkit.cuda.memory_reserved()
         return {"allocated": held[0], "reserved": held[1], "card": whole - free}
 
     def refused(self) -> list[str]:
-        """What cublasLt and cuDNN had no algorithm for."""
+        """The calls for which cublasLt and cuDNN had no algorithm."""
         return gpu_facts.refused()
 
 
 class Theirs:
-    """Training steps of PyTorch on a GPU, or, where a test asks for it, on the CPU."""
+    """Training steps of PyTorch on a GPU, or, in tests, on the CPU."""
 
     def __init__(self, work: Work, flags: list[str], device: str = "cuda"):
         import pytorch_models
         import torch
 
-        alike(torch, tf32="tf32" in flags)
+        set_precision(torch, tf32="tf32" in flags)
         self.torch, self.work, self.device, self.mixed = torch, work, device, "mixed" in flags
         order = torch.channels_last if len(work.batch) == 4 else torch.preserve_format
         model = getattr(pytorch_models, work.model)(**work.options)
@@ -161,7 +161,7 @@ class Theirs:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach().clone()  # the next launch of a graph writes over its results
+        return loss.detach().clone()  # the next launch of the graph overwrites its results
 
     def time(self, count: int, first: int) -> tuple[float, list[float]]:
         start = self._mark()
@@ -183,7 +183,7 @@ class Theirs:
         return float(start.elapsed_time(end)) / 1e3
 
     def memory(self, count: int) -> dict[str, int]:
-        """As Ours.memory: what the private pools of CUDA graphs hold counts whole."""
+        """As Ours.memory; the private pools of CUDA graphs count in full."""
         cuda = self.torch.cuda
         if self.device != "cuda":
             return {"allocated": 0, "reserved": 0, "card": 0}
@@ -201,8 +201,8 @@ class Theirs:
         return []
 
 
-def alike(torch: Any, tf32: bool = False) -> None:
-    """Give PyTorch the precision that ampkit has: TF32 or none, sums of 16-bit products in float32."""
+def set_precision(torch: Any, tf32: bool = False) -> None:
+    """Set PyTorch to ampkit's precision: TF32 or not, 16-bit products accumulated in float32."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -211,7 +211,7 @@ def alike(torch: Any, tf32: bool = False) -> None:
 
 
 class Captured:
-    """A whole step of PyTorch as one CUDA graph: three eager calls, then a capture, as ampkit.compile does it."""
+    """A PyTorch step captured as one CUDA graph after three eager calls, as ampkit.compile does."""
 
     def __init__(self, torch: Any, step: Callable[..., Any]):
         self.torch, self.step, self.calls = torch, step, 0
@@ -240,16 +240,16 @@ class Captured:
 
 
 def measure(name: str, variant: str, tiny: bool, device: str) -> dict[str, Any]:
-    """The figures of one variant. blocks: milliseconds of a step, for each block of steps."""
+    """Measure one variant. blocks: milliseconds per step, for each block of steps."""
     work, (library, *flags) = (TINY if tiny else WORK)[name], variant.split()
     if library == "ampkit":
         gpu_facts.use(device)
     begun = time.perf_counter()
     steps: Any = Ours(work, flags) if library == "ampkit" else Theirs(work, flags, "cpu" if tiny else "cuda")
-    _, losses = steps.time(WARM, 0)
+    _, losses = steps.time(WARM_UP, 0)
     ready, times = time.perf_counter() - begun, []
     while len(times) < (1 if tiny else 7) and (len(times) < 3 or sum(times) * work.steps < 12):
-        times.append(steps.time(work.steps, WARM)[0])
+        times.append(steps.time(work.steps, WARM_UP)[0])
     figures = {"blocks": [t * 1e3 for t in times], "rate": work.per_step / statistics.median(times), "ready": ready}
     return {**figures, **steps.memory(BATCHES), "losses": losses[:3], "refused": steps.refused()}
 

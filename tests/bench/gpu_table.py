@@ -1,4 +1,4 @@
-"""The tables of `gpu.py`: Markdown of what gpu.json holds."""
+"""Format gpu.json as Markdown tables; for `gpu.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ check of the labels unless they say so; PyTorch asserts inside its kernel."""
 
 
 def table(results: dict[str, Any]) -> str:
-    """The whole of gpu.md."""
+    """The text of gpu.md."""
     about = results["about"]
     lines = [f"# {about['card']}", "", f"{about['date']}, `{about['command']}`", ""]
     lines += [f"- {name}: {said}" for name, said in about.items() if name not in ("card", "date", "command")]
@@ -48,7 +48,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _summary(steps: dict[str, Any]) -> list[str]:
-    # A step of each model: PyTorch's fastest beside ampkit's compiled one.
+    # Per model: PyTorch's fastest step and ampkit's compiled one.
     lines = ["| step, mixed precision | PyTorch's fastest | ampkit compiled | PyTorch / ampkit | ampkit eager |",
              "|---|---|---|---|---|"]  # fmt: skip
     for name, found in steps.items():
@@ -104,7 +104,7 @@ def _ratio(found: dict[str, Any], above: tuple[str, ...], below: tuple[str, ...]
 
 
 def _figures(found: dict[str, Any], variants: tuple[str, ...], key: str) -> list[float]:
-    # Those of the variant whose median is the least.
+    # Those of the variant with the lowest median.
     rows = [found[v][key] for v in variants if key in found.get(v, {})]
     return min((r if isinstance(r, list) else [r] for r in rows), key=statistics.median, default=[])
 
@@ -128,7 +128,7 @@ def _call(name: str, row: dict[str, Any], scale: float, speed: str, copy: float 
 
 
 def _beside(row: dict[str, Any], scale: float) -> str:
-    # PyTorch's median, and the ratio of medians with the least and the greatest of a turn; or why there is none.
+    # PyTorch's median and the ratio of medians with its minimum and maximum over the turns, or why there is none.
     if "theirs" not in row:
         return f"{row['why']} |"
     turns = [theirs / ours for ours, theirs in zip(row["ours"], row["theirs"], strict=True)]

@@ -1,11 +1,11 @@
-"""Whole training steps of ampkit beside PyTorch's on this machine's CPU: time, memory and losses.
+"""Compare whole training steps of ampkit and PyTorch on the CPU: time, memory and losses.
 
     pip install torch && python tests/bench/peers.py [--work gpt vit ...] [--rounds 5] [--json FILE]
-    python tests/bench/peers.py --only ampkit --threads 1 --cpu-time     where others work on the machine as well
+    python tests/bench/peers.py --only ampkit --threads 1 --cpu-time     on a machine that is shared with others
 
-Every variant is a process of its own, with the same initial weights and batches; in each round every process makes a
-few steps in its turn, while the others sleep. A figure is the median over the rounds of the time of a step; ratios are
-of medians. Peak memory is of the whole process, less what it held before the model was made.
+Each variant runs in its own process, with the same initial weights and batches; in each round the processes take a few
+steps in turn, while the others sleep. Figures are medians over the rounds of the time per step; ratios are of medians.
+Peak memory is that of the process minus what it used before the model was built.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCHES, STEPS, WARMUP = 4, 3, 3
 
 
 class Work(NamedTuple):
-    """A model by its name and arguments, and the shape of a batch."""
+    """A model's name and arguments, and its batch shape."""
 
     model: str
     options: dict[str, Any]
@@ -59,7 +59,7 @@ THEIRS = [f"torch {dtype}{way}" for dtype in ("float32", "bfloat16") for way in 
 _LAST = [" channels_last fused", " channels_last fused compile"]
 IMAGES = [f"torch {dtype}{way}" for dtype in ("float32", "bfloat16") for way in _LAST]
 
-# of the bars that README and docs speak of: (name, slower, faster), the best of several where a name ends in *
+# the ratios quoted in README and docs: (name, slower, faster), the best of several where a name ends in *
 RATIOS = [
     ("torch's best bfloat16 / ampkit bfloat16", "torch bfloat16*", "ampkit bfloat16"),
     ("torch's best / ampkit's best", "torch*", "ampkit*"),
@@ -80,7 +80,7 @@ def batches(work: Work) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-# what a process runs
+# the child process
 
 
 def our_step(work: Work, dtype: str, flags: list[str]) -> Callable[[int], float]:
@@ -135,7 +135,7 @@ def their_step(work: Work, dtype: str, flags: list[str]) -> Callable[[int], floa
 
 
 def worker(work: str, variant: str, threads: int, clock: Callable[[], float]) -> None:
-    """Make steps on demand: a number on stdin asks for as many, answered by seconds, losses and peak memory."""
+    """Read numbers of steps from stdin; for each, take the steps and print seconds, losses and peak memory."""
     library, dtype, *flags = variant.split()
     if library == "torch":
         import torch

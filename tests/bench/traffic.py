@@ -1,10 +1,10 @@
-"""What the memory-bound kernels move, and how many of their threads a multiprocessor holds, without a GPU.
+"""Memory traffic and occupancy of the memory-bound kernels, determined without a GPU.
 
     python -m tests.bench.traffic
 
-Each line is a call: the bytes that its kernels read and write, over those that its formula needs (each input read once,
-each result written once); the registers of the kernel that moves the most, and how much of an H100's multiprocessor its
-blocks fill. Bytes are counted by the emulation (tests/cuda_on_cpu/traffic.py), registers are those of NVRTC for sm_90.
+Each line is a call: the bytes that its kernels read and write relative to those that its formula needs (each input read
+once, each result written once); the registers of the kernel with the most traffic, and its occupancy on an H100. The
+emulation counts bytes (tests/cuda_on_cpu/traffic.py), NVRTC reports registers for sm_90.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROWS, COLS, CLASSES = 32, 1024, 50257
 
 
 class Step(NamedTuple):
-    """A call, and the bytes that it needs, known once it was made."""
+    """A call, and a function that returns the bytes it needs, valid after the call."""
 
     name: str
     run: Callable[[], Any]
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What a step moved. launches: of its kernels, in their order."""
+    """The kernel launches of a step, in order, and the bytes that it needs."""
 
     name: str
     dtype: str
@@ -69,9 +69,9 @@ def values(*shape: int, dtype: Any = float32, seed: int = 0) -> np.ndarray:
 
 
 def both(name: str, call: Callable[..., Any], inputs: list[Any], reads: list[int], kept: Any = 0) -> Iterator[Step]:
-    """The forward and the backward of `call`. reads: the inputs that the gradients are functions of, -1 for the result.
+    """Yield forward and backward of `call`. reads: indices of the inputs that the backward reads, -1 for the result.
 
-    kept: bytes besides, that the forward leaves for the backward, per element of the result if a function.
+    kept: additional bytes saved for the backward, or a function of the number of elements of the result.
     """
     there: Any = backends.get("cuda")
     points = [Tensor(there.asarray(a), requires_grad=a.dtype in DTYPES) for a in inputs]
@@ -140,13 +140,13 @@ def norms(dtype: Any) -> Iterator[Step]:
     whole = lambda x, w, b: ops.group_norm(x, 2, w, b)  # noqa: E731
     yield from both("group_norm of 102400", whole, [large, v, v], [0, 1], kept=16)
     batch = lambda x, w, b: ops.batch_norm(x, None, None, w, b, training=True)  # noqa: E731
-    twice = images.nbytes + 8 * 32  # statistics of the whole batch come before its answer
+    twice = images.nbytes + 8 * 32  # the batch statistics must be complete before normalization starts
     yield from both("batch_norm", batch, [images, w, w], [0, 0, 1], kept=twice)
     yield from both("batch_norm, channels last", batch, [last, w, w], [0, 0, 1], kept=twice)
 
 
 def with_less_shared(run: Callable[[], Any]) -> None:
-    """Run with 64 KiB of shared memory, which keep a row here as 226 KiB keep one of 28928 values."""
+    """Run with 64 KiB of shared memory, which hold a row here as 226 KiB hold one of 28928 values."""
     there: Any = backends.get("cuda")
     there.shared = 64 << 10
     run()
@@ -196,26 +196,29 @@ def updates(dtype: Any) -> Iterator[Step]:
 
 CASES = [(group, dtype) for dtype in DTYPES for group in (maps, rows, norms, lookups, sums)] + [(updates, float32)]
 MOST = 1.1  # moved over needed
-MORE = {  # that of a few, by what their names begin with, and why
-    "softmax of 128256 backward": (1.4, "shared memory keeps 226 KiB of both inputs, the rest is read twice"),
+MORE = {  # exceptions by prefix of the name, with their reasons
+    "softmax of 128256 backward": (1.4, "shared memory holds 226 KiB of both inputs, the rest is read twice"),
     "log_softmax of 128256 backward": (1.4, "as softmax"),
     "bare layer_norm of 128256 backward": (1.4, "as softmax"),
-    "layer_norm, sums apart backward": (1.8, "no room for the sums for weight and bias beside a row: another kernel"),
+    "layer_norm, sums apart backward": (
+        1.8,
+        "shared memory holds no sums for weight and bias beside a row: another kernel",
+    ),
     "group_norm of 102400 backward": (
         1.8,
-        "a row of both inputs that shared memory cannot keep is read by two kernels",
+        "rows that exceed shared memory are read by two kernels",
     ),
 }
 
 
 def most_of(name: str) -> float:
-    """What the step `name` may move, at most, over what it needs."""
+    """The largest allowed ratio of moved to needed bytes of the step `name`."""
     return next((most for start, (most, _) in MORE.items() if name.startswith(start)), MOST)
 
 
 @contextmanager
 def few_blocks() -> Iterator[None]:
-    """Within it rows are shared out among few blocks, for the few rows here, as among 528 for those of a model."""
+    """Within the block kernels use few thread blocks, as fits the few rows here."""
     changed = [(rows_of, "PARTS", 1), (layer_norm, "CHUNKS", 1), (reduction, "BLOCKS", 4), (batch_norm, "BLOCKS", 64)]
     before = [(module, name, getattr(module, name)) for module, name, _ in changed]
     for module, name, value in changed:
@@ -229,9 +232,9 @@ def few_blocks() -> Iterator[None]:
 
 @contextmanager
 def on(kernels: Any) -> Iterator[None]:
-    """The emulated GPU with these kernels is the default device."""
+    """Make an emulated GPU with these kernels the default device."""
     card: Any = CUDA(cupy_like, kernels=kernels, products=EmulatedProducts(), dnn=EmulatedCudnn())
-    card.inspect = lambda *values: None  # of labels, which kernels that do not run leave as they are
+    card.inspect = lambda *values: None  # of labels: kernels that only record their names do not set the flag
     undo = backends.install(card)
     set_default_device("cuda")
     try:
@@ -242,7 +245,7 @@ def on(kernels: Any) -> Iterator[None]:
 
 
 def measured(cases: Sequence[tuple[Any, Any]] = CASES) -> list[Moved]:
-    """The steps of `cases`."""
+    """Measure the steps of `cases`."""
     named = traffic.Entries()
     with few_blocks(), on(named):
         for _, step in _steps(cases):
