@@ -1,1 +1,1 @@
-"""Fuzzers: random calls of the public API, random sequences of scaler calls."""
+"""Fuzzers: random calls of the public API, mutated files for the readers, random sequences of scaler calls."""

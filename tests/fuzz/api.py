@@ -1,14 +1,14 @@
-"""A fuzzer of the public API: random calls, each of which has to return or to raise an error that says what was wrong.
+"""A fuzzer of the public API: every random call must return or raise a clear error.
 
     python -m tests.fuzz.api --calls 1000000 --seed 0 --jobs 2
     python -m tests.fuzz.api --only conv2d --calls 20000
-    python -m tests.fuzz.api --call "ops.celu(t(2, 3), alpha=0)"        # one call again, with its traceback
+    python -m tests.fuzz.api --call "ops.celu(t(2, 3), alpha=0)"        # repeat one call, with its traceback
 
-A result that wants a gradient gets a backward pass. A call is fine if it returns, raises an AmpkitError, or a TypeError
-of Python's about the names and the number of its arguments. All else is a finding: another exception, a warning, an
-error of NumPy's or Python's in the words of an AmpkitError, a call of more than LIMIT seconds, an end of the process.
-Each finding is one line that reproduces it. Calls run in processes of limited memory; one that ends is started again
-behind the call that ended it.
+A result that requires grad gets a backward pass. A call passes if it returns, or raises an AmpkitError or Python's own
+TypeError about the names and number of arguments. Everything else is a finding: another exception, a warning, an
+AmpkitError that merely wraps NumPy's or Python's error, a call that exceeds LIMIT seconds, a crash of the process. Each
+finding is printed with the call that reproduces it. Calls run in processes with limited memory; after a crash a new
+process continues with the next call.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _OF_PYTHON = re.compile(
     r"[\w.<>]+\(\) (missing|takes|got an unexpected|got multiple|got some|argument after)|.*missing the argument"
 )
 _ROOT = str(Path(ampkit.__file__).parent)
-_NAME = "tests.fuzz.api"  # as it is started
+_NAME = "tests.fuzz.api"  # for python -m
 
 
 class Hang(BaseException):
-    """A call that ran out of time."""
+    """A call exceeded its time limit."""
 
 
-def text_of(seed: int, number: int, paths: tuple[str, ...]) -> str:
+def source_of(seed: int, number: int, paths: tuple[str, ...]) -> str:
     """The source of a call: the same for the same seed, number and paths."""
     rng = Random(f"{seed}:{number}")
     return generate(rng, rng.choice(paths))
@@ -67,7 +67,7 @@ def _tensors(item: Any, depth: int = 0) -> Iterator[Tensor]:
 
 
 def run(text: str) -> None:
-    """Run one call, and the backward pass of what it returns."""
+    """Evaluate a call, and the backward pass of its result."""
     found = eval(text, dict(SPACE))
     for out in list(_tensors(found))[:3]:
         if out.requires_grad and out.is_floating_point():
@@ -76,9 +76,9 @@ def run(text: str) -> None:
 
 
 def _kind(error: BaseException) -> str | None:
-    # What is wrong with this outcome, or None.
+    # The kind of finding that an exception is, or None if it is a proper answer.
     if isinstance(error, AmpkitError):
-        return "dressed" if "Python says" in str(error) else None
+        return "wrapped" if "Python says" in str(error) else None
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_ROOT)]
     if (
         isinstance(error, TypeError)
@@ -87,16 +87,16 @@ def _kind(error: BaseException) -> str | None:
     ):
         return None
     if isinstance(error, (KeyError, IndexError)) and frames and "dataset[" in str(frames[-1].line):
-        return None  # of the caller's own dataset
+        return None  # raised by the caller's dataset
     if isinstance(error, TypeError) and any(frame.name == "factor_of" for frame in frames):
-        return None  # of the caller's own function
-    if isinstance(error, TypeError) and not frames:  # of the expression itself: None + 1
+        return None  # raised by the caller's function
+    if isinstance(error, TypeError) and not frames:  # raised by the expression itself, such as None + 1
         return None
     return "warning" if isinstance(error, Warning) else "hang" if isinstance(error, Hang) else "raw"
 
 
-def judged(text: str) -> dict[str, str] | None:
-    """The finding that a call is, or None."""
+def check(text: str) -> dict[str, str] | None:
+    """Run a call; return the finding, or None if it passed."""
     state = ampkit.get_rng_state()
     try:
         with warnings.catch_warnings():
@@ -112,11 +112,11 @@ def judged(text: str) -> dict[str, str] | None:
         kind = _kind(error)
         if kind is None:
             return None
-        cause = error.__cause__ if kind == "dressed" and error.__cause__ is not None else error
+        cause = error.__cause__ if kind == "wrapped" and error.__cause__ is not None else error
         frames = traceback.extract_tb(cause.__traceback__)
         inside = [f for f in frames if f.filename.startswith(_ROOT)] or frames
         where = f"{Path(inside[-1].filename).name}:{inside[-1].lineno}"
-        first = (str(error).splitlines() or [""])[-1 if kind == "dressed" else 0][:120]
+        first = (str(error).splitlines() or [""])[-1 if kind == "wrapped" else 0][:120]
         return {"kind": kind, "error": type(error).__name__, "where": where, "says": first, "call": text}
     finally:
         ampkit.set_grad_enabled(True)
@@ -127,29 +127,29 @@ def judged(text: str) -> dict[str, str] | None:
     return None
 
 
-def overdue(*_: Any) -> None:
+def on_alarm(*_: Any) -> None:
     """The handler of SIGALRM."""
-    raise Hang("no answer in time")
+    raise Hang("time limit exceeded")
 
 
 def work(seed: int, start: int, stop: int, step: int, paths: tuple[str, ...], progress: str) -> None:
-    """In a process of its own: run the calls start, start + step, ..., and print the findings as lines of JSON."""
+    """In a child process: run calls start, start + step, ... and print findings as lines of JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     faulthandler.enable()
-    signal.signal(signal.SIGALRM, overdue)
+    signal.signal(signal.SIGALRM, on_alarm)
     with Path(progress).open("r+b") as file:
         place = mmap.mmap(file.fileno(), 8)
     out, sys.stdout = sys.stdout, io.StringIO()  # some calls print
     for number in range(start, stop, step):
         place[:] = number.to_bytes(8, "little")
-        finding = judged(text_of(seed, number, paths))
+        finding = check(source_of(seed, number, paths))
         if finding is not None:
             print(json.dumps(finding), file=out, flush=True)
     place[:] = stop.to_bytes(8, "little")
 
 
 class Worker:
-    """A process that runs every `step`-th call, watched and started again."""
+    """A supervised child process that runs every `step`-th call, restarted after a crash or hang."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, start: int, stop: int, step: int):
         self.options, self.start, self.stop, self.step = options, start, stop, step
@@ -158,7 +158,7 @@ class Worker:
         self.begin(start)
 
     def begin(self, start: int) -> None:
-        """Start a process at a call."""
+        """Start a process at call number `start`."""
         self.at, self.since = start, time.monotonic()
         self.progress.write_bytes(start.to_bytes(8, "little"))
         numbers = ["--worker", *map(str, (start, self.stop, self.step)), "--seed", str(self.options.seed)]
@@ -169,11 +169,11 @@ class Worker:
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, env=environment)
 
     def number(self) -> int:
-        """The call that it is at."""
+        """The number of the current call."""
         return int.from_bytes(self.progress.read_bytes(), "little")
 
-    def look(self) -> Iterator[dict[str, str]]:
-        """The findings since the last look; a process that ended or stays at one call is one."""
+    def poll(self) -> Iterator[dict[str, str]]:
+        """The findings since the last poll; a crash or hang of the process is one."""
         *lines, _ = self.out.read_text()[self.read :].split("\n")
         self.read += sum(len(line) + 1 for line in lines)
         yield from map(json.loads, lines)
@@ -186,7 +186,7 @@ class Worker:
         if stuck:
             self.process.kill()
             self.process.wait()
-        text = text_of(self.options.seed, now, chosen(self.options.only))
+        text = source_of(self.options.seed, now, selected(self.options.only))
         yield {"kind": "hang" if stuck else "crash", "error": str(ended), "where": "", "says": "", "call": text}
         if now + self.step < self.stop:
             self.begin(now + self.step)
@@ -198,8 +198,8 @@ class Worker:
         return (self.number() >= self.stop or self.at >= self.stop) and self.process.poll() is not None
 
 
-def chosen(only: str | None) -> tuple[str, ...]:
-    """The paths that hold `only`, by its whole last name where there is one."""
+def selected(only: str | None) -> tuple[str, ...]:
+    """The paths whose last part is `only`; if there is none, those that contain it."""
     if only is None:
         return targets()
     exact = tuple(path for path in targets() if path.rpartition(".")[2] == only or path == only)
@@ -207,7 +207,7 @@ def chosen(only: str | None) -> tuple[str, ...]:
 
 
 def main() -> int:
-    """Run the calls, print the findings and what kinds there were. -> 1 if there were any."""
+    """Run the calls, print findings and their counts; return 1 if there are any."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -223,13 +223,13 @@ def main() -> int:
         run(options.call)
         return 0
     if options.worker:
-        work(options.seed, *options.worker, chosen(options.only), options.progress)
+        work(options.seed, *options.worker, selected(options.only), options.progress)
         return 0
     return watch(options)
 
 
 def watch(options: argparse.Namespace) -> int:
-    """Run the workers until all calls have run."""
+    """Supervise the workers until all calls have run."""
     began, counts, seen = time.monotonic(), Counter[str](), set()
     with tempfile.TemporaryDirectory() as folder:
         workers = [Worker(options, Path(folder), job, options.calls, options.jobs) for job in range(options.jobs)]
@@ -237,7 +237,7 @@ def watch(options: argparse.Namespace) -> int:
         while not finished:
             time.sleep(0.05)
             finished = all(worker.done() for worker in workers)
-            for finding in [f for worker in workers for f in worker.look()]:
+            for finding in [f for worker in workers for f in worker.poll()]:
                 counts[finding["kind"]] += 1
                 report(finding, options.json, seen)
     seconds = time.monotonic() - began
@@ -247,7 +247,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 def report(finding: dict[str, str], log: str | None, seen: set[Any]) -> None:
-    """Print a finding, the first of its kind and place alone; all of them go to the file `log`."""
+    """Print a finding if it is the first of its kind and place; append every finding to the file `log`."""
     if log:
         with Path(log).open("a") as file:
             print(json.dumps(finding), file=file)

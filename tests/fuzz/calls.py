@@ -1,4 +1,4 @@
-"""Calls of the public API as source text: what there is to call, and with which arguments."""
+"""Random calls of the public API as source text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPACE: dict[str, Any] = {
     "np": np, "inf": ampkit.inf, "nan": ampkit.nan, "t": values.t, "parameter": values.parameter,
     "optimizer": values.optimizer, "stepped": values.stepped, "drained": values.drained,
 }  # fmt: skip
-# They write files, start threads, or run what they are given.
+# These write files, start threads, or run their argument.
 SKIPPED = {
     "ampkit.save", "ampkit.load", "ampkit.set_num_threads", "ampkit.op", "ampkit.compile", "ampkit.profile",
     "ampkit.Primitive", "ampkit.recompute", "Tensor.register_hook", "Tensor.copy_in", "Tensor.rebind",
@@ -54,7 +54,7 @@ def _of(place: str, holder: Any) -> Iterator[str]:
 
 
 def _public(place: str, holder: Any) -> Iterator[str]:
-    # Of a module without __all__: what its own package defines.
+    # The public names of a module without __all__: those that its own package defines.
     for path in _of(place, holder):
         item = getattr(holder, path.rpartition(".")[2])
         module = str(getattr(item, "__module__", ""))
@@ -70,7 +70,7 @@ def _public(place: str, holder: Any) -> Iterator[str]:
 
 @cache
 def targets() -> tuple[str, ...]:
-    """The paths of all that is called."""
+    """The paths of everything that is called."""
     found = [f"ops.{name}" for name in ops.__all__]
     found += [f"linalg.{name}" for name in linalg.__all__] + [f"special.{name}" for name in special.__all__]
     found += [f"nn.{n}" for n, c in vars(nn).items() if inspect.isclass(c) and issubclass(c, nn.Module)]
@@ -103,7 +103,7 @@ def _cases() -> dict[str, list[testing.Case]]:
 
 
 def _text(item: Any, rng: Random) -> str:
-    # An argument of a case as source.
+    # The source text of a case's argument.
     if isinstance(item, Draw):
         if item.kind == "integers":
             return (
@@ -135,18 +135,18 @@ def _parameters(path: str) -> tuple[inspect.Parameter, ...]:
 
 
 def found_at(path: str) -> Any:
-    """What a path names."""
+    """The object at a path."""
     item: Any = ampkit
     for part in path.removeprefix("ampkit.").split("."):
         item = getattr(item, part)
     return item
 
 
-_SMALL = {"d_model", "nhead", "dim_feedforward"}  # whose defaults make large modules
+_SMALL = {"d_model", "nhead", "dim_feedforward"}  # parameters whose defaults make large modules
 
 
 def _drawn(rng: Random, path: str, shape: Any) -> tuple[list[str], dict[str, str]]:
-    # Arguments by the signature; what may be left out mostly is.
+    # Arguments that fit the signature; most optional ones are omitted.
     args: list[str] = []
     named: dict[str, str] = {}
     for p in _parameters(path):
@@ -171,8 +171,8 @@ def _from_case(rng: Random, name: str) -> tuple[list[str], dict[str, str]]:
     return [_text(i, rng) for i in case.inputs], {k: _text(v, rng) for k, v in case.params.items()}
 
 
-def _spoiled(rng: Random, path: str, args: list[str], named: dict[str, str]) -> None:
-    # One or two arguments become hostile.
+def _make_hostile(rng: Random, path: str, args: list[str], named: dict[str, str]) -> None:
+    # Replace one or two arguments by hostile values.
     words = rng.random() < 0.05
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [p.name for p in _parameters(path) if p.kind in kinds and (words or p.annotation != "CompatArg")]
@@ -191,7 +191,7 @@ _INPUTS = ((r"1d", (2, 4, 6)), (r"2d", (2, 4, 6, 6)), (r"3d", (1, 4, 4, 4, 4)))
 
 
 def _inputs(rng: Random, path: str) -> list[str]:
-    # What a module of this name is called with.
+    # The inputs of a call of a module of this name.
     name = path.rpartition(".")[2]
     shape: Any = next((s for key, s in _INPUTS if key in name), rng.choice(((2, 4), (3, 2, 4), (2, 4, 6, 6), (4,))))
     if "Embedding" in name and "Loss" not in name:
@@ -207,14 +207,14 @@ def _inputs(rng: Random, path: str) -> list[str]:
 
 
 def generate(rng: Random, path: str, hostile: float = 0.7) -> str:
-    """The source of one call of what `path` names; `hostile`: how many of the calls get a wrong argument."""
+    """The source text of a random call of `path`. hostile: the fraction of calls with a wrong argument."""
     name, shape = path.rpartition(".")[2], rng.choice(values.SHAPES)
     if name in _cases() and rng.random() < 0.6 and not path.startswith(("nn", "Tensor")):
         args, named = _from_case(rng, name)
     else:
         args, named = _drawn(rng, path, shape)
     if rng.random() < hostile:
-        _spoiled(rng, path, args, named)
+        _make_hostile(rng, path, args, named)
     row = ", ".join([*args, *(f"{k}={v}" for k, v in named.items())])
     if path.startswith("Tensor."):
         item = tensor_text(rng, shape)

@@ -1,4 +1,4 @@
-"""The formats that ampkit reads: how a valid file is made, how ampkit reads it, what another reader finds in it."""
+"""The file formats that ampkit reads: for each, a generator of valid files, ampkit's reader, an independent reader."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ RECORDS = 2  # of a file of CIFAR-10
 
 
 class Format(NamedTuple):
-    """make(folder, draw): writes valid files, returns those to mutate. read: as ampkit does. truth: as another reader.
+    """A file format.
 
-    truth raises for what it cannot read; None where there is no other reader. mutate: of the bytes of a file.
+    make(folder, draw): writes valid files and returns those to mutate. read: ampkit's reader. truth: an independent
+    reader, which raises for what it cannot read; None if there is none. mutate: mutates the bytes of a file.
     """
 
     make: Callable[[Path, Random], list[Path]]

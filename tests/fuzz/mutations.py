@@ -1,4 +1,4 @@
-"""Mutations of files: bits flipped, bytes cut out, put in and moved, numbers replaced by extreme ones."""
+"""Mutations of files: flip bits, remove, insert and move bytes, replace numbers by extreme ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)
-WORDS = (
+TOKENS = (
     *(b"0", b"-1", b"1e999", b"NaN", b"9223372036854775807", b"9223372036854775808", b"18446744073709551616"),
     *(b"1" + b"0" * 30, b"9" * 5000, b"0x" + b"f" * 5000, b'"zzz"', b"[]", b"null", b""),
 )
@@ -25,14 +25,14 @@ def mutate(data: bytes, draw: Random) -> bytes:
 
 
 def mutate_packed(data: bytes, draw: Random) -> bytes:
-    """A gzip file whose content, or which itself, was mutated: what comes behind gzip's sum is reached as well."""
+    """Mutate a gzip file, or its content before compression: a valid checksum lets the reader reach the content."""
     return mutate(data, draw) if draw.random() < 0.4 else gzip.compress(mutate(gzip.decompress(data), draw), 1)
 
 
 def mutate_png(data: bytes, draw: Random) -> bytes:
-    """A PNG file mutated, mostly with the sums of its chunks made right again."""
+    """Mutate a PNG file, mostly with corrected chunk checksums."""
     found = mutate(data, draw)
-    return found if draw.random() < 0.3 else _right_sums(found)
+    return found if draw.random() < 0.3 else _fix_checksums(found)
 
 
 def _flip(data: bytes, draw: Random) -> bytes:
@@ -72,28 +72,28 @@ def _number(data: bytes, draw: Random) -> bytes:
     return data[:at] + struct.pack(draw.choice("<>") + "0BH0I000Q"[size], value) + data[at + size :]
 
 
-def _word(data: bytes, draw: Random) -> bytes:
-    """A number written in digits, in the first or last kilobytes, becomes another one."""
+def _token(data: bytes, draw: Random) -> bytes:
+    """Replace a number written in digits, in the first kilobytes, by another token."""
     found = [match.span() for match in re.finditer(rb"\d+", data[:4096])]
     if not found:
         return _number(data, draw)
     start, end = draw.choice(found)
-    return data[:start] + draw.choice(WORDS) + data[end:]
+    return data[:start] + draw.choice(TOKENS) + data[end:]
 
 
 _MUTATIONS: tuple[Callable[[bytes, Random], bytes], ...] = (
-    *(_flip, _flip, _cut, _remove, _insert, _nest, _move, _number, _number, _word, _word),
+    *(_flip, _flip, _cut, _remove, _insert, _nest, _move, _number, _number, _token, _token),
 )
 
 
 def _place(data: bytes, draw: Random) -> int:
-    """Often in the head or in the foot, where the lengths are."""
+    """A random position, often near the start or end, where lengths are stored."""
     span = min(len(data), draw.choice((16, 128, 128, len(data))))
     at = draw.randrange(span) if span else 0
     return at if draw.random() < 0.75 else max(0, len(data) - 1 - at)
 
 
-def _right_sums(data: bytes) -> bytes:
+def _fix_checksums(data: bytes) -> bytes:
     found, at = bytearray(data), 8
     while at + 12 <= len(found):
         end = at + 8 + int.from_bytes(found[at : at + 4], "big")

@@ -1,9 +1,9 @@
-"""Fuzzing of the readers: valid small files of every format, mutated, are read or refused in one line.
+"""Fuzz the file readers: mutated small files of every format must be read correctly or refused in one line.
 
     python -m tests.fuzz.readers --count 1000 --seed 0 [--format npy ...]
 
-`count` files of each format are read in child processes; the exit status is 1 if one of them ended in a raw error, in
-other values than an independent reader finds, in a hang, in more memory than a small file may take, or in a crash.
+`count` files of each format are read in child processes; the exit status is 1 if one of them led to a raw error, to
+other values than an independent reader finds, to a hang, to excessive memory, or to a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ampkit.base.errors import AmpkitError
 from .formats import FORMATS, NEEDS, Format
 
 SECONDS = 5.0
-MEMORY = 96 * 2**20  # bytes above what there was, for a file of some kilobytes
+MEMORY = 96 * 2**20  # bytes that reading a file of a few kilobytes may take
 GOOD = ("read", "refused")
 
 
@@ -38,7 +38,7 @@ class _HangError(BaseException):
 
 
 def cases(name: str, seed: int, numbers: range, folder: Path) -> Iterator[tuple[str, str]]:
-    """For each number the outcome of one mutated file, and what there is to say about it."""
+    """For each number: the outcome of reading one mutated file, and a message."""
     form = FORMATS[name]
     for number in numbers:
         draw = Random(f"{seed} {name} {number}")
@@ -75,11 +75,11 @@ def _tried(form: Format, path: Path) -> tuple[str, str, Any]:
     except AmpkitError as error:
         lines = str(error).splitlines()
         fine = lines[0].count("needs") and len(lines) <= 2 and len(lines[0]) < 2000
-        several = form in (FORMATS["recipe"], FORMATS["override"])  # a line for each mistake
+        several = form in (FORMATS["recipe"], FORMATS["override"])  # these report a line per mistake
         return ("refused" if fine or several else "raw"), str(error)[:300], None
     except _HangError:
         return "hang", "", None
-    except BaseException as error:  # a panic of Rust is no Exception
+    except BaseException as error:  # a Rust panic is not an Exception
         return "raw", f"{type(error).__name__}: {str(error)[:200]}", None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -94,7 +94,7 @@ def _same(values: Any, form: Format, path: Path) -> bool:
         warnings.simplefilter("ignore")
         try:
             truth = form.truth(path)  # type: ignore[misc]
-        except Exception:  # the other reader refuses it, or cannot tell
+        except Exception:  # the other reader refuses the file
             return True
         return _equal(values, truth)
 
@@ -108,7 +108,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _resident() -> int:
-    """The memory in use, and the mark of the largest set back to it."""
+    """Reset the peak of resident memory to its current value and return it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -124,12 +124,12 @@ def _peak() -> int:
 
 
 def available() -> list[str]:
-    """The formats whose libraries are there."""
+    """The formats whose libraries are installed."""
     return [name for name in FORMATS if find_spec(NEEDS.get(name, "numpy"))]
 
 
 def campaign(name: str, seed: int, count: int) -> tuple[Counter[str], list[str]]:
-    """The outcomes of `count` files of a format, and a line for each bad one; crashes are survived."""
+    """Read `count` files of a format in child processes; return counts of outcomes and a line per bad one."""
     found, lines, number = Counter[str](), [], 0
     while number < count:
         for kind, said in _in_child(name, seed, range(number, count)):

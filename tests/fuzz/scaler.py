@@ -1,7 +1,7 @@
-"""A model of GradScaler, written from its documentation: what every call does, or which error it raises.
+"""A reference model of GradScaler, written from its documentation: the effect of every call, or its error.
 
-Gradients are kept as they would be without a scaler, so the model never multiplies or divides by a scale. All numbers
-are powers of two or small sums of them: nothing is rounded, and the comparison is exact.
+The model stores unscaled gradients and never multiplies or divides by a scale. All numbers are powers of two or small
+sums of them, so nothing is rounded and the comparison is exact.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PLAIN, SCALED, MIXED = "plain", "scaled", "mixed"
 SKIPS = 50
 
 
-class Refused(Exception):  # noqa: N818 - not an error: what the model says of a call  # noqa: N818 - not an error: what the model says of a call
-    """What the scaler refuses, by the name of the error and a part of its line."""
+class Refused(Exception):  # noqa: N818 - the expected error of a call
+    """The scaler must raise the error of this name, whose message contains `line`."""
 
     def __init__(self, error: str, line: str = ""):
         super().__init__(f"{error}: {line}")
@@ -24,8 +24,8 @@ class Refused(Exception):  # noqa: N818 - not an error: what the model says of a
 
 
 @dataclass
-class Held:
-    """A parameter: its values, its gradient as it is without a scale, and whether that is scaled."""
+class ParameterModel:
+    """A parameter: its values, its unscaled gradient, and whether the real gradient is scaled."""
 
     values: list[float]
     gradient: list[float] | None = None
@@ -40,31 +40,31 @@ class Held:
         self.kind = self.kind if self.kind == kind else MIXED
 
     def finite(self) -> bool:
-        """Whether all of the gradient is."""
+        """Whether all elements of the gradient are finite."""
         return all(map(math.isfinite, self.gradient or []))
 
 
 @dataclass
 class Optimizer:
-    """SGD without momentum, and what the scaler knows of its gradients since the last update."""
+    """SGD without momentum, and the scaler's state for it since the last update."""
 
-    held: list[Held]
+    held: list[ParameterModel]
     lr: float
     stage: str = READY
     overflow: bool | None = None
 
-    def present(self) -> list[Held]:
+    def present(self) -> list[ParameterModel]:
         """The parameters with a gradient."""
         return [one for one in self.held if one.gradient is not None]
 
     def step(self) -> None:
-        """A step, whatever the scaler says."""
+        """Take a step, without consulting the scaler."""
         for one in self.present():
             assert one.gradient is not None
             one.values = [v - self.lr * g for v, g in zip(one.values, one.gradient, strict=True)]
 
     def refuse(self, *kinds: str) -> None:
-        """Refuse gradients of these kinds."""
+        """Raise Refused if a gradient is of one of these kinds."""
         if any(one.kind in kinds for one in self.present()):
             raise Refused("StateError")
 
@@ -83,10 +83,10 @@ class Model:
     hysteresis: int
     optimizers: list[Optimizer]
     tracker: int = 0
-    overflows: int = 0  # since the last good step, as far as the scale minds
-    skips: int = 0  # likewise, as the guard counts them: they are no part of the state
+    overflows: int = 0  # since the last good step, for hysteresis
+    skips: int = 0  # likewise, for ScaleCollapseError; not part of the state dict
     begun: bool = False
-    asked: set[int] = field(default_factory=set)  # optimizers that were named since the last update
+    asked: set[int] = field(default_factory=set)  # optimizers passed to the scaler since the last update
 
     def backward(self, at: int, which: int, more: list[float], scaled: bool) -> None:
         """A backward pass of a loss, scaled or not."""
@@ -118,7 +118,7 @@ class Model:
             optimizer.overflow = bool(optimizer.overflow) or not one.finite()
 
     def step(self, at: int) -> bool:
-        """`step`. -> whether it was skipped."""
+        """`step`; returns whether it was skipped."""
         if not self.enabled:
             self.optimizers[at].step()
             return False

@@ -1,6 +1,6 @@
-"""Sequences of scaler calls against a model of GradScaler: the same states, the same weights, the same errors.
+"""Compare random sequences of GradScaler calls with a reference model: states, weights and errors must be equal.
 
-Long: `HYPOTHESIS_PROFILE=long pytest tests/fuzz/test_scaler_machine.py`.
+Longer: `HYPOTHESIS_PROFILE=long pytest tests/fuzz/test_scaler_machine.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ampkit import AmpkitError, GradScaler, Tensor, optim
 from ampkit.nn import Parameter
-from fuzz.scaler import PLAIN, SKIPS, Held, Model, Optimizer, Refused
+from fuzz.scaler import PLAIN, SKIPS, Model, Optimizer, ParameterModel, Refused
 
 LR = 0.25
 at = st.integers(0, 1)
@@ -26,7 +26,7 @@ bad = st.sampled_from([math.inf, -math.inf, math.nan])
 
 
 class ScalerMachine(RuleBasedStateMachine):
-    """Two optimizers, of one parameter and of two, and a scaler."""
+    """A scaler and two optimizers, with one and two parameters."""
 
     @initialize(
         scale=st.sampled_from([1.0, 2.0**10, 2.0**16]),
@@ -44,12 +44,12 @@ class ScalerMachine(RuleBasedStateMachine):
         )
         self.parameters = [[Parameter(np.ones(2, np.float32)) for _ in range(count)] for count in (1, 2)]
         self.optimizers = [optim.SGD(held, lr=LR) for held in self.parameters]
-        held = [Optimizer([Held([1.0, 1.0]) for _ in one], LR) for one in self.parameters]
+        held = [Optimizer([ParameterModel([1.0, 1.0]) for _ in one], LR) for one in self.parameters]
         self.model = Model(scale, growth, backoff, interval, enabled, low, high, hysteresis, held)
         self.saved: list = []
 
     def both(self, ours, theirs):
-        """What both return; or both raise, the same error."""
+        """Call both; return both results, or None if both raise the same error."""
         try:
             wanted = theirs()
         except Refused as refused:
@@ -58,7 +58,7 @@ class ScalerMachine(RuleBasedStateMachine):
         return ours(), wanted
 
     def refused(self, ours, error, line):
-        """The scaler raises this error, with this line."""
+        """Assert that the scaler raises this error with this message."""
         with pytest.raises(AmpkitError) as caught:
             ours()
         assert type(caught.value).__name__ == error
@@ -88,7 +88,7 @@ class ScalerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), times=st.integers(1, 4), look=st.booleans())
     def train(self, data, times, look):
-        """What a training does, so that most calls come in order and the scale moves; look: by `unscale_` first."""
+        """A training loop, so that calls come in order and the scale changes; look: call `unscale_` before `step`."""
         self.zero_grad(0), self.zero_grad(1)
         for _ in range(times):
             for at in (0, 1)[: data.draw(st.integers(1, 2))]:
@@ -102,7 +102,7 @@ class ScalerMachine(RuleBasedStateMachine):
 
     @rule(at=at, data=st.data())
     def write_after_unscaling(self, at, data):
-        """What makes a gradient infinite that was finite when it was unscaled."""
+        """Make a gradient infinite after it was unscaled."""
         self.zero_grad(at)
         self.backward(at, 0, data, True)
         self.unscale(at)
@@ -128,7 +128,7 @@ class ScalerMachine(RuleBasedStateMachine):
 
     @rule(at=at, which=at, value=bad)
     def plant(self, at, which, value):
-        """A gradient that is overwritten by hand, before `unscale_` or after."""
+        """Overwrite a gradient by hand, before or after `unscale_`."""
         which = min(which, len(self.parameters[at]) - 1)
         held = self.model.optimizers[at].held[which]
         if held.gradient is not None and self.model.enabled:
@@ -137,7 +137,7 @@ class ScalerMachine(RuleBasedStateMachine):
 
     @rule(at=at)
     def plain_step(self, at):
-        """A step without the scaler: not of gradients that are still scaled."""
+        """A step without the scaler, which refuses scaled gradients."""
         model = self.model.optimizers[at]
         if all(one.finite() for one in model.present()):
 
@@ -164,7 +164,7 @@ class ScalerMachine(RuleBasedStateMachine):
 
     @rule()
     def pickled(self):
-        """Between iterations alone; the copy goes on where no gradient waits that is the other's."""
+        """Pickle the scaler, allowed between iterations only; continue with the copy if no gradient is pending."""
 
         def theirs():
             if self.model.asked:

@@ -29,7 +29,7 @@ HOSTILE = (
 
 
 def t(*shape: int, dtype: str = "float32", grad: bool = False, layout: str = "", fill: Any = None) -> Tensor:
-    """A tensor of fixed values for its shape. layout: how its elements are strided; fill: one value for all."""
+    """A tensor whose values depend on its shape alone. layout: its strides; fill: one value for all elements."""
     rng = np.random.default_rng(zlib.crc32(repr(shape).encode()))
     wanted = getattr(ampkit, dtype)
     whole = dtype in OTHER_DTYPES
@@ -74,12 +74,12 @@ def stepped(made: Any) -> Any:
 
 
 def drained(loader: Any) -> Any:
-    """The first items of what can be iterated."""
+    """The first three items of an iterable."""
     return [item for item, _ in zip(loader, range(3), strict=False)]
 
 
 def tensor_text(rng: Random, shape: Any = None, dtype: str | None = None) -> str:
-    """A tensor, mostly of floats that want a gradient."""
+    """The source text of a tensor, mostly of floats that require grad."""
     shape = rng.choice(SHAPES) if shape is None else shape
     dtype = dtype or (rng.choice(OTHER_DTYPES) if rng.random() < 0.1 else rng.choice(DTYPES))
     words = [str(n) for n in shape] + ([f"dtype={dtype!r}"] if dtype != "float32" else [])
@@ -126,7 +126,7 @@ NAMED["lr_lambda"] = ("lambda epoch: 0.9", "[lambda epoch: 0.9]")
 
 
 def valid(rng: Random, name: str, annotation: Any, default: Any, shape: Any) -> str:
-    """A value that a parameter of this name, annotation and default is likely to take."""
+    """The source text of a plausible value for a parameter, by its name, annotation and default."""
     kind = annotation if isinstance(annotation, str) else ""
     if name in NAMED:
         return rng.choice(NAMED[name])
