@@ -1,4 +1,4 @@
-"""When a result of ampkit agrees with PyTorch's, and what a run of comparisons adds up to. Needs neither of them."""
+"""When results of ampkit and PyTorch agree, and the summary of a run of comparisons. Imports neither library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Tolerance(NamedTuple):
-    """What two results may differ by: relative to an element, absolutely, and relative to the largest element."""
+    """The allowed difference: relative to the element, absolute, and relative to the largest element."""
 
     relative: float
     absolute: float
@@ -35,7 +35,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """One place where ampkit and PyTorch differ."""
+    """One difference between ampkit and PyTorch."""
 
     name: str  # OpInfo's, ModuleInfo's or OptimizerInfo's name, or the name of an alias
     variant: str  # function, method, inplace, operator; a module's or an optimizer's name has none
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass
 class Tally:
-    """Samples of one kind: those that agree, those that differ, those out of scope by rule; and the names met."""
+    """Samples of one kind: how many agree, which differ, how many are out of scope per rule; and the names compared."""
 
     names: set[str] = field(default_factory=set)
     agree: int = 0
@@ -62,7 +62,7 @@ class Tally:
     out_of_scope: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Tally) -> None:
-        """Take another tally in."""
+        """Add another tally."""
         self.names |= other.names
         self.agree += other.agree
         self.differences += other.differences
@@ -72,9 +72,9 @@ class Tally:
 def faults(
     got: Sequence[Leaf], needed: Sequence[Leaf], truth: Callable[[], Sequence[Leaf] | None], numbers: bool = True
 ) -> list[tuple[str, str]]:
-    """(fault, detail) for every way in which results differ; `numbers=False` for random ones compares no values.
+    """Return (fault, detail) for every difference. numbers: whether values are compared; not those of random results.
 
-    `truth` gives the result in float64, or None; it is called only when values differ.
+    `truth` returns the result in float64, or None; it is called only when values differ.
     """
     if len(got) != len(needed):
         return [("structure", f"{len(got)} results, needed {len(needed)}")]
@@ -107,10 +107,10 @@ def _coarser(*dtypes: str) -> str:
 
 
 def value_fault(got: np.ndarray, needed: np.ndarray, truth: Callable[[], np.ndarray | None], dtype: str) -> str | None:
-    """The element that differs most, in words; None where all agree.
+    """Describe the element that differs most; None if all agree.
 
-    An element agrees that is within the tolerance of `dtype` of what is needed or of the truth in float64; or that is
-    no farther from the truth than twice what PyTorch's is, or relatively than PyTorch's worst element (within reason).
+    An element agrees if it is within the tolerance of `dtype` of PyTorch's result or of the float64 truth; or if its
+    distance from the truth is at most twice that of PyTorch's element, or relatively that of PyTorch's worst element.
     """
     if dtype not in TOLERANCES:
         wrong = got != needed
@@ -161,9 +161,9 @@ def _worst(got: np.ndarray, needed: np.ndarray, distance: np.ndarray, wrong: np.
 
 @dataclass(frozen=True)
 class Listed:
-    """A reviewed difference: the names, kinds, faults and dtypes that it is about (empty: all), and why it is so.
+    """An intended difference: the names, kinds, faults and dtypes that it covers (empty: all), and the reason.
 
-    `when` narrows it to some differences.
+    when: a predicate that restricts it to some differences.
     """
 
     names: str  # separated by blanks; "*" for all
@@ -174,7 +174,7 @@ class Listed:
     when: Callable[[Difference], bool] | None = None
 
     def covers(self, one: Difference) -> bool:
-        """Whether this entry is about `one`."""
+        """Whether this entry covers the difference `one`."""
         return (
             (self.names == "*" or one.name in self.names.split())
             and (not self.kinds or one.kind in self.kinds.split())
@@ -184,16 +184,16 @@ class Listed:
         )
 
 
-class Verdict(NamedTuple):
-    """Differences that are listed and not, and the entries of the list that are about nothing any more."""
+class Review(NamedTuple):
+    """Listed and unlisted differences, and stale entries of the list, which cover nothing."""
 
     listed: list[Difference]
     unlisted: list[Difference]
     stale: list[Listed]
 
 
-def review(differences: Sequence[Difference], entries: Sequence[Listed], names: set[str] | None) -> Verdict:
-    """Sort differences by the reviewed list. `names` are those that ran in full; None when nothing was left out."""
+def review(differences: Sequence[Difference], entries: Sequence[Listed], names: set[str] | None) -> Review:
+    """Split differences by the reviewed list. names: those that ran completely; None if all did."""
     used: set[int] = set()
     listed, unlisted = [], []
     for one in differences:
@@ -201,15 +201,15 @@ def review(differences: Sequence[Difference], entries: Sequence[Listed], names: 
         used.update(about)
         (listed if about else unlisted).append(one)
     stale = [entry for i, entry in enumerate(entries) if i not in used and _ran(entry, names)]
-    return Verdict(listed, unlisted, stale)
+    return Review(listed, unlisted, stale)
 
 
 def _ran(entry: Listed, names: set[str] | None) -> bool:
     return names is None or (entry.names != "*" and set(entry.names.split()) <= names)
 
 
-def summary(tallies: dict[str, Tally], verdict: Verdict) -> str:
-    """A table: a row per kind."""
+def summary(tallies: dict[str, Tally], verdict: Review) -> str:
+    """A table with a row per kind."""
     listed, unlisted = (Counter(one.kind for one in part) for part in (verdict.listed, verdict.unlisted))
     rows = [("kind", "names", "samples", "agree", "listed", "differ", "out of scope")]
     for kind, tally in tallies.items():
@@ -221,8 +221,8 @@ def summary(tallies: dict[str, Tally], verdict: Verdict) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
-def as_json(tallies: dict[str, Tally], verdict: Verdict) -> dict[str, Any]:
-    """All of a run as plain values."""
+def as_json(tallies: dict[str, Tally], verdict: Review) -> dict[str, Any]:
+    """The results of a run, for json.dump."""
     return {
         "kinds": {k: {"names": sorted(t.names), "agree": t.agree, "out_of_scope": t.out_of_scope}
                   for k, t in tallies.items()},

@@ -1,4 +1,4 @@
-"""Where ampkit differs from PyTorch on purpose: reviewed entries, each with its reason. A fault has no place here."""
+"""Intended differences of ampkit from PyTorch, reviewed, each with its reason. No bug belongs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every module of PyTorch's ModuleInfo beside ampkit's: results, gradients, state after the call, and errors."""
+"""Compare every module of PyTorch's ModuleInfo: results, gradients, state after the call, and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ampkit
 
 from . import ops
 from .comparison import Tally, faults
-from .ops import Place, Refused, Settings, asked, of_pytorch
+from .ops import Place, Refused, Settings, call_ampkit, call_pytorch
 from .translate import DTYPES, copied, in_float64, leaves, tensors, to_ampkit
 
 # Drawn at random in training: dtypes and shapes are compared.
@@ -28,7 +28,7 @@ def infos() -> dict[str, Any]:
 
 
 def compare(info: Any, settings: Settings) -> Tally:
-    """The tally of one module: in training and not, for every dtype that it takes."""
+    """The tally of one module, in training and evaluation mode, for every supported dtype."""
     tally = Tally({info.name})
     for name in [dtype for dtype in settings.dtypes if getattr(torch, dtype) in info.supported_dtypes("cpu")]:
         for training in (True, False):
@@ -38,7 +38,7 @@ def compare(info: Any, settings: Settings) -> Tally:
 
 
 def _samples(info: Any, dtype: torch.dtype, training: bool, settings: Settings, tally: Tally) -> None:
-    ops.seeded(settings.seed)
+    ops.seed_all(settings.seed)
     drawn = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
     for number, sample in enumerate(drawn[: settings.samples]):
         mode = "train" if training else "eval"
@@ -57,14 +57,14 @@ class _Call:
 
 def _compared(info: Any, sample: Any, dtype: torch.dtype, training: bool) -> list[tuple[str, str]]:
     given = copied((sample.forward_input.args, sample.forward_input.kwargs))
-    theirs, wide = (of_pytorch(lambda: _pytorchs(info, sample, dtype, training)) for _ in range(2))
+    theirs, wide = (call_pytorch(lambda: _pytorchs(info, sample, dtype, training)) for _ in range(2))
     to_ours = to_ampkit(given)
     state, made = to_ampkit(dict(theirs.state_dict())), to_ampkit(_made(sample))
     wide, wide_given = wide.double(), in_float64(given)
-    needed = of_pytorch(lambda: leaves(_everything(ops.TORCH, theirs, given)))
+    needed = call_pytorch(lambda: leaves(_everything(ops.TORCH, theirs, given)))
     try:
-        ours = asked(lambda: _ampkits(info, made, dtype, training, state, to_ours))
-        got = asked(lambda: _everything(ops.AMPKIT, ours, to_ours))
+        ours = call_ampkit(lambda: _ampkits(info, made, dtype, training, state, to_ours))
+        got = call_ampkit(lambda: _everything(ops.AMPKIT, ours, to_ours))
     except Refused as refused:
         return [refused.args]
     truth = ops.lazily(lambda: leaves(_everything(ops.TORCH, wide, wide_given)))
@@ -93,7 +93,7 @@ def _ampkits(info: Any, made: Any, dtype: torch.dtype, training: bool, state: di
 
 
 def _everything(library: ops.Library, module: Any, given: Any) -> list[Any]:
-    """Results, gradients for inputs and parameters, then buffers."""
+    """Results, gradients of inputs and parameters, and buffers, in this order."""
     results: list[Any] = []
 
     def call() -> Any:
@@ -109,7 +109,7 @@ def _everything(library: ops.Library, module: Any, given: Any) -> list[Any]:
 def _errors(info: Any, settings: Settings, tally: Tally) -> None:
     if info.module_error_inputs_func is None:
         return
-    ops.seeded(settings.seed)
+    ops.seed_all(settings.seed)
     drawn = info.module_error_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=True)
     for number, error in enumerate(drawn):
         sample = error.module_error_input

@@ -1,4 +1,4 @@
-"""The ops that both libraries have: PyTorch's OpInfos, and ampkit's callables of the same names."""
+"""The ops that both libraries have: PyTorch's OpInfos and ampkit's callables of the same names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ADDRESSES = {"nn.functional": ampkit.ops, "linalg": ampkit.linalg, "special": a
 
 
 class Variant(NamedTuple):
-    """One way to call an op: its name in a report, PyTorch's callable, ampkit's, and whether it writes in place."""
+    """One way to call an op: its name in a report, PyTorch's and ampkit's callables, and whether it is in-place."""
 
     title: str
     theirs: Callable[..., Any]
@@ -48,7 +48,7 @@ class Variant(NamedTuple):
 
 
 def infos() -> dict[str, list[Any]]:
-    """The OpInfos of names that ampkit has, by name."""
+    """The OpInfos of ops that ampkit has, by name."""
     found: dict[str, list[Any]] = {}
     for info in op_db:
         if callable_of(info.name) is not None:
@@ -57,7 +57,7 @@ def infos() -> dict[str, list[Any]]:
 
 
 def callable_of(name: str, variant: str = "") -> Callable[..., Any] | None:
-    """ampkit's function at the address that PyTorch's has, else the method of that name; None if it has neither."""
+    """ampkit's function of the same path as PyTorch's, else the method of that name; None if there is neither."""
     address, _, plain = name.rpartition(".")
     if address not in _ADDRESSES:
         return None
@@ -82,7 +82,7 @@ def _method(name: str) -> Callable[..., Any] | None:
 
 
 def variants(info: Any) -> list[Variant]:
-    """Every way to call an op that both libraries have: function, method, in place, operator, other names."""
+    """Every way to call an op that both libraries have: function, method, in-place method, operator, aliases."""
     function = callable_of(info.name, info.variant_test_name)
     assert function is not None
     found = [Variant("function", info.get_op(), function)]

@@ -1,9 +1,9 @@
-"""ampkit beside PyTorch on PyTorch's own samples: OpInfo, ModuleInfo and OptimizerInfo.
+"""Compare ampkit with PyTorch on PyTorch's own samples: OpInfo, ModuleInfo and OptimizerInfo.
 
     python -m tests.peers.opinfo [--only NAME ...] [--dtype NAME ...] [--kind KIND ...] [--samples N] [--jobs N]
                                  [--part I/N] [--report FILE.json] [--seed N] [--extended]
 
-Needs the extra `peers`. Exit status 1 if a difference is not in differences.py, or an entry there is about nothing.
+Needs the extra `peers`. Exit status 1 if a difference is not in differences.py, or an entry there covers none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = (*ops.KINDS, "modules", "optimizers")
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers.opinfo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", nargs="+", help="names of ops (OpInfo's), modules and optimizers")
     parser.add_argument("--dtype", nargs="+", choices=ops.DTYPES, default=ops.DTYPES)
@@ -48,7 +48,7 @@ def all_names() -> list[str]:
 
 
 def compare(settings: Settings, name: str) -> dict[str, Tally]:
-    """All tallies of one name."""
+    """The tallies of one name, by kind."""
     torch.set_num_threads(1)
     found: dict[str, Tally] = {}
     for info in names.infos().get(name, []):
@@ -65,7 +65,7 @@ def _merge(into: dict[str, Tally], found: dict[str, Tally]) -> None:
 
 
 def selected(only: Iterable[str] | None, part: str) -> list[str]:
-    """The names of this run. Exits for a name that is not there."""
+    """The names to compare. Exits for an unknown name."""
     everything = all_names()
     if only is not None and (unknown := set(only) - set(everything)):
         sys.exit(f"not in both libraries: {', '.join(sorted(unknown))}")
@@ -74,7 +74,7 @@ def selected(only: Iterable[str] | None, part: str) -> list[str]:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run, print the table and the unlisted differences, write the report. -> the exit status."""
+    """Compare, print the table and the unlisted differences, write the report; return the exit status."""
     options = arguments(given)
     settings = Settings(tuple(options.kind), tuple(options.dtype), options.samples, options.seed, options.extended)
     chosen = selected(options.only, options.part)

@@ -1,4 +1,4 @@
-"""One op on every sample of its OpInfo: values, gradients, second derivatives, and inputs that are errors."""
+"""Compare one op on every sample of its OpInfo: values, gradients, second derivatives, and invalid inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "bool")
 
 
 class Settings(NamedTuple):
-    """What to compare: kinds, names of dtypes, at most so many samples of one op, dtype and variant, and the seed."""
+    """What to compare: kinds, dtypes, the maximal number of samples per op, dtype and variant, and the seed."""
 
     kinds: tuple[str, ...] = KINDS
     dtypes: tuple[str, ...] = DTYPES
@@ -35,7 +35,7 @@ class Settings(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a comparison stands: what a Difference begins with."""
+    """Identifies a comparison: the first fields of a Difference."""
 
     name: str
     variant: str
@@ -44,15 +44,15 @@ class Place(NamedTuple):
     kind: str
 
 
-def seeded(seed: int) -> None:
-    """Start all random numbers that samples are drawn from."""
+def seed_all(seed: int) -> None:
+    """Seed all random number generators that samples are drawn from."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
 
 
 def compare(info: Any, settings: Settings) -> dict[str, Tally]:
-    """A tally per kind for one OpInfo."""
+    """The tallies of one OpInfo, by kind."""
     tallies = {kind: Tally() for kind in settings.kinds}
     for kind, tally in tallies.items():
         if kind == "errors":
@@ -92,7 +92,7 @@ def _title(info: Any, variant: names.Variant) -> str:
 
 
 def _drawn(info: Any, kind: str, dtype: str, settings: Settings, tally: Tally) -> list[Any]:
-    seeded(settings.seed)
+    seed_all(settings.seed)
     draw = info.reference_inputs if settings.extended and kind == "values" else info.sample_inputs
     try:
         return list(islice(draw("cpu", getattr(torch, dtype), requires_grad=kind != "values"), settings.samples))
@@ -102,7 +102,7 @@ def _drawn(info: Any, kind: str, dtype: str, settings: Settings, tally: Tally) -
 
 
 def one(place: Place, sample: Any, tally: Tally, run: Callable[[], list[tuple[str, str]]]) -> None:
-    """Run one comparison and enter it in the tally."""
+    """Run one comparison and add it to the tally."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -110,7 +110,7 @@ def one(place: Place, sample: Any, tally: Tally, run: Callable[[], list[tuple[st
     except OutOfScope as rule:
         tally.out_of_scope[str(rule)] += 1
         return
-    except Exception as error:  # of the comparison itself: shown as a difference, so that a run goes on
+    except Exception as error:  # in the comparison itself: reported as a difference, so that the run continues
         found = [("not compared", f"{type(error).__name__}: {_first_line(error)}")]
     if not found:
         tally.agree += 1
@@ -118,8 +118,8 @@ def one(place: Place, sample: Any, tally: Tally, run: Callable[[], list[tuple[st
     tally.differences += [Difference(*place, fault, detail, call) for fault, detail in found]
 
 
-def asked(call: Callable[[], Any]) -> Any:
-    """What ampkit answers. Raises Refused with (fault, detail) for an error."""
+def call_ampkit(call: Callable[[], Any]) -> Any:
+    """Call ampkit. Raises Refused(fault, detail) if it raises."""
     try:
         return call()
     except AmpkitError as error:
@@ -129,15 +129,15 @@ def asked(call: Callable[[], Any]) -> Any:
 
 
 class Refused(Exception):  # noqa: N818
-    """An error of ampkit's where an answer is needed: its fault and the detail."""
+    """ampkit raised an error where PyTorch returns a result."""
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:160]
 
 
-def of_pytorch(call: Callable[[], Any]) -> Any:
-    """What PyTorch answers. Raises OutOfScope where it raises."""
+def call_pytorch(call: Callable[[], Any]) -> Any:
+    """Call PyTorch. Raises OutOfScope if it raises."""
     try:
         return call()
     except Exception as error:
@@ -148,7 +148,7 @@ def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (sample.input, *sample.args), sample.kwargs
 
 
-def _off_the_tape(op: Callable[..., Any], given: Any) -> Any:
+def _without_grad(op: Callable[..., Any], given: Any) -> Any:
     with torch.no_grad():
         return op(*given[0], **given[1])
 
@@ -164,22 +164,22 @@ def _values(info: Any, variant: names.Variant, sample: Any, kind: str) -> list[t
     seen: dict[int, Any] = {}
     args, kwargs = to_ampkit(theirs, seen)
     try:
-        needed = _off_the_tape(variant.theirs, theirs)
+        needed = _without_grad(variant.theirs, theirs)
     except Exception as error:
-        if variant.inplace:  # a result that the tensor cannot hold
+        if variant.inplace:  # the tensor cannot hold the result
             return must_raise(lambda: variant.ours(*args, **kwargs), error)
         raise OutOfScope(f"PyTorch raises {type(error).__name__}") from None
     before = leaves(needed)
-    wide = lazily(lambda: leaves(_off_the_tape(variant.theirs, in_float64(copied(_arguments(sample))))))
+    wide = lazily(lambda: leaves(_without_grad(variant.theirs, in_float64(copied(_arguments(sample))))))
     written = [t for t in tensors(theirs) if t._version]
     try:
-        got = asked(lambda: variant.ours(*args, **kwargs))
+        got = call_ampkit(lambda: variant.ours(*args, **kwargs))
     except Refused as refused:
         return [refused.args]
     numbers = not _random(info, sample)
     found = faults(leaves(got), before, wide, numbers)
     if variant.inplace and got is not args[0]:
-        found.append(("structure", "another tensor, needed the one that is written to"))
+        found.append(("structure", "returned another tensor, needed the one written to"))
     for tensor in written if not found else []:
         if seen[id(tensor)] is not got:
             changed = faults(leaves(seen[id(tensor)]), leaves(tensor), lambda: None, numbers)
@@ -204,17 +204,17 @@ def _gradients(info: Any, variant: names.Variant, sample: Any, kind: str) -> lis
     def ampkits() -> Any:
         return derivatives(AMPKIT, lambda: wrapped(variant.ours, ours), tensors(ours, ampkit.Tensor), second)
 
-    needed = of_pytorch(lambda: leaves(pytorchs(theirs)))
+    needed = call_pytorch(lambda: leaves(pytorchs(theirs)))
     wide = lazily(lambda: leaves(pytorchs(in_float64(copied(_arguments(sample))))))
     try:
-        answer = asked(ampkits)
+        answer = call_ampkit(ampkits)
     except Refused as refused:
         return [refused.args]
     return faults(leaves(answer), needed, wide, not _random(info, sample))
 
 
 def lazily(call: Callable[[], list[Leaf]]) -> Callable[[], list[Leaf] | None]:
-    """`call`, made at most once and only when it is asked for; None where PyTorch raises in float64."""
+    """Cache `call`, made on first use; None if PyTorch raises in float64."""
 
     @cache
     def answer() -> list[Leaf] | None:
@@ -227,7 +227,7 @@ def lazily(call: Callable[[], list[Leaf]]) -> Callable[[], list[Leaf] | None]:
 
 
 class Library(NamedTuple):
-    """What the derivatives of a library are made with."""
+    """The functions of a library that derivatives need."""
 
     tensor: type
     grad: Callable[..., Any]
@@ -236,7 +236,7 @@ class Library(NamedTuple):
 
 
 def _numbers(shape: tuple[int, ...], number: int) -> np.ndarray:
-    # Multiples of 1/16, which all formats hold.
+    # Multiples of 1/16, exact in every dtype.
     return np.round(np.random.RandomState(number).uniform(0.25, 1.0, shape) * 16) / 16
 
 
@@ -255,9 +255,9 @@ AMPKIT = Library(
 
 
 def derivatives(library: Library, call: Callable[[], Any], inputs: list[Any], second: bool) -> list[Any]:
-    """Gradients of a weighted sum of all results for all inputs that require grad; zeros where none depends on one.
+    """Gradients of a weighted sum of all results for all inputs that require grad, zero where independent.
 
-    With `second`, of a weighted sum of those gradients.
+    second: gradients of a weighted sum of those gradients instead.
     """
     inputs = [one for one in inputs if one.requires_grad]
     first = _weighted(library, tensors(call(), library.tensor), inputs, 0, second)
@@ -265,7 +265,7 @@ def derivatives(library: Library, call: Callable[[], Any], inputs: list[Any], se
 
 
 def _weighted(library: Library, results: list[Any], inputs: list[Any], start: int, again: bool) -> list[Any]:
-    # A weight belongs to the place of a result, so that it is the same where one library needs no gradient of another.
+    # Weights depend on the result's position only, so both libraries use the same even if one skips a result.
     pairs = [(one, library.weights(one, start + i)) for i, one in enumerate(results) if one.requires_grad]
     if not pairs:
         return [library.zeros(one) for one in inputs]
@@ -277,7 +277,7 @@ def _weighted(library: Library, results: list[Any], inputs: list[Any], start: in
 def _errors(info: Any, settings: Settings, tally: Tally) -> None:
     if info.error_inputs_func is None:
         return
-    seeded(settings.seed)
+    seed_all(settings.seed)
     function = names.variants(info)[0].ours
     for number, error in enumerate(info.error_inputs("cpu")):
         sample = error.sample_input
@@ -292,11 +292,11 @@ def _error(ours: Callable[..., Any], theirs: Callable[..., Any], sample: Any) ->
         theirs(*given[0], **given[1])
     except Exception as error:
         return must_raise(lambda: ours(*args, **kwargs), error)
-    raise OutOfScope("inputs that PyTorch warns of, or takes after all")
+    raise OutOfScope("inputs for which PyTorch only warns, or raises no error")
 
 
 def must_raise(call: Callable[[], Any], theirs: Exception) -> list[tuple[str, str]]:
-    """A fault if a call of ampkit's does not raise an error of its own, or Python's of a call that does not fit."""
+    """Return a fault unless the call raises an AmpkitError, or Python's TypeError about its arguments."""
     needed = f"needed an error: {_first_line(theirs)}"
     try:
         call()

@@ -1,4 +1,4 @@
-"""Every optimizer of PyTorch's OptimizerInfo beside ampkit's: parameters after some steps, and errors."""
+"""Compare every optimizer of PyTorch's OptimizerInfo: parameters after some steps, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import ampkit
 
 from . import ops
 from .comparison import Tally, faults
-from .ops import Place, Refused, Settings, asked, of_pytorch
+from .ops import Place, Refused, Settings, call_ampkit, call_pytorch
 from .translate import copied, leaves, to_ampkit
 
 STEPS = 6
@@ -31,7 +31,7 @@ def compare(info: Any, settings: Settings) -> Tally:
     """The tally of one optimizer, for float64 and float32."""
     tally = Tally({info.name})
     for dtype in [name for name in settings.dtypes if name in ("float64", "float32")]:
-        ops.seeded(settings.seed)
+        ops.seed_all(settings.seed)
         drawn = info.optim_inputs_func(device="cpu", dtype=getattr(torch, dtype))
         for number, sample in enumerate(itertools.islice(drawn, settings.samples)):
             place = Place(info.name, sample.desc, dtype, number, "optimizers")
@@ -47,10 +47,10 @@ class _Call:
 
 
 def _compared(info: Any, sample: Any, dtype: str) -> list[tuple[str, str]]:
-    needed = of_pytorch(lambda: _trained(torch, torch.nn.Parameter, info.optim_cls, copied(sample.kwargs), dtype))
+    needed = call_pytorch(lambda: _trained(torch, torch.nn.Parameter, info.optim_cls, copied(sample.kwargs), dtype))
     kwargs, made = to_ampkit(sample.kwargs), getattr(ampkit.optim, info.name)
     try:
-        got = asked(lambda: _trained(ampkit, ampkit.nn.Parameter, made, kwargs, dtype))
+        got = call_ampkit(lambda: _trained(ampkit, ampkit.nn.Parameter, made, kwargs, dtype))
     except Refused as refused:
         return [refused.args]
     wide = ops.lazily(
@@ -60,7 +60,7 @@ def _compared(info: Any, sample: Any, dtype: str) -> list[tuple[str, str]]:
 
 
 def _trained(library: Any, parameter: Any, optimizer: Any, options: dict[str, Any], dtype: str) -> list[Any]:
-    """Parameters after each of some steps on a sum of squared distances, which has curvature of its own per element."""
+    """Parameters after each of some steps on a quadratic loss with a different curvature per element."""
     numbers = np.random.RandomState(0)
     drawn = [[library.tensor(numbers.standard_normal(shape), dtype=getattr(library, dtype)) for shape in SHAPES]
              for _ in range(3)]  # fmt: skip
@@ -84,7 +84,7 @@ def _trained(library: Any, parameter: Any, optimizer: Any, options: dict[str, An
 def _errors(info: Any, settings: Settings, tally: Tally) -> None:
     if info.optim_error_inputs_func is None:
         return
-    ops.seeded(settings.seed)
+    ops.seed_all(settings.seed)
     for number, error in enumerate(info.optim_error_inputs_func(device="cpu", dtype=torch.float32)):
         sample = error.optimizer_error_input
         place = Place(info.name, sample.desc, "float32", number, "optimizers")

@@ -1,4 +1,4 @@
-"""When a result counts as agreeing, and what the reviewed list does with differences."""
+"""When results agree, and how differences are matched with the reviewed list."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_integers_are_equal_or_differ():
         (Listed("exp", "why", when=lambda one: one.sample == 1), False),
     ],
 )
-def test_an_entry_covers_what_all_of_its_conditions_hold_for(entry, covered):
+def test_an_entry_covers_a_difference_for_which_all_its_conditions_hold(entry, covered):
     assert entry.covers(difference()) is covered
 
 

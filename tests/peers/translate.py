@@ -1,4 +1,4 @@
-"""PyTorch's arguments and results as ampkit's: tensors by value, dtypes and formats by name."""
+"""Convert PyTorch's arguments and results to ampkit's: tensors by value, dtypes and memory formats by name."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FORMATS = {getattr(torch, name): getattr(ampkit, name)
 
 
 class OutOfScope(Exception):  # noqa: N818
-    """A sample that needs what ampkit does not have; the message is the rule."""
+    """A sample needs a feature that ampkit does not have, which the message names."""
 
 
 def to_ampkit(value: Any, seen: dict[int, Any] | None = None) -> Any:
-    """An argument of PyTorch's as one for ampkit. Raises OutOfScope.
+    """Convert an argument. Raises OutOfScope.
 
-    One tensor that stands at two places stays one: `seen` maps ids of tensors to what they became.
+    seen: converted tensors by the id of the original, so that one tensor passed twice remains one.
     """
     seen = {} if seen is None else seen
     if isinstance(value, torch.Tensor):
@@ -77,7 +77,7 @@ def _code(value: Any) -> Any:
 
 
 def dtype_of(dtype: torch.dtype) -> Any:
-    """A dtype of PyTorch's as ampkit's. Raises OutOfScope."""
+    """Convert a dtype. Raises OutOfScope."""
     if dtype.is_complex:
         raise OutOfScope("complex numbers")
     if dtype not in DTYPES:
@@ -86,7 +86,7 @@ def dtype_of(dtype: torch.dtype) -> Any:
 
 
 def tensor_of(value: torch.Tensor) -> ampkit.Tensor:
-    """A copy of a tensor for ampkit, which requires grad where that does. Raises OutOfScope."""
+    """Copy a tensor, including requires_grad. Raises OutOfScope."""
     if value.layout is not torch.strided or value.is_nested:
         raise OutOfScope("sparse tensors")
     if value.is_quantized:
@@ -103,7 +103,7 @@ def tensor_of(value: torch.Tensor) -> ampkit.Tensor:
 
 
 def array_of(value: torch.Tensor) -> np.ndarray:
-    """The values of a tensor as a NumPy array of its own, bfloat16 included, its axes in the same order in memory."""
+    """Copy the values of a tensor to a NumPy array with the same order of axes in memory; bfloat16 included."""
     plain = value.detach().resolve_conj().resolve_neg()
     if plain.dtype is torch.bfloat16:
         return np.array(plain.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
@@ -111,7 +111,7 @@ def array_of(value: torch.Tensor) -> np.ndarray:
 
 
 def leaves(result: Any) -> list[Leaf]:
-    """The tensors and numbers of a result of PyTorch's or ampkit's, in order; None is left out."""
+    """The tensors and numbers of a result of either library, in order, without None."""
     if result is None:
         return []
     if isinstance(result, torch.Tensor):
@@ -138,7 +138,7 @@ def _torch_leaf(value: torch.Tensor) -> Leaf:
 
 
 def in_float64(value: Any) -> Any:
-    """Arguments with every float, and every dtype of floats, in float64: what the truth is computed from."""
+    """Arguments with all floating-point tensors and dtypes in float64, from which the truth is computed."""
     if isinstance(value, torch.Tensor):
         wide = value.detach().double() if value.is_floating_point() else value
         return wide.requires_grad_() if value.requires_grad else wide
@@ -152,7 +152,7 @@ def in_float64(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Arguments with every tensor a copy of its own, so that a call cannot change a sample."""
+    """Arguments with copied tensors, so that a call cannot change the sample."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
@@ -174,7 +174,7 @@ def tensors(value: Any, kind: type = torch.Tensor) -> list[Any]:
 
 
 def described(value: Any) -> str:
-    """Arguments as a short text: tensors by dtype and shape."""
+    """A short description of arguments, with tensors by dtype and shape."""
     if isinstance(value, torch.Tensor):
         shape = ", ".join(map(str, value.shape))
         size = f"={value.item()}" if value.dim() == 0 and value.layout is torch.strided else ""
