@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -102,7 +103,7 @@ def _definitions(root: griffe.Module) -> dict[str, list[str]]:
                 continue
             if member.is_module:
                 modules.append(member)
-            else:
+            elif not Path(str(module.filepath)).with_suffix(".pyi").exists():  # griffe merges stubs: no definitions
                 found.setdefault(name, []).append(f"{module.path}.{name}")
     return found
 
@@ -145,7 +146,7 @@ _ANNOTATIONS = {"Array": "Tensor", "Index": "Tensor", "Arrays": "Sequence[Tensor
 
 
 class Callables(griffe.Extension):
-    """Functions that are made by a call, `ceil = rounding(...)`, shown with their signature and docstring.
+    """Functions that are made by a call, `ceil = rounding(...)`, and ops, shown as their callers see them.
 
     Docstrings are text, not Markdown: `[*S]` is a shape, not the start of an emphasis.
     """
@@ -167,9 +168,27 @@ class Callables(griffe.Extension):
             elif annotation in _ANNOTATIONS:
                 parameter.annotation = _ANNOTATIONS[annotation]
 
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Take the annotations of ops from the stub file, which has all of them; defaults come from the source."""
+        for name, stub in pkg["ops"].members.items():
+            if stub.is_alias or not stub.is_function:
+                continue
+            for path in _definitions(pkg["ops"]).get(name, []):
+                _annotate(pkg[path.partition(".")[2]], stub)
+
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+
+def _annotate(function: Any, stub: griffe.Function) -> None:
+    """Copy the annotations of a stub to the function that it describes."""
+    if not function.is_function:
+        return
+    function.returns = stub.returns
+    for parameter in function.parameters:
+        if parameter.name in stub.parameters:
+            parameter.annotation = stub.parameters[parameter.name].annotation
 
 
 def _function(name: str, value: Callable[..., Any], assigned: Any) -> griffe.Function:
