@@ -3,16 +3,41 @@
 from ..core.parameter import Parameter
 from . import functional, init, utils
 from .module import Module
-from .modules.activation import ELU, GELU, LeakyReLU, LogSoftmax, Mish, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
+from .modules.activation import (
+    CELU,
+    ELU,
+    GELU,
+    GLU,
+    SELU,
+    Hardshrink,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyReLU,
+    LogSigmoid,
+    LogSoftmax,
+    Mish,
+    PReLU,
+    ReLU,
+    ReLU6,
+    RReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softmax2d,
+    Softmin,
+    Softplus,
+    Softshrink,
+    Softsign,
+    Tanh,
+    Tanhshrink,
+    Threshold,
+)
 from .modules.attention import MultiheadAttention
-from .modules.bilinear import Bilinear
 from .modules.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from .modules.distance import ChannelShuffle, CosineSimilarity, PairwiseDistance, PixelShuffle, PixelUnshuffle
 from .modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
-from .modules.embedding import Embedding
-from .modules.embedding_bag import EmbeddingBag
-from .modules.fold import ConstantPad1d, ConstantPad2d, ConstantPad3d, Fold, Unfold, ZeroPad1d, ZeroPad2d, ZeroPad3d
+from .modules.embedding import Embedding, EmbeddingBag
 from .modules.instance_norm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, LocalResponseNorm
 from .modules.lazy import (
     LazyBatchNorm1d,
@@ -29,23 +54,28 @@ from .modules.lazy import (
     LazyInstanceNorm3d,
     LazyLinear,
 )
-from .modules.linear import Identity, Linear
+from .modules.linear import Bilinear, CosineSimilarity, Identity, Linear, PairwiseDistance
 from .modules.loss import (
     BCELoss,
     BCEWithLogitsLoss,
+    CosineEmbeddingLoss,
     CrossEntropyLoss,
     CTCLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
     HuberLoss,
     KLDivLoss,
     L1Loss,
+    MarginRankingLoss,
     MSELoss,
-    NLLLoss,
-    SmoothL1Loss,
-)
-from .modules.margin import (
     MultiLabelMarginLoss,
     MultiLabelSoftMarginLoss,
     MultiMarginLoss,
+    NLLLoss,
+    PoissonNLLLoss,
+    SmoothL1Loss,
+    SoftMarginLoss,
+    TripletMarginLoss,
     TripletMarginWithDistanceLoss,
 )
 from .modules.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
@@ -53,47 +83,53 @@ from .modules.padding import (
     CircularPad1d,
     CircularPad2d,
     CircularPad3d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
     ReflectionPad1d,
     ReflectionPad2d,
     ReflectionPad3d,
     ReplicationPad1d,
     ReplicationPad2d,
     ReplicationPad3d,
+    ZeroPad1d,
+    ZeroPad2d,
+    ZeroPad3d,
 )
-from .modules.pairwise_loss import (
-    CosineEmbeddingLoss,
-    GaussianNLLLoss,
-    HingeEmbeddingLoss,
-    MarginRankingLoss,
-    PoissonNLLLoss,
-    SoftMarginLoss,
-    TripletMarginLoss,
+from .modules.pool import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
 )
-from .modules.piecewise_activations import (
-    CELU,
-    GLU,
-    SELU,
-    Hardshrink,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    LogSigmoid,
-    PReLU,
-    ReLU6,
-    RReLU,
-    Softmax2d,
-    Softmin,
-    Softshrink,
-    Softsign,
-    Tanhshrink,
-    Threshold,
-)
-from .modules.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from .modules.pool1d import AdaptiveAvgPool1d, AvgPool1d, MaxPool1d
-from .modules.pool3d import AdaptiveAvgPool3d, AvgPool3d, MaxPool3d
 from .modules.rnn import GRU, LSTM, RNN, RNNBase
 from .modules.rnn_cell import GRUCell, LSTMCell, RNNCell, RNNCellBase
-from .modules.shape import Flatten, Unflatten
+from .modules.shape import (
+    ChannelShuffle,
+    Flatten,
+    Fold,
+    PixelShuffle,
+    PixelUnshuffle,
+    Unflatten,
+    Unfold,
+    Upsample,
+    UpsamplingBilinear2d,
+    UpsamplingNearest2d,
+)
 from .modules.transformer import (
     Transformer,
     TransformerDecoder,
@@ -101,18 +137,6 @@ from .modules.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from .modules.unpool import (
-    AdaptiveMaxPool1d,
-    AdaptiveMaxPool2d,
-    AdaptiveMaxPool3d,
-    LPPool1d,
-    LPPool2d,
-    LPPool3d,
-    MaxUnpool1d,
-    MaxUnpool2d,
-    MaxUnpool3d,
-)
-from .modules.upsample import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 
 __all__ = [
     "CELU",

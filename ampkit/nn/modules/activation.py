@@ -1,139 +1,224 @@
-"""Activations: modules over the functions of `ops`, input [...] -> [...].
+"""Activations, each the module of an op: input [...] -> [...] unless said otherwise.
 
 inplace=True writes the output into the input.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from ampkit import ops
-from ampkit.base.errors import ArgumentError
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.arguments import shown
 from ampkit.core.tensor import Tensor
 
+from .. import init as initializers
+from ..factory import new, sizes
 from ..module import Module
+from ..op_module import UnaryOpModule
 
 
-class _Inplace(Module):
-    def __init__(self, inplace: bool = False):
-        super().__init__()
-        self.inplace = inplace
-
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
-
-
-class ReLU(_Inplace):
+class ReLU(UnaryOpModule, op=ops.relu):
     """max(0, x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.relu(input, inplace=self.inplace)
+    inplace: bool = False
 
 
-class SiLU(_Inplace):
-    """x sigmoid(x). Elfwing, Uchibe, Doya 2017, arXiv:1702.03118."""
+class ReLU6(UnaryOpModule, op=ops.relu6):
+    """min(max(0, x), 6)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.silu(input, inplace=self.inplace)
-
-
-class Mish(_Inplace):
-    """x tanh(softplus(x)). Misra 2019, arXiv:1908.08681."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.mish(input, inplace=self.inplace)
+    inplace: bool = False
 
 
-class LeakyReLU(_Inplace):
+class LeakyReLU(UnaryOpModule, op=ops.leaky_relu):
     """x for x >= 0, else negative_slope x. Maas, Hannun, Ng 2013, ICML."""
 
-    def __init__(self, negative_slope: float = 0.01, inplace: bool = False):
-        super().__init__(inplace)
-        self.negative_slope = negative_slope
+    negative_slope: float = 0.01
+    inplace: bool = False
+
+
+class RReLU(UnaryOpModule, op=ops.rrelu):
+    """x for x >= 0, else a x: a is drawn from [lower, upper) per element in training mode, else it is their mean.
+
+    Xu, Wang, Chen and Li 2015, arXiv:1505.00853. Raises ArgumentError unless lower <= upper.
+    """
+
+    lower: float = 1 / 8
+    upper: float = 1 / 3
+    inplace: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.upper:
+            raise ArgumentError("RReLU", "lower <= upper", f"{self.lower} and {self.upper}")
+
+
+class PReLU(Module):
+    """x for x >= 0, else weight x: weight [1], or [C] with num_parameters=C for input [N, C, ...], starts as `init`.
+
+    He et al. 2015, arXiv:1502.01852, eq. 1.
+    """
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None):
+        super().__init__()
+        sizes("PReLU", num_parameters=num_parameters)
+        self.num_parameters, self.init = num_parameters, init
+        self.weight = new((num_parameters,), device, dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set weight to `init`."""
+        initializers.constant_(self.weight, self.init)
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.leaky_relu(input, self.negative_slope, inplace=self.inplace)
+        return ops.prelu(input, self.weight)
 
     def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}"
+        return f"num_parameters={self.num_parameters}"
 
 
-class ELU(_Inplace):
+class ELU(UnaryOpModule, op=ops.elu):
     """x for x >= 0, else alpha (exp(x) - 1). Clevert, Unterthiner, Hochreiter 2015, arXiv:1511.07289."""
 
-    def __init__(self, alpha: float = 1.0, inplace: bool = False):
-        super().__init__(inplace)
-        self.alpha = alpha
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.elu(input, self.alpha, inplace=self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}"
+    alpha: float = 1.0
+    inplace: bool = False
 
 
-class Softplus(Module):
+class SELU(UnaryOpModule, op=ops.selu):
+    """The self-normalizing ELU. Klambauer et al. 2017, arXiv:1706.02515."""
+
+    inplace: bool = False
+
+
+class CELU(UnaryOpModule, op=ops.celu):
+    """x for x >= 0, else alpha (exp(x / alpha) - 1). Barron 2017, arXiv:1704.07483."""
+
+    alpha: float = 1.0
+    inplace: bool = False
+
+
+class GELU(UnaryOpModule, op=ops.gelu):
+    """x Phi(x), Phi the normal CDF; approximate="tanh": its tanh form. Hendrycks and Gimpel 2016, arXiv:1606.08415."""
+
+    approximate: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ArgumentError("GELU", "approximate 'none' or 'tanh'", repr(self.approximate))
+
+
+class SiLU(UnaryOpModule, op=ops.silu):
+    """x sigmoid(x). Elfwing, Uchibe, Doya 2017, arXiv:1702.03118."""
+
+    inplace: bool = False
+
+
+class Mish(UnaryOpModule, op=ops.mish):
+    """x tanh(softplus(x)). Misra 2019, arXiv:1908.08681."""
+
+    inplace: bool = False
+
+
+class Hardswish(UnaryOpModule, op=ops.hardswish):
+    """x hardsigmoid(x). Howard et al. 2019, arXiv:1905.02244."""
+
+    inplace: bool = False
+
+
+class Hardsigmoid(UnaryOpModule, op=ops.hardsigmoid):
+    """(x + 3) / 6 clamped to [0, 1]."""
+
+    inplace: bool = False
+
+
+class Hardtanh(UnaryOpModule, op=ops.hardtanh):
+    """x clamped to [min_val, max_val]. Raises ArgumentError unless min_val < max_val."""
+
+    min_val: float = -1.0
+    max_val: float = 1.0
+    inplace: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.min_val < self.max_val:
+            raise ArgumentError("Hardtanh", "min_val < max_val", f"{self.min_val} and {self.max_val}")
+
+
+class Threshold(UnaryOpModule, op=ops.threshold):
+    """x where x > threshold, else value."""
+
+    threshold: float
+    value: float
+    inplace: bool = False
+
+
+class Hardshrink(UnaryOpModule, op=ops.hardshrink):
+    """x where |x| > lambd, else 0."""
+
+    lambd: float = 0.5
+
+
+class Softshrink(UnaryOpModule, op=ops.softshrink):
+    """sign(x) max(|x| - lambd, 0)."""
+
+    lambd: float = 0.5
+
+
+class Tanhshrink(UnaryOpModule, op=ops.tanhshrink):
+    """x - tanh(x)."""
+
+
+class Softsign(UnaryOpModule, op=ops.softsign):
+    """x / (1 + |x|)."""
+
+
+class Softplus(UnaryOpModule, op=ops.softplus):
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
 
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0):
-        super().__init__()
-        self.beta, self.threshold = beta, threshold
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.softplus(input, self.beta, self.threshold)
-
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
+    beta: float = 1.0
+    threshold: float = 20.0
 
 
-class Tanh(Module):
+class Tanh(UnaryOpModule, op=ops.tanh):
     """tanh(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.tanh(input)
 
-
-class Sigmoid(Module):
+class Sigmoid(UnaryOpModule, op=ops.sigmoid):
     """1 / (1 + exp(-x))."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.sigmoid(input)
+
+class LogSigmoid(UnaryOpModule, op=ops.logsigmoid):
+    """log(1 / (1 + exp(-x)))."""
 
 
-class GELU(Module):
-    """x Phi(x), Phi the normal distribution; or its tanh form. Hendrycks and Gimpel 2016, arXiv:1606.08415."""
+class GLU(UnaryOpModule, op=ops.glu):
+    """The first half along `dim` times the sigmoid of the second: [.., 2 n, ..] -> [.., n, ..]."""
 
-    def __init__(self, approximate: str = "none"):
-        super().__init__()
-        if approximate not in ("none", "tanh"):
-            raise ArgumentError("GELU", "approximate 'none' or 'tanh'", repr(approximate))
-        self.approximate = approximate
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.gelu(input, self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
+    dim: int = -1
 
 
-class _Along(Module):
-    def __init__(self, dim: int | None = None):
-        super().__init__()
-        if not isinstance(dim, int):
-            raise ArgumentError(type(self).__name__, "dim, the axis to normalize over", repr(dim))
-        self.dim = dim
+class _AlongDim(UnaryOpModule, op=ops.softmax):
+    dim: int | None = None
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+    def __post_init__(self) -> None:
+        if not isinstance(self.dim, int):
+            raise ArgumentError(type(self).__name__, "dim, the axis to normalize over", repr(self.dim))
 
 
-class Softmax(_Along):
-    """exp(x) / sum(exp(x)) along `dim`. Raises ArgumentError if dim is left out: there is no axis to guess."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.softmax(input, self.dim)
+class Softmax(_AlongDim, op=ops.softmax):
+    """exp(x) / sum(exp(x)) along `dim`. Raises ArgumentError without `dim`: no axis is the obvious default."""
 
 
-class LogSoftmax(_Along):
-    """log(softmax(x)) along `dim`. Raises ArgumentError if dim is left out."""
+class LogSoftmax(_AlongDim, op=ops.log_softmax):
+    """log(softmax(x)) along `dim`. Raises ArgumentError without `dim`."""
+
+
+class Softmin(_AlongDim, op=ops.softmin):
+    """softmax(-x) along `dim`. Raises ArgumentError without `dim`."""
+
+
+class Softmax2d(Module):
+    """softmax over the channels of each pixel: input [N, C, H, W] or [C, H, W]. Raises ShapeError for other shapes."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.log_softmax(input, self.dim)
+        if getattr(input, "ndim", 0) not in (3, 4):
+            raise ShapeError("Softmax2d", "input [N, C, H, W] or [C, H, W]", f"{shown(input)}")
+        return ops.softmax(input, -3)

@@ -10,7 +10,7 @@ from ampkit.core.tensor import Tensor
 
 from ..factory import is_size, new, pair, sizes
 from ..module import Module
-from .linear import reset
+from .linear import init_uniform
 
 
 class _Conv(Module):
@@ -56,8 +56,8 @@ class _Conv(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias anew."""
-        reset(self)
+        """Initialize weight and bias again."""
+        init_uniform(self)
 
     def _convolved(self, op: Any, input: Tensor) -> Tensor:
         padding = self.padding

@@ -3,63 +3,46 @@
 from __future__ import annotations
 
 from ampkit import ops
-from ampkit.core.tensor import Tensor
 
 from ..factory import probability
-from ..module import Module
+from ..op_module import UnaryOpModule
 
 
-class Dropout(Module):
-    """While training, zero each element with probability p and multiply the rest by 1/(1-p); otherwise the identity.
+class Dropout(UnaryOpModule, op=ops.dropout):
+    """In training mode, zero each element with probability p and multiply the rest by 1/(1-p); else the identity.
 
     input [...] -> [...]. inplace=True writes the output into the input.
     Srivastava et al. 2014, JMLR 15, 1929-1958.
     """
 
-    def __init__(self, p: float = 0.5, inplace: bool = False):
-        super().__init__()
-        self.p, self.inplace = probability(type(self).__name__, p), inplace
+    p: float = 0.5
+    inplace: bool = False
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout(input, self.p, self.training, inplace=self.inplace)
+    def __post_init__(self) -> None:
+        self.p = probability(type(self).__name__, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
 
 
-class Dropout1d(Dropout):
+class Dropout1d(Dropout, op=ops.dropout1d):
     """`Dropout` of whole channels: input [N, C, L] or [C, L] -> the same. Tompson et al. 2014, arXiv:1411.4280."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout1d(input, self.p, self.training, inplace=self.inplace)
 
-
-class Dropout2d(Dropout):
+class Dropout2d(Dropout, op=ops.dropout2d):
     """`Dropout` of whole channels: input [N, C, H, W] or [C, H, W] -> the same; see Dropout1d."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout2d(input, self.p, self.training, inplace=self.inplace)
 
-
-class Dropout3d(Dropout):
+class Dropout3d(Dropout, op=ops.dropout3d):
     """`Dropout` of whole channels: input [N, C, D, H, W] or [C, D, H, W] -> the same; see Dropout1d."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout3d(input, self.p, self.training, inplace=self.inplace)
 
-
-class AlphaDropout(Dropout):
-    """While training, set elements to SELU's least value, keeping mean 0 and variance 1: [...] -> [...].
+class AlphaDropout(Dropout, op=ops.alpha_dropout):
+    """In training mode, set elements to SELU's infimum and rescale to keep mean 0 and variance 1: [...] -> [...].
 
     Klambauer et al. 2017, arXiv:1706.02515.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.alpha_dropout(input, self.p, self.training, inplace=self.inplace)
 
-
-class FeatureAlphaDropout(Dropout):
+class FeatureAlphaDropout(Dropout, op=ops.feature_alpha_dropout):
     """`AlphaDropout` of whole channels: input [N, C, ...] -> the same."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.feature_alpha_dropout(input, self.p, self.training, inplace=self.inplace)

@@ -1,193 +1,277 @@
-"""Losses as modules.
+"""Losses as modules; see `ops` for the formulas. All are computed in float32 (float64 for float64).
 
-reduction: "mean", "sum" or "none"; size_average and reduce say the same in the words that PyTorch had before, and win
-over it.
+reduction: "mean", "sum" or "none". size_average and reduce, PyTorch's deprecated arguments, override it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar
+from typing import Any, ClassVar
 
 from ampkit import ops
 from ampkit.base.errors import ArgumentError
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import reduction_of
 
-from ..module import Module
+from ..op_module import OpModule
 
 
-class _Loss(Module):
-    reductions: tuple[str, ...] = ("mean", "sum", "none")
+class _Loss(OpModule):
+    reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
 
-    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean"):
-        super().__init__()
+    def __post_init__(self, size_average: bool | None = None, reduce: bool | None = None) -> None:
         if size_average is not None or reduce is not None:
-            reduction = reduction_of(size_average, reduce)
-        if reduction not in self.reductions:
-            words = ", ".join(map(repr, self.reductions[:-1])) + f" or {self.reductions[-1]!r}"
-            raise ArgumentError(type(self).__name__, f"reduction {words}", repr(reduction))
-        self.reduction = reduction
-
-
-class CrossEntropyLoss(_Loss):
-    """-log softmax(input)[target]: input [N, C, ...], target [N, ...] of labels or [N, C, ...] of probabilities.
-
-    weight [C]: a factor per class. ignore_index: a label that counts for nothing. label_smoothing: the part of the
-    target that is spread over all classes (Szegedy et al. 2015, arXiv:1512.00567, section 7). Computed in float32.
-    """
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ):
-        super().__init__(size_average, reduce, reduction)
-        if not 0 <= label_smoothing <= 1:
-            raise ArgumentError("CrossEntropyLoss", "label_smoothing from 0 to 1", repr(label_smoothing))
-        self.register_buffer("weight", weight)
-        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+            self.reduction = reduction_of(size_average, reduce)
+        if self.reduction not in self.reductions:
+            choices = ", ".join(map(repr, self.reductions[:-1])) + f" or {self.reductions[-1]!r}"
+            raise ArgumentError(type(self).__name__, f"reduction {choices}", repr(self.reduction))
+        for name in ("weight", "pos_weight"):
+            if hasattr(self, name):
+                tensor = getattr(self, name)
+                delattr(self, name)
+                self.register_buffer(name, tensor)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.cross_entropy(
-            input,
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )
+        return self.call_op(input, target)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return ""
 
 
-class NLLLoss(_Loss):
-    """-input[target]: log-probabilities input [N, C, ...], labels target [N, ...]; see CrossEntropyLoss."""
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ):
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.nll_loss(input, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
+class _PairLoss(_Loss, op=ops.mse_loss):
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
 
 
-class MSELoss(_Loss):
-    """(input - target)^2: both [...]. Computed in float32."""
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.mse_loss(input, target, reduction=self.reduction)
+class MSELoss(_PairLoss, op=ops.mse_loss):
+    """(input - target)^2: both [...]."""
 
 
-class L1Loss(_Loss):
-    """|input - target|: both [...]. Computed in float32."""
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.l1_loss(input, target, reduction=self.reduction)
+class L1Loss(_PairLoss, op=ops.l1_loss):
+    """|input - target|: both [...]."""
 
 
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(_PairLoss, op=ops.smooth_l1_loss):
     """|d| - beta/2, and d^2 / (2 beta) where |d| < beta, with d = input - target: both [...].
 
     Girshick 2015, arXiv:1504.08083, eq. 3.
     """
 
-    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0):
-        super().__init__(size_average, reduce, reduction)
-        self.beta = beta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
+    beta: float = 1.0
 
 
-class HuberLoss(_Loss):
+class HuberLoss(_Loss, op=ops.huber_loss):
     """delta (|d| - delta/2), and d^2 / 2 where |d| < delta, with d = input - target: both [...].
 
     Huber 1964, Annals of Mathematical Statistics 35, 73-101.
     """
 
-    def __init__(self, reduction: str = "mean", delta: float = 1.0):
-        super().__init__(reduction=reduction)
-        self.delta = delta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
+    reduction: str = "mean"
+    delta: float = 1.0
 
 
-class KLDivLoss(_Loss):
-    """target (log(target) - input): log-probabilities input, probabilities target, or with log_target their logarithms.
+class SoftMarginLoss(_PairLoss, op=ops.soft_margin_loss):
+    """log(1 + exp(-target input)), target 1 or -1: both [...]."""
 
-    Both [...]. reduction: also "batchmean", the sum over the length of the first axis, which is the divergence itself.
+
+class KLDivLoss(_PairLoss, op=ops.kl_div):
+    """target (log(target) - input): log-probabilities input, probabilities target (log_target: log-probabilities).
+
+    Both [...]. reduction: also "batchmean", the sum divided by the length of the first axis: the KL divergence.
     """
 
     reductions = ("mean", "batchmean", "sum", "none")
 
-    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False):
-        super().__init__(size_average, reduce, reduction)
-        self.log_target = log_target
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+    log_target: bool = False
 
 
-class BCELoss(_Loss):
-    """Cross entropy of probabilities with targets in [0, 1]: both [...]; refused in autocast: use BCEWithLogitsLoss."""
+class PoissonNLLLoss(_Loss, op=ops.poisson_nll_loss):
+    """Negative log-likelihood of counts under a Poisson distribution of rate exp(input): both [...].
 
-    def __init__(
-        self, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
-    ):
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+    log_input=False: of rate input, plus eps. full: with Stirling's approximation of log(target!).
+    """
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
+    log_input: bool = True
+    full: bool = False
+    size_average: InitVar[bool | None] = None
+    eps: float = 1e-8
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+    def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
+        options = {"log_input": self.log_input, "full": self.full, "eps": self.eps, "reduction": self.reduction}
+        return ops.poisson_nll_loss(log_input, target, **options)
 
 
-class BCEWithLogitsLoss(_Loss):
+class GaussianNLLLoss(_Loss, op=ops.gaussian_nll_loss):
+    """(log(var) + (input - target)^2 / var) / 2, var at least eps: all broadcast. full: plus log(2 pi) / 2."""
+
+    _: KW_ONLY
+    full: bool = False
+    eps: float = 1e-6
+    reduction: str = "mean"
+
+    def forward(self, input: Tensor, target: Tensor, var: Tensor) -> Tensor:
+        return self.call_op(input, target, var)  # type: ignore[no-any-return]
+
+
+class _WeightedLoss(_Loss, op=ops.binary_cross_entropy):
+    weight: Tensor | None = None
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+
+class BCELoss(_WeightedLoss, op=ops.binary_cross_entropy):
+    """Cross entropy of probabilities with targets in [0, 1]: both [...]; banned in autocast: use BCEWithLogitsLoss."""
+
+
+class BCEWithLogitsLoss(_WeightedLoss, op=ops.binary_cross_entropy_with_logits):
     """Cross entropy of sigmoid(input) with targets in [0, 1]: both [...]. Computed in float32, safe in autocast.
 
     weight: a factor per element, pos_weight: per positive target; both broadcast.
     """
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-        pos_weight: Tensor | None = None,
-    ):
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
-        self.register_buffer("pos_weight", pos_weight)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return ops.binary_cross_entropy_with_logits(
-            input, target, weight=self.weight, reduction=self.reduction, pos_weight=self.pos_weight
-        )
+    pos_weight: Tensor | None = None
 
 
-class CTCLoss(_Loss):
-    """Minus the log-probability of label sequences under all their alignments to frames; see `ops.ctc_loss`.
+class MultiLabelSoftMarginLoss(_WeightedLoss, op=ops.multilabel_soft_margin_loss):
+    """The mean over classes of the cross entropy of sigmoid(input) with target in [0, 1]: both [..., C].
 
-    log_probs [T, N, C] or [T, C], targets [N, S], [sum of target_lengths] or [S]. Computed in float32.
-    Graves et al. 2006, ICML.
+    weight: a factor per class.
     """
 
-    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False):
-        super().__init__(reduction=reduction)
-        self.blank, self.zero_infinity = blank, zero_infinity
+
+class CrossEntropyLoss(_Loss, op=ops.cross_entropy):
+    """-log softmax(input)[target]: input [N, C, ...], target [N, ...] of labels or [N, C, ...] of probabilities.
+
+    weight [C]: a factor per class. ignore_index: the label of elements to leave out. label_smoothing: the part of the
+    target that is spread over all classes (Szegedy et al. 2015, arXiv:1512.00567, section 7).
+    """
+
+    weight: Tensor | None = None
+    size_average: InitVar[bool | None] = None
+    ignore_index: int = -100
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
+
+    def __post_init__(self, size_average: bool | None = None, reduce: bool | None = None) -> None:
+        super().__post_init__(size_average, reduce)
+        if not 0 <= self.label_smoothing <= 1:
+            raise ArgumentError("CrossEntropyLoss", "label_smoothing from 0 to 1", repr(self.label_smoothing))
+
+
+class NLLLoss(_Loss, op=ops.nll_loss):
+    """-input[target]: log-probabilities input [N, C, ...], labels target [N, ...]; see CrossEntropyLoss."""
+
+    weight: Tensor | None = None
+    size_average: InitVar[bool | None] = None
+    ignore_index: int = -100
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+
+class CTCLoss(_Loss, op=ops.ctc_loss):
+    """Negative log-probability of label sequences, summed over their alignments to frames; see `ops.ctc_loss`.
+
+    log_probs [T, N, C] or [T, C], targets [N, S], [sum of target_lengths] or [S]. Graves et al. 2006, ICML.
+    """
+
+    blank: int = 0
+    reduction: str = "mean"
+    zero_infinity: bool = False
 
     def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
-        return ops.ctc_loss(
-            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
-        )
+        return self.call_op(log_probs, targets, input_lengths, target_lengths)  # type: ignore[no-any-return]
+
+
+class MultiLabelMarginLoss(_PairLoss, op=ops.multilabel_margin_loss):
+    """max(0, 1 - input_y + input_i) over labels y and all other classes i: input [N, C], target [N, C], -1 ends."""
+
+
+class MultiMarginLoss(_Loss, op=ops.multi_margin_loss):
+    """max(0, margin - input_y + input_i)^p over the classes i other than the label y: input [N, C], target [N].
+
+    weight [C]: a factor per label. Crammer and Singer 2001, JMLR 2, 265-292.
+    """
+
+    p: int = 1
+    margin: float = 1.0
+    weight: Tensor | None = None
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+    def __post_init__(self, size_average: bool | None = None, reduce: bool | None = None) -> None:
+        super().__post_init__(size_average, reduce)
+        if self.p not in (1, 2):
+            raise ArgumentError("MultiMarginLoss", "p 1 or 2", repr(self.p))
+
+
+class HingeEmbeddingLoss(_Loss, op=ops.hinge_embedding_loss):
+    """A distance where target is 1, max(0, margin - distance) where it is -1: both [...]."""
+
+    margin: float = 1.0
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}"
+
+
+class _MarginLoss(_Loss, op=ops.margin_ranking_loss):
+    margin: float = 0.0
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
+        return self.call_op(input1, input2, target)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}"
+
+
+class MarginRankingLoss(_MarginLoss, op=ops.margin_ranking_loss):
+    """max(0, margin - target (input1 - input2)), target 1 or -1: all [...]."""
+
+
+class CosineEmbeddingLoss(_MarginLoss, op=ops.cosine_embedding_loss):
+    """1 - cosine where target is 1, max(0, cosine - margin) where it is -1: input1, input2 [N, n], target [N]."""
+
+
+class TripletMarginLoss(_Loss, op=ops.triplet_margin_loss):
+    """max(0, margin + |anchor - positive| - |anchor - negative|) in the p-norm: all [N, n]."""
+
+    margin: float = 1.0
+    p: float = 2.0
+    eps: float = 1e-6
+    swap: bool = False
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return self.call_op(anchor, positive, negative)  # type: ignore[no-any-return]
+
+
+class TripletMarginWithDistanceLoss(_Loss, op=ops.triplet_margin_with_distance_loss):
+    """max(0, margin + d(anchor, positive) - d(anchor, negative)), d `distance_function`, or the Euclidean distance."""
+
+    _: KW_ONLY
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None
+    margin: float = 1.0
+    swap: bool = False
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.margin > 0:
+            raise ArgumentError("TripletMarginWithDistanceLoss", "a positive margin", repr(self.margin))
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return self.call_op(anchor, positive, negative)  # type: ignore[no-any-return]

@@ -1,94 +1,139 @@
-"""Pooling."""
+"""Pooling over sliding windows: input [N, C, L], [N, C, H, W] or [N, C, D, H, W], or without N.
+
+kernel_size, stride and padding are one number or one per spatial axis; stride is the kernel_size by default.
+"""
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 from ampkit import ops
 from ampkit.core.tensor import Tensor
 
-from ..module import Module
+from ..op_module import OpModule, Size, UnaryOpModule
 
 
-class MaxPool2d(Module):
-    """The largest value of each window: input [N, C, H, W] -> [N, C, H', W'].
+class _Windows(OpModule, op=ops.max_pool2d):
+    kernel_size: Size
+    stride: Size | None = None
+    padding: Size = 0
 
-    stride is the kernel_size unless given; padding counts as minus infinity. return_indices=True gives (values, flat
-    positions in H W) instead.
+    def __post_init__(self) -> None:
+        if self.stride is None:
+            self.stride = self.kernel_size
+
+
+class MaxPool2d(_Windows, UnaryOpModule, op=ops.max_pool2d):
+    """The maximum of each window: input [N, C, H, W] -> [N, C, H', W'].
+
+    Padding counts as minus infinity. return_indices=True returns (values, flat indices into H W) instead.
     """
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ):
-        super().__init__()
-        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
-        self.dilation, self.ceil_mode, self.return_indices = dilation, ceil_mode, return_indices
-
-    def forward(self, input: Tensor) -> Any:
-        return ops.max_pool2d(
-            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
-        )
-
-    def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
-        )
+    dilation: Size = 1
+    return_indices: bool = field(default=False, repr=False)
+    ceil_mode: bool = False
 
 
-class AvgPool2d(Module):
+class MaxPool1d(MaxPool2d, op=ops.max_pool1d):
+    """The maximum of each window: input [N, C, L] -> [N, C, L']; see MaxPool2d."""
+
+
+class MaxPool3d(MaxPool2d, op=ops.max_pool3d):
+    """The maximum of each window: input [N, C, D, H, W] -> [N, C, D', H', W']; see MaxPool2d."""
+
+
+class AvgPool1d(_Windows, UnaryOpModule, op=ops.avg_pool1d):
+    """The mean of each window: input [N, C, L] -> [N, C, L']; see AvgPool2d."""
+
+    ceil_mode: bool = field(default=False, repr=False)
+    count_include_pad: bool = field(default=True, repr=False)
+
+
+class AvgPool2d(_Windows, UnaryOpModule, op=ops.avg_pool2d):
     """The mean of each window: input [N, C, H, W] -> [N, C, H', W'].
 
-    stride is the kernel_size unless given. count_include_pad: padding zeros count as elements of the window.
-    divisor_override: divide by this number in place of the number of elements.
+    count_include_pad: padding zeros count as elements of the window. divisor_override: divide by this number in place
+    of the number of elements.
     """
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ):
-        super().__init__()
-        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
-        self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.avg_pool2d(
-            input,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.ceil_mode,
-            self.count_include_pad,
-            self.divisor_override,
-        )
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+    ceil_mode: bool = field(default=False, repr=False)
+    count_include_pad: bool = field(default=True, repr=False)
+    divisor_override: int | None = field(default=None, repr=False)
 
 
-class AdaptiveAvgPool2d(Module):
-    """The mean over windows that divide the image into output_size parts: input [N, C, H, W] -> [N, C, *output_size].
+class AvgPool3d(AvgPool2d, op=ops.avg_pool3d):
+    """The mean of each window: input [N, C, D, H, W] -> [N, C, D', H', W']; see AvgPool2d."""
 
-    output_size: an integer or two; None keeps that axis.
+
+class LPPool2d(UnaryOpModule, op=ops.lp_pool2d):
+    """The norm_type-norm of each window, the root of its sum of powers: input [N, C, H, W] -> [N, C, H', W']."""
+
+    norm_type: float
+    kernel_size: Size
+    stride: Size | None = None
+    ceil_mode: bool = False
+
+
+class LPPool1d(LPPool2d, op=ops.lp_pool1d):
+    """The norm_type-norm of each window: input [N, C, L] -> [N, C, L']; see LPPool2d."""
+
+
+class LPPool3d(LPPool2d, op=ops.lp_pool3d):
+    """The norm_type-norm of each window: input [N, C, D, H, W] -> [N, C, D', H', W']; see LPPool2d."""
+
+
+class AdaptiveAvgPool2d(UnaryOpModule, op=ops.adaptive_avg_pool2d):
+    """The mean of each of output_size windows that cover the image: input [N, C, H, W] -> [N, C, *output_size].
+
+    output_size: an integer or two; None keeps the length of that axis.
     """
 
-    def __init__(self, output_size: Any):
-        super().__init__()
-        self.output_size = output_size
+    output_size: Any
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.adaptive_avg_pool2d(input, self.output_size)
 
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
+class AdaptiveAvgPool1d(AdaptiveAvgPool2d, op=ops.adaptive_avg_pool1d):
+    """The mean of each of output_size windows: input [N, C, L] -> [N, C, output_size]."""
+
+
+class AdaptiveAvgPool3d(AdaptiveAvgPool2d, op=ops.adaptive_avg_pool3d):
+    """The mean of each of output_size windows: input [N, C, D, H, W] -> [N, C, *output_size]."""
+
+
+class AdaptiveMaxPool2d(UnaryOpModule, op=ops.adaptive_max_pool2d):
+    """The maximum of each of output_size windows that cover the image: [N, C, H, W] -> [N, C, *output_size].
+
+    output_size: an integer or two; None keeps the length of that axis. return_indices=True returns (values, flat
+    indices into H W).
+    """
+
+    output_size: Any
+    return_indices: bool = field(default=False, repr=False)
+
+
+class AdaptiveMaxPool1d(AdaptiveMaxPool2d, op=ops.adaptive_max_pool1d):
+    """The maximum of each of output_size windows: [N, C, L] -> [N, C, output_size]; see AdaptiveMaxPool2d."""
+
+
+class AdaptiveMaxPool3d(AdaptiveMaxPool2d, op=ops.adaptive_max_pool3d):
+    """The maximum of each of output_size windows: [N, C, D, H, W] -> [N, C, *output_size]; see AdaptiveMaxPool2d."""
+
+
+class MaxUnpool2d(_Windows, op=ops.max_unpool2d):
+    """Scatter input into zeros at the indices of MaxPool2d(return_indices=True): [N, C, H, W] -> [N, C, H', W'].
+
+    kernel_size, stride and padding: the pool's. They imply the smallest output size that pools to [H, W].
+    """
+
+    def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
+        """output_size: the spatial axes or the whole shape, in place of the implied size."""
+        sizes = self.kernel_size, self.stride, self.padding
+        return self._op(input, indices, *sizes, output_size)  # type: ignore[no-any-return]
+
+
+class MaxUnpool1d(MaxUnpool2d, op=ops.max_unpool1d):
+    """Scatter input into zeros at the indices of MaxPool1d: [N, C, L] -> [N, C, L']; see MaxUnpool2d."""
+
+
+class MaxUnpool3d(MaxUnpool2d, op=ops.max_unpool3d):
+    """Scatter input into zeros at the indices of MaxPool3d: [N, C, D, H, W] -> [N, C, D', H', W']; see MaxUnpool2d."""
