@@ -57,4 +57,4 @@ class UnaryOpModule(OpModule):
         arguments = [input]
         for name in self._passed:  # by position, which costs half as much as by name
             arguments.append(getattr(self, name))
-        return self._op(*arguments)  # type: ignore[no-any-return]
+        return self._op(*arguments)

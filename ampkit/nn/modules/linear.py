@@ -97,7 +97,7 @@ class CosineSimilarity(OpModule, op=ops.cosine_similarity):
     eps: float = 1e-8
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return self.call_op(x1, x2)  # type: ignore[no-any-return]
+        return self.call_op(x1, x2)
 
 
 class PairwiseDistance(Module):

@@ -32,14 +32,16 @@ class _Loss(OpModule):
                 delattr(self, name)
                 self.register_buffer(name, tensor)
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return self.call_op(input, target)  # type: ignore[no-any-return]
-
     def extra_repr(self) -> str:
         return ""
 
 
-class _PairLoss(_Loss, op=ops.mse_loss):
+class _TargetLoss(_Loss):
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return self.call_op(input, target)
+
+
+class _PairLoss(_TargetLoss, op=ops.mse_loss):
     size_average: InitVar[bool | None] = None
     reduce: InitVar[bool | None] = None
     reduction: str = "mean"
@@ -62,7 +64,7 @@ class SmoothL1Loss(_PairLoss, op=ops.smooth_l1_loss):
     beta: float = 1.0
 
 
-class HuberLoss(_Loss, op=ops.huber_loss):
+class HuberLoss(_TargetLoss, op=ops.huber_loss):
     """delta (|d| - delta/2), and d^2 / 2 where |d| < delta, with d = input - target: both [...].
 
     Huber 1964, Annals of Mathematical Statistics 35, 73-101.
@@ -101,8 +103,7 @@ class PoissonNLLLoss(_Loss, op=ops.poisson_nll_loss):
     reduction: str = "mean"
 
     def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
-        options = {"log_input": self.log_input, "full": self.full, "eps": self.eps, "reduction": self.reduction}
-        return ops.poisson_nll_loss(log_input, target, **options)
+        return self.call_op(log_input, target)
 
 
 class GaussianNLLLoss(_Loss, op=ops.gaussian_nll_loss):
@@ -114,10 +115,10 @@ class GaussianNLLLoss(_Loss, op=ops.gaussian_nll_loss):
     reduction: str = "mean"
 
     def forward(self, input: Tensor, target: Tensor, var: Tensor) -> Tensor:
-        return self.call_op(input, target, var)  # type: ignore[no-any-return]
+        return self.call_op(input, target, var)
 
 
-class _WeightedLoss(_Loss, op=ops.binary_cross_entropy):
+class _WeightedLoss(_TargetLoss, op=ops.binary_cross_entropy):
     weight: Tensor | None = None
     size_average: InitVar[bool | None] = None
     reduce: InitVar[bool | None] = None
@@ -144,7 +145,7 @@ class MultiLabelSoftMarginLoss(_WeightedLoss, op=ops.multilabel_soft_margin_loss
     """
 
 
-class CrossEntropyLoss(_Loss, op=ops.cross_entropy):
+class CrossEntropyLoss(_TargetLoss, op=ops.cross_entropy):
     """-log softmax(input)[target]: input [N, C, ...], target [N, ...] of labels or [N, C, ...] of probabilities.
 
     weight [C]: a factor per class. ignore_index: the label of elements to leave out. label_smoothing: the part of the
@@ -164,7 +165,7 @@ class CrossEntropyLoss(_Loss, op=ops.cross_entropy):
             raise ArgumentError("CrossEntropyLoss", "label_smoothing from 0 to 1", repr(self.label_smoothing))
 
 
-class NLLLoss(_Loss, op=ops.nll_loss):
+class NLLLoss(_TargetLoss, op=ops.nll_loss):
     """-input[target]: log-probabilities input [N, C, ...], labels target [N, ...]; see CrossEntropyLoss."""
 
     weight: Tensor | None = None
@@ -185,14 +186,14 @@ class CTCLoss(_Loss, op=ops.ctc_loss):
     zero_infinity: bool = False
 
     def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
-        return self.call_op(log_probs, targets, input_lengths, target_lengths)  # type: ignore[no-any-return]
+        return self.call_op(log_probs, targets, input_lengths, target_lengths)
 
 
 class MultiLabelMarginLoss(_PairLoss, op=ops.multilabel_margin_loss):
     """max(0, 1 - input_y + input_i) over labels y and all other classes i: input [N, C], target [N, C], -1 ends."""
 
 
-class MultiMarginLoss(_Loss, op=ops.multi_margin_loss):
+class MultiMarginLoss(_TargetLoss, op=ops.multi_margin_loss):
     """max(0, margin - input_y + input_i)^p over the classes i other than the label y: input [N, C], target [N].
 
     weight [C]: a factor per label. Crammer and Singer 2001, JMLR 2, 265-292.
@@ -211,7 +212,7 @@ class MultiMarginLoss(_Loss, op=ops.multi_margin_loss):
             raise ArgumentError("MultiMarginLoss", "p 1 or 2", repr(self.p))
 
 
-class HingeEmbeddingLoss(_Loss, op=ops.hinge_embedding_loss):
+class HingeEmbeddingLoss(_TargetLoss, op=ops.hinge_embedding_loss):
     """A distance where target is 1, max(0, margin - distance) where it is -1: both [...]."""
 
     margin: float = 1.0
@@ -230,7 +231,7 @@ class _MarginLoss(_Loss, op=ops.margin_ranking_loss):
     reduction: str = "mean"
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return self.call_op(input1, input2, target)  # type: ignore[no-any-return]
+        return self.call_op(input1, input2, target)
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}"
@@ -256,7 +257,7 @@ class TripletMarginLoss(_Loss, op=ops.triplet_margin_loss):
     reduction: str = "mean"
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return self.call_op(anchor, positive, negative)  # type: ignore[no-any-return]
+        return self.call_op(anchor, positive, negative)
 
 
 class TripletMarginWithDistanceLoss(_Loss, op=ops.triplet_margin_with_distance_loss):
@@ -274,4 +275,4 @@ class TripletMarginWithDistanceLoss(_Loss, op=ops.triplet_margin_with_distance_l
             raise ArgumentError("TripletMarginWithDistanceLoss", "a positive margin", repr(self.margin))
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return self.call_op(anchor, positive, negative)  # type: ignore[no-any-return]
+        return self.call_op(anchor, positive, negative)

@@ -5,20 +5,20 @@ padding: one width for all sides, or (left, right, top, bottom, front, back) as 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ampkit import ops
 from ampkit.base.errors import ArgumentError
 from ampkit.core.tensor import Tensor
 
-from ..op_module import OpModule, Size
+from ..op_module import OpModule
 
 
 class _Pad(OpModule, op=ops.pad):
     axes: ClassVar[int] = 0
     mode: ClassVar[str] = "constant"
 
-    padding: Size
+    padding: Any
 
     def __post_init__(self) -> None:
         count, padding = 2 * self.axes, self.padding

@@ -128,7 +128,7 @@ class MaxUnpool2d(_Windows, op=ops.max_unpool2d):
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         """output_size: the spatial axes or the whole shape, in place of the implied size."""
         sizes = self.kernel_size, self.stride, self.padding
-        return self._op(input, indices, *sizes, output_size)  # type: ignore[no-any-return]
+        return self._op(input, indices, *sizes, output_size)
 
 
 class MaxUnpool1d(MaxUnpool2d, op=ops.max_unpool1d):
