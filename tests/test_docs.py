@@ -131,6 +131,14 @@ def test_the_page_of_recipe_keys_has_every_key_of_every_section():
         assert row in page
 
 
+def test_the_page_of_commands_has_the_options_of_every_command():
+    page = hook("command_line").command_line()
+    for command in ("train", "bench", "ops", "doctor"):
+        assert f"## {command}\n" in page
+        assert f"usage: ampkit {command}" in page
+    assert "--resume" in page
+
+
 def test_the_api_reference_lists_every_public_function_and_layer():
     pages = hook("api_reference").pages()
     modules = {"functional", "init", "utils", "lr_scheduler", "swa_utils"}

@@ -1,9 +1,14 @@
-"""A MkDocs hook that makes `recipe-keys.md`: every key of a recipe, with its values and default, from the models."""
+"""A MkDocs hook for two pages about recipes.
+
+`recipe-keys.md` has every key of a recipe, with its values and default, from the models. `recipes.md` is
+recipes/README.md.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from mkdocs.structure.files import File, Files
@@ -15,9 +20,16 @@ from ampkit.config.recipe import Recipe
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the page."""
+    """Add the pages."""
     files.append(File.generated(config, "recipe-keys.md", content=recipe_keys()))
+    files.append(File.generated(config, "recipes.md", content=recipes()))
     return files
+
+
+def recipes() -> str:
+    """recipes/README.md, with links as they are within the site."""
+    text = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
+    return text.replace("](../docs/", "](").replace("](../README.md#documentation)", "](recipe-keys.md)")
 
 
 def recipe_keys() -> str:
