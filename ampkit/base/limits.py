@@ -1,0 +1,54 @@
+"""Annotations with bounds: `width: Size = 32` in a constructor is also the check of the key `width` in a recipe.
+
+An editor and a type checker see the plain type. Every number has an upper bound, far above what anybody trains with:
+a typing error is reported as such, and sums and products of a few sizes stay within what NumPy can reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+LARGEST = 3.4028234e38  # of float32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a number (ge, gt, le, lt) or of the length of a sequence, in an `Annotated` type; None for no bound."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
+        """The schema of the annotated type with these bounds; pydantic calls this when it builds a model."""
+        return {**handler(source), **{name: bound for name, bound in asdict(self).items() if bound is not None}}
+
+
+Count = Annotated[int, Limits(ge=1, le=2**31 - 1)]
+Whole = Annotated[int, Limits(ge=0, le=2**31 - 1)]
+Size = Annotated[int, Limits(ge=1, le=2**20)]  # of an axis: features, channels, pixels, tokens
+Sizes = Annotated[Sequence[Size], Limits(min_length=1, max_length=4096)]
+Length = Annotated[int, Limits(ge=1, le=2**24)]  # of a sequence
+Features = Annotated[int, Limits(ge=1, le=2**12)]
+Classes = Annotated[int, Limits(ge=2, le=2**20)]
+Items = Annotated[int, Limits(ge=2, le=10_000_000)]
+Layers = Annotated[int, Limits(ge=1, le=4096)]
+Pixels = Annotated[int, Limits(ge=0, le=2**16)]
+Bytes = Annotated[int, Limits(ge=1, le=2**48)]
+Seed = Annotated[int, Limits(ge=0, lt=2**63)]
+Number = Annotated[float, Limits(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, Limits(gt=0, le=LARGEST)]
+NotNegative = Annotated[float, Limits(ge=0, le=LARGEST)]
+NotPositive = Annotated[float, Limits(ge=-LARGEST, le=0)]
+AtLeastOne = Annotated[float, Limits(ge=1, le=LARGEST)]
+AboveOne = Annotated[float, Limits(gt=1, le=LARGEST)]
+Factor = Annotated[float, Limits(gt=0, le=1024)]  # of a model's channels or blocks
+Probability = Annotated[float, Limits(ge=0, lt=1)]  # of dropout; the decay rate of a moment
+Fraction = Annotated[float, Limits(gt=0, lt=1)]
+UnitInterval = Annotated[float, Limits(ge=0, le=1)]
+ImageShape = tuple[Size, Size, Size]  # channels, height, width
