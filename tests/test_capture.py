@@ -1,4 +1,4 @@
-"""Compiled steps: a launch does what an eager call does, to the bit."""
+"""ampkit.compile: a launch of a recorded step is bit-identical to an eager step."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_parameters_in_16_bits_are_rounded_by_the_draws_of_eager_steps(kind, dev
     assert_same(*(run.state() for run in runs))
 
 
-def test_grids_and_volumes_as_well(device):
+def test_grid_samples_and_volumes_give_the_bits_of_eager_steps(device):
     runs = [Training(spatial, ampkit.float16, c) for c in (False, True)]
     losses = [[float(run.step(x, y)) for x, y in batches(4, rows=2)] for run in runs]
     assert losses[0] == losses[1]
@@ -137,7 +137,7 @@ def test_grids_and_volumes_as_well(device):
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.9, "nesterov": True}, {}])
-def test_sgd_as_well(options, device):
+def test_sgd_gives_the_bits_of_eager_steps(options, device):
     runs = [Training(mlp, ampkit.float16, c, optim.SGD, **options) for c in (False, True)]
     for run in runs:
         for batch in batches(6):
@@ -146,7 +146,7 @@ def test_sgd_as_well(options, device):
 
 
 @pytest.mark.parametrize("kind", [optim.LAMB, optim.Adafactor, optim.ASGD])
-def test_optimizers_that_look_at_whole_parameters_as_well(kind, device):
+def test_optimizers_that_reduce_over_whole_parameters_give_the_bits_of_eager_steps(kind, device):
     runs = [Training(mlp, ampkit.float16, c, kind) for c in (False, True)]
     for run in runs:
         for number, (x, y) in enumerate(batches(8)):
@@ -154,7 +154,7 @@ def test_optimizers_that_look_at_whole_parameters_as_well(kind, device):
     assert_same(*(run.state() for run in runs))
 
 
-def test_values_for_one_place_are_written_in_the_order_of_eager_calls(device):
+def test_values_for_one_index_are_written_in_the_order_of_eager_calls(device):
     def step(x, index, source):
         return x.index_copy(0, index, source)
 
@@ -193,7 +193,7 @@ def test_a_scale_that_collapses_raises_in_a_later_launch(device):
         _all(run.step, ((x * float("inf"), y) for x, y in batches(60)))
 
 
-def test_a_schedule_beside_the_step_moves_the_learning_rate(device):
+def test_a_schedule_outside_the_step_changes_the_learning_rate(device):
     runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
     for run in runs:
         schedule = optim.lr_scheduler.CosineAnnealingLR(run.optimizer, T_max=8)
@@ -230,7 +230,7 @@ def test_a_setting_that_chooses_algorithms_gets_a_recording_of_its_own(choose, o
     assert len(run.step._kinds) == 2
 
 
-def test_beyond_eight_kinds_a_call_runs_eagerly(device):
+def test_a_call_of_a_ninth_signature_runs_eagerly(device):
     runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
     for run in runs:
         for rows in range(1, 11):
@@ -285,7 +285,7 @@ def test_attention_in_float32_runs_its_reference_on_products_that_can_be_recorde
     assert len({each.dtype for each in found}) == 1
 
 
-def test_gates_losses_and_reductions_are_recorded_with_their_slopes(device):
+def test_gates_losses_and_reductions_are_recorded_with_their_gradients(device):
     def slopes(x, weight):
         gated = ops.prelu(ops.glu(x), weight)
         logits, target = ops.cumsum(gated, 1), ops.logical_and(ops.isfinite(gated), gated > 0).to(ampkit.float32)
@@ -318,7 +318,7 @@ def test_a_result_is_new_memory_at_every_call(device):
     assert len(set(values)) == 6
 
 
-def test_a_model_s_forward_stays_on_the_tape(device):
+def test_a_forward_that_is_compiled_alone_stays_on_the_tape(device):
     model = mlp().to("cuda")
     forward = ampkit.compile(model)
     for x, _ in batches(5):
@@ -327,7 +327,7 @@ def test_a_model_s_forward_stays_on_the_tape(device):
         assert model[0].weight.grad is not None
 
 
-def test_what_runs_without_the_tape_is_recorded(device):
+def test_a_call_without_the_tape_is_recorded(device):
     model = mlp().to("cuda")
     forward = ampkit.compile(model)
     with ampkit.no_grad():
@@ -336,7 +336,7 @@ def test_what_runs_without_the_tape_is_recorded(device):
     assert next(iter(forward._kinds.values())).graph.recording is not None
 
 
-def test_a_step_that_reads_a_value_says_so_and_names_the_op(device):
+def test_a_step_that_reads_a_value_is_one_error_that_names_the_op(device):
     model = mlp().to("cuda")
 
     @ampkit.compile
@@ -362,7 +362,7 @@ def test_a_batch_from_the_host_is_named(device):
 
 @pytest.fixture
 def room(emulation, device):
-    """Sets how many bytes more than arrays hold now the device has; without a number it has all again."""
+    """A function that limits how many more bytes the device has; without a number it removes the limit."""
     everything = memory.ALL
 
     def leave(more=None):
@@ -378,7 +378,7 @@ def dropping():
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 3))
 
 
-def test_memory_that_runs_out_in_a_recording_says_so_and_the_next_call_goes_on(room):
+def test_out_of_memory_in_a_recording_is_one_error_and_the_next_call_succeeds(room):
     eager, given = Training(dropping, ampkit.bfloat16), list(batches(9))
     losses = [float(eager.step(*batch)) for batch in given]
     compiled = Training(dropping, ampkit.bfloat16, compiled=True)
@@ -397,7 +397,7 @@ def test_memory_that_runs_out_in_a_recording_says_so_and_the_next_call_goes_on(r
 
 @pytest.mark.usefixtures("emulation")
 @pytest.mark.parametrize(("status", "kind"), [(2, ampkit.OutOfMemoryError), (900, ampkit.StateError)])
-def test_a_driver_without_memory_for_the_graph_says_so_and_the_next_call_goes_on(device, status, kind, monkeypatch):
+def test_no_memory_for_a_graph_is_one_error_and_the_next_call_succeeds(device, status, kind, monkeypatch):
     add = ampkit.compile(lambda x: x + 1)
     x, stream = ampkit.ones(64, device="cuda"), device.xp.cuda.Stream
     ends, told = stream.end_capture, RuntimeError("what the driver says")
@@ -416,7 +416,7 @@ def test_a_driver_without_memory_for_the_graph_says_so_and_the_next_call_goes_on
         assert add(x).numpy()[0] == 2
 
 
-def test_a_weight_that_a_failed_recording_was_to_round_is_rounded_by_the_next_call(device):
+def test_a_weight_that_a_failed_recording_should_have_rounded_is_rounded_by_the_next_call(device):
     model, fails = mlp().to("cuda"), []
 
     @ampkit.compile
@@ -440,7 +440,7 @@ def test_a_weight_that_a_failed_recording_was_to_round_is_rounded_by_the_next_ca
         assert np.isfinite(wanted.numpy().astype("f")).all()
 
 
-def test_memory_that_runs_out_in_a_launch_says_so(room):
+def test_out_of_memory_in_a_launch_is_one_error(room):
     add = ampkit.compile(lambda x: x + 1)
     x = ampkit.ones(2**16, device="cuda")
     with ampkit.no_grad():
@@ -477,7 +477,7 @@ def test_the_memory_of_a_compiled_step_counts_once(device):
         assert ampkit.cuda.max_memory_allocated() - before < n
 
 
-def test_work_that_an_error_cut_short_comes_before_what_follows(emulation, device, monkeypatch):
+def test_work_before_an_error_is_ordered_before_later_work(emulation, device, monkeypatch):
     waited, stream = [], cupy_like.cuda.get_current_stream()
     monkeypatch.setattr(type(stream), "wait_event", lambda self, event: waited.append(self))
     pool = device.graph_pool()
@@ -486,7 +486,7 @@ def test_work_that_an_error_cut_short_comes_before_what_follows(emulation, devic
     assert waited == [pool.stream, stream]
 
 
-def test_on_a_cpu_a_call_is_a_call():
+def test_on_a_cpu_a_compiled_function_runs_eagerly():
     model = mlp()
     forward = ampkit.compile(model)
     x = ampkit.ones(2, 8)
@@ -495,7 +495,7 @@ def test_on_a_cpu_a_call_is_a_call():
     assert forward(x).requires_grad
 
 
-def test_compile_wants_something_to_call():
+def test_compile_refuses_what_is_not_callable():
     with pytest.raises(ArgumentError, match="compile: needs a function or a module"):
         ampkit.compile(3)
     with pytest.raises(ArgumentError, match="warmup from 1"):

@@ -1,4 +1,4 @@
-"""GPUs as a user meets them: numbers about them, memory that runs out, devices that are not there."""
+"""ampkit.cuda: device properties, memory statistics, out-of-memory errors, missing devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def device():
 
 @pytest.fixture
 def limit(device):
-    """Sets how many bytes more than now the pool may take from the device."""
+    """A function that limits how many more bytes the pool may allocate from the device."""
     gc.collect()
 
     def leave(more):
@@ -37,13 +37,13 @@ def limit(device):
     memory.pool.set_limit(0)
 
 
-def test_a_gpu_says_its_name_number_and_capability(device):
+def test_a_gpu_has_a_name_an_index_and_a_capability(device):
     assert ampkit.cuda.is_available() and ampkit.cuda.device_count() == 1 and ampkit.cuda.current_device() == 0
     assert ampkit.cuda.get_device_name() == ampkit.cuda.get_device_name(0) == "an emulated GPU"
     assert ampkit.cuda.get_device_capability("cuda:0") == (9, 0)
 
 
-def test_memory_is_counted_and_so_is_its_peak(device):
+def test_allocated_memory_and_its_peak_are_counted(device):
     gc.collect()
     ampkit.cuda.empty_cache()
     ampkit.cuda.reset_peak_memory_stats()
@@ -60,7 +60,7 @@ def test_memory_is_counted_and_so_is_its_peak(device):
     del kept
 
 
-def test_without_a_gpu_nothing_is_held_and_questions_about_it_raise():
+def test_without_a_gpu_memory_is_zero_and_device_properties_raise():
     if ampkit.cuda.is_available():
         pytest.skip("there is a GPU")
     assert ampkit.cuda.memory_allocated() == ampkit.cuda.max_memory_allocated() == ampkit.cuda.memory_reserved() == 0
@@ -70,7 +70,7 @@ def test_without_a_gpu_nothing_is_held_and_questions_about_it_raise():
             ask()
 
 
-def test_synchronize_raises_what_the_device_found_on_its_way(device):
+def test_synchronize_raises_deferred_errors(device):
     index = ampkit.tensor(np.array([1, 9]), device="cuda")
     ops.embedding(index, ampkit.zeros(4, 2, device="cuda"))
     with pytest.raises(ampkit.RangeError, match="9 at position 1"):
@@ -80,7 +80,7 @@ def test_synchronize_raises_what_the_device_found_on_its_way(device):
 # memory that runs out
 
 
-def test_an_allocation_that_does_not_fit_says_what_was_asked_and_what_is_held(limit):
+def test_an_out_of_memory_error_names_the_request_and_what_holds_memory(limit):
     parameter = nn.Parameter(ampkit.ones(2**18, device="cuda"))
     optimizer = optim.Adam([parameter])
     (parameter * parameter).sum().backward()
@@ -103,7 +103,7 @@ def test_a_loose_parameter_and_its_gradient_are_counted(limit):
         ampkit.zeros(2**19, device="cuda")
 
 
-def test_a_step_that_does_not_fit_raises_and_a_smaller_one_goes_on(limit):
+def test_a_step_that_does_not_fit_raises_and_a_smaller_one_succeeds(limit):
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4)).to("cuda")
     optimizer, scaler = optim.AdamW(model.parameters()), ampkit.GradScaler()
 
@@ -141,7 +141,7 @@ def test_ops_and_backwards_that_allocate_by_themselves_raise_the_same_error(limi
             ops.cat([x] * 4)
 
 
-def test_a_first_allocation_that_the_driver_refuses_raises_and_the_next_one_goes_on(device):
+def test_a_first_allocation_that_the_driver_refuses_raises_and_the_next_one_succeeds(device):
     gc.collect()
     memory.pool.free_all_blocks()
     line = "cuda:0: needs 3.8 MiB more, got "
@@ -151,7 +151,7 @@ def test_a_first_allocation_that_the_driver_refuses_raises_and_the_next_one_goes
     memory.pool.free_all_blocks()
 
 
-def test_a_library_that_finds_no_memory_for_itself_raises_the_same_error(device):
+def test_a_library_without_memory_for_its_workspace_raises_the_same_error(device):
     def create(handle):
         return 3
 
@@ -161,7 +161,7 @@ def test_a_library_that_finds_no_memory_for_itself_raises_the_same_error(device)
     assert "cuda:0: needs more memory" in str(backends.out_of_memory_error([x], told.value))
 
 
-def test_a_kernel_that_does_not_load_raises_and_the_next_one_goes_on(device, monkeypatch):
+def test_a_kernel_that_does_not_load_raises_and_the_next_one_succeeds(device, monkeypatch):
     x = ampkit.ones(4, device="cuda")
     with monkeypatch.context() as patch:
         patch.setattr(cupy_like, "RawModule", _broken_module)
@@ -188,7 +188,7 @@ def test_the_host_s_memory_error_stays_what_it_is(device):
 
 
 @pytest.mark.parametrize("name", ["cuda:1", "cuda:17"])
-def test_a_gpu_of_another_number_is_one_clear_error(device, name):
+def test_an_invalid_device_index_is_one_clear_error(device, name):
     moves = ampkit.zeros(1).to, nn.Linear(1, 1).to, ampkit.cuda.synchronize
     for ask in moves:
         with pytest.raises(ampkit.DeviceError, match=f"needs cuda:0, got {name}"):
@@ -229,7 +229,7 @@ def test_to_cuda_without_a_gpu_raises_once_and_moves_nothing():
 
 
 @pytest.mark.parametrize("axes", [(0, 2, 3, 1), (3, 1, 0, 2), (3, 2, 1, 0)])
-def test_what_is_brought_to_the_device_lies_as_on_the_host(axes, device):
+def test_a_copy_to_the_device_keeps_the_order_of_axes_in_memory(axes, device):
     host = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5).transpose(axes)
     there = ampkit.Tensor(host).to("cuda").array
     assert there.strides == host.strides and np.array_equal(there.get(), host)

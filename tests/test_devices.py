@@ -1,4 +1,4 @@
-"""Several GPUs: each tensor's own device decides where work is done, whichever is the current one."""
+"""Several GPUs: work runs on the device of its tensors, whichever device is current."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("emulation")]
 
 @pytest.fixture
 def two():
-    """Two emulated GPUs; the first is the current one."""
+    """Two emulated GPUs; the first is current."""
     with streams.devices(2), installed():
         yield backends.gpus
 
 
 @pytest.fixture
 def second(two):
-    """The same; a test that works on the second alone allocates nothing on the first."""
+    """Two emulated GPUs; the test must allocate nothing on the first."""
     gc.collect()
     memory.pool.free_all_blocks()
     before = memory.allocated(0)
@@ -89,7 +89,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_models_on_two_gpus_train_in_turns_to_the_bits_of_one_alone(two, compiled):
+def test_models_trained_alternately_on_two_gpus_give_the_bits_of_one_alone(two, compiled):
     alone = Run("cuda:0").go(6)
     here, there = Run("cuda:0", compiled), Run("cuda:1", compiled)
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_every_kind_of_optimizer_works_on_its_parameters_device(second, make):
     Run(second, optimizer=make).go(2)
 
 
-def test_where_the_second_gpu_is_set_first_the_first_gets_no_context(two):
+def test_the_first_gpu_gets_no_context_if_the_second_is_set_first(two):
     ampkit.cuda.set_device(1)
     streams.contexts.clear()
     Run("cuda").go(2)
@@ -118,7 +118,7 @@ def test_where_the_second_gpu_is_set_first_the_first_gets_no_context(two):
     assert ampkit.zeros(1, device="cuda").device == "cuda:1"
 
 
-def test_a_gpu_that_others_have_filled_does_not_disturb_a_training_on_another(two):
+def test_a_full_gpu_does_not_disturb_a_training_on_another(two):
     streams.full.add(0)
     run = Run("cuda:1").go(2)
     assert np.isfinite(run.loss.item())
@@ -157,13 +157,13 @@ def test_a_gradient_of_another_device_is_one_error(two):
         p.grad = ampkit.ones(2, device="cuda:1")
 
 
-def test_a_parameter_group_lies_on_one_device(two):
+def test_a_parameter_group_is_on_one_device(two):
     both = [nn.Parameter(ampkit.ones(2, device=d)) for d in ("cuda:0", "cuda:1")]
     with pytest.raises(ampkit.DeviceError, match="SGD, parameter group: needs parameters on one device"):
         optim.SGD(both, lr=1.0)
 
 
-def test_one_optimizer_and_one_scaler_serve_a_network_in_two_parts(two):
+def test_one_optimizer_and_one_scaler_serve_a_network_on_two_gpus(two):
     first, last = nn.Linear(4, 4).to("cuda:0"), nn.Linear(4, 1).to("cuda:1")
     whole = nn.Sequential(copy.deepcopy(first), copy.deepcopy(last)).to("cuda:0")
     parted = optim.Adam([{"params": first.parameters()}, {"params": last.parameters()}], lr=0.1)
@@ -199,7 +199,7 @@ def test_tensors_move_between_gpus_and_gradients_back(two, go):
     assert (x.grad.device, x.grad.tolist()) == ("cuda:0", [2.0, 4.0])
 
 
-def test_a_copy_between_gpus_waits_for_no_host_and_keeps_the_order_of_both_streams(two):
+def test_a_copy_between_gpus_is_asynchronous_and_ordered_with_both_streams(two):
     x = ampkit.tensor(np.arange(12.0).reshape(3, 4), device="cuda:0").t()
     before = streams.waits[0]
     with streams.races() as found, two.at(0).here():
@@ -226,7 +226,7 @@ def test_a_model_and_its_gradients_move_between_gpus(two):
     assert layer.weight.device == "cuda:0"
 
 
-def test_states_come_back_on_the_device_of_whom_they_are_loaded_into(two, tmp_path):
+def test_a_loaded_state_moves_to_the_device_of_its_owner(two, tmp_path):
     run = Run("cuda:0").go(4)
     parts = ("model", "optimizer", "scaler", "schedule", "average")
     states = {name: getattr(run, name).state_dict() for name in parts}
@@ -240,7 +240,7 @@ def test_states_come_back_on_the_device_of_whom_they_are_loaded_into(two, tmp_pa
         assert same(other.go(2), copy.deepcopy(run).go(2))
 
 
-def test_a_pickled_tensor_comes_back_to_its_device(second):
+def test_a_pickled_tensor_is_restored_on_its_device(second):
     x = ampkit.ones(2, device=second)
     assert pickle.loads(pickle.dumps(x)).device == copy.deepcopy(x).device == second
 
@@ -255,7 +255,7 @@ def test_an_average_on_another_gpu_follows_the_model(two):
         np.testing.assert_array_equal(mine.numpy(force=True), theirs.numpy(force=True))
 
 
-def test_batches_are_brought_to_the_gpu_that_is_named(second):
+def test_batches_are_prefetched_to_the_named_gpu(second):
     given = [ampkit.full((2, 3), float(i)) for i in range(4)]
     with streams.races() as found:
         sums = [(batch + 1).sum() for batch in prefetch(given, second)]
@@ -301,7 +301,7 @@ def test_cuda_means_the_current_device_of_the_thread(two):
 
 
 @pytest.mark.parametrize("device", ["cuda:1", 1, ampkit.device(1), ampkit.device("cuda", 1)])
-def test_the_default_device_may_have_a_number(second, device):
+def test_the_default_device_may_have_an_index(second, device):
     ampkit.set_default_device(device)
     assert ampkit.get_default_device() == "cuda:1"
     assert {t.device for t in (ampkit.zeros(2), ampkit.tensor([1.0]), nn.Linear(2, 2).weight)} == {"cuda:1"}
@@ -324,7 +324,7 @@ def test_memory_is_counted_by_device(two):
     del kept
 
 
-def test_a_label_out_of_range_is_told_by_the_device_that_it_is_on(two):
+def test_a_label_out_of_range_is_reported_by_its_device(two):
     ops.embedding(ampkit.tensor([1, 9], device="cuda:1"), ampkit.zeros(4, 2, device="cuda:1"))
     ampkit.cuda.synchronize()
     with pytest.raises(ampkit.RangeError, match="9 at position 1"):
@@ -342,7 +342,7 @@ def test_a_recorded_step_that_works_on_another_device_is_one_error(two):
 
 
 @pytest.mark.parametrize("number", [2, 17, -1])
-def test_a_number_that_no_gpu_has_is_one_error_and_what_comes_next_goes_on(two, number):
+def test_an_invalid_index_is_one_error_and_the_next_call_succeeds(two, number):
     asks = [
         ampkit.cuda.set_device, ampkit.cuda.synchronize, ampkit.cuda.memory_allocated, ampkit.zeros(1).to,
         ampkit.zeros(1).cuda, nn.Linear(1, 1).cuda, ampkit.set_default_device, lambda d: ampkit.zeros(1, device=d),

@@ -1,4 +1,4 @@
-"""The public names: PyTorch's words where PyTorch has a word."""
+"""The public names, which are PyTorch's where PyTorch has one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_package_has_its_names(name):
 
 
 @pytest.mark.parametrize(("place", "name"), [(p, name) for p, names in PLACES.items() for name in names.split()])
-def test_the_parts_have_theirs(place, name):
+def test_each_module_has_its_names(place, name):
     found = ampkit
     for part in place.split(".")[1:]:
         found = getattr(found, part)
@@ -120,7 +120,7 @@ def test_the_parts_have_theirs(place, name):
         "special",
     ],
 )
-def test_a_part_can_be_imported_by_pytorchs_path(place):
+def test_a_module_can_be_imported_by_its_path_in_pytorch(place):
     importlib.import_module(f"ampkit.{place}")
 
 
@@ -129,16 +129,16 @@ def test_tensor_functions_are_the_same_objects_in_ops_and_at_the_top():
     assert not differ
 
 
-def test_a_name_at_the_top_is_no_accident():
+def test_the_package_has_no_unlisted_names():
     unlisted = {name for name in vars(ampkit) if not name.startswith("_") and name not in ampkit.__all__}
     assert all(inspect.ismodule(vars(ampkit)[name]) for name in unlisted if not hasattr(builtins, name))
 
 
-def test_star_import_brings_no_builtin_of_another_meaning():
+def test_a_star_import_replaces_no_builtin():
     assert not {"bool", "float", "int", "sum", "abs", "all", "any", "round", "pow"} & set(ampkit.__all__)
 
 
-def test_errors_are_also_the_built_in_that_one_would_expect():
+def test_errors_are_subclasses_of_the_matching_builtin_errors():
     assert issubclass(ampkit.ShapeError, ValueError)
     assert issubclass(ampkit.DTypeError, TypeError)
     assert issubclass(ampkit.ScaleCollapseError, ampkit.NonFiniteError)
@@ -176,7 +176,7 @@ def test_a_script_that_asks_for_a_gpu_runs_without_one():
             call()
 
 
-def test_inference_mode_records_nothing_as_a_block_and_as_a_decorator():
+def test_inference_mode_records_nothing_as_a_context_and_as_a_decorator():
     x = ampkit.ones(2, requires_grad=True)
     with ampkit.inference_mode():
         assert not (x * 2).requires_grad

@@ -1,4 +1,4 @@
-"""save and load."""
+"""ampkit.save and ampkit.load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ampkit.serialization import load, save
 
 
 @pytest.mark.parametrize("dtype", dtypes.NAMES.values(), ids=str)
-def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
+def test_every_dtype_is_restored_bit_for_bit(tmp_path, dtype):
     values = tensor([[0, 1, 2], [3, 4, 5]], dtype=dtype)
     save({"x": values}, tmp_path / "file")
     found = load(tmp_path / "file")["x"]
@@ -29,7 +29,7 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
 
 
 @pytest.mark.cpu
-def test_strided_empty_and_zero_dimensional_tensors_come_back(tmp_path):
+def test_strided_empty_and_0_d_tensors_are_restored(tmp_path):
     state = {"t": Tensor(np.arange(6.0).reshape(2, 3).T), "e": Tensor(np.zeros((0, 3))), "s": Tensor(np.array(3.0))}
     save(state, tmp_path / "file")
     found = load(tmp_path / "file")
@@ -46,14 +46,14 @@ def test_loaded_tensors_can_be_written_to(tmp_path):
     assert found.item() == 2.0
 
 
-def test_a_dict_of_tensors_is_what_other_readers_of_safetensors_see(tmp_path):
+def test_other_readers_of_safetensors_read_a_dict_of_tensors(tmp_path):
     save({"a.weight": tensor([[1.0, 2.0]]), "a.bias": Parameter(np.ones(3, np.float32))}, tmp_path / "file")
     found = safetensors.numpy.load_file(tmp_path / "file")
     assert found["a.weight"].tolist() == [[1.0, 2.0]]
     assert found["a.bias"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_files_of_others_load_as_a_dict_of_tensors(tmp_path):
+def test_safetensors_files_of_other_writers_load_as_a_dict_of_tensors(tmp_path):
     safetensors.numpy.save_file(
         {"w": np.eye(2, dtype=np.float32), "b": np.ones(2, ml_dtypes.bfloat16)}, tmp_path / "file", {"by": "x"}
     )
@@ -70,7 +70,7 @@ def test_tied_tensors_are_stored_once_and_are_tied_again(tmp_path):
     assert (tmp_path / "file").stat().st_size < 1.5 * shared.nbytes
 
 
-def test_nested_objects_come_back_as_they_were(tmp_path):
+def test_nested_objects_are_restored(tmp_path):
     rest = {"epoch": 3, "lr": [0.1, float("inf")], "note": ("x", None, True), "state": {0: {"step": 7}}}
     save({"model": {"w": tensor([1.0])}, "model.w": tensor([2.0]), **rest}, tmp_path / "file")
     found = load(tmp_path / "file")
@@ -79,7 +79,7 @@ def test_nested_objects_come_back_as_they_were(tmp_path):
     assert found == rest
 
 
-def test_other_values_are_refused_by_place(tmp_path):
+def test_unsupported_values_are_refused_with_their_path(tmp_path):
     with pytest.raises(DTypeError, match=r"ndarray at 'a\.b'\nhelp: wrap"):
         save({"a": {"b": np.ones(3)}}, tmp_path / "file")
     with pytest.raises(DTypeError, match="a tuple in 'the top'"):
@@ -90,7 +90,7 @@ def test_other_values_are_refused_by_place(tmp_path):
 @pytest.mark.parametrize(
     "spoil", [lambda d: b"", lambda d: d[:5], lambda d: d[:60], lambda d: d[:-1], lambda d: b"PK\3\4" + d]
 )
-def test_a_file_that_is_cut_short_or_foreign_gives_one_clear_error(tmp_path, spoil):
+def test_a_truncated_or_foreign_file_is_one_clear_error(tmp_path, spoil):
     save({"x": tensor([1.0, 2.0])}, tmp_path / "file")
     (tmp_path / "file").write_bytes(spoil((tmp_path / "file").read_bytes()))
     with pytest.raises(
@@ -100,7 +100,7 @@ def test_a_file_that_is_cut_short_or_foreign_gives_one_clear_error(tmp_path, spo
         load(tmp_path / "file")
 
 
-def test_a_description_that_does_not_fit_its_tensors_is_refused(tmp_path):
+def test_a_structure_that_does_not_match_its_tensors_is_refused(tmp_path):
     safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": '{"tensor":"v"}'})
     with pytest.raises(FileError, match="a description that does not fit"):
         load(tmp_path / "file")
@@ -119,7 +119,7 @@ def test_a_description_that_does_not_fit_its_tensors_is_refused(tmp_path):
         "9" * 5000,
     ],
 )
-def test_a_description_of_another_form_is_one_clear_error(tmp_path, description):
+def test_a_malformed_structure_is_one_clear_error(tmp_path, description):
     safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": description})
     with pytest.raises(
         FileError, match=r"^load: .*/file: needs a whole safetensors file, got a description .*"
@@ -150,7 +150,7 @@ def entry(shape, size=0, **more):
         (2**63).to_bytes(8, "little") + b"{}",
     ],
 )
-def test_a_header_that_claims_what_no_array_can_be_is_one_clear_error(tmp_path, content):
+def test_a_header_with_impossible_shapes_is_one_clear_error(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     with (
         memory_below(8 * 2**20),
@@ -159,13 +159,13 @@ def test_a_header_that_claims_what_no_array_can_be_is_one_clear_error(tmp_path, 
         load(tmp_path / "file")
 
 
-def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
+def test_a_fifo_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(FileError, match="load: needs a regular file, got '.*fifo', which is a FIFO"):
         load(tmp_path / "fifo")
 
 
-def test_a_panic_where_there_is_no_memory_for_the_file_is_a_memory_error(tmp_path, monkeypatch):
+def test_a_rust_panic_for_lack_of_memory_is_a_memory_error(tmp_path, monkeypatch):
     def panic(*_):
         raise type("PanicException", (BaseException,), {})("PyObject pointer is null")
 
@@ -174,14 +174,14 @@ def test_a_panic_where_there_is_no_memory_for_the_file_is_a_memory_error(tmp_pat
         save({"x": tensor([1.0])}, tmp_path / "file")
 
 
-def test_an_object_that_holds_itself_is_refused():
+def test_an_object_that_contains_itself_is_refused():
     endless = []
     endless.append(endless)
     with pytest.raises(DTypeError, match="save: needs values that are nested less deeply"):
         save(endless, "never written")
 
 
-def test_dtypes_without_arithmetic_are_refused_by_name(tmp_path):
+def test_unsupported_dtypes_are_refused_by_name(tmp_path):
     safetensors.numpy.save_file({"w": np.ones(1, np.uint32)}, tmp_path / "file")
     with pytest.raises(DTypeError, match="'w' of U32"):
         load(tmp_path / "file")

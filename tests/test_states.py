@@ -1,4 +1,4 @@
-"""States of a wrong form: one clear error, and whatever was to take them over is as it was."""
+"""Loading a malformed state dict raises one clear error and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRONG = [None, {}, [], "x", True, -1.5, float("nan"), 2**70, (1, "a", 2), {"a": 
 
 
 def plain(value):
-    """With bytes in the place of tensors, and text in that of numbers: NaN compares."""
+    """Replace tensors by bytes and numbers by text, so that NaN compares equal."""
     if isinstance(value, Tensor):
         return value.dtype.name, value.shape, value.numpy(force=True).tobytes()
     if isinstance(value, dict):
@@ -27,7 +27,7 @@ def plain(value):
 
 
 def places(value, at=()):
-    """The way to each part of a state."""
+    """The path to each part of a state."""
     yield at
     held = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     for key, item in held:
@@ -45,7 +45,7 @@ def replaced(value, at, new):
 
 
 def wrong_states(state):
-    """The state with each part in turn missing, or replaced by what it cannot be."""
+    """The state with each part in turn missing or replaced by an invalid value."""
     for at in places(state):
         yield from (replaced(state, at, value) for value in WRONG)
         if at and isinstance(at[-1], str):
@@ -79,8 +79,8 @@ def loader():
     return made
 
 
-class Whole:
-    """The default random stream, or a guard, by the names of all others."""
+class StateDictAdapter:
+    """Gives the default random state, or a guard, the methods `state_dict` and `load_state_dict`."""
 
     def __init__(self, held):
         self.held = held
@@ -114,13 +114,13 @@ MADE = {
     "scaler": GradScaler,
     "disabled": lambda: GradScaler(enabled=False),
     "loader": loader,
-    "random": lambda: Whole(random.Stream(3)),
-    "guard": lambda: Whole(guard()),
+    "random": lambda: StateDictAdapter(random.Stream(3)),
+    "guard": lambda: StateDictAdapter(guard()),
 }
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_a_state_with_a_wrong_part_is_taken_whole_or_refused_and_nothing_changes(kind):
+def test_a_malformed_state_is_loaded_completely_or_refused_without_any_change(kind):
     made, refused = MADE[kind](), 0
     good = deepcopy(made.state_dict())
     before = plain(good)
@@ -136,7 +136,7 @@ def test_a_state_with_a_wrong_part_is_taken_whole_or_refused_and_nothing_changes
     assert refused > 5
 
 
-def test_a_state_of_an_optimizer_that_names_other_parameters_is_refused():
+def test_an_optimizer_state_that_names_other_parameters_is_refused():
     made = MADE["optimizer"]()
     good = made.state_dict()
     for wrong in ({"state": {7: good["state"][0]}}, {"param_groups": [{**good["param_groups"][0], "params": [0, 0]}]}):

@@ -1,4 +1,4 @@
-"""The checks themselves: each finds the mistake it is there for."""
+"""The checks of ampkit.testing: each detects its kind of mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampkit.testing import Case, normal
 
 @pytest.fixture
 def define():
-    """Define a squaring op with a mistake, and take it out again."""
+    """Register a squaring op with a mistake, and remove it after the test."""
     made = []
 
     def make(reference=None, backward=None, cast=Cast.KEEP, **options):
@@ -36,24 +36,24 @@ def define():
 CASE = Case("oops", normal(3, 4))
 
 
-def test_a_right_op_passes_every_check(define):
+def test_a_correct_op_passes_every_check(define):
     define()
     testing.check(CASE)
 
 
-def test_a_wrong_slope_is_found(define):
+def test_a_wrong_gradient_is_found(define):
     define(backward=lambda dy, saved, needs: dy * (2.001 * saved.input))
     with pytest.raises(AssertionError, match="input 0: slope"):
         testing.check_gradients(CASE)
 
 
-def test_a_missing_slope_is_found(define):
+def test_a_missing_gradient_is_found(define):
     define(backward=lambda dy, saved, needs: None)
     with pytest.raises(AssertionError, match="input 0: slope"):
         testing.check_gradients(CASE)
 
 
-def test_a_slope_that_a_second_derivative_would_take_for_a_constant_is_found(define):
+def test_a_gradient_that_a_second_derivative_treats_as_constant_is_found(define):
     from ampkit.core.autograd.traced_array import plain
 
     define(backward=lambda dy, saved, needs: dy * (2 * plain(saved.input)))
@@ -83,7 +83,7 @@ def test_a_write_into_an_input_is_found(define):
 
 
 @pytest.mark.cpu
-def test_a_kernel_that_reads_memory_and_not_the_array_is_found(define):
+def test_a_kernel_that_ignores_strides_is_found(define):
     def oops(input: Array):
         flat = np.ndarray(input.shape, input.dtype, input.base if input.base is not None else input)
         return flat * flat, Saved(input=input)
@@ -102,7 +102,7 @@ def test_a_dtype_other_than_the_categorys_is_found(define):
         testing.check_dtypes(CASE)
 
 
-def test_a_difference_beyond_the_tolerance_and_only_that_is_refused():
+def test_only_differences_beyond_the_tolerance_are_refused():
     testing.assert_close(np.float32([1.0, np.inf, np.nan]), np.array([1.000005, np.inf, np.nan]))
     testing.assert_close(np.float16([1.0]), np.array([1.0004]))
     for got, want in (([1.0], [1.001]), ([np.nan], [1.0]), ([1.0], [np.inf]), ([1.0, 2.0], [1.0])):
@@ -123,7 +123,7 @@ def test_a_case_draws_the_same_values_each_time_and_fills_lists():
         Case("nothing", normal(2))(*first)
 
 
-def test_what_is_no_tensor_among_the_inputs_of_a_check_is_passed_on():
+def test_inputs_of_a_check_that_are_no_tensors_are_passed_on():
     x = tensor(np.ones(2), requires_grad=True)
     assert testing.gradcheck(lambda a, b, c: a * a * c["k"], (x, None, {"k": 2.0}))
     assert testing.gradgradcheck(lambda a, b: a * a * a, (x, None))

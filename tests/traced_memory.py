@@ -1,4 +1,4 @@
-"""The memory that Python and NumPy take while something runs."""
+"""Peak memory that Python and NumPy allocate in a block."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def memory_below(limit: int) -> Iterator[None]:
-    """Fails if more than `limit` bytes are allocated at once inside."""
+    """Assert that the block never holds more than `limit` newly allocated bytes."""
     tracemalloc.start()
     try:
         yield
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < limit, f"{peak} bytes at once, more than {limit}"
+    assert peak < limit, f"{peak} bytes at the peak, limit {limit}"
