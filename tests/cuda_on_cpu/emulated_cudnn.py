@@ -31,33 +31,33 @@ class EmulatedCudnn:
     def trouble(self) -> str:
         return ""
 
-    def conv_forward(self, images, kernels, bias, maps, windows, tf32=False) -> bool:
-        _need_images(images, kernels, maps, windows, maps)
+    def conv_forward(self, images, kernels, bias, maps, geometry, tf32=False) -> bool:
+        _need_images(images, kernels, maps, geometry, maps)
         if not self._has("conv_forward", images, kernels, bias, maps):
             return False
         x, k = _operands(tf32, images, kernels)
-        found = conv.convolve(x, k, windows, images.shape[1] // kernels.shape[1])
+        found = conv.convolve(x, k, geometry, images.shape[1] // kernels.shape[1])
         maps._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
-    def conv_data(self, maps, kernels, bias, images, windows, tf32=False) -> bool:
-        _need_images(images, kernels, maps, windows, images)
+    def conv_data(self, maps, kernels, bias, images, geometry, tf32=False) -> bool:
+        _need_images(images, kernels, maps, geometry, images)
         if not self._has("conv_data", maps, kernels, bias, images):
             return False
         y, k = _operands(tf32, maps, kernels)
-        found = conv.input_gradient(y, k, windows, images.shape[1] // kernels.shape[1])
+        found = conv.input_gradient(y, k, geometry, images.shape[1] // kernels.shape[1])
         images._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
-    def conv_weight(self, images, maps, kernels, windows, tf32=False) -> bool:
-        _need_images(images, kernels, maps, windows, kernels)
+    def conv_weight(self, images, maps, kernels, geometry, tf32=False) -> bool:
+        _need_images(images, kernels, maps, geometry, kernels)
         ragged = kernels.shape[0] % LANE or kernels.shape[1] % LANE
         if (maps.dtype in LOW and kernels.dtype == float32 and ragged) or not self._has(
             "conv_weight", images, maps, None, kernels
         ):
             return False
         x, y = _operands(tf32, images, maps)
-        kernels._held[...] = conv.weight_gradient(x, y, windows, images.shape[1] // kernels.shape[1])
+        kernels._held[...] = conv.weight_gradient(x, y, geometry, images.shape[1] // kernels.shape[1])
         return True
 
     def attention_forward(self, query, key, value, bias, dropped, out, lse, causal, scale) -> bool:
@@ -145,16 +145,16 @@ def _need(array: Any) -> None:
     assert cudnn.aligned(array), "an address that is a multiple of 16"
 
 
-def _need_images(images: Any, kernels: Any, maps: Any, windows: Any, out: Any) -> None:
+def _need_images(images: Any, kernels: Any, maps: Any, geometry: Any, out: Any) -> None:
     for array in (images, kernels, maps):
         _need(array)
         last = array.transpose(0, *range(2, array.ndim), 1)
         assert last.flags.c_contiguous, f"channels last, got {array.shape} {array.strides}"
         assert array is out or array.dtype in (out.dtype, *LOW), f"{array.dtype} into {out.dtype}"
     assert len({a.dtype for a in (images, kernels, maps) if a is not out}) == 1
-    assert windows.size == images.shape[2:], (windows, images.shape)
-    assert windows.kernel == kernels.shape[2:], (windows, kernels.shape)
-    assert windows.count == maps.shape[2:], (windows, maps.shape)
+    assert geometry.input_size == images.shape[2:], (geometry, images.shape)
+    assert geometry.kernel == kernels.shape[2:], (geometry, kernels.shape)
+    assert geometry.output_size == maps.shape[2:], (geometry, maps.shape)
     assert maps.shape[:2] == (images.shape[0], kernels.shape[0]), (maps.shape, images.shape, kernels.shape)
     assert not images.shape[1] % kernels.shape[1], (images.shape, kernels.shape)
     assert not kernels.shape[0] % (images.shape[1] // kernels.shape[1]), (images.shape, kernels.shape)

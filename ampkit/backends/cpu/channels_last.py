@@ -18,7 +18,7 @@ from .onednn.primitive import HostArray, Layout, empty
 from .onednn.reorder import FORMATS, reorder
 
 if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import Windows
+    from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 
 def channels_last(shape: Sequence[int], dtype: DType) -> HostArray:
@@ -55,8 +55,8 @@ def layout(shape: Sequence[int], dtype: DType) -> Layout:
     return Layout(shape, dtype, (dtype.itemsize * c * prod(size), dtype.itemsize, *steps))
 
 
-def geometry(w: Windows) -> tuple[Any, Any, Any, Any]:
+def geometry(w: ConvGeometry) -> tuple[Any, Any, Any, Any]:
     """Strides, dilations (less one), and pads before and after, as oneDNN takes them."""
-    pairs = (w.stride, tuple(d - 1 for d in w.dilation), tuple(p[0] for p in w.pads), tuple(p[1] for p in w.pads))
-    stride, dilation, before, after = [(ctypes.c_int64 * len(w.size))(*pair) for pair in pairs]
+    pairs = (w.stride, tuple(d - 1 for d in w.dilation), tuple(p[0] for p in w.padding), tuple(p[1] for p in w.padding))
+    stride, dilation, before, after = [(ctypes.c_int64 * len(w.input_size))(*pair) for pair in pairs]
     return stride, dilation, before, after

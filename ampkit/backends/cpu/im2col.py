@@ -18,7 +18,7 @@ from .onednn.primitive import HostArray, empty
 from .onednn.reorder import fill
 
 if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import Windows
+    from ampkit.ops.nn.conv_geometry import ConvGeometry
 
     from .onednn.convolution import Conv
 
@@ -29,38 +29,38 @@ _FEW, _SOME = 16, 64  # windows per image
 def pays(c: Conv) -> bool:
     """Whether the gradient of the kernels is faster as one product, in float32 or by matrix units."""
     few, large = (_SOME, _LARGE_FOR_UNITS) if c.dtype == bfloat16 else (_FEW, _LARGE)
-    return prod(c.windows.count) <= few and prod(c.kernels) >= large and c.groups == 1
+    return prod(c.geometry.output_size) <= few and prod(c.kernels) >= large and c.groups == 1
 
 
 def pays_for_maps(c: Conv) -> bool:
     """Whether the maps are: by matrix units alone, for float32 has nothing to gain."""
-    return c.dtype == bfloat16 and prod(c.windows.count) <= _FEW and _large(c)
+    return c.dtype == bfloat16 and prod(c.geometry.output_size) <= _FEW and _large(c)
 
 
 def pays_for_images(c: Conv) -> bool:
     """Whether the gradient of the images is, which takes windows that lie side by side."""
-    return c.dtype == bfloat16 and prod(c.windows.size) <= _FEW and prod(c.windows.stride) == 1 and _large(c)
+    return c.dtype == bfloat16 and prod(c.geometry.input_size) <= _FEW and prod(c.geometry.stride) == 1 and _large(c)
 
 
 def _large(c: Conv) -> bool:
-    return prod(c.kernels) >= _LARGE and c.groups == 1 and not c.windows.pointwise
+    return prod(c.kernels) >= _LARGE and c.groups == 1 and not c.geometry.pointwise
 
 
 def maps(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray | None:
     """Maps [N, O, H, W] in c.out from images that lie channels-last; None where oneDNN has no fast code."""
     out = channels_last(c.maps, c.out)
     order = (0, *range(2, kernels.ndim), 1)
-    return out if _times(_patches(last(images), c.windows), kernels, order, last(out), bias, version) else None
+    return out if _times(_patches(last(images), c.geometry), kernels, order, last(out), bias, version) else None
 
 
 def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> HostArray | None:
     """The gradient of the images [N, C, H, W] in c.out, from maps that lie channels-last, or None likewise."""
-    w, out = c.windows, channels_last(c.images, c.out)
+    w, out = c.geometry, channels_last(c.images, c.out)
     reach = [d * (k - 1) for k, d in zip(w.kernel, w.dilation, strict=True)]
-    pads = tuple([(r - before, r - after) for r, (before, after) in zip(reach, w.pads, strict=True)])
+    pads = tuple([(r - before, r - after) for r, (before, after) in zip(reach, w.padding, strict=True)])
     if min(min(pad) for pad in pads) < 0:
         return None
-    rows = _patches(last(dy), w._replace(pads=pads, size=w.count), backwards=True)
+    rows = _patches(last(dy), w._replace(padding=pads, input_size=w.output_size), backwards=True)
     order = (1, *range(2, kernels.ndim), 0)
     return out if _times(rows, kernels, order, last(out), None, version) else None
 
@@ -80,7 +80,7 @@ def _times(
     return multiply(rows, matrix.T, out.reshape(-1, len(matrix)), bias)
 
 
-def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray | None) -> HostArray | None:
+def kernel_product(images: HostArray, dy: HostArray, w: ConvGeometry, home: HostArray | None) -> HostArray | None:
     """The gradient [O, C, KH, KW], float32, from images and maps of one format that lie channels-last.
 
     Left in `home` if there is one; None where oneDNN has no fast code for the product.
@@ -94,17 +94,17 @@ def kernel_product(images: HostArray, dy: HostArray, w: Windows, home: HostArray
     return out
 
 
-def _patches(images: HostArray, w: Windows, backwards: bool = False) -> HostArray:
+def _patches(images: HostArray, w: ConvGeometry, backwards: bool = False) -> HostArray:
     # The windows of images [N, H, W, C] as rows [N * windows, KH * KW * C]; backwards: their last pixel first.
     n, c = images.shape[0], images.shape[-1]
     if w.pointwise:
         return images.reshape(-1, c)
-    home = empty((n, *w.padded, c), images.dtype)
+    home = empty((n, *w.padded_size, c), images.dtype)
     home.view(uint8).fill(0)
-    inside = [slice(before, before + size) for (before, _), size in zip(w.pads, w.size, strict=True)]
+    inside = [slice(before, before + size) for (before, _), size in zip(w.padding, w.input_size, strict=True)]
     fill(home[(slice(None), *inside)], images)
-    rows = empty((n, *w.count, *w.kernel, c), images.dtype)
+    rows = empty((n, *w.output_size, *w.kernel, c), images.dtype)
     pixels = w.taps()
     for (place, _), (_, met) in zip(pixels, pixels[::-1] if backwards else pixels, strict=True):
-        fill(rows[(slice(None),) * (1 + len(w.size)) + place[1:]], home[(slice(None), *met[1:])])
+        fill(rows[(slice(None),) * (1 + len(w.input_size)) + place[1:]], home[(slice(None), *met[1:])])
     return rows.reshape(-1, prod(w.kernel) * c)

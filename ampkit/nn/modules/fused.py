@@ -10,8 +10,8 @@ from ampkit.base.dtypes import DType, float32
 from ampkit.core import policy
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.ops.nn.attention import self_attention_by_links
-from ampkit.ops.nn.residual_norm import normed_sum
+from ampkit.ops.nn.attention import self_attention_by_ops
+from ampkit.ops.nn.residual_norm import add_layer_norm_unchecked
 
 from .. import hooks
 from ..module import Module
@@ -35,7 +35,7 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float, is_causal: b
 
     One op, unless the policy in force has changes of its own, which may be about scaled_dot_product_attention.
     """
-    attend = self_attention_by_links if _changed() else ops.self_attention
+    attend = self_attention_by_ops if _changed() else ops.self_attention
     return attend(input, num_heads, dropout_p, is_causal)
 
 
@@ -66,7 +66,9 @@ def norm_of_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Module)
 
 def _normed_sum(residual: Tensor, branch: Tensor, dropout: Any, norm: Any, normed: DType | None) -> Any:
     p = dropout.p if dropout.training else 0.0
-    return normed_sum(residual, branch, norm.normalized_shape, norm.weight, norm.bias, norm.eps, p, normed)
+    return add_layer_norm_unchecked(
+        residual, branch, norm.normalized_shape, norm.weight, norm.bias, norm.eps, p, normed
+    )
 
 
 def _is_normed_sum(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> bool:

@@ -18,7 +18,7 @@ from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import CompatArg
 
 from ..pointwise.activation import sigmoid
-from .regression import check_pair, reduced, slope_of
+from .regression import check_pair, reduce_loss, unreduced_grad
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits"]
 
@@ -43,7 +43,7 @@ def binary_cross_entropy_with_logits(
     loss = (1 - target) * input + _lift(target, pos_weight) * softplus(-input)
     if weight is not None:
         loss *= weight
-    return reduced(loss, reduction), Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
 
 
 @binary_cross_entropy_with_logits.check
@@ -55,7 +55,7 @@ def bce_with_logits_check(input, target, weight, reduction, pos_weight):
 @binary_cross_entropy_with_logits.backward
 def bce_with_logits_backward(dy, saved, needs, reduction):
     x, t, weight, pos_weight = saved.input, saved.target, saved.weight, saved.pos_weight
-    slope = slope_of(dy, reduction, x)
+    slope = unreduced_grad(dy, reduction, x)
     weighted = slope if weight is None else slope * weight
     dx = weighted * ((1 - t) - _lift(t, pos_weight) * apply(sigmoid, -x)) if needs[0] is not None else None
     if not any(n is not None for n in needs[1:]):
@@ -103,11 +103,11 @@ def binary_cross_entropy(
     ArgumentError for an unknown reduction, RangeError for an input outside [0, 1], named with its position.
     """
     if not isinstance(input, TracedArray):
-        need_unit(input, (input < 0) | (input > 1))
+        check_unit_interval(input, (input < 0) | (input > 1))
     loss = (target - 1) * _log(1 - input) - target * _log(input)
     if weight is not None:
         loss *= weight
-    return reduced(loss, reduction), Saved(input=input, target=target, weight=weight)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight)
 
 
 @binary_cross_entropy.check
@@ -119,7 +119,7 @@ def binary_cross_entropy_check(input, target, weight, reduction):
 @binary_cross_entropy.backward
 def binary_cross_entropy_backward(dy, saved, needs, reduction):
     x, t, weight = saved.input, saved.target, saved.weight
-    slope = slope_of(dy, reduction, x)
+    slope = unreduced_grad(dy, reduction, x)
     weighted = slope if weight is None else slope * weight
     # 1e-12 bounds the slope at 0 and 1, where that of the bounded logarithm would be 0 and the element never learn.
     dx = weighted * (x - t) / np.maximum(x * (1 - x), 1e-12) if needs[0] is not None else None
@@ -131,7 +131,7 @@ def _log(x: Any) -> Any:
     return np.maximum(np.log(x), -100)
 
 
-def need_unit(input: Any, outside: Any) -> None:
+def check_unit_interval(input: Any, outside: Any) -> None:
     """RangeError, wherever the values are looked at, for the first of `input` that `outside` marks."""
 
     def fail(value: float, position: Any) -> None:

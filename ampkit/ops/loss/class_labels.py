@@ -26,16 +26,16 @@ def class_axis(input: Any) -> tuple[int, int]:
     return axis, input.shape[axis]
 
 
-def labels_of(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
-    """`sorted_out` of labels that were checked: RangeError for one that is no class."""
-    labels, counts = sorted_out(target, ignore, axis)
+def checked_labels(where: str, target: Any, classes: int, ignore: int, axis: int) -> tuple[Any, Any]:
+    """`split_ignored` of labels that were checked: RangeError for one that is no class."""
+    labels, counts = split_ignored(target, ignore, axis)
     if not isinstance(target, TracedArray):
         bad = (labels < 0) | (labels >= classes)
-        backends.backend_of(target).raise_if(target, bad.reshape(target.shape), no_class(where, classes, ignore))
+        backends.backend_of(target).raise_if(target, bad.reshape(target.shape), label_error(where, classes, ignore))
     return labels, counts
 
 
-def no_class(where: str, classes: int, ignore: int) -> Callable[[Any, Any], None]:
+def label_error(where: str, classes: int, ignore: int) -> Callable[[Any, Any], None]:
     """What raises RangeError for a label that is no class, and its position."""
 
     def fail(value: Any, position: Any) -> None:
@@ -45,39 +45,39 @@ def no_class(where: str, classes: int, ignore: int) -> Callable[[Any, Any], None
     return fail
 
 
-def sorted_out(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:
+def split_ignored(target: Any, ignore: int, axis: int) -> tuple[Any, Any]:
     """Labels with an axis of length 1 for the classes, 0 in place of ignored ones; and which are not ignored."""
     labels = np.expand_dims(plain(target), axis)
     counts = labels != ignore
     return np.where(counts, labels, 0), counts
 
 
-def hot(labels: Any, classes: int, axis: int) -> Any:
+def one_hot(labels: Any, classes: int, axis: int) -> Any:
     """Whether each class is that of the label, `axis` having length 1 in labels."""
     row = np.arange(classes, like=labels)
     return labels == row.reshape(-1, *(1,) * (labels.ndim - axis - 1))
 
 
-def selected(values: Any, labels: Any, axis: int) -> Any:
+def take_label(values: Any, labels: Any, axis: int) -> Any:
     """The value at each label; `values` may have length 1 on other axes."""
     if isinstance(values, TracedArray):
-        return np.where(hot(labels, values.shape[axis], axis), values, 0).sum(axis, keepdims=True)
+        return np.where(one_hot(labels, values.shape[axis], axis), values, 0).sum(axis, keepdims=True)
     return np.take_along_axis(values, labels, axis)
 
 
-def along(weight: Any, input: Any, axis: int) -> Any:
+def per_class(weight: Any, input: Any, axis: int) -> Any:
     """A number for each class [C], with the axes of `input`."""
     return weight.reshape(*(1,) * axis, -1, *(1,) * (input.ndim - axis - 1))
 
 
-def shares(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
+def label_weights(weight: Any, labels: Any, counts: Any, input: Any, axis: int) -> Any:
     """The weight of each label: 0 for an ignored one."""
     if weight is None:
         return counts.astype(input.dtype)
-    return np.where(counts, selected(along(weight, input, axis), labels, axis), 0)
+    return np.where(counts, take_label(per_class(weight, input, axis), labels, axis), 0)
 
 
-def slopes(dy: Any, reduction: str, share: Any, axis: int) -> Any:
+def label_grads(dy: Any, reduction: str, share: Any, axis: int) -> Any:
     """What reaches the loss of each label."""
     if reduction == "none":
         return dy.reshape(share.shape)

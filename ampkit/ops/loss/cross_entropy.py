@@ -18,21 +18,21 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..nn.softmax import peak
+from ..nn.softmax import detached_max
 from ..reduction.dot_products import check_reduction
 from .class_labels import (
     INTEGERS,
-    along,
     check_classes,
     check_mean,
     check_weight,
+    checked_labels,
     class_axis,
-    hot,
-    labels_of,
-    selected,
-    shares,
-    slopes,
-    sorted_out,
+    label_grads,
+    label_weights,
+    one_hot,
+    per_class,
+    split_ignored,
+    take_label,
 )
 
 
@@ -75,16 +75,16 @@ def cross_entropy_(
 ):
     """`cross_entropy` for labels. What stays for backward is the logits and one number per label, not probabilities."""
     axis, classes = class_axis(input)
-    labels, counts = labels_of("cross_entropy", target, classes, ignore_index, axis)
-    shift = peak(input, axis)
+    labels, counts = checked_labels("cross_entropy", target, classes, ignore_index, axis)
+    shift = detached_max(input, axis)
     shifted = input - shift
     log = np.log(blocked_sum(np.exp(shifted), axis, True))
-    loss = (1 - label_smoothing) * (log - selected(shifted, labels, axis))
-    share = shares(weight, labels, counts, input, axis)
+    loss = (1 - label_smoothing) * (log - take_label(shifted, labels, axis))
+    share = label_weights(weight, labels, counts, input, axis)
     loss *= share
     if label_smoothing:
         spread = log - shifted
-        spread *= 1 if weight is None else along(weight, input, axis)
+        spread *= 1 if weight is None else per_class(weight, input, axis)
         loss += counts * blocked_sum(spread, axis, True) * (label_smoothing / classes)
     loss = np.where(counts, loss, 0)
     out = _reduced(loss, share, reduction, axis)
@@ -110,9 +110,9 @@ def cross_entropy_check(input, target, weight, ignore_index, reduction, label_sm
 def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoothing):
     x, weight = saved.input, saved.weight
     axis, classes = class_axis(x)
-    labels, counts = sorted_out(saved.target, ignore_index, axis)
-    share = shares(weight, labels, counts, x, axis)
-    slope = np.where(counts, slopes(dy, reduction, share, axis), 0)  # also where all are ignored: the mean is NaN
+    labels, counts = split_ignored(saved.target, ignore_index, axis)
+    share = label_weights(weight, labels, counts, x, axis)
+    slope = np.where(counts, label_grads(dy, reduction, share, axis), 0)  # also where all are ignored: the mean is NaN
     dx = dw = None
     if needs[0] is not None:
         hit = (1 - label_smoothing) * share * slope
@@ -122,11 +122,11 @@ def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoo
         dx *= hit + slope * (label_smoothing / classes * total)
         np.put_along_axis(dx, labels, np.take_along_axis(dx, labels, axis) - hit, axis)
         if label_smoothing:
-            dx -= slope * (label_smoothing / classes) * (1 if weight is None else along(weight, x, axis))
+            dx -= slope * (label_smoothing / classes) * (1 if weight is None else per_class(weight, x, axis))
     if needs[2] is not None:
         loss = (1 - label_smoothing) * (saved.lse - np.take_along_axis(x, labels, axis))
         loss = slope * (loss - saved.out if reduction == "mean" else loss)
-        dw = np.where(hot(labels, classes, axis), loss, 0)
+        dw = np.where(one_hot(labels, classes, axis), loss, 0)
         if label_smoothing:
             dw = dw + slope * (saved.lse - x) * (label_smoothing / classes)
         dw = blocked_sum(dw, tuple(i for i in range(x.ndim) if i != axis))
@@ -168,7 +168,7 @@ def cross_entropy_probabilities_backward(dy, saved, needs, reduction, label_smoo
     slope = dy / (_others(x, axis) if reduction == "mean" else 1)
     slope = slope.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :]) if reduction == "none" else slope
     dx = slope * (np.exp(log) * blocked_sum(mixed, axis, True) - mixed) if needs[0] is not None else None
-    scale = 1 if weight is None else along(weight, x, axis)
+    scale = 1 if weight is None else per_class(weight, x, axis)
     dt = -slope * (1 - label_smoothing) * scale * log if needs[1] is not None else None
     if needs[2] is None:
         return dx, dt, None
@@ -177,13 +177,13 @@ def cross_entropy_probabilities_backward(dy, saved, needs, reduction, label_smoo
 
 
 def _log_softmax(input: Any, axis: int) -> Any:
-    shifted = input - peak(input, axis)
+    shifted = input - detached_max(input, axis)
     return shifted - np.log(blocked_sum(np.exp(shifted), axis, True))
 
 
 def _mixed(target: Any, weight: Any, smoothing: float, classes: int, axis: int) -> Any:
     mixed = target * (1 - smoothing) + smoothing / classes if smoothing else target
-    return mixed if weight is None else mixed * along(weight, target, axis)
+    return mixed if weight is None else mixed * per_class(weight, target, axis)
 
 
 def _others(input: Any, axis: int) -> int:
@@ -207,9 +207,9 @@ def nll_loss(
     float64 input). Raises as `cross_entropy` does.
     """
     axis, classes = class_axis(input)
-    labels, counts = labels_of("nll_loss", target, classes, ignore_index, axis)
-    share = shares(weight, labels, counts, input, axis)
-    loss = np.where(counts, -share * selected(input, labels, axis), 0)
+    labels, counts = checked_labels("nll_loss", target, classes, ignore_index, axis)
+    share = label_weights(weight, labels, counts, input, axis)
+    loss = np.where(counts, -share * take_label(input, labels, axis), 0)
     out = _reduced(loss, share, reduction, axis)
     return out, Saved(input=input, target=target, weight=weight, share=share)
 
@@ -222,9 +222,9 @@ def nll_loss_check(input, target, weight, ignore_index, reduction):
 @nll_loss.backward
 def nll_loss_backward(dy, saved, needs, ignore_index, reduction):
     axis, classes = class_axis(saved.input)
-    labels, counts = sorted_out(saved.target, ignore_index, axis)
-    slope = np.where(counts, slopes(dy, reduction, saved.share, axis), 0)
-    here = hot(labels, classes, axis)
+    labels, counts = split_ignored(saved.target, ignore_index, axis)
+    slope = np.where(counts, label_grads(dy, reduction, saved.share, axis), 0)
+    here = one_hot(labels, classes, axis)
     dx = np.where(here, -slope * saved.share, 0) if needs[0] is not None else None
     if needs[2] is None:
         return dx, None, None

@@ -155,7 +155,7 @@ def ctc_loss_(
     loss = np.where((labels < 0).any(1), np.nan, loss)
     saved = Saved(log_probs=log_probs, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
     saved.alpha, saved.loss = np.stack(alpha), loss
-    return reduced(loss, plain(target_lengths), reduction, zero_infinity), saved
+    return reduce_loss(loss, plain(target_lengths), reduction, zero_infinity), saved
 
 
 @ctc_loss_.check
@@ -177,11 +177,11 @@ def ctc_loss_backward(dy, saved, needs, blank, reduction, zero_infinity):
         shares.append(np.where(t < inside, share, 0))
         wide = np.concatenate((state + frames[t], never), 1)
         state = np.where(t < inside, _log_sum(wide[:, :-2], wide[:, 1:-1], wide[:, 2:] + ahead), state)
-    slope = slopes(dy, saved.target_lengths, reduction)
+    slope = unreduced_grad(dy, saved.target_lengths, reduction)
     return -_of_classes(np.stack(shares[::-1], 1), labels, blank, saved.log_probs.shape) * slope[:, None]
 
 
-def reduced(loss: Any, counts: Any, reduction: str, zero_infinity: bool) -> Any:
+def reduce_loss(loss: Any, counts: Any, reduction: str, zero_infinity: bool) -> Any:
     """The answer, of a loss per sequence."""
     if zero_infinity:
         loss = np.where(plain(loss) == np.inf, 0, loss)
@@ -190,7 +190,7 @@ def reduced(loss: Any, counts: Any, reduction: str, zero_infinity: bool) -> Any:
     return loss.sum() if reduction == "sum" else loss
 
 
-def slopes(dy: Any, counts: Any, reduction: str) -> Any:
+def unreduced_grad(dy: Any, counts: Any, reduction: str) -> Any:
     """What reaches the loss of each sequence: [N]."""
     if reduction == "mean":
         return dy / (np.maximum(counts, 1) * len(counts)).astype(dy.dtype)

@@ -29,7 +29,7 @@ from ..reduction.dot_products import check_reduction
 from .bce import check_broadcast, softplus
 from .class_labels import check_mean
 from .pairwise import mean_of
-from .regression import check_pair, reduced
+from .regression import check_pair, reduce_loss
 
 __all__ = [
     "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "triplet_margin_with_distance_loss",
@@ -57,7 +57,7 @@ def multi_margin_loss(
     _inspect("multi_margin_loss", target, 0, x.shape[-1])
     gap, scale = _gaps(x, target, margin), _scale(weight, x, target)
     loss = blocked_sum(gap if p == 1 else gap * gap, -1) * scale / x.shape[-1]
-    return reduced(loss, reduction), Saved(input=input, target=target, weight=weight)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight)
 
 
 @multi_margin_loss.check
@@ -116,7 +116,7 @@ def multilabel_margin_loss(
     x, labels = _with_classes(input), _with_classes(target)
     _inspect("multilabel_margin_loss", labels, -1, x.shape[-1])
     loss = blocked_sum(np.maximum(_pairs(x, labels), 0), (-2, -1)) / x.shape[-1]
-    return reduced(loss, reduction), Saved(input=input, target=target)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
 @multilabel_margin_loss.check
@@ -164,7 +164,7 @@ def multilabel_soft_margin_loss(
     """
     loss = (1 - target) * input + softplus(-input)
     loss = blocked_sum(loss if weight is None else loss * weight, -1) / input.shape[-1]
-    return reduced(loss, reduction), Saved(input=input, target=target, weight=weight)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight)
 
 
 @multilabel_soft_margin_loss.check

@@ -25,7 +25,7 @@ from ..pointwise.activation import sigmoid
 from ..pointwise.selection import clamp, minimum, where
 from ..reduction.dot_products import check_reduction
 from .class_labels import check_mean
-from .regression import reduced
+from .regression import reduce_loss
 
 __all__ = [
     "cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss",
@@ -55,7 +55,7 @@ def margin_ranking_loss(
     input1, input2, target broadcast: [...] -> [...] or [].
     """
     loss = np.maximum(margin - target * (input1 - input2), 0)
-    return reduced(loss, reduction), Saved(input1=input1, input2=input2, target=target)
+    return reduce_loss(loss, reduction), Saved(input1=input1, input2=input2, target=target)
 
 
 @margin_ranking_loss.backward
@@ -73,7 +73,7 @@ def hinge_embedding_loss(
     """A distance `input` where target is 1, max(0, margin - input) where it is -1: [...], [...] -> [...] or []."""
     far = np.maximum(margin - input, 0)
     loss = np.where(target != 1, far, 0) + np.where(target != -1, input, 0)
-    return reduced(loss, reduction), Saved(input=input, target=target)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
 @hinge_embedding_loss.backward
@@ -90,7 +90,7 @@ def soft_margin_loss(
     """log(1 + exp(-target input)), target 1 or -1, without overflow: [...], [...] -> [...] or []."""
     z = -target * input
     loss = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
-    return reduced(loss, reduction), Saved(input=input, target=target)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
 @soft_margin_loss.backward
@@ -121,7 +121,7 @@ def poisson_nll_loss(
         many = plain(target) > 1
         t = np.where(many, target, 1)
         loss = loss + np.where(many, t * np.log(t) - t + 0.5 * np.log(2 * math.pi * t), 0)
-    return reduced(loss, reduction), Saved(input=input, target=target)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
 @poisson_nll_loss.backward
@@ -151,7 +151,7 @@ def gaussian_nll_loss(input: Array, target: Array, var: Array, full=False, eps=1
     _not_negative(spread)
     wide, gap = _at_least(spread, eps), input - target
     loss = 0.5 * (np.log(wide) + gap * gap / wide) + (0.5 * math.log(2 * math.pi) if full else 0)
-    return reduced(loss, reduction), Saved(input=input, target=target, var=var)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target, var=var)
 
 
 def _not_negative(var: Any) -> None:

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def reduced(loss: Any, reduction: str) -> Any:
+def reduce_loss(loss: Any, reduction: str) -> Any:
     """`loss` as it is, its mean, its sum, or its sum over the length of the first axis ("batchmean")."""
     if reduction == "none":
         return loss
@@ -45,7 +45,7 @@ def reduced(loss: Any, reduction: str) -> Any:
     return blocked_sum(loss)
 
 
-def slope_of(dy: Any, reduction: str, input: Any) -> Any:
+def unreduced_grad(dy: Any, reduction: str, input: Any) -> Any:
     """What reaches each element of the loss before its reduction."""
     if reduction == "batchmean":
         return dy / _batch(input)
@@ -88,7 +88,7 @@ def mse_loss(
     """
     gap = input - target
     gap *= gap
-    return reduced(gap, reduction), Saved(input=input, target=target)
+    return reduce_loss(gap, reduction), Saved(input=input, target=target)
 
 
 @mse_loss.check
@@ -99,7 +99,7 @@ def mse_loss_check(input, target, reduction):
 @mse_loss.backward
 def mse_loss_backward(dy, saved, needs, reduction):
     gap = saved.input - saved.target
-    gap *= 2 * slope_of(dy, reduction, gap)
+    gap *= 2 * unreduced_grad(dy, reduction, gap)
     return _pair(gap, needs)
 
 
@@ -117,7 +117,7 @@ def l1_loss(
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
     Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction.
     """
-    return reduced(abs(input - target), reduction), Saved(input=input, target=target)
+    return reduce_loss(abs(input - target), reduction), Saved(input=input, target=target)
 
 
 @l1_loss.check
@@ -128,7 +128,7 @@ def l1_loss_check(input, target, reduction):
 @l1_loss.backward
 def l1_loss_backward(dy, saved, needs, reduction):
     gap = saved.input - saved.target
-    return _pair(sign(plain(gap)) * slope_of(dy, reduction, gap), needs)
+    return _pair(sign(plain(gap)) * unreduced_grad(dy, reduction, gap), needs)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -143,7 +143,7 @@ def smooth_l1_loss(
     """
     gap = abs(input - target)
     loss = gap if beta == 0 else np.where(gap < beta, gap * gap * (0.5 / beta), gap - 0.5 * beta)
-    return reduced(loss, reduction), Saved(input=input, target=target)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
 @smooth_l1_loss.check
@@ -157,7 +157,7 @@ def smooth_l1_loss_check(input, target, reduction, beta):
 def smooth_l1_loss_backward(dy, saved, needs, reduction, beta):
     gap = saved.input - saved.target
     bend = np.sign(gap) if beta == 0 else np.where(abs(gap) < beta, gap / beta, np.sign(gap))
-    return _pair(bend * slope_of(dy, reduction, gap), needs)
+    return _pair(bend * unreduced_grad(dy, reduction, gap), needs)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -170,7 +170,7 @@ def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0, weight:
     """
     gap = abs(input - target)
     loss = np.where(gap < delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
-    return reduced(loss, reduction), Saved(input=input, target=target)
+    return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
 @huber_loss.check
@@ -184,7 +184,7 @@ def huber_loss_check(input, target, reduction, delta):
 def huber_loss_backward(dy, saved, needs, reduction, delta):
     gap = saved.input - saved.target
     bend = np.where(abs(gap) < delta, gap, delta * np.sign(gap))
-    return _pair(bend * slope_of(dy, reduction, gap), needs)
+    return _pair(bend * unreduced_grad(dy, reduction, gap), needs)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -204,7 +204,7 @@ def kl_div(
     reduction.
     """
     weight, log = (np.exp(target), target) if log_target else (target, np.log(np.where(target == 0, 1, target)))
-    return reduced(weight * (log - input), reduction), Saved(input=input, target=target)
+    return reduce_loss(weight * (log - input), reduction), Saved(input=input, target=target)
 
 
 @kl_div.check
@@ -215,7 +215,7 @@ def kl_div_check(input, target, reduction, log_target):
 @kl_div.backward
 def kl_div_backward(dy, saved, needs, reduction, log_target):
     x, t = saved.input, saved.target
-    slope = slope_of(dy, reduction, x)
+    slope = unreduced_grad(dy, reduction, x)
     weight = np.exp(t) if log_target else t
     dx = -slope * weight if needs[0] is not None else None
     if needs[1] is None:

@@ -135,14 +135,14 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float = 0.0, is_cau
     if not 0 <= dropout_p < 1:
         raise ArgumentError("self_attention", "dropout_p in [0, 1)", f"{dropout_p}")
     if input.is_cuda:  # whose cuDNN takes the parts as they lie
-        return self_attention_by_links(input, num_heads, dropout_p, is_causal)
+        return self_attention_by_ops(input, num_heads, dropout_p, is_causal)
     draw = random.default.take() if dropout_p else None
     return self_attention_(input, num_heads, float(dropout_p), draw, bool(is_causal))
 
 
-def self_attention_by_links(input: Tensor, num_heads: int, dropout_p: float, is_causal: bool) -> Tensor:
+def self_attention_by_ops(input: Tensor, num_heads: int, dropout_p: float, is_causal: bool) -> Tensor:
     """`self_attention` out of PyTorch's ops."""
-    _need_thirds(tuple(input.shape), num_heads)
+    _check_packed(tuple(input.shape), num_heads)
     n, t, width = input.shape
     parts = unbind(reshape(input, (n, t, 3, num_heads, width // (3 * num_heads))), 2)
     query, key, value = (transpose(part, 1, 2) for part in parts)
@@ -153,16 +153,16 @@ def self_attention_by_links(input: Tensor, num_heads: int, dropout_p: float, is_
 @op(cast=Cast.LOW, integers="refuse")
 def self_attention_(input: Array, num_heads, dropout_p, draw, is_causal):
     """`self_attention` with its draw named by (seed, call)."""
-    out, lse = _answer(Operands(*thirds(input, num_heads), None, None), is_causal, None, dropout_p, draw)
+    out, lse = _answer(Operands(*split_qkv(input, num_heads), None, None), is_causal, None, dropout_p, draw)
     return out.swapaxes(1, 2).reshape(*input.shape[:2], input.shape[2] // 3), Saved(input=input, lse=lse)
 
 
 @self_attention_.check
 def self_attention_check(input, num_heads, dropout_p, draw, is_causal):
-    _need_thirds(np.shape(input), num_heads)
+    _check_packed(np.shape(input), num_heads)
 
 
-def _need_thirds(shape: tuple[int, ...], num_heads: Any) -> None:
+def _check_packed(shape: tuple[int, ...], num_heads: Any) -> None:
     if not isinstance(num_heads, int) or isinstance(num_heads, bool) or num_heads < 1:
         raise ArgumentError("self_attention", "num_heads from 1", repr(num_heads))
     if len(shape) != 3 or shape[2] % (3 * num_heads) or not all(shape[1:]):
@@ -172,14 +172,14 @@ def _need_thirds(shape: tuple[int, ...], num_heads: Any) -> None:
 
 @self_attention_.backward
 def self_attention_backward(dy, saved, needs, num_heads, dropout_p, draw, is_causal):
-    given, asked = Operands(*thirds(saved.input, num_heads), None, None), (*needs * 3, None)
+    given, asked = Operands(*split_qkv(saved.input, num_heads), None, None), (*needs * 3, None)
     scale = 1 / math.sqrt(given.query.shape[-1])
     slope = dy.reshape(*dy.shape[:2], num_heads, dy.shape[2] // num_heads).swapaxes(1, 2)
     found = backward(given, slope, saved.lse, asked, is_causal, scale, dropout_p, draw)
     return np.stack([each.swapaxes(1, 2) for each in found[:3]], 2).reshape(saved.input.shape)
 
 
-def thirds(input: Any, num_heads: int) -> Any:
+def split_qkv(input: Any, num_heads: int) -> Any:
     """Query, key and value of [N, T, 3 E] by heads: [3, N, num_heads, T, width of a head], a view."""
     n, t, width = input.shape
     return input.reshape(n, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)

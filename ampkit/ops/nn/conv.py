@@ -20,19 +20,19 @@ from ampkit.core.policy import Cast
 
 from ..reduction.dot_products import times
 from .conv_geometry import (
-    Windows,
+    ConvGeometry,
     add_columns,
     batch_first,
     batch_last,
     batched,
     columns_by_block,
+    conv_geometry,
     fold,
     fold_,
     pair,
     unbatched,
     unfold,
     unfold_,
-    windows,
 )
 
 __all__ = [
@@ -50,18 +50,18 @@ __all__ = [
 # the three products: images [N, C, H, W], weight [O, C / groups, KH, KW], maps [N, O, rows, columns]
 
 
-def convolve(images: Array, weight: Array, w: Windows, groups: int) -> Array:
+def convolve(images: Array, weight: Array, w: ConvGeometry, groups: int) -> Array:
     """The maps: each window times each kernel."""
     kernels, batch = _kernels(weight, groups), images.shape[0]
     if isinstance(images, TracedArray) or isinstance(weight, TracedArray):
-        return (kernels @ _columns(images, w, groups)).reshape(batch, weight.shape[0], *w.count)
-    maps = np.empty_like(images, shape=(*kernels.shape[:2], prod(w.count) * batch), order="C")
+        return (kernels @ _columns(images, w, groups)).reshape(batch, weight.shape[0], *w.output_size)
+    maps = np.empty_like(images, shape=(*kernels.shape[:2], prod(w.output_size) * batch), order="C")
     for part, found in columns_by_block(images, w):
         times(kernels, _grouped(found, groups), maps[:, :, part])
-    return batch_first(maps.reshape(weight.shape[0], *w.count, batch))
+    return batch_first(maps.reshape(weight.shape[0], *w.output_size, batch))
 
 
-def input_gradient(maps: Array, weight: Array, w: Windows, groups: int) -> Array:
+def input_gradient(maps: Array, weight: Array, w: ConvGeometry, groups: int) -> Array:
     """The images: each window the kernels weighted by the maps, summed where windows overlap."""
     kernels, channels, batch = _kernels(weight, groups).swapaxes(1, 2), weight.shape[1] * groups, maps.shape[0]
     if isinstance(maps, TracedArray) or isinstance(weight, TracedArray):
@@ -70,16 +70,16 @@ def input_gradient(maps: Array, weight: Array, w: Windows, groups: int) -> Array
     rows = _rows(maps, groups)
     by = np.multiply if rows.shape[1] == 1 else times  # with one map per group the product is an outer one
     if w.pointwise:
-        return batch_first(by(kernels, rows).reshape(channels, *w.size, batch))
-    home = np.zeros_like(maps, shape=(channels, *w.padded, batch), order="C")
-    line = prod(w.count[1:]) * batch
+        return batch_first(by(kernels, rows).reshape(channels, *w.input_size, batch))
+    home = np.zeros_like(maps, shape=(channels, *w.padded_size, batch), order="C")
+    line = prod(w.output_size[1:]) * batch
     for first, end in w.row_blocks(channels, batch):
         columns = by(kernels, rows[:, :, first * line : end * line])
-        add_columns(home, columns.reshape(channels, *w.kernel, end - first, *w.count[1:], batch), w, first, end)
+        add_columns(home, columns.reshape(channels, *w.kernel, end - first, *w.output_size[1:], batch), w, first, end)
     return batch_first(w.crop(home))
 
 
-def weight_gradient(images: Array, maps: Array, w: Windows, groups: int) -> Array:
+def weight_gradient(images: Array, maps: Array, w: ConvGeometry, groups: int) -> Array:
     """The kernels: each window times its maps, summed over windows and batch."""
     shape = (maps.shape[1], images.shape[1] // groups, *w.kernel)
     if isinstance(images, TracedArray) or isinstance(maps, TracedArray):
@@ -109,7 +109,7 @@ def _by_group(maps: Array, groups: int) -> Array:
     return maps.reshape(batch, groups, channels // groups, prod(size))
 
 
-def _columns(images: Array, w: Windows, groups: int) -> Array:
+def _columns(images: Array, w: ConvGeometry, groups: int) -> Array:
     found = apply(unfold_, images, w)
     return found.reshape(found.shape[0], groups, found.shape[1] // groups, found.shape[2])
 
@@ -121,14 +121,14 @@ def _forward(
     where: str, input: Array, weight: Array, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     w = covered(where, input, weight, stride, padding, dilation)
-    maps = _with_bias(convolve(batched(input, len(w.size)), weight, w, groups), bias)
-    return unbatched(maps, input.ndim), Saved(input=input, weight=weight, windows=w)
+    maps = _with_bias(convolve(batched(input, len(w.input_size)), weight, w, groups), bias)
+    return unbatched(maps, input.ndim), Saved(input=input, weight=weight, geometry=w)
 
 
 def _transposed_forward(where: str, input: Array, weight: Array, bias: Any, groups: int, *how: Any) -> Any:
     w = transposed(where, input, weight, *how)
-    images = _with_bias(input_gradient(batched(input, len(w.size)), weight, w, groups), bias)
-    return unbatched(images, input.ndim), Saved(input=input, weight=weight, windows=w)
+    images = _with_bias(input_gradient(batched(input, len(w.input_size)), weight, w, groups), bias)
+    return unbatched(images, input.ndim), Saved(input=input, weight=weight, geometry=w)
 
 
 def _with_bias(maps: Array, bias: Array | None) -> Array:
@@ -142,29 +142,29 @@ def _bias_gradient(dy: Array) -> Array:
 
 
 def conv_backward(dy, saved, needs, stride, padding, dilation, groups):
-    w = saved.windows
-    maps = batched(dy, len(w.size))
+    w = saved.geometry
+    maps = batched(dy, len(w.input_size))
     dx = unbatched(input_gradient(maps, saved.weight, w, groups), dy.ndim) if needs[0] else None
-    dw = weight_gradient(batched(saved.input, len(w.size)), maps, w, groups) if needs[1] else None
+    dw = weight_gradient(batched(saved.input, len(w.input_size)), maps, w, groups) if needs[1] else None
     return dx, dw, _bias_gradient(maps) if needs[2] else None
 
 
 def conv_transpose_backward(dy, saved, needs, stride, padding, output_padding, groups, dilation):
-    w = saved.windows
-    images = batched(dy, len(w.size))
+    w = saved.geometry
+    images = batched(dy, len(w.input_size))
     dx = unbatched(convolve(images, saved.weight, w, groups), dy.ndim) if needs[0] else None
-    dw = weight_gradient(images, batched(saved.input, len(w.size)), w, groups) if needs[1] else None
+    dw = weight_gradient(images, batched(saved.input, len(w.input_size)), w, groups) if needs[1] else None
     return dx, dw, _bias_gradient(images) if needs[2] else None
 
 
-def covered(where: str, input: Array, weight: Array, stride: Any, padding: Any, dilation: Any) -> Windows:
+def covered(where: str, input: Array, weight: Array, stride: Any, padding: Any, dilation: Any) -> ConvGeometry:
     """The windows of a convolution's arguments. Raises as `windows`."""
-    return windows(where, weight.shape[2:], stride, padding, dilation, input.shape[2 - weight.ndim :])
+    return conv_geometry(where, weight.shape[2:], stride, padding, dilation, input.shape[2 - weight.ndim :])
 
 
 def transposed(
     where: str, input: Array, weight: Array, stride: Any, padding: Any, output_padding: Any, dilation: Any
-) -> Windows:
+) -> ConvGeometry:
     """The windows over what a transposed convolution makes, whose maps its input is. Raises as `windows`."""
     axes = weight.ndim - 2
     steps, spread = pair(where, "stride", stride, 1, axes), pair(where, "dilation", dilation, 1, axes)
@@ -177,7 +177,7 @@ def transposed(
     )
     if min(size) < 1:
         raise ShapeError(where, f"padding that leaves a pixel of {list(input.shape[-axes:])}", f"{pads}")
-    return windows(where, weight.shape[2:], steps, pads, spread, size)
+    return conv_geometry(where, weight.shape[2:], steps, pads, spread, size)
 
 
 def _check(where: str, axes: str, input: Any, weight: Any, bias: Any, groups: Any, weight_axis: int = 1) -> None:

@@ -1,8 +1,8 @@
-"""Windows: the geometry that convolution and pooling share, and the two moves they are made of, unfold and fold.
+"""The geometry that convolution and pooling share: kernel, stride, dilation and padding; im2col and col2im.
 
-Inside, images lie with the batch innermost, [C, H, W, N]: a row of a window is then one long run of memory, also for
-small images, and one matrix product does a whole batch. Results are views of that with the axes as PyTorch orders them.
-What is said of images here holds for sequences and volumes too, which have one axis or three in the place of H and W.
+Computation is in the layout [C, H, W, N], batch innermost: a row of a window is then one long run of memory, also for
+small images, and one matrix product serves the whole batch. Results are views of that with PyTorch's order of axes.
+Images here stand for sequences and volumes too, which have one axis or three in place of H and W.
 """
 
 from __future__ import annotations
@@ -35,50 +35,54 @@ BLOCK = 2**22
 _ALL = slice(None)
 
 
-class Windows(NamedTuple):
-    """Where the windows of a kernel lie over images of one size; `pads` is (before, after) of each axis."""
+class ConvGeometry(NamedTuple):
+    """A kernel that slides over inputs of one size; `padding` is (before, after) of each axis."""
 
     kernel: Axes
     stride: Axes
     dilation: Axes
-    pads: tuple[tuple[int, int], ...]
-    size: Axes
+    padding: tuple[tuple[int, int], ...]
+    input_size: Axes
 
     @property
-    def padded(self) -> Axes:
-        """The size of an image with its padding."""
-        return tuple([n + before + after for n, (before, after) in zip(self.size, self.pads, strict=True)])
+    def padded_size(self) -> Axes:
+        """The size of an input with its padding."""
+        return tuple([n + before + after for n, (before, after) in zip(self.input_size, self.padding, strict=True)])
 
     @property
-    def count(self) -> Axes:
-        """How many windows fit, by axis."""
-        return _count(self)
+    def output_size(self) -> Axes:
+        """The number of windows along each axis."""
+        return _output_size(self)
 
     @property
     def pointwise(self) -> bool:
-        """Whether each window is one pixel, each pixel one window."""
-        return prod(self.kernel) == prod(self.stride) == 1 and self.padded == self.size
+        """Whether each window is one pixel and each pixel one window."""
+        return prod(self.kernel) == prod(self.stride) == 1 and self.padded_size == self.input_size
 
     @property
-    def tall(self) -> Windows:
-        """These windows; those of sequences over images of one row."""
-        if len(self.size) > 1:
+    def as_2d(self) -> ConvGeometry:
+        """The same geometry; for sequences, over images of one row."""
+        if len(self.input_size) > 1:
             return self
-        return Windows((1, *self.kernel), (1, *self.stride), (1, *self.dilation), (_NONE, *self.pads), (1, *self.size))
+        kernel, stride, dilation, padding, size = self
+        return ConvGeometry((1, *kernel), (1, *stride), (1, *dilation), (_NONE, *padding), (1, *size))
 
     def taps(self, first: int = 0, end: int | None = None) -> tuple[tuple[Index, Index], ...]:
-        """Per position in the kernel, [:, i, j], the padded pixels it meets in the windows of rows first..end."""
-        return _taps(self, first, self.count[0] if end is None else end)
+        """For each position in the kernel, (its index [:, i, j], the slice of the padded input that it reads).
+
+        first, end: the rows of the output to cover, by default all.
+        """
+        return _taps(self, first, self.output_size[0] if end is None else end)
 
     def row_blocks(self, channels: int, batch: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows of windows whose columns fill about a BLOCK."""
-        rows = self.count[0]
-        step = max(1, BLOCK // max(1, channels * prod(self.kernel) * prod(self.count[1:]) * batch))
+        """Ranges (first, end) of output rows whose im2col columns have about BLOCK elements."""
+        rows = self.output_size[0]
+        step = max(1, BLOCK // max(1, channels * prod(self.kernel) * prod(self.output_size[1:]) * batch))
         return ((first, min(first + step, rows)) for first in range(0, rows, step))
 
     def crop(self, images: Array) -> Array:
         """Padded images [C, H, W, N] without their padding."""
-        inside = [slice(before, before + n) for n, (before, _) in zip(self.size, self.pads, strict=True)]
+        inside = [slice(before, before + n) for n, (before, _) in zip(self.input_size, self.padding, strict=True)]
         return images[(_ALL, *inside)]
 
 
@@ -86,65 +90,69 @@ _NONE = (0, 0)
 
 
 @lru_cache(4096)
-def _count(w: Windows) -> Axes:
-    sides = zip(w.padded, w.kernel, w.stride, w.dilation, strict=True)
-    return tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sides])
+def _output_size(geometry: ConvGeometry) -> Axes:
+    axes = zip(geometry.padded_size, geometry.kernel, geometry.stride, geometry.dilation, strict=True)
+    return tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes])
 
 
 @lru_cache(1024)
-def _taps(w: Windows, first: int, end: int) -> tuple[tuple[Index, Index], ...]:
-    sides = zip(w.kernel, w.stride, w.dilation, (first, *(0,) * len(w.size)), (end, *w.count[1:]), strict=False)
-    met = [[slice(b * s + i * d, (e - 1) * s + i * d + 1, s) for i in range(k)] for k, s, d, b, e in sides]
-    places = zip(product(*map(range, w.kernel)), product(*met), strict=True)
-    return tuple([((_ALL, *at), (_ALL, *there)) for at, there in places])
+def _taps(geometry: ConvGeometry, first: int, end: int) -> tuple[tuple[Index, Index], ...]:
+    kernel, stride, dilation, _, size = geometry
+    starts, ends = (first, *(0,) * len(size)), (end, *geometry.output_size[1:])
+    axes = zip(kernel, stride, dilation, starts, ends, strict=False)
+    read = [[slice(b * s + i * d, (e - 1) * s + i * d + 1, s) for i in range(k)] for k, s, d, b, e in axes]
+    taps = zip(product(*map(range, kernel)), product(*read), strict=True)
+    return tuple([((_ALL, *tap), (_ALL, *pixels)) for tap, pixels in taps])
 
 
-def windows(
+def conv_geometry(
     where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, size: Any, ceil: bool = False
-) -> Windows:
-    """The windows of an op's arguments over images of `size`: integers, or as many of them as there are axes.
+) -> ConvGeometry:
+    """The geometry of an op's arguments over inputs of `size`; each is an integer, or one per axis.
 
-    padding may be 'same', 'valid' or (before, after) by axis. ceil: where a stride leaves pixels over, one more window
-    reaches beyond the edge, as in PyTorch's ceil_mode.
+    padding may be 'same', 'valid' or (before, after) by axis. ceil: where the stride leaves pixels over, one more
+    window reaches beyond the edge, as in PyTorch's ceil_mode.
     Raises ArgumentError for an argument out of range, ShapeError if no window fits.
     """
-    parts = [_plain(where, v) for v in (kernel, stride, padding, dilation, size)]
-    return _windows(where, *parts, bool(ceil))
+    arguments = [_hashable(where, v) for v in (kernel, stride, padding, dilation, size)]
+    return _conv_geometry(where, *arguments, bool(ceil))
 
 
-def _plain(where: str, value: Any) -> Any:
-    # As what is looked up by: an integer, text, or a tuple of such.
+def _hashable(where: str, value: Any) -> Any:
+    # A key of the cache: an integer, text, or a tuple of such.
     if isinstance(value, (list, tuple)):
-        return tuple([_plain(where, each) for each in value])
+        return tuple([_hashable(where, each) for each in value])
     if not isinstance(value, (int, str, np.integer)):
         raise ArgumentError(where, "integers, or as many as there are axes", shown(value))
     return value
 
 
 @lru_cache(4096)
-def _windows(where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, size: Any, ceil: bool) -> Windows:
+def _conv_geometry(
+    where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, size: Any, ceil: bool
+) -> ConvGeometry:
     axes = len(size)
     kernel, stride = pair(where, "kernel_size", kernel, 1, axes), pair(where, "stride", stride, 1, axes)
     dilation = pair(where, "dilation", dilation, 1, axes)
-    made = Windows(kernel, stride, dilation, _pads(where, padding, kernel, stride, dilation), size)
-    made = _reaching_over(made) if ceil else made
-    addressable(where, made.padded)
-    if min(made.count) < 1:
-        need = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, made.pads, strict=True)]
-        least, got = (" x ".join(map(str, sides)) for sides in (need, size))
+    geometry = ConvGeometry(kernel, stride, dilation, _padding(where, padding, kernel, stride, dilation), size)
+    geometry = _with_ceil_mode(geometry) if ceil else geometry
+    addressable(where, geometry.padded_size)
+    if min(geometry.output_size) < 1:
+        need = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, geometry.padding, strict=True)]
+        least, got = (" x ".join(map(str, axes)) for axes in (need, size))
         raise ShapeError(where, f"images of at least {least} for this kernel and padding", got)
-    return made
+    return geometry
 
 
-def _pads(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axes) -> tuple[tuple[int, int], ...]:
+def _padding(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axes) -> tuple[tuple[int, int], ...]:
     axes = len(kernel)
     if padding == "valid":
         return (_NONE,) * axes
     if padding == "same":
         if max(stride) > 1:
             raise ArgumentError(where, "stride 1 with padding='same'", f"stride {stride}")
-        spare = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return tuple([(n // 2, n - n // 2) for n in spare])
+        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return tuple([(n // 2, n - n // 2) for n in total])
     if isinstance(padding, str):
         raise ArgumentError(where, f"padding 'same', 'valid', {numbers_of(axes)}", repr(padding))
     if isinstance(padding, tuple) and len(padding) == axes and isinstance(padding[0], tuple):
@@ -152,26 +160,26 @@ def _pads(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axes) 
     return tuple([(n, n) for n in pair(where, "padding", padding, 0, axes)])
 
 
-def _reaching_over(w: Windows) -> Windows:
-    # A window more where the last one would leave pixels over, unless it began beyond the image and its first padding.
-    pads = []
-    for n, k, s, d, (before, after) in zip(w.size, w.kernel, w.stride, w.dilation, w.pads, strict=True):
-        left = (n + before + after - d * (k - 1) - 1) % s
-        starts = (n + before + after - d * (k - 1) - 1) // s * s + s
-        pads.append((before, after + s - left if left and starts < n + before else after))
-    return w._replace(pads=tuple(pads))
+def _with_ceil_mode(geometry: ConvGeometry) -> ConvGeometry:
+    # Pad for one more window where the last one leaves pixels over, unless that begins beyond input and left padding.
+    padding, axes = [], zip(*geometry, strict=True)
+    for k, s, d, (before, after), n in axes:
+        room = n + before + after - d * (k - 1) - 1
+        left, start = room % s, room // s * s + s
+        padding.append((before, after + s - left if left and start < n + before else after))
+    return geometry._replace(padding=tuple(padding))
 
 
 # arrays
 
 
 def batched(images: Array, axes: int = 2) -> Array:
-    """Images [N, C, H, W], or one of them; axes: how many each has."""
+    """Images with a batch axis: [N, C, H, W], or [C, H, W] as [1, C, H, W]. axes: the number of spatial axes."""
     return images if images.ndim == axes + 2 else images.reshape(1, *images.shape)
 
 
 def unbatched(images: Array, ndim: int) -> Array:
-    """The first image, if what came was a single one, of `ndim` axes."""
+    """Undo `batched` for an input of `ndim` axes."""
     return images.reshape(images.shape[1:]) if ndim < images.ndim else images
 
 
@@ -185,89 +193,93 @@ def batch_first(images: Array) -> Array:
     return images.transpose(images.ndim - 1, *range(images.ndim - 1))
 
 
-def tall(images: Array, axes: int) -> Array:
-    """A batch of images, or a single one, with four axes at least: sequences become images of one row."""
+def to_2d(images: Array, axes: int) -> Array:
+    """A batch of images, or a single one, as [N, C, H, W] or more axes: sequences become images of one row."""
     images = batched(images, axes)
     return images if axes > 1 else images.reshape(*images.shape[:2], 1, images.shape[2])
 
 
-def flat(images: Array, ndim: int, axes: int) -> Array:
-    """What `tall` made, with the `ndim` axes that it had."""
+def from_2d(images: Array, ndim: int, axes: int) -> Array:
+    """Undo `to_2d` for an input of `ndim` axes."""
     images = images if axes > 1 else images.reshape(*images.shape[:2], images.shape[3])
     return unbatched(images, ndim)
 
 
-def padded(images: Array, w: Windows, fill: float = 0) -> Array:
-    """Images [N, C, H, W] -> [C, H, W, N] in memory, with `fill` around."""
+def padded(images: Array, geometry: ConvGeometry, fill: float = 0) -> Array:
+    """Images [N, C, H, W] as contiguous [C, H, W, N], padded with `fill`."""
     moved = batch_last(images)
-    if w.padded == w.size:
+    if geometry.padded_size == geometry.input_size:
         return moved if moved.flags.c_contiguous else moved.copy()
-    home = np.full_like(moved, fill, shape=(len(moved), *w.padded, moved.shape[-1]), order="C")
-    w.crop(home)[...] = moved
-    return home
+    out = np.full_like(moved, fill, shape=(len(moved), *geometry.padded_size, moved.shape[-1]), order="C")
+    geometry.crop(out)[...] = moved
+    return out
 
 
-def columns_by_block(images: Array, w: Windows) -> Iterator[tuple[slice, Array]]:
-    """The windows of images [N, C, H, W] as columns [C * kernel, windows * N], a block at a time, in one buffer."""
-    source = padded(images, w)
-    channels, batch, held = source.shape[0], source.shape[-1], None
-    width = prod(w.count[1:]) * batch
-    if w.pointwise:
-        yield _ALL, source.reshape(channels, w.count[0] * width)
+def columns_by_block(images: Array, geometry: ConvGeometry) -> Iterator[tuple[slice, Array]]:
+    """im2col a block at a time: (which columns, [C * kernel, columns]) of images [N, C, H, W].
+
+    A column is a window of an image; there are output_size * N. The array is a reused buffer, valid until the next.
+    """
+    source = padded(images, geometry)
+    channels, batch, buffer = source.shape[0], source.shape[-1], None
+    width = prod(geometry.output_size[1:]) * batch
+    if geometry.pointwise:
+        yield _ALL, source.reshape(channels, geometry.output_size[0] * width)
         return
-    for first, end in w.row_blocks(channels, batch):
-        shape = (channels, *w.kernel, end - first, *w.count[1:], batch)
-        if held is None or held.shape != shape:
-            held = np.empty_like(source, shape=shape, order="C")
-        for at, there in w.taps(first, end):
-            held[at] = source[there]
-        part = slice(first * width, end * width)
-        yield part, held.reshape(channels * prod(w.kernel), part.stop - part.start)
+    for first, end in geometry.row_blocks(channels, batch):
+        shape = (channels, *geometry.kernel, end - first, *geometry.output_size[1:], batch)
+        if buffer is None or buffer.shape != shape:
+            buffer = np.empty_like(source, shape=shape, order="C")
+        for tap, pixels in geometry.taps(first, end):
+            buffer[tap] = source[pixels]
+        columns = slice(first * width, end * width)
+        yield columns, buffer.reshape(channels * prod(geometry.kernel), columns.stop - columns.start)
 
 
-def add_columns(home: Array, columns: Array, w: Windows, first: int, end: int) -> None:
-    """Add columns [C, KH, KW, rows, columns, N] of window rows first..end to the padded images they came from."""
-    for at, there in w.taps(first, end):
-        home[there] += columns[at]
+def add_columns(out: Array, columns: Array, geometry: ConvGeometry, first: int, end: int) -> None:
+    """col2im: add columns [C, KH, KW, rows, W', N] of output rows first..end to the padded images `out`."""
+    for tap, pixels in geometry.taps(first, end):
+        out[pixels] += columns[tap]
 
 
 # ops
 
 
 @op(cast=Cast.KEEP, moves=True)
-def unfold_(input: Array, w):
-    """The windows `w` of images [N, C, H, W], or of one, as columns [N, C * kernel, windows]."""
-    source = padded(batched(input, len(w.size)), w)
+def unfold_(input: Array, geometry):
+    """im2col of images [N, C, H, W], or of one: columns [N, C * kernel, windows]."""
+    source = padded(batched(input, len(geometry.input_size)), geometry)
     channels, batch = source.shape[0], source.shape[-1]
-    home = np.empty_like(source, shape=(channels, *w.kernel, *w.count, batch), order="C")
-    for at, there in w.taps():
-        home[at] = source[there]
-    columns = home.reshape(channels * prod(w.kernel), prod(w.count), batch)
-    return unbatched(columns.transpose(2, 0, 1), input.ndim + 1 - len(w.size)), Saved()
+    out = np.empty_like(source, shape=(channels, *geometry.kernel, *geometry.output_size, batch), order="C")
+    for tap, pixels in geometry.taps():
+        out[tap] = source[pixels]
+    columns = out.reshape(channels * prod(geometry.kernel), prod(geometry.output_size), batch)
+    return unbatched(columns.transpose(2, 0, 1), input.ndim + 1 - len(geometry.input_size)), Saved()
 
 
 @unfold_.backward
-def unfold_backward(dy, saved, needs, w):
-    return apply(fold_, dy, w)
+def unfold_backward(dy, saved, needs, geometry):
+    return apply(fold_, dy, geometry)
 
 
 @op(cast=Cast.KEEP)
-def fold_(input: Array, w):
-    """The images whose windows `w` are the columns, overlapping values summed."""
+def fold_(input: Array, geometry):
+    """col2im, the transpose of `unfold_`: images of columns [N, C * kernel, windows], overlapping values summed."""
     columns = batched(input, 1)
-    batch, channels = len(columns), columns.shape[1] // prod(w.kernel)
-    home = np.zeros_like(columns, shape=(channels, *w.padded, batch), order="C")
-    add_columns(home, columns.transpose(1, 2, 0).reshape(channels, *w.kernel, *w.count, batch), w, 0, w.count[0])
-    return unbatched(batch_first(w.crop(home)), input.ndim - 1 + len(w.size)), Saved()
+    batch, channels = len(columns), columns.shape[1] // prod(geometry.kernel)
+    out = np.zeros_like(columns, shape=(channels, *geometry.padded_size, batch), order="C")
+    columns = columns.transpose(1, 2, 0).reshape(channels, *geometry.kernel, *geometry.output_size, batch)
+    add_columns(out, columns, geometry, 0, geometry.output_size[0])
+    return unbatched(batch_first(geometry.crop(out)), input.ndim - 1 + len(geometry.input_size)), Saved()
 
 
 @fold_.backward
-def fold_backward(dy, saved, needs, w):
-    return apply(unfold_, dy, w)
+def fold_backward(dy, saved, needs, geometry):
+    return apply(unfold_, dy, geometry)
 
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
-    """The windows of images as columns (im2col).
+    """The sliding windows of images as columns (im2col).
 
     input [N, C, H, W] or [C, H, W] -> [N, C * kernel, windows] in the input's dtype. padding may also be 'same',
     'valid' or ((top, bottom), (left, right)). Raises ShapeError if no window fits.
@@ -275,21 +287,21 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     """
     if input.ndim not in (3, 4):
         raise ShapeError("unfold", "input [N, C, H, W] or [C, H, W]", f"input {list(input.shape)}")
-    w = windows("unfold", kernel_size, stride, padding, dilation, tuple(input.shape[-2:]))
-    return unfold_(input, w)
+    return unfold_(input, conv_geometry("unfold", kernel_size, stride, padding, dilation, tuple(input.shape[-2:])))
 
 
 def fold(
     input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
-    """The images whose windows are columns, overlapping values summed (col2im): the transpose of `unfold`.
+    """Images from columns, overlapping values summed (col2im): the transpose of `unfold`.
 
     input [N, C * kernel, windows] or [C * kernel, windows] -> [N, C, *output_size] in the input's dtype, summed in
-    float32. Raises ShapeError if the columns are not those of such images.
+    float32. Raises ShapeError for columns that do not fit such images.
     """
-    w = windows("fold", kernel_size, stride, padding, dilation, pair("fold", "output_size", output_size, 1))
-    kernel, total = prod(w.kernel), prod(w.count)
+    size = pair("fold", "output_size", output_size, 1)
+    geometry = conv_geometry("fold", kernel_size, stride, padding, dilation, size)
+    kernel, total = prod(geometry.kernel), prod(geometry.output_size)
     if input.ndim not in (2, 3) or input.shape[-2] % kernel or input.shape[-1] != total:
-        need = f"input [..., a multiple of {kernel}, {total}] for images {w.size}"
+        need = f"input [..., a multiple of {kernel}, {total}] for images {size}"
         raise ShapeError("fold", need, f"input {list(input.shape)}")
-    return fold_(input, w)
+    return fold_(input, geometry)

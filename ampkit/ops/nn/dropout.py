@@ -69,22 +69,22 @@ mask = Primitive("dropout_mask", "nn.dropout", _mask)
 def dropout_(input: Array, p, seed, call, shape=None):
     """`dropout` with the draw named by (seed, call): the same elements every time; shape: of the mask, input's own."""
     keep = mask(input, p, seed, call, shape or input.shape)
-    return masked(input, keep, p), Saved(keep=keep)
+    return apply_mask(input, keep, p), Saved(keep=keep)
 
 
 @dropout_.backward
 def dropout_backward(dy, saved, needs, p, seed, call, shape):
-    return masked(dy, saved.keep, p)
+    return apply_mask(dy, saved.keep, p)
 
 
-def masked(values: Any, keep: Any, p: float) -> Any:
+def apply_mask(values: Any, keep: Any, p: float) -> Any:
     """What dropout with probability p makes of `values`, given what it keeps."""
     # A product, so that NaN stays NaN.
     out = values * keep
-    out *= growth(p)
+    out *= dropout_scale(p)
     return out
 
 
-def growth(p: float) -> float:
+def dropout_scale(p: float) -> float:
     """By how much what dropout keeps is multiplied."""
     return 0.0 if p == 1 else 1 / (1 - p)

@@ -34,7 +34,7 @@ def embedding(
     Raises ShapeError if weight is no matrix, DTypeError if input holds no integers, RangeError for an index outside the
     table, named with its position, ArgumentError for max_norm, scale_grad_by_freq and sparse, which are not here.
     """
-    _in_table(plain(input), len(weight))
+    check_indices(plain(input), len(weight))
     return np.take(weight, input, 0), Saved(input=input, rows=len(weight))
 
 
@@ -51,7 +51,7 @@ def embedding_check(input, weight, padding_idx):
         raise RangeError("embedding", f"padding_idx from {-rows} to {rows - 1}", f"{padding_idx}")
 
 
-def _in_table(index: Any, rows: int) -> None:
+def check_indices(index: Any, rows: int) -> None:
     def fail(value: int, position: Any) -> None:
         raise RangeError("embedding", f"indices from 0 to {rows - 1} ({rows} rows)", f"{value} at position {position}")
 

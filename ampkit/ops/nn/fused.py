@@ -77,7 +77,7 @@ def _back(op, *given):
 # link by link, for the kernels of backends: each by the best kernel that it has
 
 
-def chained(
+def linear_gelu_linear_by_op(
     input: Any, weight: Any, bias: Any, weight2: Any, bias2: Any, approximate: str, *, dtype: Any, versions: Any
 ) -> Any:
     """A kernel of linear_gelu_linear; it also saves what lies between."""
@@ -87,13 +87,15 @@ def chained(
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
-def is_chained(dy: Any, saved: Saved, needs: Any, approximate: str) -> bool:
+def saved_hidden(dy: Any, saved: Saved, needs: Any, approximate: str) -> bool:
     """Whether what lies between was saved."""
     return "before" in vars(saved)
 
 
-def chained_backward(dy: Any, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any) -> Any:
-    """The kernel of its backward, where `is_chained`."""
+def linear_gelu_linear_backward_by_op(
+    dy: Any, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
+) -> Any:
+    """The kernel of its backward, where `saved_hidden`."""
     kept, kind = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
     wanted = kind if any(needs[:3]) else None, *needs[3:]
     given = (None, *versions[3:]), (None, *grad_buffers[3:])
@@ -101,10 +103,10 @@ def chained_backward(dy: Any, saved: Saved, needs: Any, approximate: str, versio
     if slope is None:
         return None, None, None, *second
     (slope,) = dispatch.backward_in(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
-    return *first_backward(slope, saved, needs, versions, grad_buffers), *second
+    return *first_linear_backward(slope, saved, needs, versions, grad_buffers), *second
 
 
-def first_backward(slope: Any, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> tuple[Any, ...]:
+def first_linear_backward(slope: Any, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> tuple[Any, ...]:
     """The gradients of input, weight and bias, given that of what gelu was given."""
     kept = Saved(input=saved.input, weight=saved.weight)
     return dispatch.backward_in(linear, slope, kept, needs[:3], versions[:3], grad_buffers[:3])

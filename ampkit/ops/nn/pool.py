@@ -16,7 +16,7 @@ from ampkit.core.policy import Cast
 
 from ..reduction.dot_products import times
 from ..shape.axes import addressable
-from .conv_geometry import Windows, batch_first, batch_last, batched, fold_, padded, pair, unbatched, windows
+from .conv_geometry import ConvGeometry, batch_first, batch_last, batched, conv_geometry, fold_, padded, pair, unbatched
 
 __all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "max_pool2d", "max_pool3d"]
 
@@ -41,22 +41,22 @@ def max_pool3d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ce
 
 
 def max_pool_backward(dy, saved, needs, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
-    dy, w, place = dy[0] if return_indices else dy, saved.windows, saved.place
-    axes = len(w.size)
+    dy, w, place = dy[0] if return_indices else dy, saved.geometry, saved.argmax
+    axes = len(w.input_size)
     if isinstance(dy, TracedArray):
         taps = np.arange(prod(w.kernel), like=place).reshape(-1, *(1,) * axes)
-        return _spread_taped(dy, place.reshape(*place.shape[:-axes], 1, *w.count) == taps, w)
+        return _spread_taped(dy, place.reshape(*place.shape[:-axes], 1, *w.output_size) == taps, w)
     moved, place = batch_last(batched(dy, axes)), batch_last(batched(place, axes))
-    home = np.zeros_like(moved, shape=(len(moved), *w.padded, moved.shape[-1]), order="C")
+    home = np.zeros_like(moved, shape=(len(moved), *w.padded_size, moved.shape[-1]), order="C")
     for k, (_, there) in enumerate(w.taps()):
         home[there] += np.where(place == k, moved, 0)
     return unbatched(batch_first(w.crop(home)), dy.ndim)
 
 
-def largest(input: Array, w: Windows, return_indices: bool) -> Any:
+def largest(input: Array, w: ConvGeometry, return_indices: bool) -> Any:
     """What a maximum's reference returns: the largest values of the windows, and what backward needs."""
     lowest = -np.inf if input.dtype in FLOATS else np.iinfo(input.dtype).min
-    source, best, place = padded(batched(input, len(w.size)), w, lowest), None, None
+    source, best, place = padded(batched(input, len(w.input_size)), w, lowest), None, None
     small = np.min_scalar_type(prod(w.kernel))
     for k, (_, there) in enumerate(w.taps()):
         values = source[there]
@@ -68,17 +68,17 @@ def largest(input: Array, w: Windows, return_indices: bool) -> Any:
         np.maximum(best, values, out=best)
         np.maximum(place, better * place.dtype.type(k), out=place)
     best, place = (unbatched(batch_first(found), input.ndim) for found in (best, place))
-    saved = Saved(place=place, windows=w)
-    return ((best, positions(place, w)), saved) if return_indices else (best, saved)
+    saved = Saved(argmax=place, geometry=w)
+    return ((best, flat_indices(place, w)), saved) if return_indices else (best, saved)
 
 
-def positions(place: Array, w: Windows) -> Array:
+def flat_indices(place: Array, w: ConvGeometry) -> Array:
     """Within its image, the flat position of the tap that each window chose: int64, of the shape of `place`."""
     tap, flat, step = place.astype(np.int64), 0, 1
-    for i in range(len(w.size) - 1, -1, -1):
-        first = np.arange(w.count[i], like=place).astype(np.int64) * w.stride[i] - w.pads[i][0]
-        at = first.reshape(-1, *(1,) * (len(w.size) - 1 - i)) + tap % w.kernel[i] * w.dilation[i]
-        flat, step, tap = flat + at * step, step * w.size[i], tap // w.kernel[i]
+    for i in range(len(w.input_size) - 1, -1, -1):
+        first = np.arange(w.output_size[i], like=place).astype(np.int64) * w.stride[i] - w.padding[i][0]
+        at = first.reshape(-1, *(1,) * (len(w.input_size) - 1 - i)) + tap % w.kernel[i] * w.dilation[i]
+        flat, step, tap = flat + at * step, step * w.input_size[i], tap // w.kernel[i]
     return flat
 
 
@@ -117,35 +117,35 @@ def avg_pool3d(
     return _means_of(input, w, padding, count_include_pad, divisor_override)
 
 
-def _means_of(input: Array, w: Windows, *counted: Any) -> Any:
-    source, total = padded(batched(input, len(w.size)), w), 0
+def _means_of(input: Array, w: ConvGeometry, *counted: Any) -> Any:
+    source, total = padded(batched(input, len(w.input_size)), w), 0
     for _, there in w.taps():
         total = source[there] + total
-    return unbatched(batch_first(total) / _divisor(source, w, *counted), input.ndim), Saved(windows=w)
+    return unbatched(batch_first(total) / _divisor(source, w, *counted), input.ndim), Saved(geometry=w)
 
 
 def avg_pool_backward(dy, saved, needs, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    w = saved.windows
-    axes, share = len(w.size), dy / _divisor(plain(dy), w, padding, count_include_pad, divisor_override)
+    w = saved.geometry
+    axes, share = len(w.input_size), dy / _divisor(plain(dy), w, padding, count_include_pad, divisor_override)
     if isinstance(share, TracedArray):
         return _spread_taped(share, np.ones_like(plain(dy), shape=(prod(w.kernel), *(1,) * axes)), w)
     moved = batch_last(batched(share, axes))
-    home = np.zeros_like(moved, shape=(len(moved), *w.padded, moved.shape[-1]), order="C")
+    home = np.zeros_like(moved, shape=(len(moved), *w.padded_size, moved.shape[-1]), order="C")
     for _, there in w.taps():
         home[there] += moved
     return unbatched(batch_first(w.crop(home)), dy.ndim)
 
 
-def _divisor(like: Array, w: Windows, padding: Any, count_include_pad: bool, override: Any) -> Any:
+def _divisor(like: Array, w: ConvGeometry, padding: Any, count_include_pad: bool, override: Any) -> Any:
     # A number where all windows hold equally many pixels, else an array [rows, columns] of the dtype of `like`.
-    first = pair("avg_pool", "padding", padding, 0, len(w.size))
-    over = any(after != p for (_, after), p in zip(w.pads, first, strict=True))
+    first = pair("avg_pool", "padding", padding, 0, len(w.input_size))
+    over = any(after != p for (_, after), p in zip(w.padding, first, strict=True))
     # ceil_mode's last windows reach beyond any padding, and that never counts
     if override is not None or (not over and (count_include_pad or not any(first))):
         return prod(w.kernel) if override is None else override
-    inside, total = np.zeros_like(like, shape=(1, *w.padded)), 0
+    inside, total = np.zeros_like(like, shape=(1, *w.padded_size)), 0
     edges = first if count_include_pad else (0,) * len(first)
-    sides = zip(w.pads, w.size, edges, strict=True)
+    sides = zip(w.padding, w.input_size, edges, strict=True)
     inside[(0, *(slice(before - e, before + n + e) for (before, _), n, e in sides))] = 1
     for _, there in w.taps():
         total = inside[there] + total
@@ -227,19 +227,21 @@ def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d
     return addressable(where, pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
 
 
-def _spread_taped(dy: Any, weights: Array, w: Windows) -> Any:
+def _spread_taped(dy: Any, weights: Array, w: ConvGeometry) -> Any:
     # dy [N, C, rows, columns] times weights [..., kernel, rows, columns], each put back where its tap read.
-    *lead, channels = dy.shape[: -len(w.size)]
-    columns = dy.reshape(*lead, channels, 1, *w.count) * weights
-    return apply(fold_, columns.reshape(*lead, channels * prod(w.kernel), prod(w.count)), w)
+    *lead, channels = dy.shape[: -len(w.input_size)]
+    columns = dy.reshape(*lead, channels, 1, *w.output_size) * weights
+    return apply(fold_, columns.reshape(*lead, channels * prod(w.kernel), prod(w.output_size)), w)
 
 
 def pool_windows(
     where: str, input: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, axes: int = 2
-) -> Windows:
+) -> ConvGeometry:
     """The windows of a pool's arguments. Raises as `windows`."""
     step = kernel if stride is None or (isinstance(stride, (list, tuple)) and not stride) else stride
-    return windows(where, kernel, step, pair(where, "padding", padding, 0, axes), dilation, input.shape[-axes:], ceil)
+    return conv_geometry(
+        where, kernel, step, pair(where, "padding", padding, 0, axes), dilation, input.shape[-axes:], ceil
+    )
 
 
 def _check(where: str, input: Any, kernel_size: Any, padding: Any) -> None:

@@ -18,7 +18,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from .dropout import mask, masked
+from .dropout import apply_mask, mask
 from .layer_norm import layer_norm
 
 __all__ = ["add_layer_norm", "layer_norm_of_sum"]
@@ -47,7 +47,7 @@ def add_layer_norm(
     given = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(given):
         raise DTypeError("add_layer_norm", "a floating-point dtype", given.name)
-    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), given)
+    return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), given)
 
 
 def layer_norm_of_sum(
@@ -61,10 +61,10 @@ def layer_norm_of_sum(
 ) -> Tensor:
     """The second answer of `add_layer_norm` alone, in the wider dtype of the two: what a post-norm block needs."""
     _need_probability("layer_norm_of_sum", dropout_p)
-    return normed_sum(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)
+    return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)
 
 
-def normed_sum(
+def add_layer_norm_unchecked(
     residual: Tensor, branch: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float, p: float, normed: Any
 ) -> Any:
     """Both of the above, without the look at their arguments: (sum, norm in the dtype `normed`), or, None, the norm."""
@@ -86,12 +86,12 @@ def add_layer_norm_(
     keep = None
     if draw is not None:
         keep = mask(plain(branch), dropout_p, *draw, branch.shape)
-        branch = masked(branch, keep, dropout_p)
+        branch = apply_mask(branch, keep, dropout_p)
     total = residual + branch
     norm, kept = layer_norm.forward.reference.run(total, normalized_shape, weight, bias, eps)
     if normed is None:
-        return norm, of_sum(kept, keep)
-    return total, widen(norm, normed), Saved(out=total, **vars(of_sum(kept, keep)))
+        return norm, saved_of_sum(kept, keep)
+    return total, widen(norm, normed), Saved(out=total, **vars(saved_of_sum(kept, keep)))
 
 
 @add_layer_norm_.check
@@ -107,21 +107,21 @@ def add_layer_norm_backward(dy, saved, needs, normalized_shape, eps, dropout_p, 
     dsum, dnorm = (None, dy) if normed is None else dy
     wanted = needs[0] or needs[1]
     back = layer_norm.backward_primitive.reference.run
-    dx, dw, db = back(dnorm, of_norm(saved), (wanted, *needs[2:]), normalized_shape, eps)
+    dx, dw, db = back(dnorm, saved_of_norm(saved), (wanted, *needs[2:]), normalized_shape, eps)
     if dx is not None and dsum is not None:
         dx = dx + dsum
-    dbranch = dx if dx is None or saved.keep is None or needs[1] is None else masked(dx, saved.keep, dropout_p)
+    dbranch = dx if dx is None or saved.keep is None or needs[1] is None else apply_mask(dx, saved.keep, dropout_p)
     return dx, dbranch, dw, db
 
 
-def of_sum(kept: Any, keep: Any) -> Any:
+def saved_of_sum(kept: Any, keep: Any) -> Any:
     """What the op saves: of the sum, what layer_norm saved of it, and the mask."""
     items = dict(vars(kept))
     return Saved(as_residual=items.pop("input"), keep=keep, **items)
 
 
-def of_norm(saved: Any) -> Any:
-    """What layer_norm saved of the sum, out of what `of_sum` gave."""
+def saved_of_norm(saved: Any) -> Any:
+    """What layer_norm saved of the sum, out of what `saved_of_sum` gave."""
     items = dict(vars(saved))
     for name in ("out", "keep"):
         items.pop(name, None)

@@ -20,7 +20,7 @@ from ampkit.core.tensor import Tensor
 
 from ..pointwise.conversion import to
 from .rnn_double_backward import gru_unrolled, lstm_unrolled, on_tape, rnn_unrolled
-from .rnn_loop import Given, gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
+from .rnn_loop import RNNOperands, gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
 
 __all__ = ["gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]
 
@@ -81,7 +81,7 @@ def rnn_tanh_(
     input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
 ):  # fmt: skip
     """A layer of tanh cells. input [R, I], hx [N, H] or None for zeros, sizes: rows of each step -> [R, H], h_n."""
-    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse, relu=False)
+    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse, relu=False)
 
 
 @op(cast=Cast.LOW, integers="refuse")
@@ -89,7 +89,7 @@ def rnn_relu_(
     input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
 ):  # fmt: skip
     """A layer of ReLU cells, as `rnn_tanh_`."""
-    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse, relu=True)
+    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse, relu=True)
 
 
 @op(cast=Cast.LOW, integers="refuse")
@@ -97,7 +97,7 @@ def gru_(
     input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
 ):  # fmt: skip
     """A layer of GRU cells, as `rnn_tanh_`."""
-    return _gru(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse)
+    return _gru(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse)
 
 
 @op(cast=Cast.LOW, integers="refuse")
@@ -106,25 +106,25 @@ def lstm_(
     b_hh: Array | None, w_hr: Array | None, sizes, reverse
 ):  # fmt: skip
     """A layer of LSTM cells: hx [N, P], cx [N, H], w_hr [P, H] or None, then P = H -> [R, P], h_n, c_n."""
-    return _lstm(Given(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr), sizes, reverse)
+    return _lstm(RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr), sizes, reverse)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def rnn_tanh_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
     """`rnn_tanh_cell`, and its output once more."""
-    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=False)
+    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=False)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def rnn_relu_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
     """`rnn_relu_cell`, and its output once more."""
-    return _rnn(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=True)
+    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=True)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def gru_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
     """`gru_cell`, and its output once more."""
-    return _gru(Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
+    return _gru(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
 
 
 @op(cast=Cast.LOW, integers="refuse")
@@ -132,22 +132,22 @@ def lstm_cell_(
     input: Array, hx: Array, cx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None
 ):  # fmt: skip
     """`lstm_cell` -> h, h once more, c."""
-    return _lstm(Given(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
+    return _lstm(RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
 
 
 def _rows(rows: Any) -> int:
     return rows.shape[0]
 
 
-def _rnn(g: Given, sizes: Any, reverse: bool, relu: bool) -> Any:
+def _rnn(g: RNNOperands, sizes: Any, reverse: bool, relu: bool) -> Any:
     return (rnn_unrolled if on_tape(g) else rnn_forward)(g, sizes, reverse, relu)
 
 
-def _gru(g: Given, sizes: Any, reverse: bool) -> Any:
+def _gru(g: RNNOperands, sizes: Any, reverse: bool) -> Any:
     return (gru_unrolled if on_tape(g) else gru_forward)(g, sizes, reverse)
 
 
-def _lstm(g: Given, sizes: Any, reverse: bool) -> Any:
+def _lstm(g: RNNOperands, sizes: Any, reverse: bool) -> Any:
     return (lstm_unrolled if on_tape(g) else lstm_forward)(g, sizes, reverse)
 
 
@@ -155,7 +155,7 @@ def _lstm(g: Given, sizes: Any, reverse: bool) -> Any:
 
 
 def _one_state(backward: Any, dy: Any, saved: Any, needs: Any, *more: Any) -> Any:
-    # The gradients of a layer without cell state and projection, out of those of Given.
+    # The gradients of a layer without cell state and projection, out of those of RNNOperands.
     dx, dh, _, *others = backward(dy, saved, (*needs[:2], None, *needs[2:]), *more)
     return dx, dh, *others
 
@@ -207,7 +207,7 @@ def lstm_cell_backward(dy, saved, needs):
 # their checks
 
 
-def _check(where: str, gates: int, g: Given, batch: int) -> None:
+def _check(where: str, gates: int, g: RNNOperands, batch: int) -> None:
     w_ih, w_hh = np.shape(g.w_ih), np.shape(g.w_hh)
     if len(w_ih) != 2 or len(w_hh) != 2 or w_ih[0] % gates or w_hh[0] != w_ih[0]:
         raise ShapeError(where, f"w_ih [{gates} H, I] and w_hh [{gates} H, P]", f"{list(w_ih)} and {list(w_hh)}")
@@ -223,7 +223,7 @@ def _check(where: str, gates: int, g: Given, batch: int) -> None:
             raise ShapeError(where, f"{name} {list(shape)}", f"{list(np.shape(found))}")
 
 
-def _check_layer(where: str, gates: int, g: Given, sizes: Any) -> None:
+def _check_layer(where: str, gates: int, g: RNNOperands, sizes: Any) -> None:
     if not sizes or list(sizes) != sorted(sizes, reverse=True) or sum(sizes) != (np.shape(g.input) or (0,))[0]:
         raise ShapeError(where, "sizes that never grow, and as many rows", f"{list(sizes)[:8]}, {np.shape(g.input)}")
     _check(where, gates, g, sizes[0])
@@ -233,10 +233,12 @@ def _bind_checks() -> None:
     for layer, cell, gates in ((rnn_tanh_, rnn_tanh_cell_, 1), (rnn_relu_, rnn_relu_cell_, 1), (gru_, gru_cell_, 3)):
 
         def check_layer(input, hx, w_ih, w_hh, b_ih, b_hh, sizes, reverse, name=layer.name, gates=gates):
-            _check_layer(name, gates, Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes)
+            _check_layer(name, gates, RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes)
 
         def check_cell(input, hx, w_ih, w_hh, b_ih, b_hh, name=cell.name, gates=gates):
-            _check(name, gates, Given(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0])
+            _check(
+                name, gates, RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0]
+            )
 
         layer.check(check_layer)
         cell.check(check_cell)
@@ -247,12 +249,12 @@ _bind_checks()
 
 @lstm_.check
 def lstm_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr, sizes, reverse):
-    _check_layer("lstm", 4, Given(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr), sizes)
+    _check_layer("lstm", 4, RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr), sizes)
 
 
 @lstm_cell_.check
 def lstm_cell_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
-    _check("lstm_cell", 4, Given(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0])
+    _check("lstm_cell", 4, RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0])
 
 
 # those that run on arrays as they are stored, where a backend's products do

@@ -21,20 +21,20 @@ __all__: list[str] = []
 Array = Any
 
 
-def stored(array: Array, *outs: Array | None) -> None:
+def write_rounded(array: Array, *outs: Array | None) -> None:
     """Write `array`, rounded once, to `outs`, of one format; None takes nothing."""
     found = [out for out in outs if out is not None]
-    rounded = as_in(array, found[0])
+    rounded = cast_like(array, found[0])
     for out in found:
         out[...] = rounded
 
 
-def as_in(array: Array, like: Array) -> Array:
+def cast_like(array: Array, like: Array) -> Array:
     """`array` in the format of `like`."""
     return array if array.dtype == like.dtype else backends.backend_of(array).cast(array, like.dtype)
 
 
-def widened(array: Array) -> Array:
+def to_accumulator(array: Array) -> Array:
     """`array` in its accumulator."""
     wide = accumulator(array.dtype)
     return array if array.dtype == wide else backends.backend_of(array).cast(array, wide)
@@ -44,33 +44,33 @@ def widened(array: Array) -> Array:
 
 
 def _multiply(a: Array, b: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
-    found = widened(a) @ widened(b)
+    found = to_accumulator(a) @ to_accumulator(b)
     if bias is not None:
         found += bias
     if more:
-        out += as_in(found, out)
+        out += cast_like(found, out)
     else:
-        stored(found, out)
+        write_rounded(found, out)
 
 
 # (a [M, K], b [K, N], out [M, N], bias [N] like out or None, more): out = a @ b + bias, or with `more` out += a @ b.
-multiply = Primitive("multiply", "nn.rnn", _multiply)
+matmul_into = Primitive("matmul_into", "nn.rnn", _multiply)
 
 
 def _by_weight(weight: Array, rows: int) -> Callable[..., None]:
     def times(a: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
-        multiply(a, weight, out, bias, more)
+        matmul_into(a, weight, out, bias, more)
 
     return times
 
 
 # (weight [K, N], rows): what multiplies matrices of up to so many rows by it, step after step: (a, out, bias, more), as
-# `multiply`; they lie row after row.
-by_weight = Primitive("by_weight", "nn.rnn", _by_weight)
+# `matmul_into`; they lie row after row.
+matmul_by = Primitive("matmul_by", "nn.rnn", _by_weight)
 
 
 def _column_sums(rows: Array) -> Array:
-    return blocked_sum(widened(rows), 0)
+    return blocked_sum(to_accumulator(rows), 0)
 
 
 column_sums = Primitive("column_sums", "nn.rnn", _column_sums)  # [M, N] -> [N], in the accumulator
@@ -98,12 +98,12 @@ def parts(gates: Array, count: int) -> list[Array]:
 
 def _rnn_step(gates: Array, hidden: Array, out: Array | None, relu: bool) -> None:
     np.maximum(gates, 0, out=gates) if relu else np.tanh(gates, out=gates)
-    stored(gates, hidden, out)
+    write_rounded(gates, hidden, out)
 
 
 def _rnn_step_backward(gates: Array, dy: Array, dh: Array, slopes: Array, relu: bool) -> None:
-    d = dh + widened(dy)
-    stored(d * (gates > 0) if relu else d * (1 - gates * gates), slopes)
+    d = dh + to_accumulator(dy)
+    write_rounded(d * (gates > 0) if relu else d * (1 - gates * gates), slopes)
 
 
 # (gates [n, H]: what the products left, then the state; hidden and out, or None: written with it, relu)
@@ -123,13 +123,13 @@ def _lstm_step(gates: Array, cell: Array, before: Array, hidden: Array | None, o
     before[...] = cell
     cell *= f
     cell += i * g
-    stored(o * np.tanh(cell), hidden, out)
+    write_rounded(o * np.tanh(cell), hidden, out)
 
 
 def _lstm_step_backward(gates: Array, before: Array, dy: Array | None, dh: Array, dc: Array, slopes: Array) -> None:
     i, f, g, o = parts(gates, 4)
     high = np.tanh(f * before + i * g)
-    d = dh if dy is None else dh + widened(dy)
+    d = dh if dy is None else dh + to_accumulator(dy)
     dc += d * o * (1 - high * high)
     bends = 1 - gates
     bends *= gates
@@ -140,7 +140,7 @@ def _lstm_step_backward(gates: Array, before: Array, dy: Array | None, dh: Array
     to *= bends
     dc *= f
     if to is not slopes:
-        stored(to, slopes)
+        write_rounded(to, slopes)
 
 
 # (gates [n, 4 H]: what the products left, then the gates i, f, g, o; cell [n, H]: the state, before and after; before,
@@ -165,7 +165,7 @@ def _gru_step(gates: Array, inner: Array, state: Array, kept: Array, hidden: Arr
     state -= n
     state *= z
     state += n
-    stored(state, hidden, out)
+    write_rounded(state, hidden, out)
 
 
 def _gru_step_backward(
@@ -173,14 +173,14 @@ def _gru_step_backward(
 ) -> None:
     r, z, n = parts(gates, 3)
     dr, dz, dn = parts(to_x, 3)
-    dh += widened(dy)
+    dh += to_accumulator(dy)
     d = dh * (1 - z) * (1 - n * n)
-    stored(d, dn)
-    stored(d * kept * r * (1 - r), dr)
-    stored(dh * (widened(previous) - n) * z * (1 - z), dz)
+    write_rounded(d, dn)
+    write_rounded(d * kept * r * (1 - r), dr)
+    write_rounded(dh * (to_accumulator(previous) - n) * z * (1 - z), dz)
     both = 2 * r.shape[1]
     to_h[:, :both] = to_x[:, :both]
-    stored(d * r, to_h[:, both:])
+    write_rounded(d * r, to_h[:, both:])
     dh *= z
 
 

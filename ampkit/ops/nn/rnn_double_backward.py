@@ -12,7 +12,7 @@ from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.tensor import Tensor
 
 from ..pointwise.activation import sigmoid
-from .rnn_loop import Given, Sizes, walk
+from .rnn_loop import RNNOperands, Sizes, walk
 
 __all__: list[str] = []
 
@@ -21,21 +21,21 @@ Array = Any
 Step = Callable[..., tuple[Array, ...]]
 
 
-def on_tape(g: Given) -> bool:
+def on_tape(g: RNNOperands) -> bool:
     return any(isinstance(array, TracedArray) for array in g)
 
 
-def rnn_unrolled(g: Given, sizes: Sizes, reverse: bool, relu: bool) -> tuple[Array, ...]:
+def rnn_unrolled(g: RNNOperands, sizes: Sizes, reverse: bool, relu: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array) -> tuple[Array]:
-        gate = x + _shifted(h @ g.w_hh.T, g.b_hh)
+        gate = x + _add_bias(h @ g.w_hh.T, g.b_hh)
         return (np.maximum(gate, 0) if relu else np.tanh(gate),)
 
     return _unrolled(step, g, sizes, reverse, _start(g, g.hx, sizes))
 
 
-def lstm_unrolled(g: Given, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
+def lstm_unrolled(g: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        i, f, new, o = _parts(x + _shifted(h @ g.w_hh.T, g.b_hh), 4)
+        i, f, new, o = _parts(x + _add_bias(h @ g.w_hh.T, g.b_hh), 4)
         c = _gate(f) * c + _gate(i) * np.tanh(new)
         h = _gate(o) * np.tanh(c)
         return h if g.w_hr is None else h @ g.w_hr.T, c
@@ -44,17 +44,17 @@ def lstm_unrolled(g: Given, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     return _unrolled(step, g, sizes, reverse, _start(g, g.hx, sizes), _start(g, g.cx, sizes, width))
 
 
-def gru_unrolled(g: Given, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
+def gru_unrolled(g: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array) -> tuple[Array]:
-        (r, z, n), (to_r, to_z, to_n) = _parts(x, 3), _parts(_shifted(h @ g.w_hh.T, g.b_hh), 3)
+        (r, z, n), (to_r, to_z, to_n) = _parts(x, 3), _parts(_add_bias(h @ g.w_hh.T, g.b_hh), 3)
         new, kept = np.tanh(n + _gate(r + to_r) * to_n), _gate(z + to_z)
         return (new + kept * (h - new),)
 
     return _unrolled(step, g, sizes, reverse, _start(g, g.hx, sizes))
 
 
-def _unrolled(step: Step, g: Given, sizes: Sizes, reverse: bool, *first: Array) -> tuple[Array, ...]:
-    projected = _shifted(g.input @ g.w_ih.T, g.b_ih)
+def _unrolled(step: Step, g: RNNOperands, sizes: Sizes, reverse: bool, *first: Array) -> tuple[Array, ...]:
+    projected = _add_bias(g.input @ g.w_ih.T, g.b_ih)
     steps = walk(sizes, reverse)
     states, outs, ended = [s[: steps[0][1]] for s in first], [], []
     for at, n in steps:
@@ -69,14 +69,14 @@ def _unrolled(step: Step, g: Given, sizes: Sizes, reverse: bool, *first: Array) 
     return np.concatenate(outs[::-1] if reverse else outs), *last
 
 
-def _start(g: Given, first: Array | None, sizes: Sizes, width: int | None = None) -> Array:
+def _start(g: RNNOperands, first: Array | None, sizes: Sizes, width: int | None = None) -> Array:
     if first is not None:
         return first
     like = plain(g.w_hh)
     return TracedArray(Tensor(backends.backend_of(like).zeros((sizes[0], width or like.shape[1]), like.dtype)))
 
 
-def _shifted(x: Array, bias: Array | None) -> Array:
+def _add_bias(x: Array, bias: Array | None) -> Array:
     return x if bias is None else x + bias
 
 

@@ -17,17 +17,17 @@ from ampkit.base.dtypes import DType, accumulator
 from ampkit.core.autograd.saved import Saved
 
 from .rnn_cell import (
-    by_weight,
     column_sums,
     gru_step,
     gru_step_backward,
     lstm_step,
     lstm_step_backward,
-    multiply,
+    matmul_by,
+    matmul_into,
     rnn_step,
     rnn_step_backward,
-    stored,
-    widened,
+    to_accumulator,
+    write_rounded,
 )
 
 __all__: list[str] = []
@@ -36,7 +36,7 @@ Array = Any
 Sizes = Sequence[int]
 
 
-class Given(NamedTuple):
+class RNNOperands(NamedTuple):
     """The tensors of a layer: rows [R, I], first states [N, P] and [N, H], weights as PyTorch lays them."""
 
     input: Array
@@ -49,7 +49,7 @@ class Given(NamedTuple):
     w_hr: Array | None
 
     @classmethod
-    def of(cls, saved: Saved) -> Given:
+    def of(cls, saved: Saved) -> RNNOperands:
         return cls(*(getattr(saved, name, None) for name in cls._fields))
 
 
@@ -59,7 +59,7 @@ def walk(sizes: Sizes, reverse: bool) -> list[tuple[slice, int]]:
     return found[::-1] if reverse else found
 
 
-def _room(like: Array, rows: int, width: int, dtype: DType) -> Array:
+def _empty(like: Array, rows: int, width: int, dtype: DType) -> Array:
     return backends.backend_of(like).empty((rows, width), dtype)
 
 
@@ -67,30 +67,30 @@ def _state(first: Array | None, like: Array, rows: int, width: int, dtype: DType
     # A state to write into: that of the caller stays as it is.
     if first is None:
         return backends.backend_of(like).zeros((rows, width), dtype)
-    made = _room(like, rows, width, dtype)
-    stored(first, made)
+    made = _empty(like, rows, width, dtype)
+    write_rounded(first, made)
     return made
 
 
-def _projected(g: Given, bias: Array | None) -> Array:
+def _projected(g: RNNOperands, bias: Array | None) -> Array:
     """What the input gives to the gates, for all steps, in the accumulator."""
-    gates = _room(g.input, g.input.shape[0], g.w_ih.shape[0], accumulator(g.input.dtype))
-    multiply(g.input, g.w_ih.T, gates, bias)
+    gates = _empty(g.input, g.input.shape[0], g.w_ih.shape[0], accumulator(g.input.dtype))
+    matmul_into(g.input, g.w_ih.T, gates, bias)
     return gates
 
 
-def _biases(g: Given) -> Array | None:
+def _biases(g: RNNOperands) -> Array | None:
     if g.b_ih is None or g.b_hh is None:
         both = g.b_hh if g.b_ih is None else g.b_ih
-        return None if both is None else widened(both)
-    return widened(g.b_ih) + widened(g.b_hh)
+        return None if both is None else to_accumulator(both)
+    return to_accumulator(g.b_ih) + to_accumulator(g.b_hh)
 
 
-def _kept(g: Given, **items: Array) -> Saved:
+def _save(g: RNNOperands, **items: Array) -> Saved:
     return Saved(**g._asdict(), **items)
 
 
-def _steps(g: Given, sizes: Sizes, reverse: bool) -> Iterator[tuple[slice, int, bool]]:
+def _steps(g: RNNOperands, sizes: Sizes, reverse: bool) -> Iterator[tuple[slice, int, bool]]:
     # Also whether there is a product: none with first states of zero.
     for count, (at, n) in enumerate(walk(sizes, reverse)):
         yield at, n, count > 0 or g.hx is not None
@@ -99,30 +99,30 @@ def _steps(g: Given, sizes: Sizes, reverse: bool) -> Iterator[tuple[slice, int, 
 # forward: each gives the rows out, the last states, and what the backward needs
 
 
-def rnn_forward(g: Given, sizes: Sizes, reverse: bool, relu: bool) -> Any:
+def rnn_forward(g: RNNOperands, sizes: Sizes, reverse: bool, relu: bool) -> Any:
     """tanh or ReLU of what input and state give. -> out, h_n, saved."""
     dtype, width = g.input.dtype, g.w_hh.shape[1]
     gates = _projected(g, _biases(g))
     hidden = _state(g.hx, gates, sizes[0], width, dtype)
-    rounded = None if dtype == gates.dtype else _room(gates, len(gates), width, dtype)
-    recur = by_weight(g.w_hh.T, sizes[0])
+    rounded = None if dtype == gates.dtype else _empty(gates, len(gates), width, dtype)
+    recur = matmul_by(g.w_hh.T, sizes[0])
     for at, n, worth in _steps(g, sizes, reverse):
         if worth:
             recur(hidden[:n], gates[at], None, True)
         rnn_step(gates[at], hidden[:n], None if rounded is None else rounded[at], relu)
     out = gates if rounded is None else rounded
-    return out, hidden, _kept(g, out=out, gates=gates)
+    return out, hidden, _save(g, out=out, gates=gates)
 
 
-def lstm_forward(g: Given, sizes: Sizes, reverse: bool) -> Any:
+def lstm_forward(g: RNNOperands, sizes: Sizes, reverse: bool) -> Any:
     """-> out, h_n, c_n, saved."""
     gates = _projected(g, _biases(g))
     dtype, wide, (width, rows) = g.input.dtype, gates.dtype, (g.w_hh.shape[0] // 4, len(gates))
     hidden = _state(g.hx, gates, sizes[0], g.w_hh.shape[1], dtype)
     cell = _state(g.cx, gates, sizes[0], width, wide)
-    before, out = _room(gates, rows, width, wide), _room(gates, rows, g.w_hh.shape[1], dtype)
-    mixed = None if g.w_hr is None else _room(gates, rows, width, dtype)
-    recur = by_weight(g.w_hh.T, sizes[0])
+    before, out = _empty(gates, rows, width, wide), _empty(gates, rows, g.w_hh.shape[1], dtype)
+    mixed = None if g.w_hr is None else _empty(gates, rows, width, dtype)
+    recur = matmul_by(g.w_hh.T, sizes[0])
     for at, n, worth in _steps(g, sizes, reverse):
         if worth:
             recur(hidden[:n], gates[at], None, True)
@@ -130,27 +130,27 @@ def lstm_forward(g: Given, sizes: Sizes, reverse: bool) -> Any:
             lstm_step(gates[at], cell[:n], before[at], hidden[:n], out[at])
         else:
             lstm_step(gates[at], cell[:n], before[at], None, mixed[at])
-            multiply(mixed[at], g.w_hr.T, out[at])  # type: ignore[union-attr]
+            matmul_into(mixed[at], g.w_hr.T, out[at])  # type: ignore[union-attr]
             hidden[:n] = out[at]
-    return out, hidden, cell, _kept(g, out=out, gates=gates, before=before, mixed=mixed)
+    return out, hidden, cell, _save(g, out=out, gates=gates, before=before, mixed=mixed)
 
 
-def gru_forward(g: Given, sizes: Sizes, reverse: bool) -> Any:
+def gru_forward(g: RNNOperands, sizes: Sizes, reverse: bool) -> Any:
     """-> out, h_n, saved."""
-    gates = _projected(g, None if g.b_ih is None else widened(g.b_ih))
+    gates = _projected(g, None if g.b_ih is None else to_accumulator(g.b_ih))
     dtype, wide, (width, rows) = g.input.dtype, gates.dtype, (g.w_hh.shape[1], len(gates))
     state = _state(g.hx, gates, sizes[0], width, wide)
     hidden = state if dtype == wide else _state(g.hx, gates, sizes[0], width, dtype)
-    inner, bias = _room(gates, sizes[0], 3 * width, wide), None if g.b_hh is None else widened(g.b_hh)
-    kept, out = _room(gates, rows, width, wide), _room(gates, rows, width, dtype)
-    recur = by_weight(g.w_hh.T, sizes[0])
+    inner, bias = _empty(gates, sizes[0], 3 * width, wide), None if g.b_hh is None else to_accumulator(g.b_hh)
+    kept, out = _empty(gates, rows, width, wide), _empty(gates, rows, width, dtype)
+    recur = matmul_by(g.w_hh.T, sizes[0])
     for at, n in walk(sizes, reverse):
         recur(hidden[:n], inner[:n], bias)
         gru_step(gates[at], inner[:n], state[:n], kept[at], None if hidden is state else hidden[:n], out[at])
-    return out, state, _kept(g, out=out, gates=gates, kept=kept)
+    return out, state, _save(g, out=out, gates=gates, kept=kept)
 
 
-# backward: gradients in the order of Given
+# backward: gradients in the order of RNNOperands
 
 
 def _dense(dy: Array, *others: Array) -> tuple[Array, ...]:
@@ -159,10 +159,10 @@ def _dense(dy: Array, *others: Array) -> tuple[Array, ...]:
 
 
 def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool, relu: bool) -> Any:
-    g, (dy, dh) = Given.of(saved), _dense(*dys)
+    g, (dy, dh) = RNNOperands.of(saved), _dense(*dys)
     dh = _state(dh, dy, *dh.shape, accumulator(dy.dtype))
-    slopes = _room(dy, *saved.gates.shape, g.w_hh.dtype)
-    recur = by_weight(g.w_hh, sizes[0])
+    slopes = _empty(dy, *saved.gates.shape, g.w_hh.dtype)
+    recur = matmul_by(g.w_hh, sizes[0])
     for at, n in reversed(walk(sizes, reverse)):
         rnn_step_backward(saved.gates[at], dy[at], dh[:n], slopes[at], relu)
         recur(slopes[at], dh[:n])
@@ -170,12 +170,12 @@ def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
 
 
 def lstm_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool) -> Any:
-    g, (dy, dh, dc) = Given.of(saved), _dense(*dys)
+    g, (dy, dh, dc) = RNNOperands.of(saved), _dense(*dys)
     wide = saved.gates.dtype
     dh, dc = (_state(d, dy, *d.shape, wide) for d in (dh, dc))
-    slopes = _room(dy, *saved.gates.shape, g.w_hh.dtype)
-    recur = by_weight(g.w_hh, sizes[0])
-    shorter = None if g.w_hr is None else _Shorter(g, widened(dy), dc.shape)
+    slopes = _empty(dy, *saved.gates.shape, g.w_hh.dtype)
+    recur = matmul_by(g.w_hh, sizes[0])
+    shorter = None if g.w_hr is None else _Shorter(g, to_accumulator(dy), dc.shape)
     for at, n in reversed(walk(sizes, reverse)):
         given = (dy[at], dh[:n]) if shorter is None else (None, shorter.back(at, n, dh))
         lstm_step_backward(saved.gates[at], saved.before[at], *given, dc[:n], slopes[at])
@@ -187,23 +187,23 @@ def lstm_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: boo
 class _Shorter:
     """Backward through the projection of an LSTM's output: rows, the slopes of what it gave, are kept for its own."""
 
-    def __init__(self, g: Given, dy: Array, shape: tuple[int, int]):
+    def __init__(self, g: RNNOperands, dy: Array, shape: tuple[int, int]):
         self.weight, self.dy = g.w_hr, dy
-        self.rows = _room(dy, *dy.shape, g.w_hh.dtype)
-        self.longer = _room(dy, *shape, dy.dtype)
+        self.rows = _empty(dy, *dy.shape, g.w_hh.dtype)
+        self.longer = _empty(dy, *shape, dy.dtype)
 
     def back(self, at: slice, n: int, dh: Array) -> Array:
-        stored(dh[:n] + self.dy[at], self.rows[at])
-        multiply(self.rows[at], self.weight, self.longer[:n])
+        write_rounded(dh[:n] + self.dy[at], self.rows[at])
+        matmul_into(self.rows[at], self.weight, self.longer[:n])
         return self.longer[:n]
 
 
 def gru_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool) -> Any:
-    g, (dy, dh) = Given.of(saved), _dense(*dys)
+    g, (dy, dh) = RNNOperands.of(saved), _dense(*dys)
     dh = _state(dh, dy, *dh.shape, saved.gates.dtype)
-    to_x, to_h = (_room(dy, *saved.gates.shape, g.w_hh.dtype) for _ in range(2))
+    to_x, to_h = (_empty(dy, *saved.gates.shape, g.w_hh.dtype) for _ in range(2))
     previous = _previous(saved.out, g.hx, sizes, reverse)
-    recur = by_weight(g.w_hh, sizes[0])
+    recur = matmul_by(g.w_hh, sizes[0])
     for at, n in reversed(walk(sizes, reverse)):
         gru_step_backward(saved.gates[at], saved.kept[at], previous[at], dy[at], dh[:n], to_x[at], to_h[at])
         recur(to_h[at], dh[:n], None, True)
@@ -211,7 +211,7 @@ def gru_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
 
 
 def _gradients(
-    g: Given, needs: Any, to_x: Array, to_h: Array, out: Array, sizes: Sizes, reverse: bool, *states: Array,
+    g: RNNOperands, needs: Any, to_x: Array, to_h: Array, out: Array, sizes: Sizes, reverse: bool, *states: Array,
     is_previous: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     # Of all but w_hr: one product each over all steps.
@@ -229,14 +229,14 @@ def _product(a: Array, b: Array, need: DType | None) -> Array | None:
     if need is None:
         return None
     wide = a.dtype == accumulator(a.dtype)
-    out = _room(a, a.shape[0], b.shape[1], a.dtype if wide else need)
-    multiply(a, b, out)
+    out = _empty(a, a.shape[0], b.shape[1], a.dtype if wide else need)
+    matmul_into(a, b, out)
     return out
 
 
 def _previous(out: Array, hx: Array | None, sizes: Sizes, reverse: bool) -> Array:
     """The state that each row began with."""
-    made, steps = _room(out, *out.shape, out.dtype), walk(sizes, reverse)
+    made, steps = _empty(out, *out.shape, out.dtype), walk(sizes, reverse)
     rows, n = steps[0]
     made[rows] = 0 if hx is None else hx[:n]
     if sizes[0] == sizes[-1]:

@@ -31,7 +31,7 @@ def _over(dim: int, ndim: int) -> int | None:
     return dim if ndim else None  # CuPy's scalars have no axis to reduce
 
 
-def peak(input: Any, dim: Any) -> Any:
+def detached_max(input: Any, dim: Any) -> Any:
     """The maximum along `dim`, as a constant: a shift by it cancels, and no derivative flows through it."""
     values = plain(input)
     if values.size:
@@ -50,7 +50,7 @@ def softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     axes.
     """
     over = _over(dim, input.ndim)
-    out = np.exp(input - peak(input, over))
+    out = np.exp(input - detached_max(input, over))
     out /= blocked_sum(out, over, True)
     return out, Saved(out=out)
 
@@ -75,7 +75,7 @@ def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     answer. Raises as `softmax` does.
     """
     over = _over(dim, input.ndim)
-    out = input - peak(input, over)
+    out = input - detached_max(input, over)
     out -= np.log(blocked_sum(np.exp(out), over, True))
     return out, Saved(out=out)
 
@@ -107,7 +107,7 @@ def logsumexp(input: Array, dim, keepdim=False):
     range.
     """
     over = axes("logsumexp", dim, input.ndim)
-    shift = peak(input, over)
+    shift = detached_max(input, over)
     shift = np.where(np.isinf(shift), 0, shift)
     out = np.log(blocked_sum(np.exp(input - shift), over, True)) + shift
     return (out if keepdim else out.squeeze(over)), Saved(input=input)
@@ -124,7 +124,7 @@ def logsumexp_backward(dy, saved, needs, dim, keepdim):
     shape = saved.input.shape
     over = axes("logsumexp", dim, len(shape))
     kept = tuple([1 if i in over else n for i, n in enumerate(shape)])
-    shift = peak(plain(saved.input), over)
+    shift = detached_max(plain(saved.input), over)
     parts = np.exp(saved.input - np.where(np.isinf(shift), 0, shift))
     whole = blocked_sum(parts, over, True)
     return parts / np.where(plain(whole) == 0, 1, whole) * dy.reshape(kept)

@@ -127,7 +127,7 @@ def _lp_pool_backward(axes: int) -> Any:
         empty = plain(total) == 0
         slope = np.where(empty, 0, dy) * np.where(empty, 1, total) ** (1 / norm_type - 1)
         w = pool_windows(f"lp_pool{axes}d", x, kernel_size, stride, 0, 1, ceil_mode, axes)
-        spread = avg_pool_backward(slope, Saved(windows=w), needs, kernel_size, stride, 0, ceil_mode, True, None)
+        spread = avg_pool_backward(slope, Saved(geometry=w), needs, kernel_size, stride, 0, ceil_mode, True, None)
         return spread * (x ** (norm_type - 1) * _area(kernel_size, axes))
 
     return backward

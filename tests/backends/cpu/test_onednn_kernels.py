@@ -21,7 +21,7 @@ from ampkit.core.autograd.tape import grad
 from ampkit.core.primitive import reference_only
 from ampkit.core.random import keep_mask
 from ampkit.core.tensor import Tensor
-from ampkit.ops.nn.attention import self_attention_by_links
+from ampkit.ops.nn.attention import self_attention_by_ops
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, booleans, check_precision, normal
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
@@ -240,12 +240,12 @@ def test_the_gradient_of_wide_depthwise_kernels_is_made_in_narrow_strips(width, 
 @pytest.mark.parametrize(("images", "width", "strips"), [((4, 5), 3, 1), ((4, 4), 5, 2), ((2, 7), 5, 2)])
 def test_images_lower_than_depthwise_kernels_are_met_with_their_padding(images, width, strips, dtype, monkeypatch):
     seen, made = [], convolution._backward_kernels
-    monkeypatch.setattr(convolution, "_backward_kernels", lambda c: (seen.append(c.windows), made(c))[1])
+    monkeypatch.setattr(convolution, "_backward_kernels", lambda c: (seen.append(c.geometry), made(c))[1])
     monkeypatch.setattr(convolution, "prepared", lambda key, build: build())
     case = Case("conv2d", normal(3, 64, *images), normal(64, 1, 5, width), groups=64, padding=(2, width // 2))
     check_precision(case, dtype)
     assert len(seen) == strips
-    assert all(w.kernel[0] <= w.size[0] and w.pads == ((0, 0), (0, 0)) for w in seen)
+    assert all(w.kernel[0] <= w.input_size[0] and w.padding == ((0, 0), (0, 0)) for w in seen)
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
@@ -464,7 +464,7 @@ def test_self_attention_has_the_bits_of_its_links(length, dropout_p, causal, dty
         out = attend(x, 3, dropout_p, causal)
         return [out, *grad(out, x, out.detach())]
 
-    for got, want in zip(run(ops.self_attention), run(self_attention_by_links), strict=True):
+    for got, want in zip(run(ops.self_attention), run(self_attention_by_ops), strict=True):
         np.testing.assert_array_equal(got.array, want.array)
 
 
@@ -476,7 +476,7 @@ def test_second_derivatives_of_self_attention_are_those_of_its_links():
         (slope,) = grad(attend(x, 3, 0.0, True).square().sum(), x, create_graph=True)
         return grad(slope.square().sum(), x)[0]
 
-    assert_close(run(ops.self_attention), run(self_attention_by_links), (1e-5, 1e-5))
+    assert_close(run(ops.self_attention), run(self_attention_by_ops), (1e-5, 1e-5))
 
 
 @pytest.mark.parametrize("short", [0, 8])

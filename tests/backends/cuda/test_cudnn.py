@@ -15,7 +15,7 @@ from ampkit.backends.cuda.libs import cudnn as door
 from ampkit.backends.cuda.libs import cudnn_graphs
 from ampkit.backends.cuda.libs.cudnn_graphs import Convolution
 from ampkit.base.dtypes import bfloat16, float16, float32
-from ampkit.ops.nn.conv_geometry import windows
+from ampkit.ops.nn.conv_geometry import conv_geometry
 
 # why not
 
@@ -113,7 +113,7 @@ def started(gpu, monkeypatch):
     return types.SimpleNamespace(door=found, made=made, ran=ran, module=module, gpu=gpu)
 
 
-W = windows("conv2d", (3, 3), 1, 1, 1, (6, 6))
+W = conv_geometry("conv2d", (3, 3), 1, 1, 1, (6, 6))
 
 
 def images(shape=(2, 8, 6, 6), dtype=float16):
@@ -271,7 +271,7 @@ def roles(recorded, method, arrays, *more):
 
 
 def test_each_array_of_a_convolution_goes_where_the_graph_reads_or_writes_it(recorded):
-    w = windows("conv2d", (3, 2), 1, 0, 1, (6, 7))
+    w = conv_geometry("conv2d", (3, 2), 1, 0, 1, (6, 7))
     x, k, y = images((2, 8, 6, 7)), images((16, 8, 3, 2)), images((2, 16, 4, 6))
     wide_x, wide_k, wide_y = (images(a.shape, float32) for a in (x, k, y))
     found = roles(recorded, "conv_forward", {"x": x, "k": k, "b": cupy_like.empty((16,), float16), "y": wide_y}, w)

@@ -8,7 +8,7 @@ from cuda_on_cpu import planning
 
 from ampkit.backends.cuda.libs.cudnn_graphs import Attention, AttentionBackward, Convolution, Layout
 from ampkit.base.dtypes import bfloat16, float16, float32
-from ampkit.ops.nn.conv_geometry import windows
+from ampkit.ops.nn.conv_geometry import conv_geometry
 
 
 def heads(n, h, rows, width, dtype=float16):
@@ -17,8 +17,8 @@ def heads(n, h, rows, width, dtype=float16):
 
 def conv(kind, dtype, out=None, x=(8, 16, 14, 14), k=(24, 16, 3, 3), bias=False, **given):
     p = {"stride": 1, "padding": 1, "dilation": 1, **given}
-    w = windows("conv2d", k[2:], p["stride"], p["padding"], p["dilation"], x[2:])
-    return Convolution(kind, (x[0], k[0], *w.count), x, k, w, dtype, out or dtype, bias)
+    w = conv_geometry("conv2d", k[2:], p["stride"], p["padding"], p["dilation"], x[2:])
+    return Convolution(kind, (x[0], k[0], *w.output_size), x, k, w, dtype, out or dtype, bias)
 
 
 def volumes(kind, dtype, out=None, x=(2, 16, 8, 9, 10), k=(24, 16, 3, 3, 3), bias=False, **given):

@@ -38,7 +38,7 @@ from .primitive import (
 from .reorder import fill
 
 if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import Windows
+    from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 
 class Conv(NamedTuple):
@@ -46,14 +46,14 @@ class Conv(NamedTuple):
 
     images: tuple[int, ...]
     kernels: tuple[int, ...]
-    windows: Windows
+    geometry: ConvGeometry
     groups: int
     dtype: DType
     out: DType
 
     @property
     def maps(self) -> tuple[int, ...]:
-        return self.images[0], self.kernels[0], *self.windows.count
+        return self.images[0], self.kernels[0], *self.geometry.output_size
 
     @property
     def grouped(self) -> tuple[int, ...]:
@@ -74,27 +74,29 @@ def _forward(c: Conv, with_bias: bool) -> Call:
     handles = [of.handle, kernels.handle, bias and bias.handle, to.handle]
     uses = [(SRC, of), (WEIGHTS, None), (DST, to), *([(BIAS, bias)] if bias else [])]
     return Call(
-        "convolution_forward", [TRAINING, ALGORITHM["direct"], *handles, *geometry(c.windows), attributes()], uses
+        "convolution_forward", [TRAINING, ALGORITHM["direct"], *handles, *geometry(c.geometry), attributes()], uses
     )
 
 
 def _hint(c: Conv) -> Any:
     of, to, kernels, _ = _forward_parts(c._replace(out=c.dtype), False)
     handles = [of.handle, kernels.handle, None, to.handle]
-    return described("convolution_forward", TRAINING, ALGORITHM["direct"], *handles, *geometry(c.windows), attributes())
+    return described(
+        "convolution_forward", TRAINING, ALGORITHM["direct"], *handles, *geometry(c.geometry), attributes()
+    )
 
 
 def _backward_images(c: Conv) -> Call:
     to, of, kernels = layout(c.images, c.out), layout(c.maps, c.dtype), Layout(c.grouped, c.dtype, None)
     handles = [to.handle, kernels.handle, of.handle]
-    given = [ALGORITHM["direct"], *handles, *geometry(c.windows), _hint(c), attributes()]
+    given = [ALGORITHM["direct"], *handles, *geometry(c.geometry), _hint(c), attributes()]
     return Call("convolution_backward_data", given, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
 
 
 def _backward_kernels(c: Conv) -> Call:
     of, slope, kernels = layout(c.images, c.dtype), layout(c.maps, c.dtype), Layout(c.grouped, float32, None)
     handles = [of.handle, kernels.handle, None, slope.handle]
-    given = [ALGORITHM["direct"], *handles, *geometry(c.windows), _hint(c), attributes()]
+    given = [ALGORITHM["direct"], *handles, *geometry(c.geometry), _hint(c), attributes()]
     return Call("convolution_backward_weights", given, [(SRC, of), (DIFF_DST, slope), (DIFF_WEIGHTS, None)])
 
 
@@ -163,7 +165,7 @@ def image_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
         if found is not None:
             return found
     # Matrix units have nothing to multiply in a depthwise convolution, and take ten times as long where it strides.
-    slow = c.dtype != float32 and _is_depthwise(c) and max(c.windows.stride) > 1
+    slow = c.dtype != float32 and _is_depthwise(c) and max(c.geometry.stride) > 1
     ready = None if slow else _ready("images", c)
     if ready is None:
         return None if c.dtype == float32 else image_gradient(dy, kernels, _widened(c), version)
@@ -176,7 +178,7 @@ def kernel_gradient(images: HostArray, dy: HostArray, c: Conv, home: HostArray |
     """The gradient of the kernels, float32, left in `home` if there is one; None where oneDNN has no fast code."""
     images, dy = turned(images, c.dtype), turned(dy, c.dtype)
     if im2col.pays(c):
-        found = im2col.kernel_product(images, dy, c.windows, home)
+        found = im2col.kernel_product(images, dy, c.geometry, home)
         if found is not None:
             return found
     if _is_wide(c):
@@ -197,35 +199,35 @@ def _is_depthwise(c: Conv) -> bool:
     return 1 < c.groups == c.images[1] == c.kernels[0]
 
 
-def _is_tall(w: Windows) -> bool:
-    return w.kernel[0] > w.size[0] and w.pads[0] != (0, 0)
+def _is_tall(w: ConvGeometry) -> bool:
+    return w.kernel[0] > w.input_size[0] and w.padding[0] != (0, 0)
 
 
 def _is_wide(c: Conv) -> bool:
     # Wider than what oneDNN has code of its own for, or taller than the images.
-    w = c.windows
-    plain = _is_depthwise(c) and len(w.size) == 2 and w.dilation == (1, 1)
+    w = c.geometry
+    plain = _is_depthwise(c) and len(w.input_size) == 2 and w.dilation == (1, 1)
     return plain and (w.kernel[1] > _WIDE or _is_tall(w))
 
 
 def _in_strips(images: HostArray, dy: HostArray, c: Conv, home: HostArray | None) -> HostArray | None:
     # `kernel_gradient` of depthwise kernels, a few of their columns at a time, over the pixels that these meet.
-    w, out = c.windows, empty(c.kernels, float32) if home is None else home
-    (height, width), above = w.size, w.pads[0] if _is_tall(w) else (0, 0)
-    top, left, rest = above[0], w.pads[1][0], w.pads[0] if above == (0, 0) else (0, 0)
-    padded = channels_last((*c.images[:2], height + sum(above), w.padded[1]), images.dtype)
+    w, out = c.geometry, empty(c.kernels, float32) if home is None else home
+    (height, width), above = w.input_size, w.padding[0] if _is_tall(w) else (0, 0)
+    top, left, rest = above[0], w.padding[1][0], w.padding[0] if above == (0, 0) else (0, 0)
+    padded = channels_last((*c.images[:2], height + sum(above), w.padded_size[1]), images.dtype)
     padded[..., :left], padded[..., left + width :] = 0, 0
     padded[:, :, :top], padded[:, :, top + height :] = 0, 0
     fill(padded[:, :, top : top + height, left : left + width], images)
     ends = np.linspace(0, w.kernel[1], -(-w.kernel[1] // _WIDE) + 1).astype(int).tolist()
     for first, end in pairwise(ends):
-        reach = (w.count[1] - 1) * w.stride[1] + end - first
+        reach = (w.output_size[1] - 1) * w.stride[1] + end - first
         part = channels_last((*padded.shape[:-1], reach), images.dtype)
         fill(part, padded[..., first : first + reach])
         kernel, size = (w.kernel[0], end - first), (padded.shape[2], reach)
-        strip = w._replace(kernel=kernel, pads=(rest, (0, 0)), size=size)
+        strip = w._replace(kernel=kernel, padding=(rest, (0, 0)), input_size=size)
         shapes = {"images": part.shape, "kernels": (*c.kernels[:-1], end - first)}
-        found = kernel_gradient(part, dy, c._replace(windows=strip, **shapes))
+        found = kernel_gradient(part, dy, c._replace(geometry=strip, **shapes))
         if found is None:
             return None
         out[..., first:end] = found

@@ -23,7 +23,7 @@ from .. import install
 from .cudnn_graphs import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
 
 if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import Windows
+    from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 Array = Any  # a CuPy array
 
@@ -53,22 +53,24 @@ class Cudnn:
     # convolutions: images [N, C, H, W], kernels [O, C / groups, KH, KW], maps [N, O, rows, columns], all channels-last
 
     def conv_forward(
-        self, images: Array, kernels: Array, bias: Array | None, maps: Array, windows: Windows, tf32: bool = False
+        self, images: Array, kernels: Array, bias: Array | None, maps: Array, geometry: ConvGeometry, tf32: bool = False
     ) -> bool:
         """Write to `maps`: each window times each kernel, plus bias [O]."""
-        what = _convolution("maps", maps, images, kernels, windows, images.dtype, bias, tf32)
+        what = _convolution("maps", maps, images, kernels, geometry, images.dtype, bias, tf32)
         return self._run(what, images, kernels, *([] if bias is None else [bias]), maps)
 
     def conv_data(
-        self, maps: Array, kernels: Array, bias: Array | None, images: Array, windows: Windows, tf32: bool = False
+        self, maps: Array, kernels: Array, bias: Array | None, images: Array, geometry: ConvGeometry, tf32: bool = False
     ) -> bool:
         """Write to `images`: the gradient of a convolution's images, given that of its maps; plus bias [C]."""
-        what = _convolution("images", maps, images, kernels, windows, maps.dtype, bias, tf32)
+        what = _convolution("images", maps, images, kernels, geometry, maps.dtype, bias, tf32)
         return self._run(what, kernels, maps, *([] if bias is None else [bias]), images)
 
-    def conv_weight(self, images: Array, maps: Array, kernels: Array, windows: Windows, tf32: bool = False) -> bool:
+    def conv_weight(
+        self, images: Array, maps: Array, kernels: Array, geometry: ConvGeometry, tf32: bool = False
+    ) -> bool:
         """Write to `kernels`: the gradient of a convolution's kernels, given that of its maps."""
-        what = _convolution("kernels", maps, images, kernels, windows, maps.dtype, None, tf32)
+        what = _convolution("kernels", maps, images, kernels, geometry, maps.dtype, None, tf32)
         return self._run(what, images, maps, kernels)
 
     # attention: four axes each, the last one packed; see plans.Attention. dropped: what dropout keeps, by how much it
@@ -188,13 +190,13 @@ def aligned(array: Array) -> bool:
 
 
 def _convolution(
-    kind: str, maps: Array, images: Array, kernels: Array, windows: Windows, dtype: DType, bias: Any, tf32: bool
+    kind: str, maps: Array, images: Array, kernels: Array, geometry: ConvGeometry, dtype: DType, bias: Any, tf32: bool
 ) -> Convolution:
     out = {"maps": maps, "images": images, "kernels": kernels}[kind].dtype
     fast = tf32 and dtype not in LOW
     shapes = maps.shape, images.shape, kernels.shape
     repeats = are_deterministic_algorithms_enabled()
-    return Convolution(kind, *shapes, windows, dtype, out, bias is not None, fast, repeats)
+    return Convolution(kind, *shapes, geometry, dtype, out, bias is not None, fast, repeats)
 
 
 def _attention(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ampkit.base.dtypes import DType, bfloat16, float16, float32
 
 if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import Windows
+    from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 Shape = tuple[int, ...]
 
@@ -57,7 +57,7 @@ class Convolution(NamedTuple):
     maps: Shape
     images: Shape
     kernels: Shape
-    windows: Windows
+    geometry: ConvGeometry
     dtype: DType
     out: DType
     bias: bool = False
@@ -167,8 +167,8 @@ class Drawing:
         tensor.set_output(True).set_uid(number).set_dim(shape).set_stride(strides).set_data_type(kind)
 
 
-def _geometry(w: Windows) -> dict[str, list[int]]:
-    before, after = ([pads[i] for pads in w.pads] for i in (0, 1))
+def _geometry(w: ConvGeometry) -> dict[str, list[int]]:
+    before, after = ([pads[i] for pads in w.padding] for i in (0, 1))
     return {
         "pre_padding": before, "post_padding": after, "stride": list(w.stride), "dilation": list(w.dilation)
     }  # fmt: skip
@@ -178,7 +178,7 @@ def _draw_convolution(d: Drawing, c: Convolution) -> None:
     shapes = {"maps": c.maps, "images": c.images, "kernels": c.kernels}
     laid = {name: channels_last(shape, c.out if name == c.kind else c.dtype) for name, shape in shapes.items()}
     first, second = (d.given(laid[name]) for name in ("images", "kernels", "maps") if name != c.kind)
-    how = _geometry(c.windows)
+    how = _geometry(c.geometry)
     if c.kind == "maps":
         found = d.graph.conv_fprop(image=first, weight=second, **how)
     elif c.kind == "images":
@@ -189,7 +189,7 @@ def _draw_convolution(d: Drawing, c: Convolution) -> None:
         channels = shapes[c.kind][1]
         found.set_dim(list(laid[c.kind].shape)).set_stride(list(laid[c.kind].strides))
         found = d.graph.bias(
-            input=found, bias=d.given(channels_last((1, channels, *(1,) * len(c.windows.size)), c.dtype))
+            input=found, bias=d.given(channels_last((1, channels, *(1,) * len(c.geometry.input_size)), c.dtype))
         )
     d.gives(found, laid[c.kind])
 

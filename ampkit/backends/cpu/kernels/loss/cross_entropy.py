@@ -18,7 +18,7 @@ from ampkit.backends.cpu.onednn.reorder import FORMATS, fill
 from ampkit.backends.cpu.onednn.softmax import exponentials
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.loss.class_labels import labels_of, shares, slopes, sorted_out
+from ampkit.ops.loss.class_labels import checked_labels, label_grads, label_weights, split_ignored
 from ampkit.ops.loss.cross_entropy import cross_entropy_
 
 _LARGE = 1 << 16  # scores; for fewer, NumPy is as fast
@@ -70,7 +70,7 @@ def cross_entropy_cpu(
     input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str,
     label_smoothing: float, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    labels, counts = labels_of("cross_entropy", target, input.shape[1], ignore_index, 1)
+    labels, counts = checked_labels("cross_entropy", target, input.shape[1], ignore_index, 1)
     at, sums = _at(input, _places(input, labels)), empty(labels.shape, float32)
     for rows, powers in _powers(input, at):
         np.add.reduce(powers, 1, keepdims=True, out=sums[rows])
@@ -78,7 +78,7 @@ def cross_entropy_cpu(
     lse = loss + at
     for row in np.flatnonzero(~(sums < _TRUSTED)):
         loss[row], lse[row] = _anew(input[row], at[row])
-    share = shares(None if weight is None else in_format(weight, float32), labels, counts, at, 1)
+    share = label_weights(None if weight is None else in_format(weight, float32), labels, counts, at, 1)
     loss = np.where(counts, loss * share, 0)
     out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.reshape(-1)
     out = in_format(np.asarray(out), dtype)
@@ -98,10 +98,10 @@ def cross_entropy_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
     x, lse, dx = saved.input, saved.lse, empty(saved.input.shape, needs[0])
-    labels, counts = sorted_out(saved.target, ignore_index, 1)
+    labels, counts = split_ignored(saved.target, ignore_index, 1)
     weight = None if saved.weight is None else in_format(saved.weight, float32)
-    share = shares(weight, labels, counts, lse, 1)
-    slope = np.where(counts, slopes(in_format(dy, float32), reduction, share, 1), np.float32(0)) * share
+    share = label_weights(weight, labels, counts, lse, 1)
+    slope = np.where(counts, label_grads(in_format(dy, float32), reduction, share, 1), np.float32(0)) * share
     steepest = slope[np.abs(slope).argmax()].reshape(1, 1)
     one_for_all = weight is None and reduction != "none"
     if not (one_for_all and x.dtype == needs[0] and exponentials(x, lse, steepest, dx)):

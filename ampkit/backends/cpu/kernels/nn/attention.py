@@ -27,7 +27,7 @@ from ampkit.core.random import keep_mask
 from ampkit.ops.indexing.masks import kept
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
 from ampkit.ops.nn.attention import self_attention_ as self_attention
-from ampkit.ops.nn.attention import thirds
+from ampkit.ops.nn.attention import split_qkv
 
 # Rows of a tile. Few rows compute little of the future in vain; many seldom pack the other operand for matrix units.
 ROWS, ROWS_OF_UNITS = 64, 256
@@ -255,18 +255,18 @@ def attention_cpu_backward(
 
 # of one array that holds query, key and value
 
-_BACK = (1, 3, 0, 2, 4)  # the axes of `thirds` in the order of the input's: positions, then parts, then heads
+_BACK = (1, 3, 0, 2, 4)  # the axes of `split_qkv` in the order of the input's: positions, then parts, then heads
 
 
 def _fits_one(input: HostArray, num_heads: int, dropout_p: float, draw: Any, is_causal: bool) -> bool:
-    return _fits(*thirds(input, num_heads), None, None, dropout_p, draw, is_causal, None, False)
+    return _fits(*split_qkv(input, num_heads), None, None, dropout_p, draw, is_causal, None, False)
 
 
 @self_attention.on("cpu", when=_fits_one)
 def self_attention_cpu(
     input: HostArray, num_heads: int, dropout_p: float, draw: Any, is_causal: bool, *, dtype: DType
 ) -> Any:
-    turned = thirds(input, num_heads)
+    turned = split_qkv(input, num_heads)
     parts = _flat(turned).reshape(turned.shape)
     a = _heads(parts[0], parts[1], parts[2], None, None, is_causal, None)
     keep = _keep(parts[0], parts[0], dropout_p, draw)

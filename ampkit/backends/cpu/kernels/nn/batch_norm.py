@@ -51,7 +51,7 @@ from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, bfloat16, float32, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
-from ampkit.ops.nn.conv_geometry import Windows
+from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 _GIVEN, _SCALED, _SHIFTED, _RELU = 1, 2, 4, 8  # flags: statistics are given, there is a scale, a shift; ReLU follows
 _COLUMNS = 1024
@@ -132,7 +132,7 @@ def _sums(rows: HostArray) -> HostArray | None:
 
 def _gradients(images: tuple[int, ...]) -> Call:
     of, c, pixel = layout(images, bfloat16), images[1], (1, 1)
-    window = geometry(Windows(pixel, pixel, pixel, ((0, 0), (0, 0)), images[2:]))
+    window = geometry(ConvGeometry(pixel, pixel, pixel, ((0, 0), (0, 0)), images[2:]))
     hint, bias = (Layout((c, 1, 1, 1, 1), bfloat16, None), Layout.dense((c,), bfloat16)), Layout.dense((c,), float32)
     given = [TRAINING, ALGORITHM["direct"], of.handle, *[h.handle for h in hint], of.handle, *window, attributes()]
     forward, kernels = described("convolution_forward", *given), Layout((c, 1, 1, 1, 1), float32, None)

@@ -19,7 +19,7 @@ from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
-from ampkit.ops.nn.conv_geometry import Windows, flat, tall
+from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
 
 WORTH = 1 << 15  # multiplications; below, NumPy's own code takes as long
 
@@ -29,7 +29,7 @@ def _computed(dtype: DType) -> DType:
 
 
 def _conv(
-    images: tuple[int, ...], kernels: tuple[int, ...], w: Windows, groups: int, stored: DType, out: DType
+    images: tuple[int, ...], kernels: tuple[int, ...], w: ConvGeometry, groups: int, stored: DType, out: DType
 ) -> Conv:
     # Computed in float32 where the machine does not multiply the format that the operands are stored in.
     kind = _computed(stored)
@@ -48,7 +48,7 @@ def _fits(array: HostArray, kernels: HostArray, *more: Any) -> bool:
 def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
     if needs[0]:
         return _fits(dy, saved.weight)
-    return bool(needs[1]) and _worth(dy, saved.input.shape[-1 - len(saved.windows.size)])
+    return bool(needs[1]) and _worth(dy, saved.input.shape[-1 - len(saved.geometry.input_size)])
 
 
 def _bias_gradient(slope: HostArray, need: DType | None) -> HostArray | None:
@@ -67,35 +67,35 @@ def _convolution(op: Any) -> None:
         groups: int, *, dtype: DType, versions: Any,
     ) -> Any:  # fmt: skip
         w = conv.covered(op.name, input, weight, stride, padding, dilation)
-        axes = len(w.size)
-        images = tall(input, axes)
-        c = _conv(images.shape, tall(weight, axes).shape, w.tall, groups, input.dtype, dtype)
+        axes = len(w.input_size)
+        images = to_2d(input, axes)
+        c = _conv(images.shape, to_2d(weight, axes).shape, w.as_2d, groups, input.dtype, dtype)
         out = convolve(images, weight, bias, c, versions[1])
         if out is None:
             return NotImplemented
-        return flat(in_format(out, dtype), input.ndim, axes), Saved(input=input, weight=weight, windows=w)
+        return from_2d(in_format(out, dtype), input.ndim, axes), Saved(input=input, weight=weight, geometry=w)
 
     def backward(
         dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any,
         grad_buffers: Any,
     ) -> Any:  # fmt: skip
-        w, axes = saved.windows.tall, len(saved.windows.size)
-        slope, dx, dw = turned(tall(dy, axes), _computed(dy.dtype)), None, None
+        w, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
+        slope, dx, dw = turned(to_2d(dy, axes), _computed(dy.dtype)), None, None
         if needs[0]:
-            shape = (len(slope), saved.weight.shape[1] * groups, *w.size)
-            c = _conv(shape, tall(saved.weight, axes).shape, w, groups, dy.dtype, needs[0])
+            shape = (len(slope), saved.weight.shape[1] * groups, *w.input_size)
+            c = _conv(shape, to_2d(saved.weight, axes).shape, w, groups, dy.dtype, needs[0])
             dx = image_gradient(slope, saved.weight, c, versions[1])
             if dx is None:
                 return NotImplemented
-            dx = flat(in_format(dx, needs[0]), dy.ndim, axes)
+            dx = from_2d(in_format(dx, needs[0]), dy.ndim, axes)
         if needs[1]:
-            images = tall(saved.input, axes)
+            images = to_2d(saved.input, axes)
             shape = (slope.shape[1], images.shape[1] // groups, *w.kernel)
             c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
             dw = kernel_gradient(images, slope, c, _home(grad_buffers, axes, needs[1]))
             if dw is None:
                 return NotImplemented
-            dw = flat(in_format(dw, needs[1]), axes + 2, axes)
+            dw = from_2d(in_format(dw, needs[1]), axes + 2, axes)
         return dx, dw, _bias_gradient(slope, needs[2])
 
     _register(op, forward, backward)
@@ -109,37 +109,37 @@ def _transposed_convolution(op: Any) -> None:
         groups: int, dilation: Any, *, dtype: DType, versions: Any,
     ) -> Any:  # fmt: skip
         w = conv.transposed(op.name, input, weight, stride, padding, output_padding, dilation)
-        axes = len(w.size)
-        maps, shape = tall(input, axes), (weight.shape[1] * groups, *w.tall.size)
+        axes = len(w.input_size)
+        maps, shape = to_2d(input, axes), (weight.shape[1] * groups, *w.as_2d.input_size)
         wide = dtype if bias is None else float32  # rounded once: after the bias, if there is one
-        c = _conv((len(maps), *shape), tall(weight, axes).shape, w.tall, groups, input.dtype, wide)
+        c = _conv((len(maps), *shape), to_2d(weight, axes).shape, w.as_2d, groups, input.dtype, wide)
         out = image_gradient(maps, weight, c, versions[1])
         if out is None:
             return NotImplemented
         if bias is not None:
             out += in_format(bias, float32).reshape(-1, *(1,) * (out.ndim - 2))
-        return flat(in_format(out, dtype), input.ndim, axes), Saved(input=input, weight=weight, windows=w)
+        return from_2d(in_format(out, dtype), input.ndim, axes), Saved(input=input, weight=weight, geometry=w)
 
     def backward(
         dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int,
         dilation: Any, versions: Any, grad_buffers: Any,
     ) -> Any:  # fmt: skip
-        w, axes = saved.windows.tall, len(saved.windows.size)
-        images, dx, dw = turned(tall(dy, axes), _computed(dy.dtype)), None, None
+        w, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
+        images, dx, dw = turned(to_2d(dy, axes), _computed(dy.dtype)), None, None
         if needs[0]:
-            c = _conv(images.shape, tall(saved.weight, axes).shape, w, groups, dy.dtype, needs[0])
+            c = _conv(images.shape, to_2d(saved.weight, axes).shape, w, groups, dy.dtype, needs[0])
             dx = convolve(images, saved.weight, None, c, versions[1])
             if dx is None:
                 return NotImplemented
-            dx = flat(in_format(dx, needs[0]), dy.ndim, axes)
+            dx = from_2d(in_format(dx, needs[0]), dy.ndim, axes)
         if needs[1]:
-            maps = tall(saved.input, axes)
+            maps = to_2d(saved.input, axes)
             shape = (maps.shape[1], images.shape[1] // groups, *w.kernel)
             c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
             dw = kernel_gradient(images, maps, c, _home(grad_buffers, axes, needs[1]))
             if dw is None:
                 return NotImplemented
-            dw = flat(in_format(dw, needs[1]), axes + 2, axes)
+            dw = from_2d(in_format(dw, needs[1]), axes + 2, axes)
         return dx, dw, _bias_gradient(images, needs[2])
 
     _register(op, forward, backward)

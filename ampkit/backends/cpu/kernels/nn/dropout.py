@@ -11,7 +11,7 @@ from ampkit.backends.cpu.onednn.primitive import WORTH, HostArray
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
-from ampkit.ops.nn.dropout import dropout_, growth
+from ampkit.ops.nn.dropout import dropout_, dropout_scale
 
 
 def _fits(array: HostArray) -> bool:
@@ -20,8 +20,8 @@ def _fits(array: HostArray) -> bool:
 
 def _masked(values: HostArray, keep: HostArray, p: float) -> HostArray | None:
     if keep.shape == values.shape:
-        return binary.by_mask(values, keep, growth(p))
-    return binary.spread("mul", values, keep * np.float32(growth(p)))  # of a mask for several values at once
+        return binary.by_mask(values, keep, dropout_scale(p))
+    return binary.spread("mul", values, keep * np.float32(dropout_scale(p)))  # of a mask for several values at once
 
 
 @dropout_.on("cpu", when=lambda input, *more: _fits(input), least=WORTH)

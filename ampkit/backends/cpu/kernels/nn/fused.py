@@ -6,7 +6,12 @@ product makes 0 of NaN.
 
 from __future__ import annotations
 
-from ampkit.ops.nn.fused import chained, chained_backward, is_chained, linear_gelu_linear
+from ampkit.ops.nn.fused import (
+    linear_gelu_linear,
+    linear_gelu_linear_backward_by_op,
+    linear_gelu_linear_by_op,
+    saved_hidden,
+)
 
-linear_gelu_linear.on("cpu", wants_cache=True)(chained)
-linear_gelu_linear.on_backward("cpu", when=is_chained, wants_cache=True)(chained_backward)
+linear_gelu_linear.on("cpu", wants_cache=True)(linear_gelu_linear_by_op)
+linear_gelu_linear.on_backward("cpu", when=saved_hidden, wants_cache=True)(linear_gelu_linear_backward_by_op)

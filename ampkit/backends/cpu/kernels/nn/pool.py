@@ -34,7 +34,7 @@ from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
-from ampkit.ops.nn.conv_geometry import Windows, batched, unbatched, windows
+from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, conv_geometry, unbatched
 
 _CHANNELS = 4  # with fewer, most of each vector stays empty
 
@@ -44,16 +44,16 @@ class _Pool(NamedTuple):
 
     kind: str
     images: tuple[int, ...]
-    windows: Windows
+    geometry: ConvGeometry
     dtype: DType
 
     @property
     def maps(self) -> tuple[int, ...]:
-        return *self.images[:2], *self.windows.count
+        return *self.images[:2], *self.geometry.output_size
 
     def given(self) -> list[Any]:
-        stride, dilation, before, after = geometry(self.windows)
-        return [stride, (ctypes.c_int64 * len(self.windows.kernel))(*self.windows.kernel), dilation, before, after]
+        stride, dilation, before, after = geometry(self.geometry)
+        return [stride, (ctypes.c_int64 * len(self.geometry.kernel))(*self.geometry.kernel), dilation, before, after]
 
 
 def _forward(p: _Pool) -> Call:
@@ -95,7 +95,7 @@ def pooled(images: HostArray, p: _Pool) -> tuple[HostArray, HostArray | None] | 
 
 def image_gradient(dy: HostArray, p: _Pool, taps: HostArray | None = None) -> HostArray | None:
     """The gradient of the images, in p.dtype or float32; taps: of maxima. None where oneDNN has no fast code."""
-    overlap = any(s < k for s, k in zip(p.windows.stride, p.windows.kernel, strict=True))
+    overlap = any(s < k for s, k in zip(p.geometry.stride, p.geometry.kernel, strict=True))
     call = None if overlap and p.dtype != float32 else prepared(("pool_backward", p), lambda: _backward(p))
     if call is None:
         return None if p.dtype == float32 else image_gradient(dy, p._replace(dtype=float32), taps)
@@ -114,19 +114,19 @@ def _worth(array: HostArray, size: tuple[int, ...]) -> bool:
     return large and array.shape[-axes - 1] >= _CHANNELS and array.dtype in FORMATS and library() is not None
 
 
-def _pooled(kind: str, input: HostArray, w: Windows, dtype: DType) -> tuple[HostArray, HostArray | None] | None:
-    images = batched(input, len(w.size))
+def _pooled(kind: str, input: HostArray, w: ConvGeometry, dtype: DType) -> tuple[HostArray, HostArray | None] | None:
+    images = batched(input, len(w.input_size))
     found = pooled(images, _Pool(kind, images.shape, w, input.dtype))
     return None if found is None else (unbatched(in_format(found[0], dtype), input.ndim), found[1])
 
 
-def _gradient(kind: str, dy: HostArray, w: Windows, need: DType, taps: HostArray | None = None) -> Any:
-    slope = batched(dy, len(w.size))
-    dx = image_gradient(slope, _Pool(kind, (*slope.shape[:2], *w.size), w, dy.dtype), taps)
+def _gradient(kind: str, dy: HostArray, w: ConvGeometry, need: DType, taps: HostArray | None = None) -> Any:
+    slope = batched(dy, len(w.input_size))
+    dx = image_gradient(slope, _Pool(kind, (*slope.shape[:2], *w.input_size), w, dy.dtype), taps)
     return NotImplemented if dx is None else unbatched(in_format(dx, need), dy.ndim)
 
 
-def _largest(w: Windows) -> bool:
+def _largest(w: ConvGeometry) -> bool:
     # Whether a byte tells the taps of these windows. With dilation, a window may lie in the padding alone.
     return prod(w.kernel) < 255 and max(w.dilation) == 1
 
@@ -142,15 +142,15 @@ def _maximum(op: Any, axes: int) -> None:
             return NotImplemented
         best, taps = found
         place = unbatched(taps, input.ndim)
-        saved = Saved(place=place, windows=w)
-        return ((best, pool.positions(place, w)), saved) if return_indices else (best, saved)
+        saved = Saved(argmax=place, geometry=w)
+        return ((best, pool.flat_indices(place, w)), saved) if return_indices else (best, saved)
 
     def back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
-        return _worth(dy[0] if type(dy) is tuple else dy, saved.windows.size) and _largest(saved.windows)
+        return _worth(dy[0] if type(dy) is tuple else dy, saved.geometry.input_size) and _largest(saved.geometry)
 
     def backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> Any:
         slope = dy[0] if type(dy) is tuple else dy
-        return _gradient("max_pool", slope, saved.windows, needs[0], batched(saved.place, axes))
+        return _gradient("max_pool", slope, saved.geometry, needs[0], batched(saved.argmax, axes))
 
     _register(op, axes, forward, back_fits, backward)
 
@@ -163,28 +163,28 @@ def _averages(op: Any, axes: int) -> None:
         w = pool.pool_windows(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
         kind = _mean(w, count_include_pad, divisor_override)
         found = None if kind is None else _pooled(kind, input, w, dtype)
-        return NotImplemented if found is None else (found[0], Saved(windows=w))
+        return NotImplemented if found is None else (found[0], Saved(geometry=w))
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
-        return _worth(dy, saved.windows.size)
+        return _worth(dy, saved.geometry.input_size)
 
     def backward(
         dy: HostArray, saved: Saved, needs: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
         count_include_pad: bool, divisor_override: Any,
     ) -> Any:  # fmt: skip
-        kind = _mean(saved.windows, count_include_pad, divisor_override)
-        return NotImplemented if kind is None else _gradient(kind, dy, saved.windows, needs[0])
+        kind = _mean(saved.geometry, count_include_pad, divisor_override)
+        return NotImplemented if kind is None else _gradient(kind, dy, saved.geometry, needs[0])
 
     _register(op, axes, forward, back_fits, backward)
 
 
-def _mean(w: Windows, count_include_pad: bool, divisor_override: Any) -> str | None:
+def _mean(w: ConvGeometry, count_include_pad: bool, divisor_override: Any) -> str | None:
     # What oneDNN calls this mean. It has no word for padding that counts beside pixels beyond it that do not.
     if divisor_override is not None:
         return None
-    if not count_include_pad or not any(before for before, _ in w.pads):
+    if not count_include_pad or not any(before for before, _ in w.padding):
         return "avg_pool_inside"
-    return "avg_pool" if all(before == after for before, after in w.pads) else None
+    return "avg_pool" if all(before == after for before, after in w.padding) else None
 
 
 def _adaptive(op: Any, axes: int) -> None:
@@ -204,12 +204,12 @@ def _adaptive(op: Any, axes: int) -> None:
     _register(op, axes, forward, back_fits, backward)
 
 
-def _even(size: Any, out: Any) -> Windows | None:
+def _even(size: Any, out: Any) -> ConvGeometry | None:
     # The windows that divide images evenly; None if they do not.
     if any(n % m for n, m in zip(size, out, strict=True)):
         return None
     kernel = tuple([n // m for n, m in zip(size, out, strict=True)])
-    return windows("adaptive_avg_pool", kernel, kernel, 0, 1, size)
+    return conv_geometry("adaptive_avg_pool", kernel, kernel, 0, 1, size)
 
 
 def _register(op: Any, axes: int, forward: Any, back_fits: Any, backward: Any) -> None:

@@ -18,8 +18,8 @@ from ampkit.backends.cpu.onednn.reorder import alike
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
-from ampkit.ops.nn.dropout import growth
-from ampkit.ops.nn.residual_norm import add_layer_norm_, of_sum
+from ampkit.ops.nn.dropout import dropout_scale
+from ampkit.ops.nn.residual_norm import add_layer_norm_, saved_of_sum
 
 
 def _fits(residual: HostArray, branch: HostArray, weight: Any, bias: Any, normalized_shape: Any, *more: Any) -> bool:
@@ -37,14 +37,16 @@ def add_layer_norm_cpu(
     eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
 ) -> Any:  # fmt: skip
     keep = None if draw is None else keep_mask(draw[0], draw[1], dropout_p, branch.shape)
-    total = binary.both("add", residual, branch if keep is None else binary.by_mask(branch, keep, growth(dropout_p)))
+    total = binary.both(
+        "add", residual, branch if keep is None else binary.by_mask(branch, keep, dropout_scale(dropout_p))
+    )
     if total is None:
         return NotImplemented
     found = normalized(total, weight, bias, eps, normed or dtype)
     if found is None:
         return NotImplemented
     norm, mean, rstd, variance = found
-    saved = of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd, variance=variance), keep)
+    saved = saved_of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd, variance=variance), keep)
     return (norm, saved) if normed is None else (total, norm, Saved(out=total, **vars(saved)))
 
 
@@ -66,5 +68,5 @@ def add_layer_norm_cpu_backward(
             return NotImplemented
     dbranch = in_format(dx, needs[1]) if needs[1] else None
     if dbranch is not None and saved.keep is not None:
-        dbranch = binary.by_mask(dbranch, saved.keep, growth(dropout_p))
+        dbranch = binary.by_mask(dbranch, saved.keep, dropout_scale(dropout_p))
     return in_format(dx, needs[0]) if needs[0] else None, dbranch, dw, db

@@ -12,17 +12,17 @@ from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.backends.passthrough import runs_as_stored
 from ampkit.base.dtypes import float32
 from ampkit.ops.nn import rnn
-from ampkit.ops.nn.rnn_cell import by_weight, column_sums, multiply
+from ampkit.ops.nn.rnn_cell import column_sums, matmul_by, matmul_into
 
 
 def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
     return gemm.fits(a, b) and multiplies(a.dtype) and out.dtype in (a.dtype, float32)
 
 
-@multiply.on("cpu", when=_fits)
+@matmul_into.on("cpu", when=_fits)
 def multiply_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, more: bool = False) -> None:
     if not gemm.multiply(a, b, out, bias, more=more):
-        multiply.reference.run(a, b, out, bias, more)
+        matmul_into.reference.run(a, b, out, bias, more)
 
 
 def _repeats(weight: HostArray, rows: int) -> bool:
@@ -30,13 +30,13 @@ def _repeats(weight: HostArray, rows: int) -> bool:
     return fit and weight.size * rows >= gemm.WORTH
 
 
-@by_weight.on("cpu", when=_repeats)
+@matmul_by.on("cpu", when=_repeats)
 def by_weight_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
     packed = gemm.Weight(weight)
 
     def times(a: HostArray, out: HostArray, bias: HostArray | None = None, more: bool = False) -> None:
         if not packed(a, out, bias, more):
-            multiply.reference.run(a, weight, out, bias, more)
+            matmul_into.reference.run(a, weight, out, bias, more)
 
     return times
 

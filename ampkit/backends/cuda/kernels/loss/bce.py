@@ -46,7 +46,7 @@ def binary_cross_entropy_cuda(input: Array, target: Array, weight: Any, reductio
     out = elementwise_loss.forward("BCELoss", (input, target, _or_1(weight)), reduction, dtype)
     if outside is NotImplemented or out is NotImplemented:
         return NotImplemented
-    ops.need_unit(input, outside)
+    ops.check_unit_interval(input, outside)
     return out, Saved(input=input, target=target, weight=weight)
 
 

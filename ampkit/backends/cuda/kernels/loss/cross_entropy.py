@@ -15,7 +15,7 @@ from ampkit.backends.cuda.array_layout import dense, wide
 from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.loss.class_labels import no_class
+from ampkit.ops.loss.class_labels import label_error
 from ampkit.ops.loss.cross_entropy import cross_entropy_, nll_loss
 
 Array = Any
@@ -62,7 +62,7 @@ def _reduced(loss: Array, share: Array | None, shape: tuple[int, ...], reduction
 
 
 def _inspect(where: str, target: Array, bad: Array, classes: int, ignore: int) -> None:
-    backends.backend_of(target).raise_if(target, bad.reshape(target.shape), no_class(where, classes, ignore))
+    backends.backend_of(target).raise_if(target, bad.reshape(target.shape), label_error(where, classes, ignore))
 
 
 @cross_entropy_.on("cuda", when=lambda input, *more, **params: _known(input))

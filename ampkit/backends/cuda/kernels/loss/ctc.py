@@ -11,7 +11,7 @@ from ampkit.backends.cuda.array_layout import dense, wide
 from ampkit.backends.cuda.nvrtc import MOST, SHARED, STORED, launch, typed
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.loss.ctc import ctc_loss_, reduced, slopes
+from ampkit.ops.loss.ctc import ctc_loss_, reduce_loss, unreduced_grad
 
 Array = Any
 MOST_THREADS = 512  # of a block
@@ -45,7 +45,7 @@ def ctc_loss_cuda(
     launch("loss/ctc", entry, batch, _threads(states), *arrays, *sizes, shared=3 * 4 * states)
     saved = Saved(log_probs=log_probs, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
     saved.alpha, saved.loss = alpha, loss
-    out = reduced(loss, target_lengths, reduction, zero_infinity)
+    out = reduce_loss(loss, target_lengths, reduction, zero_infinity)
     return out if dtype == float32 else there.cast(out, dtype), saved
 
 
@@ -60,7 +60,7 @@ def ctc_loss_backward_cuda(
 ) -> Array:
     x, labels, counts = dense(saved.log_probs), _whole(saved.targets), _whole(saved.target_lengths)
     states, dx = 2 * labels.shape[1] + 1, backends.backend_of(x).zeros(x.shape, x.dtype)
-    slope = slopes(wide(dy), counts, reduction)
+    slope = unreduced_grad(wide(dy), counts, reduction)
     arrays = slope, x, labels, _whole(saved.input_lengths), counts, dense(saved.alpha), saved.loss, dx
     sizes = np.int64(labels.shape[1]), np.int64(x.shape[2]), np.int64(blank), np.bool_(zero_infinity)
     entry = typed("ctc_loss_backward", x.dtype)

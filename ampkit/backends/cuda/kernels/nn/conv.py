@@ -21,7 +21,7 @@ from ampkit.backends.precision import get_float32_matmul_precision
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
-from ampkit.ops.nn.conv_geometry import Windows, flat, tall
+from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
 
 Array = Any  # a CuPy array
 
@@ -69,18 +69,20 @@ def _tf32() -> bool:
     return get_float32_matmul_precision() != "highest"
 
 
-def _maps(images: Array, kernels: Array, bias: Array | None, w: Windows, dtype: DType) -> Array | None:
-    shape = images.shape[0], kernels.shape[0], *w.count
+def _maps(images: Array, kernels: Array, bias: Array | None, w: ConvGeometry, dtype: DType) -> Array | None:
+    shape = images.shape[0], kernels.shape[0], *w.output_size
     return _product(_library(images).conv_forward, images, kernels, bias, shape, w, dtype)
 
 
-def _images(maps: Array, kernels: Array, bias: Array | None, w: Windows, groups: int, dtype: DType) -> Array | None:
-    shape = maps.shape[0], kernels.shape[1] * groups, *w.size
+def _images(
+    maps: Array, kernels: Array, bias: Array | None, w: ConvGeometry, groups: int, dtype: DType
+) -> Array | None:
+    shape = maps.shape[0], kernels.shape[1] * groups, *w.input_size
     return _product(_library(maps).conv_data, maps, kernels, bias, shape, w, dtype)
 
 
 def _product(
-    run: Any, given: Array, kernels: Array, bias: Array | None, shape: Sequence[int], w: Windows, dtype: DType
+    run: Any, given: Array, kernels: Array, bias: Array | None, shape: Sequence[int], w: ConvGeometry, dtype: DType
 ) -> Array | None:
     for kind in _formats(given.dtype):
         operands = turned(given, kind), turned(kernels, kind), _vector(bias, kind)
@@ -90,7 +92,7 @@ def _product(
     return None
 
 
-def _kernels(images: Array, maps: Array, w: Windows, groups: int, dtype: DType) -> Array | None:
+def _kernels(images: Array, maps: Array, w: ConvGeometry, groups: int, dtype: DType) -> Array | None:
     shape, run = (maps.shape[1], images.shape[1] // groups, *w.kernel), _library(maps).conv_weight
     if dtype == float32 and maps.dtype in LOW and groups == 1 and (shape[0] % LANE or shape[1] % LANE):
         # A kernel's gradient meets one channel of each side: what pads them reaches only what is cut off again.
@@ -149,25 +151,25 @@ def _convolution(op: Any) -> None:
         *, dtype: DType,
     ) -> Any:  # fmt: skip
         w = conv.covered(op.name, input, weight, stride, padding, dilation)
-        axes = len(w.size)
-        out = _maps(tall(input, axes), tall(weight, axes), bias, w.tall, dtype)
+        axes = len(w.input_size)
+        out = _maps(to_2d(input, axes), to_2d(weight, axes), bias, w.as_2d, dtype)
         if out is None:
             return NotImplemented
-        return flat(out, input.ndim, axes), Saved(input=input, weight=weight, windows=w)
+        return from_2d(out, input.ndim, axes), Saved(input=input, weight=weight, geometry=w)
 
     def backward(dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
-        w, axes = saved.windows.tall, len(saved.windows.size)
-        slope, dx, dw = turned(tall(dy, axes), dy.dtype), None, None
+        w, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
+        slope, dx, dw = turned(to_2d(dy, axes), dy.dtype), None, None
         if needs[0]:
-            dx = _images(slope, tall(saved.weight, axes), None, w, groups, needs[0])
+            dx = _images(slope, to_2d(saved.weight, axes), None, w, groups, needs[0])
             if dx is None:
                 return NotImplemented
-            dx = flat(dx, dy.ndim, axes)
+            dx = from_2d(dx, dy.ndim, axes)
         if needs[1]:
-            dw = _kernels(tall(saved.input, axes), slope, w, groups, needs[1])
+            dw = _kernels(to_2d(saved.input, axes), slope, w, groups, needs[1])
             if dw is None:
                 return NotImplemented
-            dw = flat(dw, axes + 2, axes)
+            dw = from_2d(dw, axes + 2, axes)
         return dx, dw, _bias_gradient(slope, needs[2])
 
     _register(op, forward, backward)
@@ -181,28 +183,28 @@ def _transposed_convolution(op: Any) -> None:
         dilation: Any, *, dtype: DType,
     ) -> Any:  # fmt: skip
         w = conv.transposed(op.name, input, weight, stride, padding, output_padding, dilation)
-        axes = len(w.size)
-        out = _images(tall(input, axes), tall(weight, axes), bias, w.tall, groups, dtype)
+        axes = len(w.input_size)
+        out = _images(to_2d(input, axes), to_2d(weight, axes), bias, w.as_2d, groups, dtype)
         if out is None:
             return NotImplemented
-        return flat(out, input.ndim, axes), Saved(input=input, weight=weight, windows=w)
+        return from_2d(out, input.ndim, axes), Saved(input=input, weight=weight, geometry=w)
 
     def backward(
         dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int,
         dilation: Any,
     ) -> Any:  # fmt: skip
-        w, axes = saved.windows.tall, len(saved.windows.size)
-        slope, dx, dw = turned(tall(dy, axes), dy.dtype), None, None
+        w, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
+        slope, dx, dw = turned(to_2d(dy, axes), dy.dtype), None, None
         if needs[0]:
-            dx = _maps(slope, tall(saved.weight, axes), None, w, needs[0])
+            dx = _maps(slope, to_2d(saved.weight, axes), None, w, needs[0])
             if dx is None:
                 return NotImplemented
-            dx = flat(dx, dy.ndim, axes)
+            dx = from_2d(dx, dy.ndim, axes)
         if needs[1]:
-            dw = _kernels(slope, tall(saved.input, axes), w, groups, needs[1])
+            dw = _kernels(slope, to_2d(saved.input, axes), w, groups, needs[1])
             if dw is None:
                 return NotImplemented
-            dw = flat(dw, axes + 2, axes)
+            dw = from_2d(dw, axes + 2, axes)
         return dx, dw, _bias_gradient(slope, needs[2])
 
     _register(op, forward, backward)

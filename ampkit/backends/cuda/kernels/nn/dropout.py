@@ -15,7 +15,7 @@ from ampkit.backends.cuda.array_layout import dense
 from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, drawn, launch, typed
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.dropout import dropout_, growth, mask
+from ampkit.ops.nn.dropout import dropout_, dropout_scale, mask
 
 Array = Any
 THREADS = 256
@@ -51,7 +51,7 @@ def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dt
         keep = mask(input, p, seed, call, shape)
         return _masked(x, keep, p), Saved(keep=keep)
     keep, out = there.empty(input.shape, np.dtype(bool)), there.empty(input.shape, dtype)
-    chance = np.uint32(round(p * 65536)), np.float32(growth(p))  # see random.keep_mask
+    chance = np.uint32(round(p * 65536)), np.float32(dropout_scale(p))  # see random.keep_mask
     args = x, out, keep, np.int64(x.size), *chance, *drawn(there, seed, call), _aligned(x, out, keep)
     launch("nn/dropout", typed("dropout_forward", dtype), blocks_for(x.size, THREADS * 16), THREADS, *args)
     return out, Saved(keep=keep)
@@ -61,7 +61,7 @@ def _masked(values: Array, keep: Array, p: float) -> Array:
     """values * keep / (1 - p), where the mask may have an element for several values in a row."""
     out, each = backends.backend_of(values).empty(values.shape, values.dtype), values.size // keep.size
     wide = _aligned(values, keep, out) & np.bool_(each == 1)
-    args = values, keep, out, np.int64(values.size), np.int64(each), np.float32(growth(p)), wide
+    args = values, keep, out, np.int64(values.size), np.int64(each), np.float32(dropout_scale(p)), wide
     launch("nn/dropout", typed("dropout_backward", values.dtype), blocks_for(values.size, THREADS * 8), THREADS, *args)
     return out
 

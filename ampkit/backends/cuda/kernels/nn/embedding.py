@@ -11,14 +11,14 @@ from ampkit.backends.cuda.launch import segment_sum
 from ampkit.backends.cuda.launch.row_copy import rows_of, whole
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.embedding import _in_table, embedding
+from ampkit.ops.nn.embedding import check_indices, embedding
 
 Array = Any
 
 
 @embedding.on("cuda", when=lambda input, weight, *rest, **params: whole(weight, input, len(weight)))
 def embedding_cuda(input: Array, weight: Array, padding_idx: int | None, *, dtype: DType) -> Any:
-    _in_table(input, len(weight))
+    check_indices(input, len(weight))
     out = rows_of(weight, input, len(weight)).reshape(*input.shape, weight.shape[1])
     return out, Saved(input=input, rows=len(weight))
 

@@ -14,7 +14,13 @@ from ampkit.base.dtypes import LOW, DType
 from ampkit.core import dispatch
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg.matmul import linear
-from ampkit.ops.nn.fused import chained, chained_backward, first_backward, is_chained, linear_gelu_linear
+from ampkit.ops.nn.fused import (
+    first_linear_backward,
+    linear_gelu_linear,
+    linear_gelu_linear_backward_by_op,
+    linear_gelu_linear_by_op,
+    saved_hidden,
+)
 
 Array = Any
 
@@ -33,12 +39,14 @@ def linear_gelu_linear_cuda(
     known = dtype == input.dtype and _fits(approximate, input, weight, bias)
     before, hidden = (room(shape, dtype) for _ in range(2)) if known else (None, None)
     if not known or not with_gelu(folded(input), weight.T, folded(hidden), bias, folded(before)):
-        return chained(input, weight, bias, weight2, bias2, approximate, dtype=dtype, versions=versions)
+        return linear_gelu_linear_by_op(
+            input, weight, bias, weight2, bias2, approximate, dtype=dtype, versions=versions
+        )
     out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype)
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
-@linear_gelu_linear.on_backward("cuda", when=is_chained, wants_cache=True)
+@linear_gelu_linear.on_backward("cuda", when=saved_hidden, wants_cache=True)
 def linear_gelu_linear_backward_cuda(
     dy: Array, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
 ) -> Any:
@@ -46,9 +54,9 @@ def linear_gelu_linear_backward_cuda(
     known = any(needs[:3]) and _fits(approximate, dy, saved.weight2, before)
     slope = backends.backend_of(dy).empty(before.shape, before.dtype) if known else None
     if not known or not with_gelu_slope(folded(dy), saved.weight2, folded(slope), folded(before)):
-        return chained_backward(dy, saved, needs, approximate, *given)
+        return linear_gelu_linear_backward_by_op(dy, saved, needs, approximate, *given)
     kept = Saved(input=saved.hidden, weight=saved.weight2)
     _, *second = dispatch.backward_in(
         linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *grad_buffers[3:])
     )
-    return *first_backward(slope, saved, needs, *given), *second
+    return *first_linear_backward(slope, saved, needs, *given), *second

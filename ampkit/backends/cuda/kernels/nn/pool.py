@@ -26,12 +26,12 @@ def _maximum(op: Any, axes: int) -> None:
         if prod(w.kernel) > 255:
             return NotImplemented
         best, place = pooled("max_pool", input, w, dtype, place=True)
-        saved = Saved(place=place, windows=w, last=lies_last(batched(input, axes)))
-        return ((best, pool.positions(place, w)), saved) if return_indices else (best, saved)
+        saved = Saved(argmax=place, geometry=w, last=lies_last(batched(input, axes)))
+        return ((best, pool.flat_indices(place, w)), saved) if return_indices else (best, saved)
 
     def backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> Array:
         slope = dy[0] if type(dy) is tuple else dy
-        return gradient("max_pool", slope, saved.windows, saved, needs[0])
+        return gradient("max_pool", slope, saved.geometry, saved, needs[0])
 
     _register(op, forward, backward)
 
@@ -48,14 +48,14 @@ def _averages(op: Any, axes: int) -> None:
     ) -> Any:  # fmt: skip
         w = pool.pool_windows(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
         out, _ = pooled("avg_pool", input, w, dtype, **counted(padding, count_include_pad, divisor_override))
-        return out, Saved(windows=w, last=lies_last(batched(input, axes)))
+        return out, Saved(geometry=w, last=lies_last(batched(input, axes)))
 
     def backward(
         dy: Array, saved: Saved, needs: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
         count_include_pad: bool, divisor_override: Any,
     ) -> Array:  # fmt: skip
         given = counted(padding, count_include_pad, divisor_override)
-        return gradient("avg_pool", dy, saved.windows, saved, needs[0], **given)
+        return gradient("avg_pool", dy, saved.geometry, saved, needs[0], **given)
 
     _register(op, forward, backward)
 
@@ -79,7 +79,7 @@ def _adaptive(op: Any, axes: int) -> None:
 
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
-    slope, place = dy[0] if type(dy) is tuple else dy, getattr(saved, "place", None)
+    slope, place = dy[0] if type(dy) is tuple else dy, getattr(saved, "argmax", None)
     known = slope.dtype in STORED and needs[0] in (slope.dtype, float32) and slope.size > 0
     return known and (place is None or place.dtype == uint8)
 

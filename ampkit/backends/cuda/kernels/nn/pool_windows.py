@@ -13,7 +13,7 @@ from ampkit import backends
 from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, int64, uint8
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.conv_geometry import Windows, batched, unbatched
+from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
 
 Array = Any
 BLOCK, BLOCKS = 256, 1 << 16
@@ -51,17 +51,17 @@ def _run(
     name: str,
     source: Array,
     out: Array,
-    w: Windows,
+    w: ConvGeometry,
     place: Array | None = None,
     divisor: float = 0,
     edge: tuple[int, ...] | None = None,
     adaptive: bool = False,
 ) -> None:
     """Launch `name` for arrays [N, C, ...]: what is read, what is written, and the taps that are one or the other."""
-    g, channels, last, axes = np.zeros(1, _GEOMETRY), source.shape[1], lies_last(out), len(w.size)
-    before = tuple([first for first, _ in w.pads])
+    g, channels, last, axes = np.zeros(1, _GEOMETRY), source.shape[1], lies_last(out), len(w.input_size)
+    before = tuple([first for first, _ in w.padding])
     for field, value in zip(
-        _SIDES, (w.kernel, w.stride, w.dilation, before, w.size, w.count, edge or (0,) * axes), strict=True
+        _SIDES, (w.kernel, w.stride, w.dilation, before, w.input_size, w.output_size, edge or (0,) * axes), strict=True
     ):
         plane = 0 if field in ("before", "edge") else 1
         g[field] = *(plane,) * (AXES - axes), *value
@@ -80,37 +80,39 @@ def _in_packs(images: Array) -> bool:
     return channel == 1 and aligned and not any(n % 8 for n in (batch, *others))
 
 
-def pooled(name: str, input: Array, w: Windows, dtype: DType, place: bool = False, **more: Any) -> tuple[Array, Any]:
+def pooled(
+    name: str, input: Array, w: ConvGeometry, dtype: DType, place: bool = False, **more: Any
+) -> tuple[Array, Any]:
     """Maps of the input's rank, and the taps of maxima."""
-    images = batched(input, len(w.size))
-    shape, last = (*images.shape[:2], *w.count), lies_last(images)
+    images = batched(input, len(w.input_size))
+    shape, last = (*images.shape[:2], *w.output_size), lies_last(images)
     out = _empty(images, shape, dtype, last)
     taps = _empty(images, shape, uint8, last) if place else None
     _run(f"{name}_forward", images, out, w, taps, **more)
     return unbatched(out, input.ndim), None if taps is None else unbatched(taps, input.ndim)
 
 
-def places(input: Array, w: Windows) -> Array:
+def places(input: Array, w: ConvGeometry) -> Array:
     """Where in its image the largest value of each window of `evenly` stands: maps, int64."""
-    images = batched(input, len(w.size))
-    out = _empty(images, (*images.shape[:2], *w.count), int64, lies_last(images))
+    images = batched(input, len(w.input_size))
+    out = _empty(images, (*images.shape[:2], *w.output_size), int64, lies_last(images))
     _run("max_pool_places", images, out, w, adaptive=True)
     return unbatched(out, input.ndim)
 
 
-def gradient(name: str, dy: Array, w: Windows, saved: Saved, dtype: DType, **more: Any) -> Array:
+def gradient(name: str, dy: Array, w: ConvGeometry, saved: Saved, dtype: DType, **more: Any) -> Array:
     """The gradient of the images; it lies as they do, where the forward was one of these kernels."""
-    axes = len(w.size)
-    slope, taps = batched(dy, axes), batched(saved.place, axes) if hasattr(saved, "place") else None
-    dx = _empty(slope, (*slope.shape[:2], *w.size), dtype, getattr(saved, "last", lies_last(slope)))
+    axes = len(w.input_size)
+    slope, taps = batched(dy, axes), batched(saved.argmax, axes) if hasattr(saved, "argmax") else None
+    dx = _empty(slope, (*slope.shape[:2], *w.input_size), dtype, getattr(saved, "last", lies_last(slope)))
     _run(f"{name}_backward", slope, dx, w, taps, **more)
     return unbatched(dx, dy.ndim)
 
 
-def evenly(size: Any, out: Any) -> Windows:
-    """Windows in name only: of them the kernel reads the size of images, and how many there are."""
+def evenly(size: Any, out: Any) -> ConvGeometry:
+    """ConvGeometry in name only: of them the kernel reads the size of images, and how many there are."""
     one = (1,) * len(size)
-    return Windows(one, one, one, tuple([(0, m - n) for m, n in zip(out, size, strict=True)]), tuple(size))
+    return ConvGeometry(one, one, one, tuple([(0, m - n) for m, n in zip(out, size, strict=True)]), tuple(size))
 
 
 def fits(input: Array, *args: Any, **params: Any) -> bool:

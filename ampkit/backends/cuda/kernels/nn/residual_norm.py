@@ -16,8 +16,8 @@ from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, s
 from ampkit.backends.cuda.nvrtc import MOST, STORED, drawn, launch, typed
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved, widen
-from ampkit.ops.nn.dropout import growth
-from ampkit.ops.nn.residual_norm import add_layer_norm_, of_norm, of_sum
+from ampkit.ops.nn.dropout import dropout_scale
+from ampkit.ops.nn.residual_norm import add_layer_norm_, saved_of_norm, saved_of_sum
 
 Array = Any
 
@@ -53,11 +53,11 @@ def add_layer_norm_cuda(
     on = grid(total, cols, how)
     sizes = np.int64(rows), np.int64(cols), np.int64(on.kept), np.float32(eps)
     args = x, y, *scales, total, norm, mean, rstd, *sizes
-    chance = np.uint32(round(dropout_p * 65536)), np.float32(growth(dropout_p))  # see random.keep_mask
+    chance = np.uint32(round(dropout_p * 65536)), np.float32(dropout_scale(dropout_p))  # see random.keep_mask
     entry = _entry("forward", dtype, branch.dtype, stored, how)
     random = drawn(there, *(draw or (0, 0)))
     launch("nn/residual_norm", entry, on.blocks, on.threads, *args, keep, *chance, *random, shared=on.shared)
-    saved = of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
+    saved = saved_of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
     return (norm, saved) if normed is None else (total, widen(norm, normed), Saved(out=total, **vars(saved)))
 
 
@@ -79,7 +79,7 @@ def add_layer_norm_backward_cuda(
 ) -> Any:  # fmt: skip
     dsum, dnorm = (None, dy) if normed is None else dy
     kept, cols, there = (
-        of_norm(saved),
+        saved_of_norm(saved),
         cols_of(saved.as_residual, normalized_shape),
         backends.backend_of(saved.as_residual),
     )
@@ -104,7 +104,7 @@ def add_layer_norm_backward_cuda(
         on.threads,
         *args,
         saved.keep,
-        np.float32(growth(dropout_p)),
+        np.float32(dropout_scale(dropout_p)),
         shared=on.shared,
     )
     if not on.sums:

@@ -28,10 +28,10 @@ def _multiplies(a: Array, b: Array, out: Array, *more: Any) -> bool:
     return gemm.fits(a, b) and a.size > 0 and b.size > 0 and gemm.answer(a.dtype, out.dtype) == out.dtype
 
 
-@rnn_cell.multiply.on("cuda", when=_multiplies)
+@rnn_cell.matmul_into.on("cuda", when=_multiplies)
 def multiply_cuda(a: Array, b: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
     if not gemm.multiply(a, b, out, bias, out if more else None):
-        rnn_cell.multiply.reference.run(a, b, out, bias, more)
+        rnn_cell.matmul_into.reference.run(a, b, out, bias, more)
 
 
 @rnn_cell.column_sums.on("cuda", when=lambda rows: gemm.fits(rows) and rows.size > 0)
