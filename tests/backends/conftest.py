@@ -1,10 +1,11 @@
-"""What the tests of the CPU's kernels share."""
+"""Fixtures of the tests of backends."""
 
 from __future__ import annotations
 
 import pytest
 from cuda_on_cpu import emulator, installed
 
+from ampkit.backends.cpu import threads
 from ampkit.backends.cpu.onednn.eltwise import computes
 from ampkit.backends.cpu.onednn.library import isa
 from ampkit.base.dtypes import bfloat16
@@ -12,7 +13,7 @@ from ampkit.base.dtypes import bfloat16
 
 @pytest.fixture
 def computed(request):
-    """Skips a test where oneDNN has no fast code in its `dtype`; in bfloat16 if it is about no other."""
+    """Skip a test if oneDNN has no fast code for its parameter `dtype` (bfloat16 if it has none) on this CPU."""
     callspec = getattr(request.node, "callspec", None)
     dtype = callspec.params.get("dtype", bfloat16) if callspec else bfloat16
     if not computes(dtype):
@@ -20,15 +21,24 @@ def computed(request):
 
 
 @pytest.fixture
+def two_threads():
+    """Compute with two threads, however many the process has: a worker of pytest-xdist may have one."""
+    before = threads.get_num_threads()
+    threads.set_num_threads(2)
+    yield
+    threads.set_num_threads(before)
+
+
+@pytest.fixture
 def device():
-    """The emulated GPU, as the backend "cuda"."""
+    """An emulated GPU as the backend "cuda"."""
     with installed() as backend:
         yield backend
 
 
 @pytest.fixture
 def launches(request, monkeypatch):
-    """The names of the kernels that ran, of those in the test file's OURS."""
+    """The names of the launched kernels that are listed in the test file's OURS, in order."""
     found, bound = [], emulator.Function.bound
 
     def run(self, *args, **options):

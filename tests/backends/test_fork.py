@@ -49,14 +49,6 @@ def ends_well(child: Callable[[], bool], seconds: float = 10) -> bool:
     return False
 
 
-@pytest.fixture
-def two_threads():
-    before = threads.get_num_threads()
-    threads.set_num_threads(2)
-    yield
-    threads.set_num_threads(before)
-
-
 @needs_onednn
 def test_a_forked_child_computes_with_two_threads_after_its_parent_did(two_threads):
     values = Tensor(np.ones((256, 256), np.float32))

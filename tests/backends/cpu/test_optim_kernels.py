@@ -15,7 +15,11 @@ from ampkit.optim.clip import power_sum
 from ampkit.optim.elementwise import update
 from ampkit.optim.flat.memory import CHUNK
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.usefixtures("two_threads"),
+    pytest.mark.skipif(library() is None, reason=trouble()),
+]
 
 
 def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
