@@ -231,6 +231,6 @@ def as_markdown(doc: str) -> str:
     for line in inspect.cleandoc(doc).splitlines():
         pieces = line.split("`")
         if not line.startswith("    ") and len(pieces) % 2:
-            pieces[::2] = [re.sub(r"([\\*_\[\]<>#|])", r"\\\1", piece) for piece in pieces[::2]]
+            pieces[::2] = [re.sub(r"([\\*_\[\]>#|])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces[::2]]
         lines.append("`".join(pieces))
     return "\n".join(lines)

@@ -39,19 +39,34 @@ def recipe_keys() -> str:
         "A recipe is a TOML file with a table per section. `section.key=value` on the command line replaces a key, "
         "`section.key=` unsets it. Where a section has several kinds, its `name` chooses one.",
     ]
-    for section, field in Recipe.model_fields.items():
+    for section, field in sorted(Recipe.model_fields.items(), key=lambda item: _kinds(item[1].annotation)[1:] != []):
         kinds = _kinds(field.annotation)
         parts.append(f"## [{section}]")
         for kind in kinds:
             if len(kinds) > 1:
                 parts.append("### " + ", ".join(f"{name}" for name in get_args(kind.model_fields["name"].annotation)))
-            parts += [_literal(kind.__doc__ or ""), key_table(section, kind)]
+            about, keys = _parts(kind)
+            parts += [_literal(about), key_table(section, kind, keys)]
     return "\n\n".join(parts) + "\n"
 
 
-def _literal(doc: str) -> str:
-    """A docstring as Markdown in which no character means emphasis."""
-    return re.sub(r"([*_<>|])", r"\\\1", inspect.cleandoc(doc))
+def _literal(text: str) -> str:
+    """Text as Markdown in which no character means emphasis; what is in backticks is code."""
+    pieces = text.split("`")
+    pieces[::2] = [re.sub(r"([*_>|\[\]])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces[::2]]
+    return "`".join(pieces)
+
+
+def _parts(kind: type[BaseModel]) -> tuple[str, dict[str, str]]:
+    """What a model's docstring says of the section, and of single keys: sentences that begin with `key:`."""
+    doc = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
+    keys = "|".join(kind.model_fields)
+    about, *rest = re.split(rf"(?:^|(?<=[.;] ))({keys})( None)?: ", doc)
+    found: dict[str, str] = {}
+    for key, unset, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        sentence = f"{'unset: ' if unset else ''}{text.strip(' ;')}"
+        found[key] = f"{found[key]} {sentence}" if key in found else sentence
+    return about.strip(), found
 
 
 def _kinds(annotation: Any) -> list[type[BaseModel]]:
@@ -61,11 +76,12 @@ def _kinds(annotation: Any) -> list[type[BaseModel]]:
     return [kind for part in get_args(annotation) for kind in _kinds(part)]
 
 
-def key_table(section: str, kind: type[BaseModel]) -> str:
+def key_table(section: str, kind: type[BaseModel], keys: dict[str, str]) -> str:
     """A row for each key of a model."""
     rows = ["| key | value | default |", "|---|---|---|"]
     for key, field in kind.model_fields.items():
-        about = f"<br>{field.description}" if field.description else ""
+        description = field.description or keys.get(key, "")
+        about = f"<br>{_literal(description.replace('None', 'unset'))}" if description else ""
         rows.append(f"| `{section}.{key}` | {_type(field.annotation, field.metadata)}{about} | {_shown(field)} |")
     return "\n".join(rows)
 
@@ -73,12 +89,12 @@ def key_table(section: str, kind: type[BaseModel]) -> str:
 def _shown(field: FieldInfo) -> str:
     if field.default_factory is not None:
         return f"`{_toml(field.get_default(call_default_factory=True))}`"
-    return "required" if field.default is PydanticUndefined else f"`{_toml(field.default)}`"
+    if field.default is PydanticUndefined:
+        return "required"
+    return "unset" if field.default is None else f"`{_toml(field.default)}`"
 
 
 def _toml(value: Any) -> str:
-    if value is None:
-        return "unset"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
