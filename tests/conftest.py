@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         backends.install(emulated())
     if device != "cpu":
         gpu = backends.get(_device_name(config))
-        gpu.later = lambda arrays, then: then(*[array.item() for array in arrays])
+        gpu.call_when_ready = lambda arrays, then: then(*[array.item() for array in arrays])
 
 
 def pytest_collection_finish() -> None:
@@ -108,7 +108,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """The backend "cuda": with --device cuda the GPU's, its checks deferred as for users; else an emulated one."""
     if request.config.getoption("--device") == "cuda":
         backend = backends.get("cuda")
-        monkeypatch.delattr(backend, "later")
+        monkeypatch.delattr(backend, "call_when_ready")
         yield backend
         return
     with installed() as backend:

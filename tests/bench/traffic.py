@@ -234,7 +234,7 @@ def few_blocks() -> Iterator[None]:
 def on(kernels: Any) -> Iterator[None]:
     """Make an emulated GPU with these kernels the default device."""
     card: Any = CUDA(cupy_like, kernels=kernels, products=EmulatedProducts(), dnn=EmulatedCudnn())
-    card.inspect = lambda *values: None  # of labels: kernels that only record their names do not set the flag
+    card.raise_if = lambda *values: None  # of labels: kernels that only record their names do not set the flag
     undo = backends.install(card)
     set_default_device("cuda")
     try:

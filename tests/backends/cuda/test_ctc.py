@@ -97,7 +97,7 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
 
 
 def test_a_length_out_of_range_reads_nothing_beyond_the_end(device, launches, monkeypatch):
-    monkeypatch.setattr(device, "later", lambda arrays, then: None)  # before it is looked at
+    monkeypatch.setattr(device, "call_when_ready", lambda arrays, then: None)  # before it is looked at
     for lengths, counts in (([9, 10**6, 7], [4, 3, 2]), ([9, 8, 7], [4, 3, 10**6]), ([-5, 8, 7], [4, 3, 2])):
         out, slope = loss(device.asarray, log_probs(), LABELS.clip(1), lengths, counts, reduction="none")
         assert out.shape == (3,) and slope.shape == (9, 3, 5)

@@ -257,7 +257,7 @@ def test_with_pytorch_each_kernel_and_product_is_measured_in_turns(on_device):
 def test_only_the_row_that_says_so_checks_the_labels(on_device, no_torch, monkeypatch):
     gpu = backends.get("cuda")
     looks = []
-    monkeypatch.setattr(type(gpu), "inspect", lambda *given: looks.append(given))
+    monkeypatch.setattr(type(gpu), "raise_if", lambda *given: looks.append(given))
     theirs = on_device.gpu_kernels.PyTorchSide()
     cases = {name: measure for _, name, measure in on_device.gpu_kernels.cases(True, theirs)}
     cases["cross_entropy bfloat16"]()
