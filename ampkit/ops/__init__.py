@@ -36,7 +36,6 @@ from .loss.regression import *
 from .nn.adaptive_max_pool import *
 from .nn.attention import *
 from .nn.conv import *
-from .nn.conv_tbc import *
 from .nn.dropout import *
 from .nn.embedding import *
 from .nn.embedding_bag import *

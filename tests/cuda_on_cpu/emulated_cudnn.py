@@ -14,7 +14,7 @@ import numpy as np
 from ampkit.backends.cuda.libs import cudnn
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.dtypes import LOW, bfloat16, float16, float32
-from ampkit.ops.nn import attention_math, conv
+from ampkit.ops.nn import attention_math, conv_products
 
 from . import cupy_like, streams
 
@@ -36,7 +36,7 @@ class EmulatedCudnn:
         if not self._has("conv_forward", images, kernels, bias, maps):
             return False
         x, k = _operands(tf32, images, kernels)
-        found = conv.convolve(x, k, geometry, images.shape[1] // kernels.shape[1])
+        found = conv_products.convolve(x, k, geometry, images.shape[1] // kernels.shape[1])
         maps._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
@@ -45,7 +45,7 @@ class EmulatedCudnn:
         if not self._has("conv_data", maps, kernels, bias, images):
             return False
         y, k = _operands(tf32, maps, kernels)
-        found = conv.input_gradient(y, k, geometry, images.shape[1] // kernels.shape[1])
+        found = conv_products.input_gradient(y, k, geometry, images.shape[1] // kernels.shape[1])
         images._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
@@ -57,7 +57,7 @@ class EmulatedCudnn:
         ):
             return False
         x, y = _operands(tf32, images, maps)
-        kernels._held[...] = conv.weight_gradient(x, y, geometry, images.shape[1] // kernels.shape[1])
+        kernels._held[...] = conv_products.weight_gradient(x, y, geometry, images.shape[1] // kernels.shape[1])
         return True
 
     def attention_forward(self, query, key, value, bias, dropped, out, lse, causal, scale) -> bool:

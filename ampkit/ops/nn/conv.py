@@ -1,44 +1,29 @@
-"""Convolution: images gathered into columns, a block at a time, and one matrix product per block.
+"""Convolution and transposed convolution of sequences, images and volumes.
 
-The three products of a convolution (its output, the gradient of its input, the gradient of its weight) are linear in
-each of their operands and are written once, for sequences, images and volumes; a transposed convolution is the second
-of them run forward.
+All share the products of `conv_products`. A transposed convolution is the input gradient of a convolution run forward.
 """
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.traced_array import TracedArray, apply
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
 
-from ..reduction.dot_products import times
-from .conv_geometry import (
-    ConvGeometry,
-    add_columns,
-    batch_first,
-    batch_last,
-    batched,
-    columns_by_block,
-    conv_geometry,
-    fold,
-    fold_,
-    pair,
-    unbatched,
-    unfold,
-    unfold_,
-)
+from ..shape.view import permute
+from .conv_geometry import ConvGeometry, batched, conv_geometry, fold, pair, unbatched, unfold
+from .conv_products import convolve, input_gradient, weight_gradient
 
 __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_tbc",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
@@ -47,94 +32,27 @@ __all__ = [
 ]
 
 
-# the three products: images [N, C, H, W], weight [O, C / groups, KH, KW], maps [N, O, rows, columns]
-
-
-def convolve(images: Array, weight: Array, w: ConvGeometry, groups: int) -> Array:
-    """The maps: each window times each kernel."""
-    kernels, batch = _kernels(weight, groups), images.shape[0]
-    if isinstance(images, TracedArray) or isinstance(weight, TracedArray):
-        return (kernels @ _columns(images, w, groups)).reshape(batch, weight.shape[0], *w.output_size)
-    maps = np.empty_like(images, shape=(*kernels.shape[:2], prod(w.output_size) * batch), order="C")
-    for part, found in columns_by_block(images, w):
-        times(kernels, _grouped(found, groups), maps[:, :, part])
-    return batch_first(maps.reshape(weight.shape[0], *w.output_size, batch))
-
-
-def input_gradient(maps: Array, weight: Array, w: ConvGeometry, groups: int) -> Array:
-    """The images: each window the kernels weighted by the maps, summed where windows overlap."""
-    kernels, channels, batch = _kernels(weight, groups).swapaxes(1, 2), weight.shape[1] * groups, maps.shape[0]
-    if isinstance(maps, TracedArray) or isinstance(weight, TracedArray):
-        columns = kernels @ _by_group(maps, groups)
-        return apply(fold_, columns.reshape(batch, columns.shape[1] * columns.shape[2], columns.shape[3]), w)
-    rows = _rows(maps, groups)
-    by = np.multiply if rows.shape[1] == 1 else times  # with one map per group the product is an outer one
-    if w.pointwise:
-        return batch_first(by(kernels, rows).reshape(channels, *w.input_size, batch))
-    home = np.zeros_like(maps, shape=(channels, *w.padded_size, batch), order="C")
-    line = prod(w.output_size[1:]) * batch
-    for first, end in w.row_blocks(channels, batch):
-        columns = by(kernels, rows[:, :, first * line : end * line])
-        add_columns(home, columns.reshape(channels, *w.kernel, end - first, *w.output_size[1:], batch), w, first, end)
-    return batch_first(w.crop(home))
-
-
-def weight_gradient(images: Array, maps: Array, w: ConvGeometry, groups: int) -> Array:
-    """The kernels: each window times its maps, summed over windows and batch."""
-    shape = (maps.shape[1], images.shape[1] // groups, *w.kernel)
-    if isinstance(images, TracedArray) or isinstance(maps, TracedArray):
-        return blocked_sum(_by_group(maps, groups) @ _columns(images, w, groups).swapaxes(-1, -2), 0).reshape(shape)
-    rows, total = _rows(maps, groups), None
-    for part, columns in columns_by_block(images, w):
-        product = times(rows[:, :, part], _grouped(columns, groups).swapaxes(1, 2))
-        total = product if total is None else total + product
-    return total.reshape(shape)
-
-
-def _kernels(weight: Array, groups: int) -> Array:
-    return weight.reshape(groups, weight.shape[0] // groups, prod(weight.shape[1:]))
-
-
-def _grouped(columns: Array, groups: int) -> Array:
-    return columns.reshape(groups, columns.shape[0] // groups, columns.shape[1])
-
-
-def _rows(maps: Array, groups: int) -> Array:
-    batch, channels, *size = maps.shape
-    return batch_last(maps).reshape(groups, channels // groups, prod(size) * batch)
-
-
-def _by_group(maps: Array, groups: int) -> Array:
-    batch, channels, *size = maps.shape
-    return maps.reshape(batch, groups, channels // groups, prod(size))
-
-
-def _columns(images: Array, w: ConvGeometry, groups: int) -> Array:
-    found = apply(unfold_, images, w)
-    return found.reshape(found.shape[0], groups, found.shape[1] // groups, found.shape[2])
-
-
-# what the ops share
+# forward, backward and geometry, for any number of spatial axes
 
 
 def _forward(
     where: str, input: Array, weight: Array, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
-    w = covered(where, input, weight, stride, padding, dilation)
-    maps = _with_bias(convolve(batched(input, len(w.input_size)), weight, w, groups), bias)
-    return unbatched(maps, input.ndim), Saved(input=input, weight=weight, geometry=w)
+    geometry = geometry_of(where, input, weight, stride, padding, dilation)
+    out = _with_bias(convolve(batched(input, len(geometry.input_size)), weight, geometry, groups), bias)
+    return unbatched(out, input.ndim), Saved(input=input, weight=weight, geometry=geometry)
 
 
-def _transposed_forward(where: str, input: Array, weight: Array, bias: Any, groups: int, *how: Any) -> Any:
-    w = transposed(where, input, weight, *how)
-    images = _with_bias(input_gradient(batched(input, len(w.input_size)), weight, w, groups), bias)
-    return unbatched(images, input.ndim), Saved(input=input, weight=weight, geometry=w)
+def _transposed_forward(where: str, input: Array, weight: Array, bias: Any, groups: int, *arguments: Any) -> Any:
+    geometry = transposed_geometry(where, input, weight, *arguments)
+    out = _with_bias(input_gradient(batched(input, len(geometry.input_size)), weight, geometry, groups), bias)
+    return unbatched(out, input.ndim), Saved(input=input, weight=weight, geometry=geometry)
 
 
-def _with_bias(maps: Array, bias: Array | None) -> Array:
+def _with_bias(out: Array, bias: Array | None) -> Array:
     if bias is not None:
-        maps += bias.reshape(-1, *(1,) * (maps.ndim - 2))
-    return maps
+        out += bias.reshape(-1, *(1,) * (out.ndim - 2))
+    return out
 
 
 def _bias_gradient(dy: Array) -> Array:
@@ -142,46 +60,50 @@ def _bias_gradient(dy: Array) -> Array:
 
 
 def conv_backward(dy, saved, needs, stride, padding, dilation, groups):
-    w = saved.geometry
-    maps = batched(dy, len(w.input_size))
-    dx = unbatched(input_gradient(maps, saved.weight, w, groups), dy.ndim) if needs[0] else None
-    dw = weight_gradient(batched(saved.input, len(w.input_size)), maps, w, groups) if needs[1] else None
-    return dx, dw, _bias_gradient(maps) if needs[2] else None
+    geometry = saved.geometry
+    axes, ndim = len(geometry.input_size), dy.ndim
+    dy = batched(dy, axes)
+    dx = unbatched(input_gradient(dy, saved.weight, geometry, groups), ndim) if needs[0] else None
+    dw = weight_gradient(batched(saved.input, axes), dy, geometry, groups) if needs[1] else None
+    return dx, dw, _bias_gradient(dy) if needs[2] else None
 
 
 def conv_transpose_backward(dy, saved, needs, stride, padding, output_padding, groups, dilation):
-    w = saved.geometry
-    images = batched(dy, len(w.input_size))
-    dx = unbatched(convolve(images, saved.weight, w, groups), dy.ndim) if needs[0] else None
-    dw = weight_gradient(images, batched(saved.input, len(w.input_size)), w, groups) if needs[1] else None
-    return dx, dw, _bias_gradient(images) if needs[2] else None
+    geometry = saved.geometry
+    axes, ndim = len(geometry.input_size), dy.ndim
+    dy = batched(dy, axes)
+    dx = unbatched(convolve(dy, saved.weight, geometry, groups), ndim) if needs[0] else None
+    dw = weight_gradient(dy, batched(saved.input, axes), geometry, groups) if needs[1] else None
+    return dx, dw, _bias_gradient(dy) if needs[2] else None
 
 
-def covered(where: str, input: Array, weight: Array, stride: Any, padding: Any, dilation: Any) -> ConvGeometry:
-    """The windows of a convolution's arguments. Raises as `windows`."""
+def geometry_of(where: str, input: Array, weight: Array, stride: Any, padding: Any, dilation: Any) -> ConvGeometry:
+    """The geometry of a convolution's arguments. Raises as `conv_geometry`."""
     return conv_geometry(where, weight.shape[2:], stride, padding, dilation, input.shape[2 - weight.ndim :])
 
 
-def transposed(
+def transposed_geometry(
     where: str, input: Array, weight: Array, stride: Any, padding: Any, output_padding: Any, dilation: Any
 ) -> ConvGeometry:
-    """The windows over what a transposed convolution makes, whose maps its input is. Raises as `windows`."""
+    """The geometry of the convolution that maps a transposed convolution's output to its input.
+
+    Raises as `conv_geometry`, and ArgumentError for an output_padding that is not smaller than the stride.
+    """
     axes = weight.ndim - 2
-    steps, spread = pair(where, "stride", stride, 1, axes), pair(where, "dilation", dilation, 1, axes)
-    pads, more = pair(where, "padding", padding, 0, axes), pair(where, "output_padding", output_padding, 0, axes)
-    if any(m >= s for m, s in zip(more, steps, strict=True)):
-        raise ArgumentError(where, f"output_padding smaller than stride {steps}", f"{more}")
-    size = tuple(
-        (n - 1) * s - 2 * p + d * (k - 1) + 1 + m
-        for n, s, p, d, k, m in zip(input.shape[-axes:], steps, pads, spread, weight.shape[2:], more, strict=True)
-    )
-    if min(size) < 1:
-        raise ShapeError(where, f"padding that leaves a pixel of {list(input.shape[-axes:])}", f"{pads}")
-    return conv_geometry(where, weight.shape[2:], steps, pads, spread, size)
+    size, kernel = input.shape[-axes:], weight.shape[2:]
+    stride, dilation = pair(where, "stride", stride, 1, axes), pair(where, "dilation", dilation, 1, axes)
+    pads, extra = pair(where, "padding", padding, 0, axes), pair(where, "output_padding", output_padding, 0, axes)
+    if any(e >= s for e, s in zip(extra, stride, strict=True)):
+        raise ArgumentError(where, f"output_padding smaller than stride {stride}", f"{extra}")
+    arguments = zip(size, stride, pads, dilation, kernel, extra, strict=True)
+    output_size = tuple([(n - 1) * s - 2 * p + d * (k - 1) + 1 + e for n, s, p, d, k, e in arguments])
+    if min(output_size) < 1:
+        raise ShapeError(where, f"padding that leaves a pixel of {list(size)}", f"{pads}")
+    return conv_geometry(where, kernel, stride, pads, dilation, output_size)
 
 
 def _check(where: str, axes: str, input: Any, weight: Any, bias: Any, groups: Any, weight_axis: int = 1) -> None:
-    # weight_axis: the axis of the weight that meets the input's channels.
+    # weight_axis: the axis of the weight that is the input's channels; 0 for a transposed convolution.
     shape, kernel, rank = np.shape(input), np.shape(weight), axes.count(",") + 2
     if len(shape) not in (rank, rank + 1):
         raise ShapeError(where, f"input [N, C, {axes}] or [C, {axes}]", f"input {list(shape)}")
@@ -189,13 +111,15 @@ def _check(where: str, axes: str, input: Any, weight: Any, bias: Any, groups: An
         raise ShapeError(where, f"weight of {rank + 1} axes", f"weight {list(kernel)}")
     if not isinstance(groups, int) or groups < 1 or kernel[0] % groups:
         raise ArgumentError(where, f"groups that divide {kernel[0]}, of weight {list(kernel)}", repr(groups))
-    takes = kernel[1] * groups if weight_axis == 1 else kernel[0]
-    gives = kernel[0] if weight_axis == 1 else kernel[1] * groups
-    if shape[-rank] != takes:
-        need = f"input [N, {takes}, {axes}] for weight {list(kernel)}" + (f" in {groups} groups" if groups > 1 else "")
+    in_channels, out_channels = kernel[1] * groups, kernel[0]
+    if weight_axis == 0:
+        in_channels, out_channels = out_channels, in_channels
+    if shape[-rank] != in_channels:
+        grouped = f" in {groups} groups" if groups > 1 else ""
+        need = f"input [N, {in_channels}, {axes}] for weight {list(kernel)}{grouped}"
         raise ShapeError(where, need, f"input {list(shape)}")
-    if bias is not None and np.shape(bias) != (gives,):
-        raise ShapeError(where, f"bias [{gives}] for weight {list(kernel)}", f"bias {list(np.shape(bias))}")
+    if bias is not None and np.shape(bias) != (out_channels,):
+        raise ShapeError(where, f"bias [{out_channels}] for weight {list(kernel)}", f"bias {list(np.shape(bias))}")
 
 
 # ops
@@ -203,10 +127,10 @@ def _check(where: str, axes: str, input: Any, weight: Any, bias: Any, groups: An
 
 @op(cast=Cast.LOW)
 def conv2d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
-    """Slide kernels over images: cross-correlation, as PyTorch's convolution is.
+    """2-D convolution: the cross-correlation of images with kernels, plus bias.
 
-    input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW], bias [O] -> [N, O, rows, columns]. padding may be
-    'same' (stride 1) or 'valid'. Products are exact, summed in float32 with the bias, and rounded once.
+    input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW], bias [O] -> [N, O, H', W']. padding may be 'same'
+    (stride 1) or 'valid'. Products are exact, summed in float32 with the bias, and rounded once.
     Raises ShapeError for shapes that do not fit, ArgumentError for arguments out of range.
     Chellapilla, Puri, Simard 2006, "High performance convolutional neural networks for document processing", sec. 3.
     """
@@ -215,16 +139,16 @@ def conv2d(input: Array, weight: Array, bias: Array | None = None, stride=1, pad
 
 @op(cast=Cast.LOW)
 def conv1d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
-    """Slide kernels over sequences: `conv2d` with one axis.
+    """1-D convolution: `conv2d` of sequences.
 
-    input [N, C, L] or [C, L], weight [O, C / groups, K], bias [O] -> [N, O, windows]; precision and errors as `conv2d`.
+    input [N, C, L] or [C, L], weight [O, C / groups, K], bias [O] -> [N, O, L']; precision and errors as `conv2d`.
     """
     return _forward("conv1d", input, weight, bias, stride, padding, dilation, groups)
 
 
 @op(cast=Cast.LOW)
 def conv3d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
-    """Slide kernels over volumes: `conv2d` with three axes.
+    """3-D convolution: `conv2d` of volumes.
 
     input [N, C, D, H, W] or [C, D, H, W], weight [O, C / groups, KD, KH, KW], bias [O] -> [N, O, D', H', W']; precision
     and errors as `conv2d`.
@@ -243,14 +167,14 @@ def conv_transpose2d(
     groups: int = 1,
     dilation=1,
 ):
-    """The transpose of `conv2d`, as its input's gradient computes it: each pixel stamps its kernel, stamps add up.
+    """The transpose of `conv2d`, which its input gradient computes: the sum of the kernels weighted by each pixel.
 
-    input [N, O, H, W] or [O, H, W], weight [O, C / groups, KH, KW], bias [C] -> [N, C, ...]: output_padding rows and
-    columns longer, fewer than the stride. Precision and errors as `conv2d`.
+    input [N, O, H, W] or [O, H, W], weight [O, C / groups, KH, KW], bias [C] -> [N, C, H', W']. output_padding, smaller
+    than the stride, adds rows and columns at the end. Precision and errors as `conv2d`.
     Dumoulin, Visin 2016, arXiv:1603.07285, ch. 4.
     """
-    how = stride, padding, output_padding, dilation
-    return _transposed_forward("conv_transpose2d", input, weight, bias, groups, *how)
+    arguments = stride, padding, output_padding, dilation
+    return _transposed_forward("conv_transpose2d", input, weight, bias, groups, *arguments)
 
 
 @op(cast=Cast.LOW)
@@ -268,8 +192,8 @@ def conv_transpose1d(
 
     See `conv_transpose2d`.
     """
-    how = stride, padding, output_padding, dilation
-    return _transposed_forward("conv_transpose1d", input, weight, bias, groups, *how)
+    arguments = stride, padding, output_padding, dilation
+    return _transposed_forward("conv_transpose1d", input, weight, bias, groups, *arguments)
 
 
 @op(cast=Cast.LOW)
@@ -287,32 +211,48 @@ def conv_transpose3d(
 
     See `conv_transpose2d`.
     """
-    how = stride, padding, output_padding, dilation
-    return _transposed_forward("conv_transpose3d", input, weight, bias, groups, *how)
+    arguments = stride, padding, output_padding, dilation
+    return _transposed_forward("conv_transpose3d", input, weight, bias, groups, *arguments)
 
 
-# their checks and backwards
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """`conv1d` of sequences in the order time, batch, channels.
+
+    input [T, N, C], weight [K, C, O], bias [O] -> [T', N, O], T' = T + 2 pad - K + 1. Precision as `conv1d`. Raises
+    ShapeError for shapes that do not fit.
+    """
+    for name, tensor, shape in (("input", input, "[T, N, C]"), ("weight", weight, "[K, C, O]")):
+        if tensor.ndim != 3:
+            raise ShapeError("conv_tbc", f"{name} {shape}", f"{list(tensor.shape)}")
+    out = conv1d(permute(input, (1, 2, 0)), permute(weight, (2, 1, 0)), bias, padding=pad)
+    return permute(out, (2, 0, 1))
 
 
-def _convolution(op: Op, axes: str) -> None:
+# checks and backwards
+
+
+def _register(op: Op, axes: str) -> None:
     def check(input, weight, bias, stride, padding, dilation, groups):
         _check(op.name, axes, input, weight, bias, groups)
-        covered(op.name, input, weight, stride, padding, dilation)
+        geometry_of(op.name, input, weight, stride, padding, dilation)
 
     op.check(check)
     op.backward(input="weight", weight="input")(conv_backward)
 
 
-def _transposed_convolution(op: Op, axes: str) -> None:
+def _register_transposed(op: Op, axes: str) -> None:
     def check(input, weight, bias, stride, padding, output_padding, groups, dilation):
         _check(op.name, axes, input, weight, bias, groups, weight_axis=0)
-        transposed(op.name, input, weight, stride, padding, output_padding, dilation)
+        transposed_geometry(op.name, input, weight, stride, padding, output_padding, dilation)
 
     op.check(check)
     op.backward(input="weight", weight="input")(conv_transpose_backward)
 
 
-for _op, _axes in ((conv1d, "L"), (conv2d, "H, W"), (conv3d, "D, H, W")):
-    _convolution(_op, _axes)
-for _op, _axes in ((conv_transpose1d, "L"), (conv_transpose2d, "H, W"), (conv_transpose3d, "D, H, W")):
-    _transposed_convolution(_op, _axes)
+for _op, _transposed_op, _axes in (
+    (conv1d, conv_transpose1d, "L"),
+    (conv2d, conv_transpose2d, "H, W"),
+    (conv3d, conv_transpose3d, "D, H, W"),
+):
+    _register(_op, _axes)
+    _register_transposed(_transposed_op, _axes)

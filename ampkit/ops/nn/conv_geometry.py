@@ -215,27 +215,6 @@ def padded(images: Array, geometry: ConvGeometry, fill: float = 0) -> Array:
     return out
 
 
-def columns_by_block(images: Array, geometry: ConvGeometry) -> Iterator[tuple[slice, Array]]:
-    """im2col a block at a time: (which columns, [C * kernel, columns]) of images [N, C, H, W].
-
-    A column is a window of an image; there are output_size * N. The array is a reused buffer, valid until the next.
-    """
-    source = padded(images, geometry)
-    channels, batch, buffer = source.shape[0], source.shape[-1], None
-    width = prod(geometry.output_size[1:]) * batch
-    if geometry.pointwise:
-        yield _ALL, source.reshape(channels, geometry.output_size[0] * width)
-        return
-    for first, end in geometry.row_blocks(channels, batch):
-        shape = (channels, *geometry.kernel, end - first, *geometry.output_size[1:], batch)
-        if buffer is None or buffer.shape != shape:
-            buffer = np.empty_like(source, shape=shape, order="C")
-        for tap, pixels in geometry.taps(first, end):
-            buffer[tap] = source[pixels]
-        columns = slice(first * width, end * width)
-        yield columns, buffer.reshape(channels * prod(geometry.kernel), columns.stop - columns.start)
-
-
 def add_columns(out: Array, columns: Array, geometry: ConvGeometry, first: int, end: int) -> None:
     """col2im: add columns [C, KH, KW, rows, W', N] of output rows first..end to the padded images `out`."""
     for tap, pixels in geometry.taps(first, end):

@@ -66,7 +66,7 @@ def _convolution(op: Any) -> None:
         input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, dilation: Any,
         groups: int, *, dtype: DType, versions: Any,
     ) -> Any:  # fmt: skip
-        w = conv.covered(op.name, input, weight, stride, padding, dilation)
+        w = conv.geometry_of(op.name, input, weight, stride, padding, dilation)
         axes = len(w.input_size)
         images = to_2d(input, axes)
         c = _conv(images.shape, to_2d(weight, axes).shape, w.as_2d, groups, input.dtype, dtype)
@@ -108,7 +108,7 @@ def _transposed_convolution(op: Any) -> None:
         input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, output_padding: Any,
         groups: int, dilation: Any, *, dtype: DType, versions: Any,
     ) -> Any:  # fmt: skip
-        w = conv.transposed(op.name, input, weight, stride, padding, output_padding, dilation)
+        w = conv.transposed_geometry(op.name, input, weight, stride, padding, output_padding, dilation)
         axes = len(w.input_size)
         maps, shape = to_2d(input, axes), (weight.shape[1] * groups, *w.as_2d.input_size)
         wide = dtype if bias is None else float32  # rounded once: after the bias, if there is one

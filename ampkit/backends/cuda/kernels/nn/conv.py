@@ -150,7 +150,7 @@ def _convolution(op: Any) -> None:
         input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
         *, dtype: DType,
     ) -> Any:  # fmt: skip
-        w = conv.covered(op.name, input, weight, stride, padding, dilation)
+        w = conv.geometry_of(op.name, input, weight, stride, padding, dilation)
         axes = len(w.input_size)
         out = _maps(to_2d(input, axes), to_2d(weight, axes), bias, w.as_2d, dtype)
         if out is None:
@@ -182,7 +182,7 @@ def _transposed_convolution(op: Any) -> None:
         input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, output_padding: Any, groups: int,
         dilation: Any, *, dtype: DType,
     ) -> Any:  # fmt: skip
-        w = conv.transposed(op.name, input, weight, stride, padding, output_padding, dilation)
+        w = conv.transposed_geometry(op.name, input, weight, stride, padding, output_padding, dilation)
         axes = len(w.input_size)
         out = _images(to_2d(input, axes), to_2d(weight, axes), bias, w.as_2d, groups, dtype)
         if out is None:

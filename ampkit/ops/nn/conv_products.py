@@ -1,0 +1,114 @@
+"""The three bilinear products of a convolution, by im2col and one matrix product per block of columns.
+
+images [N, C, H, W], weight [O, C / groups, KH, KW], output and dy [N, O, H', W']; sequences and volumes likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ampkit.core.autograd.traced_array import TracedArray, apply
+from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.op import Array
+
+from ..reduction.dot_products import times
+from .conv_geometry import ConvGeometry, add_columns, batch_first, batch_last, fold_, padded, unfold_
+
+__all__: list[str] = []
+
+
+def convolve(images: Array, weight: Array, geometry: ConvGeometry, groups: int) -> Array:
+    """The output of a convolution: each window times each kernel."""
+    kernels, batch = _kernels(weight, groups), images.shape[0]
+    if isinstance(images, TracedArray) or isinstance(weight, TracedArray):
+        return (kernels @ _columns(images, geometry, groups)).reshape(batch, weight.shape[0], *geometry.output_size)
+    out = np.empty_like(images, shape=(*kernels.shape[:2], prod(geometry.output_size) * batch), order="C")
+    for at, columns in columns_by_block(images, geometry):
+        times(kernels, _grouped(columns, groups), out[:, :, at])
+    return batch_first(out.reshape(weight.shape[0], *geometry.output_size, batch))
+
+
+def input_gradient(dy: Array, weight: Array, geometry: ConvGeometry, groups: int) -> Array:
+    """The gradient of the images: per window the kernels weighted by dy, summed where windows overlap."""
+    kernels, channels, batch = _kernels(weight, groups).swapaxes(1, 2), weight.shape[1] * groups, dy.shape[0]
+    if isinstance(dy, TracedArray) or isinstance(weight, TracedArray):
+        columns = kernels @ _by_group(dy, groups)
+        return apply(fold_, columns.reshape(batch, columns.shape[1] * columns.shape[2], columns.shape[3]), geometry)
+    rows = _rows(dy, groups)
+    multiply = np.multiply if rows.shape[1] == 1 else times  # with one output channel per group, an outer product
+    if geometry.pointwise:
+        return batch_first(multiply(kernels, rows).reshape(channels, *geometry.input_size, batch))
+    out = np.zeros_like(dy, shape=(channels, *geometry.padded_size, batch), order="C")
+    width = prod(geometry.output_size[1:]) * batch
+    for first, end in geometry.row_blocks(channels, batch):
+        columns = multiply(kernels, rows[:, :, first * width : end * width])
+        columns = columns.reshape(channels, *geometry.kernel, end - first, *geometry.output_size[1:], batch)
+        add_columns(out, columns, geometry, first, end)
+    return batch_first(geometry.crop(out))
+
+
+def weight_gradient(images: Array, dy: Array, geometry: ConvGeometry, groups: int) -> Array:
+    """The gradient of the weight: each window times its dy, summed over windows and batch."""
+    shape = (dy.shape[1], images.shape[1] // groups, *geometry.kernel)
+    if isinstance(images, TracedArray) or isinstance(dy, TracedArray):
+        columns = _columns(images, geometry, groups)
+        return blocked_sum(_by_group(dy, groups) @ columns.swapaxes(-1, -2), 0).reshape(shape)
+    rows = _rows(dy, groups)
+    total: Any = None
+    for at, columns in columns_by_block(images, geometry):
+        product = times(rows[:, :, at], _grouped(columns, groups).swapaxes(1, 2))
+        total = product if total is None else total + product
+    return total.reshape(shape)
+
+
+def columns_by_block(images: Array, geometry: ConvGeometry) -> Iterator[tuple[slice, Array]]:
+    """im2col a block at a time: (which columns, [C * kernel, columns]) of images [N, C, H, W].
+
+    A column is a window of an image; there are output_size * N. The array is a reused buffer, valid until the next.
+    """
+    source = padded(images, geometry)
+    channels, batch, buffer = source.shape[0], source.shape[-1], None
+    width = prod(geometry.output_size[1:]) * batch
+    if geometry.pointwise:
+        yield slice(None), source.reshape(channels, geometry.output_size[0] * width)
+        return
+    for first, end in geometry.row_blocks(channels, batch):
+        shape = (channels, *geometry.kernel, end - first, *geometry.output_size[1:], batch)
+        if buffer is None or buffer.shape != shape:
+            buffer = np.empty_like(source, shape=shape, order="C")
+        for tap, pixels in geometry.taps(first, end):
+            buffer[tap] = source[pixels]
+        columns = slice(first * width, end * width)
+        yield columns, buffer.reshape(channels * prod(geometry.kernel), columns.stop - columns.start)
+
+
+def _kernels(weight: Array, groups: int) -> Array:
+    # [groups, O / groups, C / groups * kernel]
+    return weight.reshape(groups, weight.shape[0] // groups, prod(weight.shape[1:]))
+
+
+def _grouped(columns: Array, groups: int) -> Array:
+    # [groups, C / groups * kernel, columns]
+    return columns.reshape(groups, columns.shape[0] // groups, columns.shape[1])
+
+
+def _rows(dy: Array, groups: int) -> Array:
+    # [groups, O / groups, H' W' N]
+    batch, channels, *size = dy.shape
+    return batch_last(dy).reshape(groups, channels // groups, prod(size) * batch)
+
+
+def _by_group(dy: Array, groups: int) -> Array:
+    # [N, groups, O / groups, H' W']
+    batch, channels, *size = dy.shape
+    return dy.reshape(batch, groups, channels // groups, prod(size))
+
+
+def _columns(images: Array, geometry: ConvGeometry, groups: int) -> Array:
+    # [N, groups, C / groups * kernel, windows]
+    columns = apply(unfold_, images, geometry)
+    return columns.reshape(columns.shape[0], groups, columns.shape[1] // groups, columns.shape[2])
