@@ -33,7 +33,7 @@ from .loss.ctc import *
 from .loss.margin import *
 from .loss.pairwise import *
 from .loss.regression import *
-from .nn.adaptive_max_pool import *
+from .nn.adaptive_pool import *
 from .nn.attention import *
 from .nn.conv import *
 from .nn.dropout import *
@@ -45,7 +45,6 @@ from .nn.instance_norm import *
 from .nn.interpolate import *
 from .nn.layer_norm import *
 from .nn.pool import *
-from .nn.pool1d import *
 from .nn.random_functions import *
 from .nn.residual_norm import *
 from .nn.rnn import *

@@ -21,8 +21,7 @@ from ampkit.core.tensor import Tensor
 
 from ..indexing.subscript import beside
 from ..shape.axes import addressable
-from .pool import adaptive_avg_pool2d, adaptive_avg_pool3d
-from .pool1d import adaptive_avg_pool1d
+from .adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 
 __all__ = ["interpolate"]
 

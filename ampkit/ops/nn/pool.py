@@ -1,7 +1,8 @@
-"""Pooling: one number per window of an image, its largest or its mean."""
+"""Max and average pooling of sequences, images and volumes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -10,75 +11,77 @@ import numpy as np
 from ampkit.base.dtypes import FLOATS
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
-from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
 
-from ..reduction.dot_products import times
-from ..shape.axes import addressable
+from ..shape.view import squeeze, unsqueeze
 from .conv_geometry import ConvGeometry, batch_first, batch_last, batched, conv_geometry, fold_, padded, pair, unbatched
 
-__all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "max_pool2d", "max_pool3d"]
+__all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
 
 
 @op(cast=Cast.KEEP)
 def max_pool2d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The largest value of each window; NaN if there is one.
+    """The maximum of each window; NaN if it contains one.
 
-    input [N, C, H, W] or [C, H, W] -> [N, C, rows, columns] in the input's dtype, exact; with return_indices also the
-    places of these values in H * W, int64. stride: by default the kernel. The gradient goes to the first of equals.
+    input [N, C, H, W] or [C, H, W] -> [N, C, H', W'] in the input's dtype, exact; with return_indices also the flat
+    indices of these values in H * W, int64. stride: by default the kernel. Of equal values the first gets the gradient.
     Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
     """
-    w = pool_windows("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode)
-    return largest(input, w, return_indices)
+    geometry = pool_geometry("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode)
+    return max_pool_forward(input, geometry, return_indices)
 
 
 @op(cast=Cast.KEEP)
 def max_pool3d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The largest value of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `max_pool2d`."""
-    w = pool_windows("max_pool3d", input, kernel_size, stride, padding, dilation, ceil_mode, 3)
-    return largest(input, w, return_indices)
+    """The maximum of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `max_pool2d`."""
+    geometry = pool_geometry("max_pool3d", input, kernel_size, stride, padding, dilation, ceil_mode, 3)
+    return max_pool_forward(input, geometry, return_indices)
 
 
-def max_pool_backward(dy, saved, needs, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
-    dy, w, place = dy[0] if return_indices else dy, saved.geometry, saved.argmax
-    axes = len(w.input_size)
-    if isinstance(dy, TracedArray):
-        taps = np.arange(prod(w.kernel), like=place).reshape(-1, *(1,) * axes)
-        return _spread_taped(dy, place.reshape(*place.shape[:-axes], 1, *w.output_size) == taps, w)
-    moved, place = batch_last(batched(dy, axes)), batch_last(batched(place, axes))
-    home = np.zeros_like(moved, shape=(len(moved), *w.padded_size, moved.shape[-1]), order="C")
-    for k, (_, there) in enumerate(w.taps()):
-        home[there] += np.where(place == k, moved, 0)
-    return unbatched(batch_first(w.crop(home)), dy.ndim)
+def max_pool_forward(input: Array, geometry: ConvGeometry, return_indices: bool) -> Any:
+    """The reference of max pooling: (output or (output, indices), Saved).
 
-
-def largest(input: Array, w: ConvGeometry, return_indices: bool) -> Any:
-    """What a maximum's reference returns: the largest values of the windows, and what backward needs."""
+    argmax [N, C, H', W']: per window, the position in the kernel of its maximum, in the smallest unsigned dtype.
+    """
     lowest = -np.inf if input.dtype in FLOATS else np.iinfo(input.dtype).min
-    source, best, place = padded(batched(input, len(w.input_size)), w, lowest), None, None
-    small = np.min_scalar_type(prod(w.kernel))
-    for k, (_, there) in enumerate(w.taps()):
-        values = source[there]
+    source = padded(batched(input, len(geometry.input_size)), geometry, lowest)
+    best: Any = None
+    for k, (_, pixels) in enumerate(geometry.taps()):
+        values = source[pixels]
         if best is None:
-            best, place = values.copy(), np.zeros_like(values, dtype=small, order="C")
+            best = values.copy()
+            argmax = np.zeros_like(values, dtype=np.min_scalar_type(prod(geometry.kernel)), order="C")
             continue
         better = values > best
         better |= values != values
         np.maximum(best, values, out=best)
-        np.maximum(place, better * place.dtype.type(k), out=place)
-    best, place = (unbatched(batch_first(found), input.ndim) for found in (best, place))
-    saved = Saved(argmax=place, geometry=w)
-    return ((best, flat_indices(place, w)), saved) if return_indices else (best, saved)
+        np.maximum(argmax, better * argmax.dtype.type(k), out=argmax)
+    best, argmax = (unbatched(batch_first(array), input.ndim) for array in (best, argmax))
+    saved = Saved(argmax=argmax, geometry=geometry)
+    return ((best, flat_indices(argmax, geometry)), saved) if return_indices else (best, saved)
 
 
-def flat_indices(place: Array, w: ConvGeometry) -> Array:
-    """Within its image, the flat position of the tap that each window chose: int64, of the shape of `place`."""
-    tap, flat, step = place.astype(np.int64), 0, 1
-    for i in range(len(w.input_size) - 1, -1, -1):
-        first = np.arange(w.output_size[i], like=place).astype(np.int64) * w.stride[i] - w.padding[i][0]
-        at = first.reshape(-1, *(1,) * (len(w.input_size) - 1 - i)) + tap % w.kernel[i] * w.dilation[i]
-        flat, step, tap = flat + at * step, step * w.input_size[i], tap // w.kernel[i]
+def max_pool_backward(dy, saved, needs, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
+    dy, geometry, argmax = dy[0] if return_indices else dy, saved.geometry, saved.argmax
+    axes = len(geometry.input_size)
+    if isinstance(dy, TracedArray):
+        taps = np.arange(prod(geometry.kernel), like=argmax).reshape(-1, *(1,) * axes)
+        hits = argmax.reshape(*argmax.shape[:-axes], 1, *geometry.output_size) == taps
+        return _scatter_traced(dy, hits, geometry)
+    moved, argmax = batch_last(batched(dy, axes)), batch_last(batched(argmax, axes))
+    return _scatter(moved, lambda k: np.where(argmax == k, moved, 0), geometry, dy.ndim)
+
+
+def flat_indices(argmax: Array, geometry: ConvGeometry) -> Array:
+    """The flat index in the input of each window's maximum: int64, of the shape of `argmax`."""
+    tap, flat, step = argmax.astype(np.int64), 0, 1
+    axes = list(zip(*geometry, geometry.output_size, strict=True))
+    for i, (kernel, stride, dilation, (before, _), size, count) in reversed(list(enumerate(axes))):
+        first = np.arange(count, like=argmax).astype(np.int64) * stride - before
+        index = first.reshape(-1, *(1,) * (len(axes) - 1 - i)) + tap % kernel * dilation
+        flat, step, tap = flat + index * step, step * size, tap // kernel
     return flat
 
 
@@ -94,12 +97,12 @@ def avg_pool2d(
 ):
     """The mean of each window, or its sum over divisor_override.
 
-    input [N, C, H, W] or [C, H, W] -> [N, C, rows, columns] in the input's dtype, summed in float32 and rounded once.
+    input [N, C, H, W] or [C, H, W] -> [N, C, H', W'] in the input's dtype, summed in float32 and rounded once.
     stride: by default the kernel. The padding counts as zeros unless count_include_pad is False.
     Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
     """
-    w = pool_windows("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode)
-    return _means_of(input, w, padding, count_include_pad, divisor_override)
+    geometry = pool_geometry("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode)
+    return _avg_pool(input, geometry, padding, count_include_pad, divisor_override)
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -113,131 +116,64 @@ def avg_pool3d(
     divisor_override: int | None = None,
 ):
     """The mean of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `avg_pool2d`."""
-    w = pool_windows("avg_pool3d", input, kernel_size, stride, padding, 1, ceil_mode, 3)
-    return _means_of(input, w, padding, count_include_pad, divisor_override)
+    geometry = pool_geometry("avg_pool3d", input, kernel_size, stride, padding, 1, ceil_mode, 3)
+    return _avg_pool(input, geometry, padding, count_include_pad, divisor_override)
 
 
-def _means_of(input: Array, w: ConvGeometry, *counted: Any) -> Any:
-    source, total = padded(batched(input, len(w.input_size)), w), 0
-    for _, there in w.taps():
-        total = source[there] + total
-    return unbatched(batch_first(total) / _divisor(source, w, *counted), input.ndim), Saved(geometry=w)
+def _avg_pool(input: Array, geometry: ConvGeometry, *counted: Any) -> Any:
+    source, total = padded(batched(input, len(geometry.input_size)), geometry), 0
+    for _, pixels in geometry.taps():
+        total = source[pixels] + total
+    out = batch_first(total) / _divisor(source, geometry, *counted)
+    return unbatched(out, input.ndim), Saved(geometry=geometry)
 
 
 def avg_pool_backward(dy, saved, needs, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    w = saved.geometry
-    axes, share = len(w.input_size), dy / _divisor(plain(dy), w, padding, count_include_pad, divisor_override)
-    if isinstance(share, TracedArray):
-        return _spread_taped(share, np.ones_like(plain(dy), shape=(prod(w.kernel), *(1,) * axes)), w)
-    moved = batch_last(batched(share, axes))
-    home = np.zeros_like(moved, shape=(len(moved), *w.padded_size, moved.shape[-1]), order="C")
-    for _, there in w.taps():
-        home[there] += moved
-    return unbatched(batch_first(w.crop(home)), dy.ndim)
+    geometry = saved.geometry
+    axes = len(geometry.input_size)
+    dy = dy / _divisor(plain(dy), geometry, padding, count_include_pad, divisor_override)
+    if isinstance(dy, TracedArray):
+        return _scatter_traced(dy, np.ones_like(plain(dy), shape=(prod(geometry.kernel), *(1,) * axes)), geometry)
+    moved = batch_last(batched(dy, axes))
+    return _scatter(moved, lambda k: moved, geometry, dy.ndim)
 
 
-def _divisor(like: Array, w: ConvGeometry, padding: Any, count_include_pad: bool, override: Any) -> Any:
-    # A number where all windows hold equally many pixels, else an array [rows, columns] of the dtype of `like`.
-    first = pair("avg_pool", "padding", padding, 0, len(w.input_size))
-    over = any(after != p for (_, after), p in zip(w.padding, first, strict=True))
-    # ceil_mode's last windows reach beyond any padding, and that never counts
-    if override is not None or (not over and (count_include_pad or not any(first))):
-        return prod(w.kernel) if override is None else override
-    inside, total = np.zeros_like(like, shape=(1, *w.padded_size)), 0
-    edges = first if count_include_pad else (0,) * len(first)
-    sides = zip(w.padding, w.input_size, edges, strict=True)
-    inside[(0, *(slice(before - e, before + n + e) for (before, _), n, e in sides))] = 1
-    for _, there in w.taps():
-        total = inside[there] + total
+def _divisor(like: Array, geometry: ConvGeometry, padding: Any, count_include_pad: bool, override: Any) -> Any:
+    # A number where all windows count equally many pixels, else an array [H', W'] of the dtype of `like`.
+    pads = pair("avg_pool", "padding", padding, 0, len(geometry.input_size))
+    beyond = any(after != p for (_, after), p in zip(geometry.padding, pads, strict=True))
+    # ceil_mode's last windows reach beyond the padding, and what is there never counts
+    if override is not None or (not beyond and (count_include_pad or not any(pads))):
+        return prod(geometry.kernel) if override is None else override
+    counts, total = np.zeros_like(like, shape=(1, *geometry.padded_size)), 0
+    margins = pads if count_include_pad else (0,) * len(pads)
+    axes = zip(geometry.padding, geometry.input_size, margins, strict=True)
+    counts[(0, *(slice(before - m, before + n + m) for (before, _), n, m in axes))] = 1
+    for _, pixels in geometry.taps():
+        total = counts[pixels] + total
     return total[0]
 
 
-@op(cast=Cast.KEEP, integers="refuse")
-def adaptive_avg_pool2d(input: Array, output_size):
-    """The means of output_size windows that cover the image evenly.
-
-    Window i of n takes the rows from floor(i H / n) to ceil((i + 1) H / n), and columns likewise.
-    input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, summed in float32 and rounded once.
-    output_size: an integer or a pair, None for as many as there are. Raises ShapeError for another rank.
-    """
-    return _adapted("adaptive_avg_pool2d", input, output_size, 2)
+def _scatter(like: Array, share: Callable[[int], Array], geometry: ConvGeometry, ndim: int) -> Array:
+    # Add share(k) [C, H', W', N] to the pixels that position k of the kernel reads; return [N, C, H, W].
+    out = np.zeros_like(like, shape=(len(like), *geometry.padded_size, like.shape[-1]), order="C")
+    for k, (_, pixels) in enumerate(geometry.taps()):
+        out[pixels] += share(k)
+    return unbatched(batch_first(geometry.crop(out)), ndim)
 
 
-@op(cast=Cast.KEEP, integers="refuse")
-def adaptive_avg_pool3d(input: Array, output_size):
-    """The means of output_size windows that cover volumes evenly: input [N, C, D, H, W] or [C, D, H, W] -> [N, C, ...].
-
-    See `adaptive_avg_pool2d`.
-    """
-    return _adapted("adaptive_avg_pool3d", input, output_size, 3)
-
-
-def _adapted(where: str, input: Array, output_size: Any, axes: int) -> Any:
-    size = input.shape[-axes:]
-    out, saved = adaptive_size(output_size, size, where), Saved(size=size)
-    if any(n % m for n, m in zip(size, out, strict=True)):
-        for i, (n, m) in enumerate(zip(size, out, strict=True), -axes):
-            input = _along(input, _means(plain(input), n, m), i)
-        return input, saved
-    parts = [k for n, m in zip(size, out, strict=True) for k in (m, n // m)]
-    windows = prod(n // m for n, m in zip(size, out, strict=True))
-    return blocked_sum(input.reshape(*input.shape[:-axes], *parts), tuple(range(1 - 2 * axes, 0, 2))) / windows, saved
+def _scatter_traced(dy: Any, weights: Array, geometry: ConvGeometry) -> Any:
+    # The same for traced dy [N, C, H', W'], times weights [..., kernel, H', W'].
+    *lead, channels = dy.shape[: -len(geometry.input_size)]
+    columns = dy.reshape(*lead, channels, 1, *geometry.output_size) * weights
+    columns = columns.reshape(*lead, channels * prod(geometry.kernel), prod(geometry.output_size))
+    return apply(fold_, columns, geometry)
 
 
-def adaptive_avg_pool_backward(dy, saved, needs, output_size):
-    size, axes = saved.size, len(saved.size)
-    out = dy.shape[-axes:]
-    if any(n % m for n, m in zip(size, out, strict=True)):
-        for i, (n, m) in enumerate(zip(size, out, strict=True), -axes):
-            dy = _along(dy, _means(plain(dy), n, m).T, i)
-        return dy
-    sides = [n // m for n, m in zip(size, out, strict=True)]
-    moved = batch_last(batched(dy / prod(sides), axes))  # batch innermost: as convolutions lay images out
-    ones = np.ones_like(plain(dy), shape=(*(k for n in sides for k in (n, 1)),), order="C")
-    spread = moved.reshape(moved.shape[0], *(k for m in out for k in (m, 1)), moved.shape[-1]) * ones
-    return unbatched(batch_first(spread.reshape(moved.shape[0], *size, moved.shape[-1])), dy.ndim)
-
-
-def _along(x: Array, matrix: Array, axis: int) -> Array:
-    # x with the vectors along an axis multiplied by the matrix.
-    moved = x.swapaxes(axis, -1)
-    rows = moved.reshape(-1, moved.shape[-1])
-    found = rows @ matrix.T if isinstance(x, TracedArray) else times(rows, matrix.T)
-    return found.reshape(*moved.shape[:-1], len(matrix)).swapaxes(axis, -1)
-
-
-def _means(like: Array, n: int, windows: int) -> Array:
-    # The matrix [windows, n] that takes the means.
-    first, end = (edges[:, None] for edges in adaptive_windows(n, windows, like))
-    pixel = np.arange(n, like=first)
-    return ((pixel >= first) & (pixel < end)).astype(like.dtype) / (end - first).astype(like.dtype)
-
-
-def adaptive_windows(n: int, windows: int, like: Any = None) -> tuple[Array, Array]:
-    """Where the windows that cover `n` pixels evenly begin and end, int64 arrays, on the device of `like`."""
-    number = np.arange(windows, like=like)
-    return number * n // windows, -(-(number + 1) * n // windows)
-
-
-def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d") -> tuple[int, ...]:
-    """How many windows by axis an adaptive pool takes of images of `size`. Raises ArgumentError."""
-    axes = len(size)
-    asked = tuple(output_size) if isinstance(output_size, (list, tuple)) else (output_size,) * axes
-    filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
-    return addressable(where, pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
-
-
-def _spread_taped(dy: Any, weights: Array, w: ConvGeometry) -> Any:
-    # dy [N, C, rows, columns] times weights [..., kernel, rows, columns], each put back where its tap read.
-    *lead, channels = dy.shape[: -len(w.input_size)]
-    columns = dy.reshape(*lead, channels, 1, *w.output_size) * weights
-    return apply(fold_, columns.reshape(*lead, channels * prod(w.kernel), prod(w.output_size)), w)
-
-
-def pool_windows(
+def pool_geometry(
     where: str, input: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, axes: int = 2
 ) -> ConvGeometry:
-    """The windows of a pool's arguments. Raises as `windows`."""
+    """The geometry of a pool's arguments. Raises as `conv_geometry`."""
     step = kernel if stride is None or (isinstance(stride, (list, tuple)) and not stride) else stride
     return conv_geometry(
         where, kernel, step, pair(where, "padding", padding, 0, axes), dilation, input.shape[-axes:], ceil
@@ -246,7 +182,7 @@ def pool_windows(
 
 def _check(where: str, input: Any, kernel_size: Any, padding: Any) -> None:
     axes = int(where[-2])
-    need_images(where, input, axes)
+    check_images(where, input, axes)
     if input.dtype == np.bool_:
         raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
     kernel, pads = pair(where, "kernel_size", kernel_size, 1, axes), pair(where, "padding", padding, 0, axes)
@@ -254,25 +190,50 @@ def _check(where: str, input: Any, kernel_size: Any, padding: Any) -> None:
         raise ArgumentError(where, f"padding of at most half the kernel {kernel}", f"{pads}")
 
 
-def need_images(where: str, input: Any, axes: int) -> None:
-    """Raise ShapeError for anything but images of that many axes, a batch of them or one."""
+def check_images(where: str, input: Any, axes: int) -> None:
+    """Raise ShapeError unless input is [N, C, *size] or [C, *size] with that many spatial axes."""
     shape, names = tuple(getattr(input, "shape", ())), ("L", "H, W", "D, H, W")[axes - 1]
     if len(shape) not in (axes + 1, axes + 2):
         raise ShapeError(where, f"input [N, C, {names}] or [C, {names}]", f"input {list(shape)}")
 
 
-def need_pixels(where: str, input: Any, output_size: Any) -> None:
-    """Raise for what an adaptive pool cannot take: ShapeError as `need_images`, or without pixels; ArgumentError."""
-    axes = int(where[-2])
-    need_images(where, input, axes)
-    if input.dtype == np.bool_:
-        raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
-    if 0 in input.shape[-axes:]:
-        raise ShapeError(where, "images of at least one pixel", f"input {list(input.shape)}")
-    adaptive_size(output_size, input.shape[-axes:], where)
+def max_pool1d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The maximum of each window: input [N, C, L] or [C, L] -> [N, C, L']; see `max_pool2d`."""
+    sizes = (of_row(1, kernel_size), of_row(1, kernel_size if stride is None else stride), of_row(0, padding))
+    found = max_pool2d(unsqueeze(input, -2), *sizes, of_row(1, dilation), ceil_mode, return_indices)
+    return tuple(squeeze(f, -2) for f in found) if return_indices else squeeze(found, -2)
 
 
-def _maximum(op: Op) -> None:
+def avg_pool1d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window: input [N, C, L] or [C, L] -> [N, C, L']; see `avg_pool2d`."""
+    sizes = (of_row(1, kernel_size), of_row(1, kernel_size if stride is None else stride), of_row(0, padding))
+    return squeeze(avg_pool2d(unsqueeze(input, -2), *sizes, ceil_mode, count_include_pad), -2)
+
+
+def of_row(rows: int, value: Any) -> tuple[int, Any]:
+    """A 1-D argument as that of images of one row: (rows, value)."""
+    return rows, value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
+
+
+# checks and backwards
+
+
+def _register_max(op: Op) -> None:
     def check(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
         _check(op.name, input, kernel_size, padding)
 
@@ -280,7 +241,7 @@ def _maximum(op: Op) -> None:
     op.backward(max_pool_backward)
 
 
-def _mean(op: Op) -> None:
+def _register_avg(op: Op) -> None:
     def check(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
         _check(op.name, input, kernel_size, padding)
         if divisor_override is not None and divisor_override == 0:
@@ -290,17 +251,7 @@ def _mean(op: Op) -> None:
     op.backward(avg_pool_backward)
 
 
-def _adaptive_mean(op: Op) -> None:
-    def check(input, output_size):
-        need_pixels(op.name, input, output_size)
-
-    op.check(check)
-    op.backward(adaptive_avg_pool_backward)
-
-
 for _op in (max_pool2d, max_pool3d):
-    _maximum(_op)
+    _register_max(_op)
 for _op in (avg_pool2d, avg_pool3d):
-    _mean(_op)
-for _op in (adaptive_avg_pool2d, adaptive_avg_pool3d):
-    _adaptive_mean(_op)
+    _register_avg(_op)

@@ -1,4 +1,4 @@
-"""Unpooling, and pools by a power mean."""
+"""Max unpooling, and pooling by a p-norm."""
 
 from __future__ import annotations
 
@@ -18,67 +18,68 @@ from ..indexing.gather import scatter_
 from ..indexing.subscript import in_range
 from ..shape.view import broadcast_to, flatten, reshape, squeeze, unsqueeze
 from .conv_geometry import pair
-from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, need_images, pool_windows
+from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, check_images, pool_geometry
 
 __all__ = ["lp_pool1d", "lp_pool2d", "lp_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]
 
 
-def _unpooled(
+def _max_unpool(
     where: str, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any, output_size: Any
 ) -> Tensor:
     axes = int(where[-2])
-    need_images(where, input, axes)
+    check_images(where, input, axes)
     if indices.shape != input.shape or indices.dtype.kind not in "iu":
         got = f"{indices.dtype.name} of shape {tuple(indices.shape)}"
         raise ShapeError(where, f"indices as integers of input's shape {tuple(input.shape)}", got)
     kernel, pads = pair(where, "kernel_size", kernel_size, 1, axes), pair(where, "padding", padding, 0, axes)
     steps = kernel if stride is None else pair(where, "stride", stride, 1, axes)
-    sides = zip(input.shape[-axes:], kernel, steps, pads, strict=True)
-    size = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in sides])
+    arguments = zip(input.shape[-axes:], kernel, steps, pads, strict=True)
+    size = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in arguments])
     if output_size is not None:
-        size = _size(where, size, steps, output_size)
+        size = _checked_size(where, size, steps, output_size)
     if min(size) < 1:
         raise ArgumentError(where, f"padding that leaves a pixel of {list(input.shape[-axes:])}", f"{pads}")
     in_range(where, indices.array, prod(size))
-    zeros = full_like(input[(..., *(slice(1),) * axes)], 0)
-    home = broadcast_to(flatten(zeros, -axes), (*input.shape[:-axes], prod(size)))
-    out = scatter_(home, -1, flatten(indices, -axes), flatten(input, -axes))
+    zero = full_like(input[(..., *(slice(1),) * axes)], 0)
+    zeros = broadcast_to(flatten(zero, -axes), (*input.shape[:-axes], prod(size)))
+    out = scatter_(zeros, -1, flatten(indices, -axes), flatten(input, -axes))
     return reshape(out, (*input.shape[:-axes], *size))
 
 
-def _size(where: str, size: tuple[int, ...], steps: tuple[int, ...], wanted: Any) -> tuple[int, ...]:
-    # A size that the pool would have made the same maps of.
-    asked = tuple(wanted)[-len(size) :] if isinstance(wanted, (tuple, list)) else ()
-    near = [isinstance(w, int) and n - s < w < n + s for n, s, w in zip(size, steps, asked, strict=False)]
+def _checked_size(where: str, size: tuple[int, ...], stride: tuple[int, ...], output_size: Any) -> tuple[int, ...]:
+    # output_size, which has to pool to the same shape as `size`, the smallest that does.
+    asked = tuple(output_size)[-len(size) :] if isinstance(output_size, (tuple, list)) else ()
+    near = [isinstance(a, int) and n - s < a < n + s for n, s, a in zip(size, stride, asked, strict=False)]
     if len(asked) != len(size) or not all(near):
-        raise ArgumentError(where, f"output_size {size}, by less than the stride {steps} more or less", f"{wanted}")
+        needs = f"output_size {size}, by less than the stride {stride} more or less"
+        raise ArgumentError(where, needs, f"{output_size}")
     return asked
 
 
 def max_unpool1d(
     input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Tensor:
-    """Zeros with input [N, C, L] or [C, L] at the places that max_pool1d named; see `max_unpool2d`."""
-    return _unpooled("max_unpool1d", input, indices, kernel_size, stride, padding, output_size)
+    """Scatter input [N, C, L] or [C, L] into zeros at the indices of max_pool1d; see `max_unpool2d`."""
+    return _max_unpool("max_unpool1d", input, indices, kernel_size, stride, padding, output_size)
 
 
 def max_unpool2d(
     input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Tensor:
-    """Zeros with input at the places that `max_pool2d` with return_indices named: what undoes it, but for the others.
+    """Scatter input into zeros at the indices of `max_pool2d`: its inverse at the maxima.
 
     input [N, C, H, W] or [C, H, W], indices of its shape -> [N, C, *output_size], by default the smallest size that
-    the pool makes such maps of. Raises ArgumentError for a size it does not, RangeError for an index outside it.
+    pools to [H, W]. Raises ArgumentError for a size that does not, RangeError for an index outside it.
     Zeiler, Fergus 2013, arXiv:1311.2901, sec. 2.1.
     """
-    return _unpooled("max_unpool2d", input, indices, kernel_size, stride, padding, output_size)
+    return _max_unpool("max_unpool2d", input, indices, kernel_size, stride, padding, output_size)
 
 
 def max_unpool3d(
     input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Tensor:
-    """Zeros with input [N, C, D, H, W] or [C, D, H, W] at the places that max_pool3d named; see `max_unpool2d`."""
-    return _unpooled("max_unpool3d", input, indices, kernel_size, stride, padding, output_size)
+    """Scatter input [N, C, D, H, W] or [C, D, H, W] into zeros at the indices of max_pool3d; see `max_unpool2d`."""
+    return _max_unpool("max_unpool3d", input, indices, kernel_size, stride, padding, output_size)
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -86,23 +87,23 @@ def lp_pool2d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False
     """The p-th root of each window's sum of p-th powers, p being norm_type: input [N, C, H, W] or [C, H, W].
 
     Computed in float32, rounded once. stride: by default the kernel. Where ceil_mode's last windows reach beyond the
-    edge, the mean of what they hold counts for each of their elements, as in PyTorch. The gradient of a sum of 0 is 0.
-    Raises ArgumentError for a norm_type of 0 or no finite number. Gulcehre et al. 2014, arXiv:1311.1780.
+    edge, missing elements count as the mean of the others, as in PyTorch. The gradient of a sum of 0 is 0.
+    Raises ArgumentError for a norm_type that is 0 or not finite. Gulcehre et al. 2014, arXiv:1311.1780.
     """
-    return _rooted(input, norm_type, kernel_size, stride, ceil_mode, 2)
+    return _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, 2)
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def lp_pool3d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
     """The p-th root of each window's sum of p-th powers: input [N, C, D, H, W] or [C, D, H, W]; see `lp_pool2d`."""
-    return _rooted(input, norm_type, kernel_size, stride, ceil_mode, 3)
+    return _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, 3)
 
 
-def _rooted(input: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Any:
-    return _powers(input, p, kernel_size, stride, ceil_mode, axes) ** (1 / p), Saved(input=input)
+def _lp_pool(input: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Any:
+    return _power_sums(input, p, kernel_size, stride, ceil_mode, axes) ** (1 / p), Saved(input=input)
 
 
-def _powers(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Array:
+def _power_sums(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Array:
     mean = avg_pool2d if axes == 2 else avg_pool3d
     return apply(mean, x**p, kernel_size, stride, 0, ceil_mode) * _area(kernel_size, axes)
 
@@ -113,7 +114,7 @@ def _area(kernel_size: Any, axes: int) -> int:
 
 def _lp_pool_check(axes: int) -> Any:
     def check(input, norm_type, kernel_size, stride, ceil_mode):
-        need_images(f"lp_pool{axes}d", input, axes)
+        check_images(f"lp_pool{axes}d", input, axes)
         if not isinstance(norm_type, (int, float)) or not isfinite(norm_type) or not norm_type:
             raise ArgumentError(f"lp_pool{axes}d", "norm_type as a number other than 0", repr(norm_type))
 
@@ -123,12 +124,13 @@ def _lp_pool_check(axes: int) -> Any:
 def _lp_pool_backward(axes: int) -> Any:
     def backward(dy, saved, needs, norm_type, kernel_size, stride, ceil_mode):
         x = saved.input
-        total = _powers(x, norm_type, kernel_size, stride, ceil_mode, axes)
-        empty = plain(total) == 0
-        slope = np.where(empty, 0, dy) * np.where(empty, 1, total) ** (1 / norm_type - 1)
-        w = pool_windows(f"lp_pool{axes}d", x, kernel_size, stride, 0, 1, ceil_mode, axes)
-        spread = avg_pool_backward(slope, Saved(geometry=w), needs, kernel_size, stride, 0, ceil_mode, True, None)
-        return spread * (x ** (norm_type - 1) * _area(kernel_size, axes))
+        total = _power_sums(x, norm_type, kernel_size, stride, ceil_mode, axes)
+        zero = plain(total) == 0
+        dtotal = np.where(zero, 0, dy) * np.where(zero, 1, total) ** (1 / norm_type - 1)
+        geometry = pool_geometry(f"lp_pool{axes}d", x, kernel_size, stride, 0, 1, ceil_mode, axes)
+        saved = Saved(geometry=geometry)
+        dpowers = avg_pool_backward(dtotal, saved, needs, kernel_size, stride, 0, ceil_mode, True, None)
+        return dpowers * (x ** (norm_type - 1) * _area(kernel_size, axes))
 
     return backward
 
@@ -140,7 +142,7 @@ for _op, _axes in ((lp_pool2d, 2), (lp_pool3d, 3)):
 
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """The p-th root of each window's sum of p-th powers: input [N, C, L] or [C, L]; see `lp_pool2d`."""
-    need_images("lp_pool1d", input, 1)
+    check_images("lp_pool1d", input, 1)
     (kernel,) = pair("lp_pool1d", "kernel_size", kernel_size, 1, 1)
     step = kernel if stride is None else pair("lp_pool1d", "stride", stride, 1, 1)[0]
     return squeeze(lp_pool2d(unsqueeze(input, -2), norm_type, (1, kernel), (1, step), ceil_mode), -2)

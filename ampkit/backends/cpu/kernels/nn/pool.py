@@ -34,7 +34,7 @@ from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
-from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, conv_geometry, unbatched
+from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
 
 _CHANNELS = 4  # with fewer, most of each vector stays empty
 
@@ -107,20 +107,20 @@ def image_gradient(dy: HostArray, p: _Pool, taps: HostArray | None = None) -> Ho
 # the kernels
 
 
-def _worth(array: HostArray, size: tuple[int, ...]) -> bool:
+def is_large(array: HostArray, size: tuple[int, ...]) -> bool:
     # Whether images of `size`, as many as there are in the array, are worth a call.
     axes = len(size)
     large = array.size // (prod(array.shape[-axes:]) or 1) * prod(size) >= WORTH
     return large and array.shape[-axes - 1] >= _CHANNELS and array.dtype in FORMATS and library() is not None
 
 
-def _pooled(kind: str, input: HostArray, w: ConvGeometry, dtype: DType) -> tuple[HostArray, HostArray | None] | None:
+def run_pool(kind: str, input: HostArray, w: ConvGeometry, dtype: DType) -> tuple[HostArray, HostArray | None] | None:
     images = batched(input, len(w.input_size))
     found = pooled(images, _Pool(kind, images.shape, w, input.dtype))
     return None if found is None else (unbatched(in_format(found[0], dtype), input.ndim), found[1])
 
 
-def _gradient(kind: str, dy: HostArray, w: ConvGeometry, need: DType, taps: HostArray | None = None) -> Any:
+def run_backward(kind: str, dy: HostArray, w: ConvGeometry, need: DType, taps: HostArray | None = None) -> Any:
     slope = batched(dy, len(w.input_size))
     dx = image_gradient(slope, _Pool(kind, (*slope.shape[:2], *w.input_size), w, dy.dtype), taps)
     return NotImplemented if dx is None else unbatched(in_format(dx, need), dy.ndim)
@@ -136,8 +136,8 @@ def _maximum(op: Any, axes: int) -> None:
         input: HostArray, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
         return_indices: bool, *, dtype: DType,
     ) -> Any:  # fmt: skip
-        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
-        found = _pooled("max_pool", input, w, dtype) if _largest(w) else None
+        w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
+        found = run_pool("max_pool", input, w, dtype) if _largest(w) else None
         if found is None:
             return NotImplemented
         best, taps = found
@@ -146,13 +146,13 @@ def _maximum(op: Any, axes: int) -> None:
         return ((best, pool.flat_indices(place, w)), saved) if return_indices else (best, saved)
 
     def back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
-        return _worth(dy[0] if type(dy) is tuple else dy, saved.geometry.input_size) and _largest(saved.geometry)
+        return is_large(dy[0] if type(dy) is tuple else dy, saved.geometry.input_size) and _largest(saved.geometry)
 
     def backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> Any:
         slope = dy[0] if type(dy) is tuple else dy
-        return _gradient("max_pool", slope, saved.geometry, needs[0], batched(saved.argmax, axes))
+        return run_backward("max_pool", slope, saved.geometry, needs[0], batched(saved.argmax, axes))
 
-    _register(op, axes, forward, back_fits, backward)
+    register(op, axes, forward, back_fits, backward)
 
 
 def _averages(op: Any, axes: int) -> None:
@@ -160,22 +160,22 @@ def _averages(op: Any, axes: int) -> None:
         input: HostArray, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
         divisor_override: Any, *, dtype: DType,
     ) -> Any:  # fmt: skip
-        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
+        w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
         kind = _mean(w, count_include_pad, divisor_override)
-        found = None if kind is None else _pooled(kind, input, w, dtype)
+        found = None if kind is None else run_pool(kind, input, w, dtype)
         return NotImplemented if found is None else (found[0], Saved(geometry=w))
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
-        return _worth(dy, saved.geometry.input_size)
+        return is_large(dy, saved.geometry.input_size)
 
     def backward(
         dy: HostArray, saved: Saved, needs: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
         count_include_pad: bool, divisor_override: Any,
     ) -> Any:  # fmt: skip
         kind = _mean(saved.geometry, count_include_pad, divisor_override)
-        return NotImplemented if kind is None else _gradient(kind, dy, saved.geometry, needs[0])
+        return NotImplemented if kind is None else run_backward(kind, dy, saved.geometry, needs[0])
 
-    _register(op, axes, forward, back_fits, backward)
+    register(op, axes, forward, back_fits, backward)
 
 
 def _mean(w: ConvGeometry, count_include_pad: bool, divisor_override: Any) -> str | None:
@@ -187,38 +187,12 @@ def _mean(w: ConvGeometry, count_include_pad: bool, divisor_override: Any) -> st
     return "avg_pool" if all(before == after for before, after in w.padding) else None
 
 
-def _adaptive(op: Any, axes: int) -> None:
-    def forward(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
-        size = input.shape[-axes:]
-        w = _even(size, pool.adaptive_size(output_size, size, op.name))
-        found = None if w is None else _pooled("avg_pool", input, w, dtype)
-        return NotImplemented if found is None else (found[0], Saved(size=size))
-
-    def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
-        return _worth(dy, saved.size)
-
-    def backward(dy: HostArray, saved: Saved, needs: Any, output_size: Any) -> Any:
-        w = _even(saved.size, dy.shape[-axes:])
-        return NotImplemented if w is None else _gradient("avg_pool", dy, w, needs[0])
-
-    _register(op, axes, forward, back_fits, backward)
-
-
-def _even(size: Any, out: Any) -> ConvGeometry | None:
-    # The windows that divide images evenly; None if they do not.
-    if any(n % m for n, m in zip(size, out, strict=True)):
-        return None
-    kernel = tuple([n // m for n, m in zip(size, out, strict=True)])
-    return conv_geometry("adaptive_avg_pool", kernel, kernel, 0, 1, size)
-
-
-def _register(op: Any, axes: int, forward: Any, back_fits: Any, backward: Any) -> None:
+def register(op: Any, axes: int, forward: Any, back_fits: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
-    op.on("cpu", when=lambda input, *more: _worth(input, input.shape[-axes:]))(forward)
+    op.on("cpu", when=lambda input, *more: is_large(input, input.shape[-axes:]))(forward)
     op.on_backward("cpu", when=back_fits)(backward)
 
 
 for _axes in (2, 3):
     _maximum(getattr(pool, f"max_pool{_axes}d"), _axes)
     _averages(getattr(pool, f"avg_pool{_axes}d"), _axes)
-    _adaptive(getattr(pool, f"adaptive_avg_pool{_axes}d"), _axes)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
 from ampkit.ops.nn.conv_geometry import batched, pair
 
-from .pool_windows import evenly, fits, gradient, lies_last, pooled
+from .pool_windows import fits, gradient, lies_last, pooled
 
 Array = Any
 
@@ -22,7 +21,7 @@ def _maximum(op: Any, axes: int) -> None:
         input: Array, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, return_indices: bool,
         *, dtype: DType,
     ) -> Any:  # fmt: skip
-        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
+        w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
         if prod(w.kernel) > 255:
             return NotImplemented
         best, place = pooled("max_pool", input, w, dtype, place=True)
@@ -33,7 +32,7 @@ def _maximum(op: Any, axes: int) -> None:
         slope = dy[0] if type(dy) is tuple else dy
         return gradient("max_pool", slope, saved.geometry, saved, needs[0])
 
-    _register(op, forward, backward)
+    register(op, forward, backward)
 
 
 def _averages(op: Any, axes: int) -> None:
@@ -46,7 +45,7 @@ def _averages(op: Any, axes: int) -> None:
         input: Array, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
         divisor_override: Any, *, dtype: DType,
     ) -> Any:  # fmt: skip
-        w = pool.pool_windows(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
+        w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
         out, _ = pooled("avg_pool", input, w, dtype, **counted(padding, count_include_pad, divisor_override))
         return out, Saved(geometry=w, last=lies_last(batched(input, axes)))
 
@@ -57,25 +56,7 @@ def _averages(op: Any, axes: int) -> None:
         given = counted(padding, count_include_pad, divisor_override)
         return gradient("avg_pool", dy, saved.geometry, saved, needs[0], **given)
 
-    _register(op, forward, backward)
-
-
-def _adaptive(op: Any, axes: int) -> None:
-    def forward(input: Array, output_size: Any, *, dtype: DType) -> Any:
-        size = input.shape[-axes:]
-        out = pool.adaptive_size(output_size, size, op.name)
-        found = NotImplemented
-        if out == (1,) * axes:
-            found = reduced("Add", input, tuple(range(-axes, 0)), True, dtype, Finish(prod(size)))
-        if found is NotImplemented:
-            found, _ = pooled("avg_pool", input, evenly(size, out), dtype, adaptive=True)
-        return found, Saved(size=size, last=lies_last(batched(input, axes)))
-
-    def backward(dy: Array, saved: Saved, needs: Any, output_size: Any) -> Array:
-        w = evenly(saved.size, dy.shape[-axes:])
-        return gradient("avg_pool", dy, w, saved, needs[0], adaptive=True)
-
-    _register(op, forward, backward)
+    register(op, forward, backward)
 
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
@@ -84,7 +65,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
     return known and (place is None or place.dtype == uint8)
 
 
-def _register(op: Any, forward: Any, backward: Any) -> None:
+def register(op: Any, forward: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
     op.on("cuda", when=fits)(forward)
     op.on_backward("cuda", when=_back_fits)(backward)
@@ -93,4 +74,3 @@ def _register(op: Any, forward: Any, backward: Any) -> None:
 for _axes in (2, 3):
     _maximum(getattr(pool, f"max_pool{_axes}d"), _axes)
     _averages(getattr(pool, f"avg_pool{_axes}d"), _axes)
-    _adaptive(getattr(pool, f"adaptive_avg_pool{_axes}d"), _axes)

@@ -1,0 +1,44 @@
+"""CUDA kernels of adaptive pooling over images and volumes; see `pool_windows`."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ampkit.backends.cuda.launch.reduction import Finish, reduced
+from ampkit.base.dtypes import DType
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.nn import adaptive_pool
+from ampkit.ops.nn.conv_geometry import batched
+
+from .pool import register
+from .pool_windows import evenly, fits, gradient, lies_last, places, pooled
+
+Array = Any
+
+
+def _register_adaptive_avg(op: Any, axes: int) -> None:
+    def forward(input: Array, output_size: Any, *, dtype: DType) -> Any:
+        size = input.shape[-axes:]
+        out = adaptive_pool.adaptive_size(output_size, size, op.name)
+        found = NotImplemented
+        if out == (1,) * axes:
+            found = reduced("Add", input, tuple(range(-axes, 0)), True, dtype, Finish(prod(size)))
+        if found is NotImplemented:
+            found, _ = pooled("avg_pool", input, evenly(size, out), dtype, adaptive=True)
+        return found, Saved(size=size, last=lies_last(batched(input, axes)))
+
+    def backward(dy: Array, saved: Saved, needs: Any, output_size: Any) -> Array:
+        w = evenly(saved.size, dy.shape[-axes:])
+        return gradient("avg_pool", dy, w, saved, needs[0], adaptive=True)
+
+    register(op, forward, backward)
+
+
+for _axes in (2, 3):
+    _register_adaptive_avg(getattr(adaptive_pool, f"adaptive_avg_pool{_axes}d"), _axes)
+
+
+@adaptive_pool.adaptive_max_pool_.on("cuda", when=fits)
+def adaptive_max_pool_cuda(input: Array, output_size: Any, *, dtype: DType) -> Array:
+    return places(input, evenly(input.shape[-len(output_size) :], output_size))

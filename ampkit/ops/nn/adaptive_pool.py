@@ -1,0 +1,202 @@
+"""Adaptive pooling: the mean or maximum of a requested number of windows that cover the input evenly.
+
+Window i of n spans the pixels from floor(i L / n) to ceil((i + 1) L / n) of an axis of length L.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.core.autograd.traced_array import TracedArray, plain
+from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.op import Array, Op, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from ..indexing.gather import gather
+from ..indexing.subscript import beside
+from ..reduction.dot_products import times
+from ..shape.axes import addressable
+from ..shape.view import flatten, reshape, squeeze, unsqueeze
+from .conv_geometry import batch_first, batch_last, batched, pair, unbatched
+from .pool import check_images, of_row
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+]
+
+
+def adaptive_windows(n: int, windows: int, like: Any = None) -> tuple[Array, Array]:
+    """The first pixels and the ends of `windows` windows over `n` pixels: int64 arrays, on the device of `like`."""
+    number = np.arange(windows, like=like)
+    return number * n // windows, -(-(number + 1) * n // windows)
+
+
+def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d") -> tuple[int, ...]:
+    """output_size with an integer per axis, for inputs of `size`. Raises ArgumentError."""
+    axes = len(size)
+    asked = tuple(output_size) if isinstance(output_size, (list, tuple)) else (output_size,) * axes
+    filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
+    return addressable(where, pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
+
+
+def _check(where: str, input: Any, output_size: Any) -> None:
+    axes = int(where[-2])
+    check_images(where, input, axes)
+    if input.dtype == np.bool_:
+        raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
+    if 0 in input.shape[-axes:]:
+        raise ShapeError(where, "images of at least one pixel", f"input {list(input.shape)}")
+    adaptive_size(output_size, input.shape[-axes:], where)
+
+
+# means
+
+
+@op(cast=Cast.KEEP, integers="refuse")
+def adaptive_avg_pool2d(input: Array, output_size):
+    """The mean of each of output_size windows that cover the image evenly.
+
+    input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, summed in float32 and rounded once.
+    output_size: an integer or a pair; None keeps the length of that axis. Raises ShapeError for another rank.
+    """
+    return _adaptive_avg("adaptive_avg_pool2d", input, output_size, 2)
+
+
+@op(cast=Cast.KEEP, integers="refuse")
+def adaptive_avg_pool3d(input: Array, output_size):
+    """The mean of each of output_size windows that cover volumes evenly: input [N, C, D, H, W] or [C, D, H, W].
+
+    See `adaptive_avg_pool2d`.
+    """
+    return _adaptive_avg("adaptive_avg_pool3d", input, output_size, 3)
+
+
+def _adaptive_avg(where: str, input: Array, output_size: Any, axes: int) -> Any:
+    size = input.shape[-axes:]
+    out, saved = adaptive_size(output_size, size, where), Saved(size=size)
+    if any(n % m for n, m in zip(size, out, strict=True)):
+        for axis, (n, m) in enumerate(zip(size, out, strict=True), -axes):
+            input = _times_along(input, _mean_matrix(plain(input), n, m), axis)
+        return input, saved
+    split = [k for n, m in zip(size, out, strict=True) for k in (m, n // m)]
+    area = prod(n // m for n, m in zip(size, out, strict=True))
+    return blocked_sum(input.reshape(*input.shape[:-axes], *split), tuple(range(1 - 2 * axes, 0, 2))) / area, saved
+
+
+def adaptive_avg_pool_backward(dy, saved, needs, output_size):
+    size, axes = saved.size, len(saved.size)
+    out = dy.shape[-axes:]
+    if any(n % m for n, m in zip(size, out, strict=True)):
+        for axis, (n, m) in enumerate(zip(size, out, strict=True), -axes):
+            dy = _times_along(dy, _mean_matrix(plain(dy), n, m).T, axis)
+        return dy
+    window = [n // m for n, m in zip(size, out, strict=True)]
+    moved = batch_last(batched(dy / prod(window), axes))  # batch innermost, the layout of convolutions
+    ones = np.ones_like(plain(dy), shape=tuple([k for n in window for k in (n, 1)]), order="C")
+    spread = moved.reshape(moved.shape[0], *(k for m in out for k in (m, 1)), moved.shape[-1]) * ones
+    return unbatched(batch_first(spread.reshape(moved.shape[0], *size, moved.shape[-1])), dy.ndim)
+
+
+def _times_along(x: Array, matrix: Array, axis: int) -> Array:
+    # matrix @ each vector of x along an axis.
+    moved = x.swapaxes(axis, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    found = rows @ matrix.T if isinstance(x, TracedArray) else times(rows, matrix.T)
+    return found.reshape(*moved.shape[:-1], len(matrix)).swapaxes(axis, -1)
+
+
+def _mean_matrix(like: Array, n: int, windows: int) -> Array:
+    # [windows, n]: times a vector of n pixels it gives the mean of each window.
+    first, end = (edges[:, None] for edges in adaptive_windows(n, windows, like))
+    pixel = np.arange(n, like=first)
+    return ((pixel >= first) & (pixel < end)).astype(like.dtype) / (end - first).astype(like.dtype)
+
+
+def _register(op: Op) -> None:
+    def check(input, output_size):
+        _check(op.name, input, output_size)
+
+    op.check(check)
+    op.backward(adaptive_avg_pool_backward)
+
+
+for _op in (adaptive_avg_pool2d, adaptive_avg_pool3d):
+    _register(_op)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """The mean of each of output_size windows: input [N, C, L] or [C, L] -> [N, C, output_size]."""
+    return squeeze(adaptive_avg_pool2d(unsqueeze(input, -2), of_row(1, output_size)), -2)
+
+
+# maxima
+
+
+@op(cast=Cast.KEEP, moves=True)
+def adaptive_max_pool_(input: Array, output_size):
+    """The flat index of the maximum of each window: input [..., *size] -> [..., *output_size] int64.
+
+    Of equal values the first, of NaNs the last.
+    """
+    size = input.shape[-len(output_size) :]
+    tables = [_taps(n, m) for n, m in zip(size, output_size, strict=True)]
+    best: Any = None
+    for taps in product(*tables):
+        values, flat = input, 0
+        for axis, (n, tap) in enumerate(zip(size, taps, strict=True), -len(output_size)):
+            values, flat = np.take(values, beside(input, tap), axis), np.expand_dims(flat * n, -1) + tap
+        index = beside(input, flat)
+        if best is None:
+            best, argmax = values, np.zeros_like(values, np.int64) + index
+            continue
+        better = (values > best) | (values != values)
+        best, argmax = np.where(better, values, best), np.where(better, index, argmax)
+    return argmax
+
+
+def _taps(n: int, windows: int) -> Any:
+    # [positions, windows]: the pixel at each position of each window; shorter windows repeat their last pixel.
+    first, end = adaptive_windows(n, windows)
+    return np.minimum(first + np.arange((end - first).max())[:, None], end - 1)
+
+
+def _adaptive_max(where: str, input: Tensor, output_size: Any, return_indices: bool) -> Any:
+    axes = int(where[-2])
+    _check(where, input, output_size)
+    indices = adaptive_max_pool_(input, adaptive_size(output_size, tuple(input.shape[-axes:]), where))
+    values = reshape(gather(flatten(input, -axes), -1, flatten(indices, -axes)), indices.shape)
+    return (values, indices) if return_indices else values
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The maximum of each of output_size windows: input [N, C, L] or [C, L]; see `adaptive_max_pool2d`."""
+    return _adaptive_max("adaptive_max_pool1d", input, output_size, return_indices)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The maximum of each of output_size windows that cover the image evenly.
+
+    input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, exact; NaN if a window contains one;
+    with return_indices also the flat indices of these values in H * W, int64. output_size: an integer or one per axis;
+    None keeps the length of that axis. Raises ShapeError for another rank, ArgumentError for another output_size.
+    """
+    return _adaptive_max("adaptive_max_pool2d", input, output_size, return_indices)
+
+
+def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The maximum of each of output_size windows: input [N, C, D, H, W] or [C, D, H, W].
+
+    See `adaptive_max_pool2d`.
+    """
+    return _adaptive_max("adaptive_max_pool3d", input, output_size, return_indices)
