@@ -88,7 +88,7 @@ def _onednn() -> Iterator[Finding]:
     lib = library.library()
     if lib is None:
         cure = "NumPy runs everything; with oneDNN a training step takes about half of the time"
-        yield Finding("oneDNN", "note", library.trouble(), cure)
+        yield Finding("oneDNN", "note", library.unavailable_reason(), cure)
     else:
         yield Finding("oneDNN", "ok", f"{'.'.join(map(str, lib.version))}, {library.isa()}")
 
@@ -103,7 +103,7 @@ def _cpu() -> Iterator[Finding]:
     yield Finding("CPU", "ok", _entry(info, "model name") or platform.machine())
     for dtype, units in (("bfloat16", BFLOAT16), ("float16", FLOAT16)):
         found = ", ".join(f"{flag} ({name})" for flag, name in units.items() if flag in flags)
-        used = library.multiplies(dtypes.parse(dtype))
+        used = library.has_fast_matmul(dtypes.parse(dtype))
         cure = None if used else "tensors take half the memory; arithmetic is float32, so no faster than float32"
         yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or "no instructions for it", cure)
 

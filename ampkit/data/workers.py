@@ -142,7 +142,7 @@ def _begin(task: bytes, numbers: Any) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if blas.settable():
+    if blas.can_set_num_threads():
         blas.set_num_threads(1)
     _become_next(pickle.loads(task), numbers)
 

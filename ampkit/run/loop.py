@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import backends
 from ..backends.cpu.malloc import keep_freed
-from ..backends.cpu.threads import get_num_threads, set_num_threads, settable
+from ..backends.cpu.threads import can_set_num_threads, get_num_threads, set_num_threads
 from ..base.errors import ArgumentError, NonFiniteError
 from ..capture import compile, shared_memory
 from ..config import Recipe, continued
@@ -77,7 +77,7 @@ class Run:
 
     def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
         keep_freed()
-        if settable():
+        if can_set_num_threads():
             threads = recipe.train.threads or get_num_threads()
             set_num_threads(threads)
             recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})

@@ -15,7 +15,7 @@ import pytest
 from ampkit import Tensor
 from ampkit.backends.cpu import threads
 from ampkit.backends.cpu.onednn import primitive
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import float32
 from ampkit.data.download import _locked
 from ampkit.data.parquet import Columns
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.cpu,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system"),
 ]
-needs_onednn = pytest.mark.skipif(library() is None, reason=trouble())
+needs_onednn = pytest.mark.skipif(library() is None, reason=unavailable_reason())
 
 
 def ends_well(child: Callable[[], bool], seconds: float = 10) -> bool:
@@ -67,7 +67,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_a_forked_child():
     held = threading.Event()
 
     def hold() -> None:
-        with primitive._meeting:
+        with primitive._intern_lock:
             held.set()
             release.wait(5)
 

@@ -75,7 +75,7 @@ def test_instructions_that_ampkit_does_not_use_are_not_sold_as_speed(monkeypatch
     info.write_text("model name\t: A CPU\nflags\t\t: fpu amx_bf16 avx512_fp16\n")
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(doctor, "Path", lambda path: info)
-    monkeypatch.setattr(doctor.library, "multiplies", lambda dtype: False)
+    monkeypatch.setattr(doctor.library, "has_fast_matmul", lambda dtype: False)
     found = {finding.topic: finding for finding in doctor._cpu()}
     assert found["bfloat16 on the CPU"].found == "amx_bf16 (AMX)"
     assert found["float16 on the CPU"].found == "avx512_fp16 (AVX-512)"

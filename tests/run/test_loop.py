@@ -384,7 +384,7 @@ def test_a_run_uses_the_threads_of_its_recipe():
         threads.set_num_threads(before)
 
 
-@pytest.mark.skipif(not threads.settable(), reason="nothing here can be told how many threads to use")
+@pytest.mark.skipif(not threads.can_set_num_threads(), reason="nothing here can be told how many threads to use")
 def test_a_run_says_how_many_threads_it_uses():
     recipe = mlp()
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": None})})

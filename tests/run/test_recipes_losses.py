@@ -94,7 +94,7 @@ def small(name, dtype, folder):
     if name in WRITERS and not place.exists():
         WRITERS[name](place)
     changes = ["train.log_every=1", "train.eval_every=", "train.bench_steps=", f"amp.dtype={dtype}"]
-    if threads.settable():  # products this small gain nothing from a second one, and wait for it
+    if threads.can_set_num_threads():  # products this small gain nothing from a second one, and wait for it
         changes.append("train.threads=1")
     changes += [change.replace("FOLDER", str(place)) for change in SMALL[name].split()]
     return config.load(ROOT / "recipes" / f"{name}.toml", changes)

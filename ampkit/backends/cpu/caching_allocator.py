@@ -1,7 +1,7 @@
-"""rooms: memory that large arrays leave behind, kept for the next ones of the same size.
+"""A caching allocator for large arrays: a freed buffer serves the next array of its size.
 
-A training step makes and drops the same arrays over and over. What the C library gives back to the system in between
-comes again as pages that the system has to fill with zeros.
+A training step allocates and frees the same arrays over and over. What the C library returned to the system in between
+would come back as pages that the system has to fill with zeros.
 """
 
 from __future__ import annotations
@@ -18,95 +18,92 @@ from ampkit.base.dtypes import DType
 
 HostArray = np.ndarray[Any, Any]
 
-LEAST = 1 << 16  # bytes; smaller arrays cost the C library nothing
-_GRAIN = 1 << 12  # sizes are rounded up to whole pages
-LINE = 64  # bytes of a cache line, on whose boundary arrays begin
-_Word = ctypes.c_void_p
-_HEAD = 2 * ctypes.sizeof(_Word)
+MIN_BYTES = 1 << 16  # smaller arrays come from the C library, at no cost worth caching
+_PAGE = 1 << 12  # sizes are rounded up to whole pages
+CACHE_LINE = 64  # bytes; arrays begin on a boundary of it
+_Pointer = ctypes.c_void_p
+_DATA_OFFSET = 2 * ctypes.sizeof(_Pointer)
 
 
-def _documented(array: HostArray) -> int:
+def _address_by_interface(array: HostArray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _direct(array: HostArray) -> int:
-    # NumPy's C struct begins with Python's head, two words, and the address of the data: an eighth of the other's time.
-    return _Word.from_address(id(array) + _HEAD).value or 0
+def _address_by_struct(array: HostArray) -> int:
+    # NumPy's C struct begins with the object header, two words, and the data pointer: eight times as fast to read.
+    return _Pointer.from_address(id(array) + _DATA_OFFSET).value or 0
 
 
 _sample = np.zeros(8)
-# Of an array: where its first element lies.
-address = _direct if sys.implementation.name == "cpython" and _direct(_sample) == _documented(_sample) else _documented
+_same = sys.implementation.name == "cpython" and _address_by_struct(_sample) == _address_by_interface(_sample)
+address = _address_by_struct if _same else _address_by_interface  # of an array's first element
 
 
-class _House(np.ndarray[Any, Any]):
-    """Memory that is kept, one byte an element; of a class of its own, or views would refer past their room to it."""
+class _Buffer(np.ndarray[Any, Any]):
+    """A pooled uint8 buffer. A class of its own, so that `view.base` of an array stops at its lease."""
 
     __slots__ = ()
 
 
-class _Room(np.ndarray[Any, Any]):
-    """A house while it is in use: what an array and all its views refer to. When the last of them goes, so does it."""
+class _Lease(np.ndarray[Any, Any]):
+    """A view of a buffer in use, the base of an array and of all its views. When the last of them dies, so does it."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        if _rooms is not None and type(self.base) is _House:  # there are no rooms any more when Python ends
-            _rooms.leave(self.base)
+        if _allocator is not None and type(self.base) is _Buffer:  # the module is gone at interpreter shutdown
+            _allocator.release(self.base)
 
 
-class Rooms:
-    """Free memory by size; with what is in use no more than 5/4 of the most that was. In bytes: used, free, most."""
+class CachingAllocator:
+    """Free buffers by size. In bytes: used, cached and peak use; used + cached stays within 1.25 times the peak."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, list[_House]] = {}
-        self.used = self.free = self.most = 0
+        self.free_lists: dict[int, list[_Buffer]] = {}
+        self.used = self.cached = self.peak = 0
 
-    def take(self, nbytes: int) -> _Room:
-        """Memory for `nbytes`, one byte an element, on a boundary of LINE bytes, until nothing refers to it."""
-        size = -(-nbytes // _GRAIN) * _GRAIN
-        kept = self.kept.get(size)
-        if kept:
-            home: HostArray = kept.pop()
-            self.free -= size
+    def allocate(self, nbytes: int) -> _Lease:
+        """Return uint8 memory of at least `nbytes`, aligned to CACHE_LINE, released with its last reference."""
+        size = -(-nbytes // _PAGE) * _PAGE
+        free = self.free_lists.get(size)
+        if free:
+            buffer: HostArray = free.pop()
+            self.cached -= size
         else:
-            raw = _House((size + LINE,), np.uint8)
-            start = -address(raw) % LINE
-            home = raw[start : start + size]
+            raw = _Buffer((size + CACHE_LINE,), np.uint8)
+            start = -address(raw) % CACHE_LINE
+            buffer = raw[start : start + size]
         self.used += size
-        self.most = max(self.most, self.used)
-        return home.view(_Room)
+        self.peak = max(self.peak, self.used)
+        return buffer.view(_Lease)
 
-    def leave(self, home: _House) -> None:
-        """Keep memory that nobody uses any more, or give it back."""
-        size = home.nbytes
+    def release(self, buffer: _Buffer) -> None:
+        """Keep a buffer for reuse, or free it where the cache is full."""
+        size = buffer.nbytes
         self.used -= size
-        if 4 * (self.used + self.free + size) <= 5 * self.most:
-            self.kept.setdefault(size, []).append(home)
-            self.free += size
+        if 4 * (self.used + self.cached + size) <= 5 * self.peak:
+            self.free_lists.setdefault(size, []).append(buffer)
+            self.cached += size
 
     def clear(self) -> None:
-        """Give back all that is free."""
-        self.kept.clear()
-        self.free, self.most = 0, self.used
+        """Free every cached buffer and reset the peak to the present use."""
+        self.free_lists.clear()
+        self.cached, self.peak = 0, self.used
 
 
-_rooms = Rooms()
+_allocator = CachingAllocator()
 
 
 def empty(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An array whose elements are still to be written, on a boundary of LINE bytes.
-
-    Vectors and tiles that straddle cache lines take longer to load.
-    """
+    """An uninitialized C-contiguous array, aligned to CACHE_LINE: unaligned vector and tile loads are slower."""
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes >= LEAST:
-        return np.ndarray(tuple(shape), dtype, _rooms.take(nbytes))
-    raw = np.empty(nbytes + LINE, np.uint8)
-    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % LINE)
+    if nbytes >= MIN_BYTES:
+        return np.ndarray(tuple(shape), dtype, _allocator.allocate(nbytes))
+    raw = np.empty(nbytes + CACHE_LINE, np.uint8)
+    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % CACHE_LINE)
 
 
 def zeros(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An array of zeros on such a boundary, whose pages the system makes when they are first met."""
-    raw = np.zeros(prod(shape) * dtype.itemsize + LINE, np.uint8)
-    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % LINE)
+    """A C-contiguous array of zeros, aligned to CACHE_LINE; the system fills its pages when they are first touched."""
+    raw = np.zeros(prod(shape) * dtype.itemsize + CACHE_LINE, np.uint8)
+    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % CACHE_LINE)

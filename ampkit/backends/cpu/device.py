@@ -1,4 +1,4 @@
-"""The CPU as a machine: NumPy arrays in the host's memory."""
+"""The CPU backend: NumPy arrays in host memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampkit.base.errors import OutOfMemoryError
 from . import caching_allocator, float16_cast
 from .onednn.reorder import convert
 
-_SMALL = 512  # elements; below, one call of NumPy's costs less than a dozen
+_SMALL = 512  # elements; below, one call of NumPy is cheapest
 HostArray = np.ndarray[Any, Any]
 
 
@@ -50,7 +50,7 @@ class CPU:
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""
         if array.size > _SMALL:
-            if 0 in array.strides and (once := _once(array)).size < array.size:
+            if 0 in array.strides and (once := _without_broadcast(array)).size < array.size:
                 out = self.empty(array.shape, dtype)
                 out[...] = self.cast(once, dtype)
                 return out
@@ -99,21 +99,21 @@ class CPU:
 
 
 def _too_large(shape: tuple[int, ...], dtype: DType, error: Exception) -> Exception:
-    # NumPy names a shape whose size does not fit in its integers in a ValueError or an OverflowError.
+    # For a shape whose size overflows its integers, NumPy raises ValueError or OverflowError.
     nbytes = prod(shape) * dtype.itemsize
     if isinstance(error, MemoryError) or nbytes >= 2**63:
         return OutOfMemoryError("cpu", f"{nbytes} bytes", "less", f"for a tensor of shape {tuple(shape)}, {dtype.name}")
     return error
 
 
-def _once(array: HostArray) -> HostArray:
-    # Of axes along which a value stands for all, the first place.
+def _without_broadcast(array: HostArray) -> HostArray:
+    # The first index along each axis of stride 0.
     sides = zip(array.shape, array.strides, strict=True)
     return array[tuple([slice(1 if step == 0 and length > 1 else None) for length, step in sides])]
 
 
 def in_format(array: HostArray, dtype: DType) -> HostArray:
-    """`array` in `dtype`: itself if it is, else a rounded copy."""
+    """`array` itself if it has `dtype`, else a copy rounded to nearest even."""
     return array if array.dtype == dtype else _cpu.cast(array, dtype)
 
 

@@ -108,7 +108,7 @@ def _run(routine: Any, size: int, source: int, target: int) -> None:
 @cache
 def _team() -> Any:
     found = library()
-    return None if found is None else getattr(found.slow, "GOMP_parallel", None)
+    return None if found is None else getattr(found.cdll, "GOMP_parallel", None)
 
 
 @cache

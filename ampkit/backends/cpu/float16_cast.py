@@ -16,7 +16,7 @@ from ampkit.base.dtypes import float16, float32
 
 from . import f16c
 from .caching_allocator import empty
-from .onednn.reorder import flattened, reordered_like
+from .onednn.reorder import flat_view, unflatten
 
 _BLOCK = 1 << 14  # 64 KiB of float32: a block and its scratch stay in the second-level cache
 _SMALLEST_NORMAL = np.uint32(0x38800000)  # the bits of 2^-14
@@ -32,7 +32,7 @@ def from_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     out = empty((flat.size,), float16)
     if not f16c.convert(flat, out):
         _narrow(flat, out)
-    return reordered_like(source, out)
+    return unflatten(source, out)
 
 
 def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -41,7 +41,7 @@ def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     wide = empty((flat.size,), float32)
     if not f16c.convert(flat, wide):
         _widen(flat, wide)
-    return reordered_like(source, wide)
+    return unflatten(source, wide)
 
 
 def _narrow(flat: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
@@ -65,7 +65,7 @@ def _widen(flat: np.ndarray[Any, Any], wide: np.ndarray[Any, Any]) -> None:
 
 def _dense(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     # The array, copied if its elements do not lie side by side, and they in the order of memory.
-    flat = flattened(array)
+    flat = flat_view(array)
     if flat is None:
         array = np.ascontiguousarray(array)
         flat = array.reshape(-1)

@@ -1,7 +1,7 @@
-"""The C library's memory: what one step's arrays leave free, the next step's arrays take.
+"""malloc settings of a training process: freed memory stays in the process.
 
-glibc hands large arrays back to the system as soon as they are freed, and the system fills the pages of each new one
-with zeros: in a training step, which makes and frees the same arrays over and over, that can cost more than the
+glibc returns large arrays to the system as soon as they are freed, and the system fills the pages of each new one with
+zeros: in a training step, which allocates and frees the same arrays over and over, that can cost more than the
 arithmetic (mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD).
 """
 
@@ -12,13 +12,13 @@ import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _NEVER = 2**31 - 1
-_LARGEST = 32 * 2**20  # glibc takes no larger one on 64 bits
+_LARGEST = 32 * 2**20  # bytes; the most that glibc accepts on 64 bits
 
 
 def keep_freed() -> bool:
-    """Have the process keep what it frees, up to arrays of 32 MiB; whether this C library can be told so.
+    """Make malloc keep freed arrays of up to 32 MiB; returns whether this C library has the setting.
 
-    For processes that do nothing but train: they stay as large as they ever were.
+    For processes that only train: their memory use never falls below its peak.
     """
     if not sys.platform.startswith("linux"):
         return False

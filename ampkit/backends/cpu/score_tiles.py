@@ -13,7 +13,7 @@ from ampkit.base.dtypes import float32
 
 from .device import in_format
 from .onednn.binary import calling
-from .onednn.primitive import Call, HostArray, Layout, prepared
+from .onednn.primitive import Call, HostArray, Layout, cached
 
 
 class Tile(NamedTuple):
@@ -92,7 +92,7 @@ def _combine(kind: str, scores: HostArray, mask: HostArray) -> None:
         first, second = (Layout.dense((len(array), size), float32) for array in (scores, mask))
         return calling(kind, first, second)
 
-    call = prepared(("mask", kind, len(scores), len(mask), size), build)
+    call = cached(("mask", kind, len(scores), len(mask), size), build)
     if call is None:
         {"min": np.minimum, "add": np.add}[kind](scores, mask, out=scores)
     else:

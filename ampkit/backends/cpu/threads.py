@@ -1,6 +1,6 @@
-"""The threads of matrix products: oneDNN's, and OpenBLAS's, reached in the library that NumPy itself loaded.
+"""The number of threads of matrix products: oneDNN's OpenMP, and the OpenBLAS that NumPy loaded.
 
-NumPy's wheels bring OpenBLAS with them under prefixed names; system builds link one with the plain names.
+NumPy's wheels contain OpenBLAS under prefixed names; system builds link one with plain names.
 """
 
 from __future__ import annotations
@@ -19,63 +19,63 @@ from ampkit.base.errors import ArgumentError, StateError
 from .onednn import primitive
 from .onednn.library import library
 
-# numpy.libs/ on Linux and Windows, numpy/.dylibs/ on macOS: where wheels keep what they bring.
-_BROUGHT = ("../numpy.libs/*openblas*", ".dylibs/*openblas*")
+# numpy.libs/ on Linux and Windows, numpy/.dylibs/ on macOS: where wheels keep their libraries.
+_BUNDLED = ("../numpy.libs/*openblas*", ".dylibs/*openblas*")
 _SPELLINGS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
 
 def set_num_threads(threads: int) -> None:
-    """Let matrix products, and what else oneDNN runs, use `threads` threads, from the next one on.
+    """Set the number of threads of matrix products and of everything else that oneDNN runs.
 
-    With oneDNN, NumPy's BLAS gets one: its idle threads go on spinning, on the CPUs that oneDNN's want, and a step of a
-    small model takes twice as long. oneDNN's count is that of the Python thread that calls this. Raises ArgumentError
-    for a number below 1, StateError where there is no oneDNN and NumPy's BLAS is no OpenBLAS and cannot be told.
+    With oneDNN, NumPy's BLAS gets one thread: its idle threads would spin on the CPUs that oneDNN's need, and a step of
+    a small model would take twice as long. oneDNN's number belongs to the calling Python thread. Raises ArgumentError
+    for a number below 1, StateError without oneDNN where NumPy's BLAS is not OpenBLAS and cannot be set.
     """
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ArgumentError("set_num_threads", "an integer of at least 1", repr(threads))
-    blas, team = _function("set_num_threads"), _team("omp_set_num_threads")
+    blas, team = _openblas_function("set_num_threads"), _openmp_function("omp_set_num_threads")
     if blas is None and team is None:
         cure = "set this BLAS's own environment variable before Python starts (VECLIB_MAXIMUM_THREADS, MKL_NUM_THREADS)"
         raise StateError("set_num_threads", "a NumPy built on OpenBLAS", blas_name(), cure)
     if team is not None:
         if threads != get_num_threads():
-            primitive.forget()
+            primitive.clear_cache()
         team(ctypes.c_int(threads))
     if blas is not None:
         blas(ctypes.c_int(threads if team is None else 1))
 
 
 def get_num_threads() -> int:
-    """How many threads matrix products use; where nothing tells, how many CPUs this process may use."""
-    count = _team("omp_get_max_threads") or _function("get_num_threads")
+    """The number of threads of matrix products; where no library tells, the number of usable CPUs."""
+    count = _openmp_function("omp_get_max_threads") or _openblas_function("get_num_threads")
     return usable_cpus() if count is None else int(count())
 
 
-def alone() -> None:
-    """Let what oneDNN runs use one thread in the Python thread that calls this, which is one of several at work."""
-    if (team := _team("omp_set_num_threads")) is not None:
+def use_one_thread() -> None:
+    """Make oneDNN use one thread when called from this Python thread, one of several workers."""
+    if (team := _openmp_function("omp_set_num_threads")) is not None:
         team(ctypes.c_int(1))
 
 
-def settable() -> bool:
-    """Whether `set_num_threads` has somebody to tell."""
-    return (_function("set_num_threads") or _team("omp_set_num_threads")) is not None
+def can_set_num_threads() -> bool:
+    """Whether `set_num_threads` finds a library to set."""
+    return (_openblas_function("set_num_threads") or _openmp_function("omp_set_num_threads")) is not None
 
 
-def _team(name: str) -> Any:
-    # A function of the OpenMP that oneDNN was linked with, or None.
+def _openmp_function(name: str) -> Any:
+    # A function of the OpenMP runtime that oneDNN is linked with, or None.
     found = library()
-    return None if found is None else getattr(found.slow, name, None)
+    return None if found is None else getattr(found.cdll, name, None)
 
 
 def usable_cpus() -> int:
-    """How many CPUs this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    """The number of CPUs that this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     return os.cpu_count() or 1 if affinity is None else len(affinity(0))
 
 
 def blas_name() -> str:
-    """Name and version of the BLAS that NumPy was built on, for people."""
+    """Name and version of the BLAS that NumPy was built with, as text."""
     built: Any = np.show_config(mode="dicts")
     found = built.get("Build Dependencies", {}).get("blas", {})
     return f"{found.get('name', 'an unknown BLAS')} {found.get('version', '')}".strip()
@@ -83,7 +83,7 @@ def blas_name() -> str:
 
 def blas_kernels() -> str | None:
     """The processor family whose kernels OpenBLAS selected on this machine (`SkylakeX`), or None."""
-    name = _function("get_corename")
+    name = _openblas_function("get_corename")
     if name is None:
         return None
     name.restype = ctypes.c_char_p
@@ -91,8 +91,8 @@ def blas_kernels() -> str | None:
 
 
 @cache
-def _function(name: str) -> Any:
-    """The function of OpenBLAS with this plain name, or None."""
+def _openblas_function(name: str) -> Any:
+    """OpenBLAS's function of this name without prefix, or None."""
     for each in _libraries():
         for spelling in _SPELLINGS:
             found = getattr(each, spelling.format(name), None)
@@ -102,10 +102,10 @@ def _function(name: str) -> Any:
 
 
 def _libraries() -> Iterator[ctypes.CDLL]:
-    # A look through an extension module finds what it links, brought along or of the system. Windows does not look on.
+    # dlsym on an extension module finds the library that it links, bundled or the system's; not on Windows.
     root = Path(np.__file__).parent
     extensions = (root / "_core").glob("_multiarray_umath.*")
-    for path in (*extensions, *(file for pattern in _BROUGHT for file in root.glob(pattern))):
+    for path in (*extensions, *(file for pattern in _BUNDLED for file in root.glob(pattern))):
         try:
             yield ctypes.CDLL(str(path))
         except OSError:

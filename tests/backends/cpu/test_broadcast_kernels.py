@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampkit import ops
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.tape import grad
@@ -15,7 +15,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.optim.clip import shrink
 from ampkit.testing import Case, check_precision, normal
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 SHAPES = [(1, 8, 1, 1), (1, 1, 10, 12), (12,), (10, 1), (16, 1, 1, 1), (16, 8, 1, 1), (1, 8, 1, 12), (16, 1, 10, 1)]
 TURNS = {"in order": lambda a: a, "channels last": lambda a: a.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)}

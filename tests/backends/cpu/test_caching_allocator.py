@@ -10,13 +10,13 @@ import pytest
 from ampkit.backends.cpu import caching_allocator
 from ampkit.base.dtypes import bfloat16, float32
 
-LARGE = (caching_allocator.LEAST,)
+LARGE = (caching_allocator.MIN_BYTES,)
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     gc.collect()
-    monkeypatch.setattr(caching_allocator, "_rooms", caching_allocator.Rooms())
+    monkeypatch.setattr(caching_allocator, "_allocator", caching_allocator.CachingAllocator())
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (300, 1000), (7, 11, 13, 100)])
@@ -36,7 +36,7 @@ def test_the_next_array_of_a_size_lies_where_the_last_one_lay():
     first = caching_allocator.empty(LARGE, float32)
     where = caching_allocator.address(first)
     del first
-    assert caching_allocator.address(caching_allocator.empty((caching_allocator.LEAST // 2, 2), float32)) == where
+    assert caching_allocator.address(caching_allocator.empty((caching_allocator.MIN_BYTES // 2, 2), float32)) == where
 
 
 def test_memory_in_use_is_nobody_else_s():
@@ -56,23 +56,23 @@ def test_memory_in_use_is_nobody_else_s():
 def test_memory_is_used_again_as_often_as_it_is_left():
     where = {caching_allocator.address(caching_allocator.empty(LARGE, float32)) for _ in range(5)}
     assert len(where) == 1
-    assert caching_allocator._rooms.used == 0
-    assert caching_allocator._rooms.most == caching_allocator._rooms.free
+    assert caching_allocator._allocator.used == 0
+    assert caching_allocator._allocator.peak == caching_allocator._allocator.cached
 
 
 def test_not_much_more_is_kept_than_was_in_use_at_a_time():
-    held = caching_allocator._rooms
+    held = caching_allocator._allocator
     for size in range(1, 20):
-        del_me = caching_allocator.empty((size * caching_allocator.LEAST,), float32)
+        del_me = caching_allocator.empty((size * caching_allocator.MIN_BYTES,), float32)
         del del_me
     assert held.used == 0
-    assert held.most == 19 * caching_allocator.LEAST * 4
-    assert held.free <= 1.25 * held.most
+    assert held.peak == 19 * caching_allocator.MIN_BYTES * 4
+    assert held.cached <= 1.25 * held.peak
     held.clear()
-    assert held.free == held.most == 0
-    assert not held.kept
+    assert held.cached == held.peak == 0
+    assert not held.free_lists
 
 
 def test_small_arrays_are_left_to_numpy():
     caching_allocator.empty((10,), float32)
-    assert not caching_allocator._rooms.most
+    assert not caching_allocator._allocator.peak

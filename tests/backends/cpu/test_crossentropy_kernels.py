@@ -7,7 +7,7 @@ import pytest
 
 from ampkit import ops
 from ampkit.backends.cpu.kernels.loss import cross_entropy
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad
@@ -15,7 +15,7 @@ from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, check_precision, integers, normal, uniform
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 N, C = 700, 97
 CASES = [

@@ -7,14 +7,14 @@ import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
 from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.ops.nn.dropout import dropout_
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 VALUES = np.random.default_rng(0).standard_normal((90, 30, 50))
 VALUES[0, 0, :30] = np.repeat([np.nan, np.inf, -np.inf], 10)

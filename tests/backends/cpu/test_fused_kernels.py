@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.tensor import Tensor
@@ -51,7 +51,7 @@ def test_the_bits_and_what_is_kept_are_those_of_the_links(dtype, approximate):
         np.testing.assert_array_equal(got.array, want.array)
 
 
-@pytest.mark.skipif(library() is None, reason=trouble())
+@pytest.mark.skipif(library() is None, reason=unavailable_reason())
 @pytest.mark.parametrize("position", range(5))
 def test_the_gradient_of_one_operand_alone_is_the_same(position):
     given = tensors(float32)

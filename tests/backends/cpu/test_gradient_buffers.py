@@ -7,10 +7,10 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.core.tensor import Tensor
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 
 def values(*shape):

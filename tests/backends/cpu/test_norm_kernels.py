@@ -7,7 +7,7 @@ import pytest
 
 from ampkit import ops
 from ampkit.backends.cpu.kernels.nn import batch_norm
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.policy import Policy, autocast
@@ -15,7 +15,7 @@ from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import Case, assert_close, check_precision, normal
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 CASES = [
     Case("rms_norm", normal(1400, 96), (96,), normal(96)),
@@ -171,7 +171,7 @@ def test_statistics_of_bfloat16_are_those_of_float64_also_where_squares_cancel(r
 @pytest.mark.parametrize(("channels", "kind"), [(8, float32), (24, float32), (32, bfloat16)])
 def test_bfloat16_channels_that_fill_no_vector_are_widened(channels, kind, monkeypatch):
     seen = []
-    monkeypatch.setattr(batch_norm, "prepared", lambda key, build: (seen.append(key), build())[1])
+    monkeypatch.setattr(batch_norm, "cached", lambda key, build: (seen.append(key), build())[1])
     x = Tensor(np.random.default_rng(0).standard_normal((4096, channels)).astype(bfloat16), True)
     ops.batch_norm_relu(x, None, None, None, None, True).float().sum().backward()
     passes = {name: dtype for name, rows, _, dtype, *_ in (key for key in seen if key[0] != "sums") if rows == 4096}

@@ -14,7 +14,7 @@ from ampkit.backends.cpu import im2col, score_tiles
 from ampkit.backends.cpu.kernels.nn import attention, conv
 from ampkit.backends.cpu.onednn import convolution, gemm, softmax
 from ampkit.backends.cpu.onednn.all_finite import finite
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.onednn.primitive import Call
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
@@ -24,7 +24,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.nn.attention import self_attention_by_ops
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, booleans, check_precision, normal
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 PRODUCTS = [
     Case("linear", normal(70, 64), normal(33, 64), normal(33)),
@@ -167,7 +167,7 @@ def no_units(monkeypatch, computed):
 
 
 def multiplying(monkeypatch, *formats):
-    for module, name in ((gemm, "multiplies"), (conv, "convolves"), (attention, "multiplies")):
+    for module, name in ((gemm, "has_fast_matmul"), (conv, "has_fast_conv"), (attention, "has_fast_matmul")):
         monkeypatch.setattr(module, name, lambda dtype: dtype in formats)
     attention._complete.cache_clear()
     yield
@@ -188,8 +188,8 @@ def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_t
 @pytest.mark.parametrize("units", [False, True])
 @pytest.mark.parametrize("case", FEW_WINDOWS, ids=repr)
 def test_gradients_of_large_kernels_over_few_windows_are_one_product(case, units, monkeypatch, request):
-    seen, product = [], im2col.kernel_product
-    monkeypatch.setattr(im2col, "kernel_product", lambda *given: (seen.append(given), product(*given))[1])
+    seen, product = [], im2col.weight_gradient
+    monkeypatch.setattr(im2col, "weight_gradient", lambda *given: (seen.append(given), product(*given))[1])
     request.getfixturevalue("bfloat16_units" if units else "no_units")
     x, w, *rest = case.tensors(bfloat16)
     (out,) = case(x.detach(), w, *rest)
@@ -202,8 +202,8 @@ def test_gradients_of_large_kernels_over_few_windows_are_one_product(case, units
     ("case", "times"), [(FEW_WINDOWS[0], 2), (FEW_WINDOWS[1], 1), (FEW_WINDOWS[4], 2), (FEW_WINDOWS[5], 2)], ids=repr
 )
 def test_matrix_units_make_few_windows_as_rows_of_one_product(case, times, monkeypatch, bfloat16_units):
-    seen, product = [], im2col._times
-    monkeypatch.setattr(im2col, "_times", lambda *given: (seen.append(given), product(*given))[1])
+    seen, product = [], im2col._gemm_into
+    monkeypatch.setattr(im2col, "_gemm_into", lambda *given: (seen.append(given), product(*given))[1])
     (out,) = case(*case.tensors(bfloat16))
     assert len(seen) == 1
     out.float().sum().backward()
@@ -214,9 +214,9 @@ def test_matrix_units_make_few_windows_as_rows_of_one_product(case, times, monke
 def test_only_strided_depthwise_convolutions_leave_their_gradient_to_float32(
     groups, stride, kind, monkeypatch, bfloat16_units
 ):
-    seen, made = [], convolution._backward_images
-    monkeypatch.setattr(convolution, "_backward_images", lambda c: (seen.append(c.dtype), made(c))[1])
-    monkeypatch.setattr(convolution, "prepared", lambda key, build: build())
+    seen, made = [], convolution._input_gradient_call
+    monkeypatch.setattr(convolution, "_input_gradient_call", lambda c: (seen.append(c.dtype), made(c))[1])
+    monkeypatch.setattr(convolution, "cached", lambda key, build: build())
     x = Tensor(np.ones((2, 32, 12, 13), bfloat16), requires_grad=True)
     w = Tensor(np.ones((32, 32 // groups, 3, 3), bfloat16))
     ops.conv2d(x, w, stride=stride, groups=groups).float().sum().backward()
@@ -225,9 +225,9 @@ def test_only_strided_depthwise_convolutions_leave_their_gradient_to_float32(
 
 @pytest.mark.parametrize(("width", "strips"), [(3, 0), (4, 2), (5, 2), (7, 3)])
 def test_the_gradient_of_wide_depthwise_kernels_is_made_in_narrow_strips(width, strips, monkeypatch):
-    seen, made = [], convolution._backward_kernels
-    monkeypatch.setattr(convolution, "_backward_kernels", lambda c: (seen.append(c.kernels[-1]), made(c))[1])
-    monkeypatch.setattr(convolution, "prepared", lambda key, build: build())
+    seen, made = [], convolution._weight_gradient_call
+    monkeypatch.setattr(convolution, "_weight_gradient_call", lambda c: (seen.append(c.kernels[-1]), made(c))[1])
+    monkeypatch.setattr(convolution, "cached", lambda key, build: build())
     Case("conv2d", normal(2, 32, 12, 13), normal(32, 1, 5, width), groups=32, padding=1)(
         x := Tensor(np.ones((2, 32, 12, 13), np.float32)),
         w := Tensor(np.ones((32, 1, 5, width), np.float32), requires_grad=True),
@@ -239,9 +239,9 @@ def test_the_gradient_of_wide_depthwise_kernels_is_made_in_narrow_strips(width, 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 @pytest.mark.parametrize(("images", "width", "strips"), [((4, 5), 3, 1), ((4, 4), 5, 2), ((2, 7), 5, 2)])
 def test_images_lower_than_depthwise_kernels_are_met_with_their_padding(images, width, strips, dtype, monkeypatch):
-    seen, made = [], convolution._backward_kernels
-    monkeypatch.setattr(convolution, "_backward_kernels", lambda c: (seen.append(c.geometry), made(c))[1])
-    monkeypatch.setattr(convolution, "prepared", lambda key, build: build())
+    seen, made = [], convolution._weight_gradient_call
+    monkeypatch.setattr(convolution, "_weight_gradient_call", lambda c: (seen.append(c.geometry), made(c))[1])
+    monkeypatch.setattr(convolution, "cached", lambda key, build: build())
     case = Case("conv2d", normal(3, 64, *images), normal(64, 1, 5, width), groups=64, padding=(2, width // 2))
     check_precision(case, dtype)
     assert len(seen) == strips

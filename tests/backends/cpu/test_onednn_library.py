@@ -15,7 +15,7 @@ from ampkit.cli import doctor
 def places(monkeypatch):
     """Look for oneDNN in these places alone."""
     found = []
-    monkeypatch.setattr(library, "_places", lambda: iter(found))
+    monkeypatch.setattr(library, "_candidate_paths", lambda: iter(found))
     library._load.cache_clear()
     yield found
     library._load.cache_clear()
@@ -34,8 +34,8 @@ def places(monkeypatch):
 def test_what_is_no_onednn_is_not_used_and_said_so_in_a_line(places, path, line):
     places.append(path)
     assert library.library() is None
-    assert line in library.trouble()
-    assert "\n" not in library.trouble()
+    assert line in library.unavailable_reason()
+    assert "\n" not in library.unavailable_reason()
 
 
 def test_wheels_conda_and_the_system_are_looked_through_in_this_order(monkeypatch):
@@ -47,12 +47,12 @@ def test_wheels_conda_and_the_system_are_looked_through_in_this_order(monkeypatc
     for by_name in ("libdnnl.so.2", "libdnnl.so.3", None):
         monkeypatch.setattr(library, "find_library", {"dnnl": by_name}.get)
         last = ["libdnnl.so.2"] if by_name == "libdnnl.so.2" else []
-        assert list(library._places()) == [*roots, "libdnnl.so.3", *last]
+        assert list(library._candidate_paths()) == [*roots, "libdnnl.so.3", *last]
     monkeypatch.setattr(library.sys, "base_prefix", "/venv")
-    assert list(library._places()) == [*roots[:2], "libdnnl.so.3"]
+    assert list(library._candidate_paths()) == [*roots[:2], "libdnnl.so.3"]
     for off in (False, None):  # python -I or -s, a virtual environment
         monkeypatch.setattr(library.site, "ENABLE_USER_SITE", off)
-        assert list(library._places()) == [roots[0], "libdnnl.so.3"]
+        assert list(library._candidate_paths()) == [roots[0], "libdnnl.so.3"]
 
 
 @pytest.mark.skipif(library.sys.platform != "linux", reason="oneDNN is used on Linux alone")
@@ -61,11 +61,11 @@ def test_after_an_old_library_the_next_one_is_tried(places, monkeypatch):
     monkeypatch.setattr(library.ctypes, "CDLL", lambda path: path)
     monkeypatch.setattr(library.ctypes, "PyDLL", lambda path: path)
     opened = {"old": (None, "needs oneDNN 3, got 2.7.0"), "new": ("the library", "")}
-    monkeypatch.setattr(library, "_opened", lambda slow, quick: opened[slow])
-    assert (library.library(), library.trouble()) == ("the library", "")
+    monkeypatch.setattr(library, "_initialize", lambda slow, quick: opened[slow])
+    assert (library.library(), library.unavailable_reason()) == ("the library", "")
     places.remove("new")
     library._load.cache_clear()
-    assert (library.library(), library.trouble()) == (None, "old: needs oneDNN 3, got 2.7.0")
+    assert (library.library(), library.unavailable_reason()) == (None, "old: needs oneDNN 3, got 2.7.0")
 
 
 @pytest.mark.skipif(library.sys.platform != "linux", reason="oneDNN is used on Linux alone")
@@ -78,7 +78,7 @@ def test_a_library_whose_openmp_is_missing_says_which(places, monkeypatch):
     monkeypatch.setattr(library.ctypes, "CDLL", load)
     places += ["by name", "/nowhere/libdnnl.so.3"]
     assert library.library() is None
-    assert library.trouble().startswith("oneDNN could not be loaded: libgomp.so.1: cannot open")
+    assert library.unavailable_reason().startswith("oneDNN could not be loaded: libgomp.so.1: cannot open")
 
 
 @pytest.mark.skipif(library.sys.platform != "linux", reason="oneDNN is used on Linux alone")
@@ -106,6 +106,6 @@ class Old:
 
 
 def test_another_major_version_is_refused():
-    found, line = library._opened(Old(), Old())
+    found, line = library._initialize(Old(), Old())
     assert found is None
     assert line == "needs oneDNN 3, got 2.7.0"

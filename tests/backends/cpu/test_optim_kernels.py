@@ -9,7 +9,7 @@ import ampkit
 from ampkit import nn, optim
 from ampkit.amp.found_inf import unscale
 from ampkit.backends.cpu.onednn.binary import PIECE
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.core.primitive import reference_only
 from ampkit.optim.clip import power_sum
 from ampkit.optim.elementwise import update
@@ -18,7 +18,7 @@ from ampkit.optim.flat.memory import CHUNK
 pytestmark = [
     pytest.mark.cpu,
     pytest.mark.usefixtures("two_threads"),
-    pytest.mark.skipif(library() is None, reason=trouble()),
+    pytest.mark.skipif(library() is None, reason=unavailable_reason()),
 ]
 
 

@@ -7,25 +7,25 @@ import pytest
 
 from ampkit import nn, no_grad, ops
 from ampkit.backends.cpu.onednn import gemm
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float32
 from ampkit.base.version_counter import VersionCounter, derived_value
 from ampkit.core.tensor import Tensor
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 
 @pytest.fixture
 def packings(monkeypatch):
     """The arrays that were packed so far, with every product taken for one whose weights want another layout."""
-    made, by_packed = [], gemm._by_packed
+    made, by_packed = [], gemm._matmul_packed
 
     def watched(a, b, out, bias, kept):
         done = by_packed(a, b, out, bias, kept)
         made.append((done, kept.array))
         return done
 
-    monkeypatch.setattr(gemm, "_by_packed", watched)
+    monkeypatch.setattr(gemm, "_matmul_packed", watched)
     return made
 
 
@@ -78,7 +78,7 @@ def test_square_weights_are_packed_for_each_way_they_lie():
 
 
 def test_matrix_units_get_weights_packed_that_they_meet_again_forward_and_backward(monkeypatch, packings):
-    monkeypatch.setattr(gemm, "multiplies", lambda dtype: dtype in (float32, bfloat16))
+    monkeypatch.setattr(gemm, "has_fast_matmul", lambda dtype: dtype in (float32, bfloat16))
     x, w = (Tensor(values(512, 384).astype(bfloat16), True), nn.Parameter(values(1152, 384).astype(bfloat16)))
     for _ in range(2):
         ops.linear(x, w).float().sum().backward()

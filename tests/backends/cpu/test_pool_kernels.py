@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampkit import ops
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.onednn.primitive import Call
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
@@ -14,7 +14,7 @@ from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import TOLERANCE, Case, assert_close, check_precision, normal
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 
 LARGEST = [
     Case("max_pool2d", normal(4, 16, 16, 16), 2),

@@ -13,13 +13,13 @@ from ampkit import config
 from ampkit.backends.cpu import caching_allocator
 from ampkit.backends.cpu.onednn import primitive
 from ampkit.backends.cpu.onednn.eltwise import computes
-from ampkit.backends.cpu.onednn.library import OneDNNError, isa, library, trouble
+from ampkit.backends.cpu.onednn.library import OneDNNError, isa, library, unavailable_reason
 from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
 from ampkit.base.dtypes import parse
 from ampkit.core.primitive import Primitive
 from ampkit.run.loop import StepRow, fit
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 RECIPES = Path(__file__).parents[3] / "recipes"
 
 
@@ -39,7 +39,7 @@ def test_nothing_that_a_recipe_asks_for_is_refused(name, more, monkeypatch):
         made.append(create)
 
     monkeypatch.setattr(primitive.Call, "__init__", watched)
-    monkeypatch.setattr(primitive._own, "calls", {})
+    monkeypatch.setattr(primitive._thread, "calls", {})
     list(fit(config.load(RECIPES / f"{name}.toml", ["train.epochs=", "train.steps=2", "train.eval_every=", *more])))
     known = set() if "AVX-512" in isa() or "AMX" in isa() else {"softmax_backward"}
     assert {each.partition(":")[0] for each in refused} <= known  # the slope of softmax is fast with AVX-512 alone
@@ -65,7 +65,7 @@ def test_the_same_seed_and_threads_give_the_same_bits(name, dtype):
             run = fit(recipe)
             losses = [row.loss for row in run if isinstance(row, StepRow)]
             found.append((losses, {k: v.numpy().tobytes() for k, v in run.model.state_dict().items()}))
-            caching_allocator._rooms.clear()  # other memory
+            caching_allocator._allocator.clear()  # other memory
     finally:
         set_num_threads(before)
     assert found[0] == found[1]

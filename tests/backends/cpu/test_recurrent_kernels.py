@@ -23,14 +23,14 @@ KINDS = {"rnn_tanh": 1, "gru": 3, "lstm": 4}
 def units(monkeypatch):
     """As on a machine that multiplies 16-bit formats; this one may take longer over it."""
     for module in (gemm, rnn):
-        monkeypatch.setattr(module, "multiplies", lambda dtype: True)
+        monkeypatch.setattr(module, "has_fast_matmul", lambda dtype: True)
 
 
 @pytest.fixture
 def packings(monkeypatch):
     """The shapes of the weights that were packed."""
-    found, move = [], gemm.moved
-    monkeypatch.setattr(gemm, "moved", lambda packed, b: (found.append(b.shape), move(packed, b))[1])
+    found, move = [], gemm.pack
+    monkeypatch.setattr(gemm, "pack", lambda packed, b: (found.append(b.shape), move(packed, b))[1])
     return found
 
 
@@ -76,7 +76,7 @@ def test_without_biases_and_first_states(kind, units):
 
 def _computes_float16():
     a, out = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
-    return gemm.multiply(a, a, out)
+    return gemm.matmul_into(a, a, out)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from ampkit.backends import cpu
-from ampkit.backends.cpu.onednn.library import isa, library, trouble
+from ampkit.backends.cpu.onednn.library import isa, library, unavailable_reason
 from ampkit.backends.cpu.onednn.reorder import convert, reorder
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=trouble())]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
 FORMATS = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 
 

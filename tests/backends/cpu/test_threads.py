@@ -9,7 +9,7 @@ import pytest
 
 from ampkit.backends.cpu import threads
 from ampkit.backends.cpu.onednn import primitive
-from ampkit.backends.cpu.onednn.library import library, trouble
+from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.onednn.reorder import convert
 from ampkit.base.dtypes import bfloat16
 from ampkit.base.errors import ArgumentError, StateError
@@ -38,21 +38,21 @@ def test_a_number_that_is_no_positive_integer_is_refused(wrong):
 
 
 def test_another_blas_is_named_and_the_cure_with_it(monkeypatch):
-    monkeypatch.setattr(threads, "_function", lambda name: None)
+    monkeypatch.setattr(threads, "_openblas_function", lambda name: None)
     monkeypatch.setattr(threads, "library", lambda: None)
     with pytest.raises(StateError, match="OpenBLAS.*\nhelp: set this BLAS's own environment variable"):
         threads.set_num_threads(2)
     assert threads.get_num_threads() == threads.usable_cpus()
     assert threads.blas_kernels() is None
-    assert not threads.settable()
+    assert not threads.can_set_num_threads()
 
 
-@pytest.mark.skipif(library() is None, reason=trouble())
+@pytest.mark.skipif(library() is None, reason=unavailable_reason())
 def test_what_was_prepared_for_another_number_of_threads_is_prepared_anew(restored):
     def teams():
         """The threads that there were when something was prepared just now; [] if it was there."""
         made = []
-        primitive.prepared("of the test", lambda: made.append(threads.get_num_threads()))
+        primitive.cached("of the test", lambda: made.append(threads.get_num_threads()))
         return made
 
     threads.set_num_threads(2)
@@ -72,7 +72,7 @@ def until_nobody_else_spins():
             return
 
 
-@pytest.mark.skipif(library() is None, reason=trouble())
+@pytest.mark.skipif(library() is None, reason=unavailable_reason())
 def test_one_thread_is_one_also_for_a_conversion_that_two_threads_have_made(restored):
     values = np.ones(1 << 22, np.float32)
     for count in (2, 1):
@@ -86,10 +86,10 @@ def test_one_thread_is_one_also_for_a_conversion_that_two_threads_have_made(rest
     assert elsewhere < 0.2 * (time.thread_time() - thread)
 
 
-@pytest.mark.skipif(library() is None, reason=trouble())
+@pytest.mark.skipif(library() is None, reason=unavailable_reason())
 def test_onednn_uses_as_many_threads_as_were_asked_for(restored):
-    team = library().slow.omp_get_max_threads
+    team = library().cdll.omp_get_max_threads
     for wanted in (1, 2):
         threads.set_num_threads(wanted)
         assert team() == threads.get_num_threads() == wanted
-        assert threads._function("get_num_threads")() == 1  # and NumPy's BLAS stays out of its way
+        assert threads._openblas_function("get_num_threads")() == 1  # and NumPy's BLAS stays out of its way

@@ -8,8 +8,8 @@ import numpy as np
 
 from ampkit.base.dtypes import DType
 
-from ..channels_last import layout
-from .primitive import ALGORITHM, DST, SRC, TRAINING, Call, HostArray, attributes, empty, prepared
+from ..channels_last import channels_last_layout
+from .primitive import ALGORITHM, DST, SRC, TRAINING, Call, HostArray, attributes, cached, empty
 
 _CHANNELS, _WIDTH = 512, 64
 
@@ -19,7 +19,7 @@ def finite(flat: HostArray) -> bool:
     images = flat.size // (_CHANNELS * _WIDTH)
     rest = flat
     if images:
-        call = prepared(("means", images, flat.dtype), lambda: _means(images, flat.dtype))
+        call = cached(("means", images, flat.dtype), lambda: _means(images, flat.dtype))
         if call is not None:
             out = empty((images * _CHANNELS,), flat.dtype)
             call(flat, out)
@@ -31,7 +31,7 @@ def finite(flat: HostArray) -> bool:
 
 def _means(images: int, dtype: DType) -> Call:
     # Of rows of `_WIDTH` neighbours in each of the channels: an average pool.
-    of, to = (layout((images, _CHANNELS, 1, width), dtype) for width in (_WIDTH, 1))
+    of, to = (channels_last_layout((images, _CHANNELS, 1, width), dtype) for width in (_WIDTH, 1))
     two = ctypes.c_int64 * 2
     window, nothing = two(1, _WIDTH), two(0, 0)
     given = [of.handle, to.handle, window, window, nothing, nothing, nothing, attributes()]  # stride, kernel, and so on

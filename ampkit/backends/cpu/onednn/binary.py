@@ -13,8 +13,21 @@ from ampkit.base.dtypes import DType, float32, uint8
 from . import eltwise
 from .all_finite import finite
 from .eltwise import in_pieces, laid_flat
-from .primitive import ALGORITHM, DST, POST_OP, SRC, SRC_1, WORTH, Call, HostArray, Layout, attributes, empty, prepared
-from .reorder import FORMATS, alike, memory_order, reordered_like
+from .primitive import (
+    ALGORITHM,
+    DST,
+    MIN_ELEMENTS,
+    POST_OP,
+    SRC,
+    SRC_1,
+    Call,
+    HostArray,
+    Layout,
+    attributes,
+    cached,
+    empty,
+)
+from .reorder import FORMATS, memory_order, same_layout, unflatten
 
 _LARGE = 1 << 16  # elements of float32: for fewer, NumPy is as fast
 PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, shared by the threads' caches
@@ -22,15 +35,15 @@ PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, s
 
 def fits(a: HostArray, b: HostArray) -> bool:
     """Whether `a` and `b` are large, of one format that oneDNN knows, and lie alike."""
-    return a.size >= (_LARGE if a.dtype == float32 else WORTH) and alike(a, b) and eltwise.fits(a, b)
+    return a.size >= (_LARGE if a.dtype == float32 else MIN_ELEMENTS) and same_layout(a, b) and eltwise.fits(a, b)
 
 
 def fit_widened(a: HostArray, b: HostArray) -> bool:
     """`fits`, or one of them is float32 and the other of a narrower format: then `both` widens that one as it goes."""
     if a.dtype == b.dtype:
         return fits(a, b)
-    mixed = a.size >= WORTH and float32 in (a.dtype, b.dtype) and {a.dtype, b.dtype} <= FORMATS
-    return mixed and alike(a, b) and eltwise.fits(a) and eltwise.fits(b)
+    mixed = a.size >= MIN_ELEMENTS and float32 in (a.dtype, b.dtype) and {a.dtype, b.dtype} <= FORMATS
+    return mixed and same_layout(a, b) and eltwise.fits(a) and eltwise.fits(b)
 
 
 def both(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
@@ -44,13 +57,13 @@ def both(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
         a, b = b, a  # the first is what the result is like
     left, right = laid_flat(a), laid_flat(b)
     out = empty((left.size,), left.dtype)
-    return reordered_like(a, out) if in_pieces(partial(two, kind), [left, right], out) else None
+    return unflatten(a, out) if in_pieces(partial(two, kind), [left, right], out) else None
 
 
 def two(kind: str, left: HostArray, right: HostArray, out: HostArray) -> bool:
     """Write `left` and `right`, flat, by "add", "sub" or "mul" to `out`, like `left`; False where no code is fast."""
     size, first, second = left.size, left.dtype, right.dtype
-    call = prepared(("binary", kind, size, first, second), lambda: _two(kind, size, first, second))
+    call = cached(("binary", kind, size, first, second), lambda: _two(kind, size, first, second))
     if call is None:
         return False
     call(left, right, out)
@@ -66,13 +79,13 @@ def spread(kind: str, a: HostArray, b: HostArray) -> HostArray | None:
     b = np.ascontiguousarray(b.reshape((1,) * (a.ndim - b.ndim) + b.shape).transpose(order))
     first, second = _grouped([a.shape[i] for i in order], b.shape)
     key = ("spread", kind, first, second, a.dtype, b.dtype)
-    call = prepared(key, lambda: calling(kind, Layout.dense(first, a.dtype), Layout.dense(second, b.dtype)))
+    call = cached(key, lambda: calling(kind, Layout.dense(first, a.dtype), Layout.dense(second, b.dtype)))
     if call is None:
         return None
     flat = laid_flat(a)
     out = empty((flat.size,), a.dtype)
     call(flat, b, out)
-    return reordered_like(a, out)
+    return unflatten(a, out)
 
 
 def _grouped(whole: Sequence[int], part: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -92,21 +105,21 @@ def positive(array: HostArray) -> HostArray:
 
     def run(flat: HostArray, out: HostArray) -> bool:
         # The second of two operands is the answer where one is NaN: 0 at first, the array itself then.
-        call = prepared(("positive", flat.size, flat.dtype), lambda: _by_zero("max", "max", flat.size, flat.dtype))
+        call = cached(("positive", flat.size, flat.dtype), lambda: _by_zero("max", "max", flat.size, flat.dtype))
         call(flat, _zero(), out, flat)
         return True
 
     flat = laid_flat(array)
     out = empty((flat.size,), flat.dtype)
     in_pieces(run, [flat], out)
-    return reordered_like(array, out)
+    return unflatten(array, out)
 
 
 def by_mask(array: HostArray, mask: HostArray, scale: float) -> HostArray:
     """`array`, for which `eltwise.fits` holds, times `mask` [same shape] bool, contiguous, times `scale`."""
 
     def run(flat: HostArray, bits: HostArray, out: HostArray) -> bool:
-        call = prepared(("by_mask", flat.size, flat.dtype, scale), lambda: _scaled(flat.size, flat.dtype, scale))
+        call = cached(("by_mask", flat.size, flat.dtype, scale), lambda: _scaled(flat.size, flat.dtype, scale))
         call(flat, bits, out)
         return True
 
@@ -114,20 +127,20 @@ def by_mask(array: HostArray, mask: HostArray, scale: float) -> HostArray:
     out = empty((flat.size,), flat.dtype)
     bits = mask if array.flags.c_contiguous else mask.transpose(memory_order(array))
     in_pieces(run, [flat, bits.reshape(-1).view(np.uint8)], out)
-    return reordered_like(array, out)
+    return unflatten(array, out)
 
 
 def where_nonzero(values: HostArray, of: HostArray) -> HostArray | None:
     """`values` where `of` is not 0, else 0; None where an infinity or a NaN stands there. Both as `fits` wants them."""
 
     def run(flat: HostArray, mask: HostArray, out: HostArray) -> bool:
-        call = prepared(("where", flat.size, flat.dtype), lambda: _by_zero("ne", "mul", flat.size, flat.dtype))
+        call = cached(("where", flat.size, flat.dtype), lambda: _by_zero("ne", "mul", flat.size, flat.dtype))
         call(mask, _zero(), out, flat)
         return finite(out)
 
     flat = laid_flat(values)
     out = empty((flat.size,), flat.dtype)
-    return reordered_like(values, out) if in_pieces(run, [flat, laid_flat(of)], out) else None
+    return unflatten(values, out) if in_pieces(run, [flat, laid_flat(of)], out) else None
 
 
 @cache

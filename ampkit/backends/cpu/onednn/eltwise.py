@@ -21,18 +21,18 @@ from .primitive import (
     DIFF_DST,
     DIFF_SRC,
     DST,
+    MIN_ELEMENTS,
     SRC,
     TRAINING,
-    WORTH,
     Call,
     HostArray,
     Layout,
     attributes,
-    described,
+    cached,
     empty,
-    prepared,
+    primitive_desc,
 )
-from .reorder import FORMATS, fill, flattened, reordered_like
+from .reorder import FORMATS, fill, flat_view, unflatten
 
 _PIECE = 1 << 17  # elements: three pieces, widened, are 1.5 MiB, shared by the threads' caches
 _LARGE = 1 << 16  # elements of float32 from which on a function is worth its call that NumPy computes as fast
@@ -43,14 +43,14 @@ def fits(array: HostArray, *others: HostArray) -> bool:
 
     Where it does not compute in that format, functions run `in_pieces`.
     """
-    if array.size < WORTH or array.dtype not in FORMATS or not computes(float32) or flattened(array) is None:
+    if array.size < MIN_ELEMENTS or array.dtype not in FORMATS or not computes(float32) or flat_view(array) is None:
         return False
     return all(each.dtype == array.dtype and each.strides == array.strides for each in others)
 
 
 def worth(array: HostArray, *others: HostArray) -> bool:
     """`fits`, and it is large enough for a function that NumPy computes nearly as fast."""
-    return array.size >= (_LARGE if array.dtype == float32 else WORTH) and fits(array, *others)
+    return array.size >= (_LARGE if array.dtype == float32 else MIN_ELEMENTS) and fits(array, *others)
 
 
 @cache
@@ -58,7 +58,8 @@ def computes(dtype: DType) -> bool:
     """Whether oneDNN has fast code for functions of elements in `dtype`."""
     return (
         library() is not None
-        and prepared(("eltwise", "tanh", 0.0, WORTH, dtype), lambda: _forward("tanh", 0.0, WORTH, dtype)) is not None
+        and cached(("eltwise", "tanh", 0.0, MIN_ELEMENTS, dtype), lambda: _forward("tanh", 0.0, MIN_ELEMENTS, dtype))
+        is not None
     )
 
 
@@ -103,13 +104,13 @@ def forward(function: str, alpha: float, input: HostArray) -> HostArray:
 
     def run(flat: HostArray, out: HostArray) -> bool:
         key = ("eltwise", function, alpha, flat.size, flat.dtype)
-        prepared(key, lambda: _forward(function, alpha, flat.size, flat.dtype))(flat, out)
+        cached(key, lambda: _forward(function, alpha, flat.size, flat.dtype))(flat, out)
         return True
 
     flat = laid_flat(input)
     out = empty((flat.size,), flat.dtype)
     in_pieces(run, [flat], out)
-    return reordered_like(input, out)
+    return unflatten(input, out)
 
 
 def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> HostArray:
@@ -120,18 +121,18 @@ def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> Ho
 
     def run(slope: HostArray, flat: HostArray, out: HostArray) -> bool:
         key = ("eltwise_backward", function, alpha, flat.size, flat.dtype)
-        prepared(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(slope, flat, out)
+        cached(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(slope, flat, out)
         return True
 
     slope, flat = laid_flat(dy), laid_flat(input)
     out = empty((flat.size,), flat.dtype)
     in_pieces(run, [slope, flat], out)
-    return reordered_like(dy, out)
+    return unflatten(dy, out)
 
 
 def laid_flat(array: HostArray) -> HostArray:
     """The elements of `array`, for which `fits` holds, in the order of memory, as a view."""
-    flat = flattened(array)
+    flat = flat_view(array)
     assert flat is not None
     return flat
 
@@ -145,7 +146,7 @@ def _forward(function: str, alpha: float, size: int, dtype: DType) -> Call:
 def _backward(function: str, alpha: float, size: int, dtype: DType) -> Call:
     row, numbers = Layout.dense((size,), dtype), (ctypes.c_float(alpha), ctypes.c_float(0))
     kind, handles = ALGORITHM[function], (row.handle, row.handle)
-    hint = described("eltwise_forward", TRAINING, kind, *handles, *numbers, attributes())
+    hint = primitive_desc("eltwise_forward", TRAINING, kind, *handles, *numbers, attributes())
     given = [kind, row.handle, *handles, *numbers, hint, attributes()]
     read = DST if function.endswith("_by_output") else SRC
     return Call("eltwise_backward", given, [(DIFF_DST, row), (read, row), (DIFF_SRC, row)])

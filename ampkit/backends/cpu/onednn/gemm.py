@@ -1,8 +1,7 @@
-"""gemm: one matrix product by oneDNN, whatever the formats and strides of its operands.
+"""Matrix products by oneDNN, for operands of any strides.
 
-Where the machine multiplies a 16-bit format, the operands go in as they are stored and the sum, float32 inside, is
-rounded once on its way out. Elsewhere they are widened, multiplied in float32 and the result is rounded: the same
-values, but for the order of the sum.
+If the CPU multiplies a 16-bit dtype fast, operands go in as they are stored and the float32 sum is rounded once. If
+not, they are cast to float32, multiplied, and the result is rounded: the same values, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -16,81 +15,100 @@ from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.base.version_counter import derived_value
 
 from ..device import in_format
-from .library import library, multiplies
-from .primitive import BIAS, DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, empty, packing, prepared, signed
+from .library import has_fast_matmul, library
+from .primitive import (
+    BIAS,
+    DST,
+    SRC,
+    WEIGHTS,
+    Call,
+    HostArray,
+    Layout,
+    attributes,
+    cached,
+    empty,
+    packing_reorder,
+    signature,
+)
 from .reorder import FORMATS
 
-WORTH = 1 << 15  # multiplications; below, a call of NumPy's own costs less
-BLOCK = 512  # rows whose sums a product makes in one go: closer, and faster, than a product with all
+MIN_MACS = 1 << 15  # multiply-adds; below, NumPy's call costs less
+ROWS_PER_BLOCK = 512  # rows summed by one product with ones: more accurate, and faster, than all rows in one product
 
 
-def fits(a: HostArray, b: HostArray) -> bool:
-    """Whether `product` is worth its call for these operands: [..., M, K] and [..., K, N]."""
+def is_profitable(a: HostArray, b: HostArray) -> bool:
+    """Whether oneDNN is faster than NumPy for these operands: [..., M, K] and [..., K, N]."""
     known = a.dtype in FORMATS and b.dtype == a.dtype and library() is not None
-    enough = a.ndim > 1 < b.ndim and max(a.size * b.shape[-1], b.size * a.shape[-2]) >= WORTH
+    enough = a.ndim > 1 < b.ndim and max(a.size * b.shape[-1], b.size * a.shape[-2]) >= MIN_MACS
     return known and enough
 
 
-class Kept(NamedTuple):
-    """Whose second operand of a product it is: its version, and its array, which the operand may be a view of."""
+class PackedKey(NamedTuple):
+    """Cache key of a packed second operand: version and array of its owner, of which it may be a view."""
 
     version: Any
     array: HostArray
 
 
-def product(
+def gemm(
     a: HostArray,
     b: HostArray,
     dtype: DType,
     bias: HostArray | None = None,
-    kept: Kept | None = None,
-    home: HostArray | None = None,
+    key: PackedKey | None = None,
+    buffer: HostArray | None = None,
 ) -> HostArray | None:
-    """a [..., M, K] times b [..., K, N], plus bias [N], in `dtype`; None where oneDNN has no fast code for it.
+    """Return a [..., M, K] @ b [..., K, N] + bias [N] in `dtype`; None where oneDNN has no fast implementation.
 
-    Leading axes broadcast. Products are exact and summed in float32. home: where to leave it, if that has its shape.
+    Leading axes broadcast. Products are exact, accumulated in float32. key: under which packed b is cached. buffer: to
+    write the result to, if it has its shape.
     """
     if b.ndim == 2 and a.ndim > 2:
-        rows = product(a.reshape(-1, a.shape[-1]), b, dtype, bias, kept)
+        rows = gemm(a.reshape(-1, a.shape[-1]), b, dtype, bias, key)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
     if bias is not None:
-        bias = np.ascontiguousarray(bias)  # oneDNN takes any other strides, and reads as if they were these
+        bias = np.ascontiguousarray(bias)  # oneDNN accepts other strides, and ignores them
     if a.ndim != b.ndim:
         a, b = (array.reshape((1,) * (max(a.ndim, b.ndim) - array.ndim) + array.shape) for array in (a, b))
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = *lead, a.shape[-2], b.shape[-1]
-    home = home if home is not None and home.shape == shape else None
-    if a.dtype == b.dtype and multiplies(a.dtype):
-        out = empty(shape, dtype) if home is None else home
-        if (kept is not None and _by_packed(a, b, out, bias, kept)) or multiply(a, b, out, bias):
+    buffer = buffer if buffer is not None and buffer.shape == shape else None
+    if a.dtype == b.dtype and has_fast_matmul(a.dtype):
+        out = empty(shape, dtype) if buffer is None else buffer
+        if (key is not None and _matmul_packed(a, b, out, bias, key)) or matmul_into(a, b, out, bias):
             return out
-    return None if a.dtype == b.dtype == float32 else _widened(a, b, dtype, bias, home)
+    return None if a.dtype == b.dtype == float32 else _matmul_float32(a, b, dtype, bias, buffer)
 
 
-def computed(array: HostArray) -> HostArray:
-    """`array` in the format that products of it are computed in, for one that several products share."""
-    return array if multiplies(array.dtype) else in_format(array, float32)
+def in_compute_dtype(array: HostArray) -> HostArray:
+    """`array` in the dtype that its products are computed in, cast once for several products."""
+    return array if has_fast_matmul(array.dtype) else in_format(array, float32)
 
 
-def multiply(
-    a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None = None, scale: float = 1.0, more: bool = False
+def matmul_into(
+    a: HostArray,
+    b: HostArray,
+    out: HostArray,
+    bias: HostArray | None = None,
+    scale: float = 1.0,
+    accumulate: bool = False,
 ) -> bool:
-    """Write scale * (a @ b) + bias to `out`, whose strides are free; False where oneDNN has no fast code for it.
+    """Write scale * (a @ b) + bias to `out`, of any strides; False where oneDNN has no fast implementation.
 
-    a [..., M, K] and b [..., K, N], of one format in which the machine multiplies and with as many axes; leading ones
-    broadcast. more: add a @ b to what `out` holds.
+    a [..., M, K] and b [..., K, N] have the same number of axes and one dtype that `has_fast_matmul`; leading axes
+    broadcast. accumulate: add a @ b to the contents of `out`.
     """
-    a, b = _plain(a), _plain(b)
-    key = ("matmul", *map(signed, (a, b, out, bias)), scale, more)
-    call = prepared(key, lambda: _matmul(a, b, out, bias, scale, more))
+    a, b = _with_unit_stride(a), _with_unit_stride(b)
+    key = ("matmul", *map(signature, (a, b, out, bias)), scale, accumulate)
+    call = cached(key, lambda: _matmul(a, b, out, bias, scale, accumulate))
     if call is None:
         return False
     call(*((a, b, out) if bias is None else (a, b, out, bias)))
     return True
 
 
-def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, scale: float, more: bool) -> Call:
-    after: list[tuple[Any, ...]] = [("sum", 1.0)] if more else [] if scale == 1 else [("linear", scale, 0.0)]
+def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, scale: float, accumulate: bool) -> Call:
+    after: list[tuple[Any, ...]] = [("sum", 1.0)] if accumulate else [] if scale == 1 else [("linear", scale, 0.0)]
     return _call(a, Layout.of(b), out, bias, after)
 
 
@@ -98,113 +116,113 @@ def _call(a: HostArray, right: Layout, out: HostArray, bias: HostArray | None, a
     left, to = map(Layout.of, (a, out))
     row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
     described = [left.handle, right.handle, row and row.handle, to.handle, attributes(*after)]
-    place = (WEIGHTS, right if right.settled else None)
+    place = (WEIGHTS, right if right.has_layout else None)
     return Call("matmul", described, [(SRC, left), place, (DST, to), *([(BIAS, row)] if row else [])])
 
 
-class Packed(NamedTuple):
-    """A product, and the move of its second operand into the layout that it wants, of so many bytes."""
+class PackedMatmul(NamedTuple):
+    """A product with a packed second operand, and the reorder that packs it, into `nbytes` bytes."""
 
     run: Call
-    move: Call
+    pack: Call
     layouts: tuple[int, int]
     nbytes: int
 
 
-def packed_product(
+def packed_matmul(
     a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, after: Any = ()
-) -> Packed | None:
-    """The product a @ b + bias with b as oneDNN likes it best; None where it likes it as it lies."""
+) -> PackedMatmul | None:
+    """The product a @ b + bias with b in the layout that oneDNN chooses; None where that is its present layout."""
 
-    def build() -> Packed | None:
+    def build() -> PackedMatmul | None:
         run = _call(a, Layout(b.shape, b.dtype, None), out, bias, after)
         ours, theirs = Layout.of(b), run.layouts[1]
-        if ours.number == theirs.number:
+        if ours.interned_id == theirs.interned_id:
             return None
-        move = packing(ours, theirs)
-        return Packed(run, move, (ours.number, theirs.number), theirs.nbytes)
+        return PackedMatmul(run, packing_reorder(ours, theirs), (ours.interned_id, theirs.interned_id), theirs.nbytes)
 
-    packed: Packed | None = prepared(("packed", *map(signed, (a, b, out, bias)), after), build)
+    packed: PackedMatmul | None = cached(("packed", *map(signature, (a, b, out, bias)), after), build)
     return packed
 
 
-def moved(packed: Packed, b: HostArray) -> HostArray:
-    room = empty((packed.nbytes,), uint8)
-    packed.move(b, room)
-    return room
+def pack(packed: PackedMatmul, b: HostArray) -> HostArray:
+    """b in the layout of `packed`, as uint8 memory."""
+    buffer = empty((packed.nbytes,), uint8)
+    packed.pack(b, buffer)
+    return buffer
 
 
-def _by_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, kept: Kept) -> bool:
-    """Write a @ b + bias to `out` with b as oneDNN likes it best, if that is kept; whether it was."""
-    a = _plain(a)
-    packed = packed_product(a, b, out, bias)
+def _matmul_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, key: PackedKey) -> bool:
+    """Write a @ b + bias to `out` with packed b. Returns False if there is no packed copy in the cache."""
+    a = _with_unit_stride(a)
+    packed = packed_matmul(a, b, out, bias)
     if packed is None:
         return False
-    room = derived_value(kept.version, kept.array, packed.layouts, lambda: moved(packed, b))
+    room = derived_value(key.version, key.array, packed.layouts, lambda: pack(packed, b))
     if room is None:
         return False
     packed.run(*((a, room, out) if bias is None else (a, room, out, bias)))
     return True
 
 
-class Weight:
-    """The second operand of many products, packed for the first of them: `weight(a, out, bias, more)` as `multiply`.
+class PackedWeight:
+    """The second operand of many products, packed by the first: `weight(a, out, bias, accumulate)` as `matmul_into`.
 
-    Of one format in which the machine multiplies; a, out and bias lie row after row, and differ in how many rows.
+    Its dtype must satisfy `has_fast_matmul`; a, out and bias are C-contiguous, with any number of rows.
     """
 
     def __init__(self, b: HostArray):
         self.b = b
-        self._rooms: dict[Any, HostArray] = {}
+        self._buffers: dict[Any, HostArray] = {}
         self._calls: dict[Any, Any] = {}
 
-    def __call__(self, a: HostArray, out: HostArray, bias: HostArray | None = None, more: bool = False) -> bool:
-        key = len(a), bias is None, more
+    def __call__(self, a: HostArray, out: HostArray, bias: HostArray | None = None, accumulate: bool = False) -> bool:
+        key = len(a), bias is None, accumulate
         if key not in self._calls:
-            self._calls[key] = self._made(a, out, bias, more)
+            self._calls[key] = self._create(a, out, bias, accumulate)
         call, room = self._calls[key]
         if call is None:
-            return multiply(a, self.b, out, bias, more=more)
+            return matmul_into(a, self.b, out, bias, accumulate=accumulate)
         call(*((a, room, out) if bias is None else (a, room, out, bias)))
         return True
 
-    def _made(self, a: HostArray, out: HostArray, bias: HostArray | None, more: bool) -> Any:
-        packed = packed_product(a, self.b, out, bias, (("sum", 1.0),) if more else ())
+    def _create(self, a: HostArray, out: HostArray, bias: HostArray | None, accumulate: bool) -> Any:
+        packed = packed_matmul(a, self.b, out, bias, (("sum", 1.0),) if accumulate else ())
         if packed is None:
             return None, None
-        if packed.layouts not in self._rooms:
-            self._rooms[packed.layouts] = moved(packed, self.b)
-        return packed.run, self._rooms[packed.layouts]
+        if packed.layouts not in self._buffers:
+            self._buffers[packed.layouts] = pack(packed, self.b)
+        return packed.run, self._buffers[packed.layouts]
 
 
 def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
     return (bias.nbytes,) * (axes - 1) + bias.strides
 
 
-def _widened(
-    a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None, home: HostArray | None
+def _matmul_float32(
+    a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None, buffer: HostArray | None
 ) -> HostArray | None:
     wide, row = (in_format(a, float32), in_format(b, float32)), None if bias is None else in_format(bias, float32)
-    out = product(*wide, float32, row, home=home if dtype == float32 else None)
+    out = gemm(*wide, float32, row, buffer=buffer if dtype == float32 else None)
     return None if out is None else in_format(out, dtype)
 
 
-def folded(array: HostArray) -> HostArray:
-    """[..., N] as [rows, N]."""
+def as_rows(array: HostArray) -> HostArray:
+    """[..., N] -> [rows, N]."""
     return array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
 
 
 def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
     """The gradient of a bias: [..., N] summed in float32 over all axes but the last; None where `dtype` is None.
 
-    As a product with ones, which reads the array as it is stored, by all threads: a few times as fast as NumPy's sum,
-    and closer to the truth.
+    Computed as a product with ones, which reads the array as it is stored, on all threads: several times as fast as
+    NumPy's sum, and more accurate.
     """
     if dtype is None:
         return None
-    rows = folded(array)
-    whole = len(rows) - len(rows) % BLOCK
-    blocks = [rows[:whole].reshape(-1, BLOCK, rows.shape[1])] if whole else []
+    rows = as_rows(array)
+    whole = len(rows) - len(rows) % ROWS_PER_BLOCK
+    blocks = [rows[:whole].reshape(-1, ROWS_PER_BLOCK, rows.shape[1])] if whole else []
     total: Any = np.zeros(rows.shape[1])
     for each in (*blocks, rows[None, whole:]):
         sums = _block_sums(each)
@@ -215,7 +233,7 @@ def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
 def _block_sums(blocks: HostArray) -> HostArray | None:
     # [B, K, N] -> [B, 1, N]
     ones, out = _ones(blocks.shape[:2], blocks.dtype), empty((len(blocks), 1, blocks.shape[2]), float32)
-    return out if fits(ones, blocks) and multiply(ones, blocks, out) else None
+    return out if is_profitable(ones, blocks) and matmul_into(ones, blocks, out) else None
 
 
 @lru_cache(64)
@@ -225,8 +243,8 @@ def _ones(shape: tuple[int, int], dtype: DType) -> HostArray:
     return made
 
 
-def _plain(array: HostArray) -> HostArray:
-    # oneDNN takes any positive strides, but only rows or columns that lie side by side are fast.
+def _with_unit_stride(array: HostArray) -> HostArray:
+    # oneDNN accepts any positive strides; only contiguous rows or columns are fast.
     if min(array.strides) > 0 and array.itemsize in array.strides[-2:]:
         return array
-    return np.ascontiguousarray(array).reshape(-1).reshape(array.shape)  # an axis of one place may have a stride of 0
+    return np.ascontiguousarray(array).reshape(-1).reshape(array.shape)  # an axis of length 1 may have stride 0

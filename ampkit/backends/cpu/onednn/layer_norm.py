@@ -20,19 +20,19 @@ from .primitive import (
     DIFF_SRC,
     DST,
     MEAN,
+    MIN_ELEMENTS,
     SCALE,
     SHIFT,
     SRC,
     TRAINING,
     VARIANCE,
-    WORTH,
     Call,
     HostArray,
     Layout,
     attributes,
-    described,
+    cached,
     empty,
-    prepared,
+    primitive_desc,
 )
 from .reorder import FORMATS
 
@@ -62,7 +62,7 @@ def backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, fla
     each, scale = (Layout.dense((n,), float32) for n in shape)
     small = ctypes.c_float(eps)
     given = [TRAINING, of.handle, dy.handle, each.handle, small, flags, attributes()]
-    hint = described("layer_normalization_forward", *given)
+    hint = primitive_desc("layer_normalization_forward", *given)
     given = [BACKWARD, to.handle, dy.handle, of.handle, each.handle, small, flags, hint, attributes()]
     uses = [(DIFF_DST, dy), (SRC, of), (MEAN, each), (VARIANCE, each), (DIFF_SRC, to)]
     uses += [(SCALE, scale), (DIFF_SCALE, scale)] * bool(flags & SCALED)
@@ -78,7 +78,7 @@ def rows_fit(input: HostArray, normalized_shape: Any, longest: int = LONGEST_ROW
     more than `longest` elements.
     """
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
-    known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
+    known = input.dtype in FORMATS and computes(float32) and input.size >= MIN_ELEMENTS
     return known and axes == 1 and bool(input.flags.c_contiguous) and 1 < input.shape[-1] <= longest
 
 
@@ -91,7 +91,7 @@ def normalized(
     shape, flags = (input.size // input.shape[-1], input.shape[-1]), flags_of(weight, bias)
     given, to = computed(input), computing(dtype)
     key = ("layer_norm", shape, given.dtype, to, flags, eps)
-    call = prepared(key, lambda: forward(shape, given.dtype, to, flags, eps))
+    call = cached(key, lambda: forward(shape, given.dtype, to, flags, eps))
     if call is None:
         return None
     out, mean, variance = empty(input.shape, to), empty(shape[:1], float32), empty(shape[:1], float32)
@@ -131,7 +131,7 @@ def gradients_into(
     for part, start in zip(sums, range(0, len(x), step), strict=True):
         at = slice(start, start + step)
         given = x[at].shape, x.dtype, dy.dtype, dx.dtype, flags, eps
-        call = prepared(("layer_norm_backward", *given), partial(backward, *given))
+        call = cached(("layer_norm_backward", *given), partial(backward, *given))
         if call is None:
             return None
         more = [*scale, *[part[0]] * len(scale), *[part[1]] * bool(flags & SHIFTED)]

@@ -1,7 +1,7 @@
-"""dnnl: oneDNN's library, found, loaded and looked over; `onednn` describes and runs primitives with it.
+"""The oneDNN library: found, loaded through ctypes and queried for its instruction sets.
 
-Any oneDNN 3 does: the wheel that the extra `cpu` brings, conda's, the system's. What keeps one from being used is said
-in a line (`trouble`), never raised: without it the references run.
+Any oneDNN 3 serves: the wheel of the extra `cpu`, conda's, the system's. If none can be used, `unavailable_reason` says
+why in one line and nothing is raised: the references run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAUSE_SOFT = 1  # omp_pause_soft of omp.h: threads end, settings stay
 
 
 class Handle(ctypes.c_void_p):
-    """What oneDNN made for us, given back when nobody holds it any more; one that was only lent has no `release`."""
+    """An object of oneDNN's, destroyed with its last reference; a borrowed one has no `release`."""
 
     release: Any = None
 
@@ -39,13 +39,13 @@ class _Version(ctypes.Structure):
 
 
 class Library(NamedTuple):
-    """oneDNN, loaded. slow: calls that let other Python threads run; quick: those that take nanoseconds.
+    """oneDNN, loaded twice: cdll releases the GIL during a call, pydll does not and serves calls of nanoseconds.
 
-    version: (major, minor, patch); isa: the instruction sets that it uses on this machine, a set of bits.
+    version: (major, minor, patch); isa: the bits of dnnl_cpu_isa_t that oneDNN uses on this machine.
     """
 
-    slow: Any
-    quick: Any
+    cdll: Any
+    pydll: Any
     engine: Any
     stream: Any
     version: tuple[int, int, int]
@@ -60,15 +60,12 @@ class OneDNNError(RuntimeError):
         self.status = status
 
 
-# finding it
-
-
 def library() -> Library | None:
-    """oneDNN, or None where it cannot be used; `trouble` says why."""
+    """The loaded library, or None where it cannot be used; `unavailable_reason` says why."""
     return _load()[0]
 
 
-def trouble() -> str:
+def unavailable_reason() -> str:
     """Why oneDNN cannot be used, in one line; "" if it can."""
     return _load()[1]
 
@@ -77,66 +74,66 @@ def trouble() -> str:
 def _load() -> tuple[Library | None, str]:
     reason = "libdnnl.so.3 was not found: pip install 'ampkit[cpu]'"
     if sys.platform != "linux":
-        return None, f"oneDNN is untried on {sys.platform}"
-    for path in _places():
+        return None, f"oneDNN is untested on {sys.platform}"
+    for path in _candidate_paths():
         try:
-            slow, quick = ctypes.CDLL(path), ctypes.PyDLL(path)
+            cdll, pydll = ctypes.CDLL(path), ctypes.PyDLL(path)
         except OSError as error:
             if Path(path).exists() or "gomp" in str(error):
                 reason = f"oneDNN could not be loaded: {error}"
             continue
         try:
-            found, reason = _opened(slow, quick)
+            found, reason = _initialize(cdll, pydll)
         except (OneDNNError, AttributeError) as error:
             reason = f"{path}: {error}"
         else:
             if found is not None:
-                _outlast_forks(slow)
+                _end_threads_before_forks(cdll)
                 return found, ""
             reason = f"{path}: {reason}"
     return None, reason
 
 
-def _places() -> Iterator[str]:
-    # Where wheels and conda put it, also the conda that a virtual environment was made of; then where the system looks,
-    # by the name of version 3, and by the name that it finds, which may be an older one's. The user's folder counts
-    # where Python itself looks into it: not with -I or -s, and not in a virtual environment.
+def _candidate_paths() -> Iterator[str]:
+    # First where wheels and conda install it (sys.base_prefix: the conda environment under a virtual environment),
+    # then the system's search path, by the name of version 3 and by the one that find_library returns. The user's
+    # site counts where Python itself uses it: not with -I or -s, and not in a virtual environment.
     own = (site.getuserbase(),) if site.ENABLE_USER_SITE else ()
     for root in dict.fromkeys((sys.prefix, *own, sys.base_prefix)):
         yield str(Path(root) / "lib" / "libdnnl.so.3")
     yield from dict.fromkeys(("libdnnl.so.3", find_library("dnnl") or "libdnnl.so.3"))
 
 
-def _opened(slow: Any, quick: Any) -> tuple[Library | None, str]:
-    slow.dnnl_version.restype = ctypes.POINTER(_Version)
-    slow.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
-    slow.dnnl_memory_desc_get_size.argtypes = [Handle]
-    slow.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
-    slow.dnnl_primitive_desc_query_md.argtypes = [Handle, ctypes.c_int, ctypes.c_int]
-    slow.dnnl_primitive_execute.argtypes = [Handle, Handle, ctypes.c_int, Handle]
-    quick.dnnl_memory_set_data_handle.argtypes = [Handle, Handle]
-    quick.dnnl_stream_wait.argtypes = [Handle]
-    found = slow.dnnl_version().contents
+def _initialize(cdll: Any, pydll: Any) -> tuple[Library | None, str]:
+    cdll.dnnl_version.restype = ctypes.POINTER(_Version)
+    cdll.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+    cdll.dnnl_memory_desc_get_size.argtypes = [Handle]
+    cdll.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
+    cdll.dnnl_primitive_desc_query_md.argtypes = [Handle, ctypes.c_int, ctypes.c_int]
+    cdll.dnnl_primitive_execute.argtypes = [Handle, Handle, ctypes.c_int, Handle]
+    pydll.dnnl_memory_set_data_handle.argtypes = [Handle, Handle]
+    pydll.dnnl_stream_wait.argtypes = [Handle]
+    found = cdll.dnnl_version().contents
     if found.major != 3:
         return None, f"needs oneDNN 3, got {found.major}.{found.minor}.{found.patch}"
-    engine = make(slow, "engine_create", 1, ctypes.c_size_t(0))
-    stream = make(slow, "stream_create", engine, 1)
+    engine = create(cdll, "engine_create", 1, ctypes.c_size_t(0))
+    stream = create(cdll, "stream_create", engine, 1)
     version = (found.major, found.minor, found.patch)
-    return Library(slow, quick, engine, stream, version, int(slow.dnnl_get_effective_cpu_isa())), ""
+    return Library(cdll, pydll, engine, stream, version, int(cdll.dnnl_get_effective_cpu_isa())), ""
 
 
-def _outlast_forks(slow: Any) -> None:
-    # A forked child has none of its parent's OpenMP threads and would wait for them for ever. They end before the fork,
-    # and each process starts its own; an OpenMP older than 5.0 cannot end them, and the child keeps to one thread.
-    pause, limit = (getattr(slow, name, None) for name in ("omp_pause_resource_all", "omp_set_num_threads"))
+def _end_threads_before_forks(cdll: Any) -> None:
+    # A forked child has none of its parent's OpenMP threads and would wait for them for ever. So they end before the
+    # fork, and each process starts its own; OpenMP before 5.0 cannot end them, and the child uses one thread.
+    pause, limit = (getattr(cdll, name, None) for name in ("omp_pause_resource_all", "omp_set_num_threads"))
     if pause is not None:
         os.register_at_fork(before=partial(pause, ctypes.c_int(_PAUSE_SOFT)))
     elif limit is not None:
         os.register_at_fork(after_in_child=partial(limit, ctypes.c_int(1)))
 
 
-def make(lib: Any, name: str, *arguments: Any) -> Handle:
-    """What `dnnl_<name>` makes of the arguments. Raises OneDNNError."""
+def create(lib: Any, name: str, *arguments: Any) -> Handle:
+    """Call dnnl_<name> and return the handle that it writes. Raises OneDNNError."""
     handle = Handle()
     status = getattr(lib, f"dnnl_{name}")(ctypes.byref(handle), *arguments)
     if status:
@@ -158,34 +155,34 @@ _ISA = {
 
 
 def isa() -> str:
-    """The instruction sets that oneDNN uses here, for people; "" without it."""
+    """The instruction sets that oneDNN uses on this machine, as text; "" without oneDNN."""
     lib = library()
     return "" if lib is None else next((name for bits, name in _ISA.items() if lib.isa & bits == bits), hex(lib.isa))
 
 
-_UNITS = {dtypes.float32: 0, dtypes.bfloat16: 0xFEF, dtypes.float16: 0x1EF}  # oneDNN's bits of an instruction set
-_TILES_OF_FLOAT16 = 0x1FEF  # AMX for float16
+_UNITS = {dtypes.float32: 0, dtypes.bfloat16: 0xFEF, dtypes.float16: 0x1EF}  # the ISA bits needed
+_AMX_FLOAT16 = 0x1FEF
 
 
 @cache
-def multiplies(dtype: DType) -> bool:
-    """Whether products in `dtype`, summed in float32, are no slower here than float32's.
+def has_fast_matmul(dtype: DType) -> bool:
+    """Whether matrix products in `dtype`, accumulated in float32, are no slower than float32's on this CPU.
 
-    bfloat16's without AMX are slower, with the units of AVX-512 too; float16's with those of AVX-512 are as fast.
+    bfloat16 needs AMX: with AVX-512's bfloat16 instructions alone it is slower. float16 needs AVX-512's float16.
     """
     return _has(_UNITS.get(dtype))
 
 
 @cache
-def convolves(dtype: DType) -> bool:
-    """Whether convolutions in `dtype` are no slower here than float32's: float16's with AVX-512 take twice as long."""
-    return _has(_TILES_OF_FLOAT16 if dtype == dtypes.float16 else _UNITS.get(dtype))
+def has_fast_conv(dtype: DType) -> bool:
+    """Whether convolutions in `dtype` are no slower than float32's on this CPU: float16 needs AMX, too."""
+    return _has(_AMX_FLOAT16 if dtype == dtypes.float16 else _UNITS.get(dtype))
 
 
 @cache
 def flushes_bfloat16() -> bool:
-    """Whether the CPU has instructions that round to bfloat16, which make 0 of its subnormals."""
-    return _has(0xE7) or _has(0x1F)  # of AVX-512 and of AVX2
+    """Whether this CPU rounds to bfloat16 in hardware, which flushes bfloat16 subnormals to zero."""
+    return _has(0xE7) or _has(0x1F)  # AVX-512 and AVX2 variants
 
 
 def _has(bits: int | None) -> bool:

@@ -1,8 +1,8 @@
-"""onednn: oneDNN on NumPy arrays: layouts of memory, primitives, and calls of them.
+"""oneDNN on NumPy arrays: memory descriptors, primitives, and a cache of primitives ready to run.
 
-A call sets one address per argument and executes; making one takes a thousand times as long, so `prepared` keeps calls
-by signature, per thread. What oneDNN can only do by its own reference code, up to a thousand times slower, is refused:
-`prepared` gives None then, and the kernel that asked leaves the work to the op's own reference.
+A call sets one address per argument and executes. Creating a primitive takes a thousand times as long, so `cached`
+keeps them by signature, per thread. What oneDNN implements only by its own reference code, up to a thousand times
+slower, is refused: `cached` returns None then, and the kernel falls back to the op's reference.
 oneDNN 3.2, developer guide: https://uxlfoundation.github.io/oneDNN/v3.2/
 """
 
@@ -22,13 +22,13 @@ from ampkit.base.dtypes import DType
 
 from ..caching_allocator import address
 from ..caching_allocator import empty as empty
-from .library import INVALID, UNIMPLEMENTED, Handle, Library, OneDNNError, library, make
+from .library import INVALID, UNIMPLEMENTED, Handle, Library, OneDNNError, create, library
 
 HostArray = np.ndarray[Any, Any]
-WORTH = 1 << 13  # elements; for fewer, NumPy is as fast as the call of a primitive
-LONGEST = 1 << 16  # elements of a row whose sum oneDNN makes: a lane adds up its share one by one, in float32
+MIN_ELEMENTS = 1 << 13  # elements; below, NumPy is as fast as a primitive
+MAX_SUMMED_ROW = 1 << 16  # elements; oneDNN sums a row in float32, lane by lane, and loses precision on longer ones
 
-# the enumerations of dnnl_types.h, where this project uses them
+# from the enumerations of dnnl_types.h
 SRC, SRC_1, DST, WEIGHTS, BIAS, MEAN, VARIANCE, SCALE, SHIFT = 1, 2, 17, 33, 41, 49, 50, 51, 52
 WORKSPACE, SCRATCHPAD, DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 64, 80, 129, 145, 161, 169
 DIFF_SCALE, DIFF_SHIFT, POST_OP = 255, 256, 32768
@@ -54,7 +54,7 @@ ALGORITHM = {
     "add": 0x1FFF0, "mul": 0x1FFF1, "max": 0x1FFF2, "min": 0x1FFF3, "div": 0x1FFF4, "sub": 0x1FFF5, "ne": 0x1FFFB,
     "softmax": 0x30000, "log_softmax": 0x30001, "direct": 1,
 }  # fmt: skip
-_ANY = 1  # the layout that leaves the choice to oneDNN
+_ANY = 1  # the format tag by which oneDNN chooses the layout
 
 
 class _Argument(ctypes.Structure):
@@ -65,21 +65,21 @@ class _Argument(ctypes.Structure):
 
 
 class Layout:
-    """A memory descriptor: shape, dtype, and where elements lie. `strides` in bytes; None leaves the choice open."""
+    """A memory descriptor: shape, dtype and strides in bytes; without strides, oneDNN chooses the layout."""
 
-    __slots__ = ("dtype", "handle", "settled", "shape")
+    __slots__ = ("dtype", "handle", "has_layout", "shape")
 
     def __init__(self, shape: Sequence[int], dtype: DType, strides: Sequence[int] | None, handle: Any = None):
-        lib, count = _need().slow, len(shape)
-        self.shape, self.dtype, self.settled = tuple(shape), dtype, strides is not None or handle is not None
+        lib, count = _need().cdll, len(shape)
+        self.shape, self.dtype, self.has_layout = tuple(shape), dtype, strides is not None or handle is not None
         row = ctypes.c_int64 * count
         if handle is not None:
-            self.handle = make(lib, "memory_desc_clone", handle)
+            self.handle = create(lib, "memory_desc_clone", handle)
         elif strides is None:
-            self.handle = make(lib, "memory_desc_create_with_tag", count, row(*shape), _KINDS[dtype], _ANY)
+            self.handle = create(lib, "memory_desc_create_with_tag", count, row(*shape), _KINDS[dtype], _ANY)
         else:
             steps = row(*(s // dtype.itemsize for s in strides))
-            self.handle = make(lib, "memory_desc_create_with_strides", count, row(*shape), _KINDS[dtype], steps)
+            self.handle = create(lib, "memory_desc_create_with_strides", count, row(*shape), _KINDS[dtype], steps)
 
     @classmethod
     def of(cls, array: HostArray) -> Layout:
@@ -88,29 +88,31 @@ class Layout:
 
     @classmethod
     def dense(cls, shape: Sequence[int], dtype: DType) -> Layout:
-        """The layout of an array of this shape whose elements lie side by side, the last axis innermost."""
+        """The layout of a C-contiguous array of this shape."""
         return cls(shape, dtype, [dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape))])
 
     @property
-    def number(self) -> int:
-        """The same for equal layouts."""
-        lib = _need().slow
-        with _meeting:
-            for number, known in enumerate(_met):
+    def interned_id(self) -> int:
+        """A number that equal layouts share, to key caches by."""
+        lib = _need().cdll
+        with _intern_lock:
+            for number, known in enumerate(_interned):
                 if lib.dnnl_memory_desc_equal(self.handle, known.handle):
                     return number
-            _met.append(self)
-            return len(_met) - 1
+            _interned.append(self)
+            return len(_interned) - 1
 
     @property
     def nbytes(self) -> int:
-        return int(_need().slow.dnnl_memory_desc_get_size(self.handle))
+        return int(_need().cdll.dnnl_memory_desc_get_size(self.handle))
 
 
-_met: list[Layout] = []
-_meeting = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a lock that another thread holds at a fork stays locked in the child
-    os.register_at_fork(before=_meeting.acquire, after_in_parent=_meeting.release, after_in_child=_meeting.release)
+_interned: list[Layout] = []
+_intern_lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a lock held by another thread at a fork would stay locked in the child
+    os.register_at_fork(
+        before=_intern_lock.acquire, after_in_parent=_intern_lock.release, after_in_child=_intern_lock.release
+    )
 
 
 def engine() -> Handle:
@@ -121,152 +123,153 @@ def engine() -> Handle:
 
 def _need() -> Library:
     found = library()
-    assert found is not None, "a kernel asked for oneDNN without looking whether it is there"
+    assert found is not None, "a kernel used oneDNN without checking that it is available"
     return found
 
 
 # primitives
 
 
-def described(create: str, *arguments: Any) -> Handle:
-    """What a primitive would be: `create` as in `Call`. A backward takes that of its forward for a hint."""
+def primitive_desc(kind: str, *arguments: Any) -> Handle:
+    """Create a primitive descriptor; kind as in `Call`. A backward takes the descriptor of its forward as hint."""
     lib = _need()
-    first = () if create == "reorder" else (lib.engine,)  # a reorder names the engines of both ends itself
-    return make(lib.slow, f"{create}_primitive_desc_create", *first, *arguments)
+    first = () if kind == "reorder" else (lib.engine,)  # the arguments of a reorder contain both engines
+    return create(lib.cdll, f"{kind}_primitive_desc_create", *first, *arguments)
 
 
 class Call:
     """A primitive ready to run on arrays, one per argument, in the order of `uses`.
 
-    create: the name of the function that describes it, and its arguments after the engine. uses: per argument, its
-    number and its layout; None takes the one that oneDNN chose. refuse: how the names of code begin that is too slow.
-    Raises OneDNNError, with the status UNIMPLEMENTED also where oneDNN has only its reference code.
+    kind: the name in dnnl_<kind>_primitive_desc_create; arguments: those of that function, after the engine.
+    uses: per argument, its number (SRC, DST, ...) and its layout; None takes the layout that oneDNN chose.
+    refuse: prefixes of implementation names that are too slow to use.
+    Raises OneDNNError, with the status UNIMPLEMENTED also where oneDNN has only a refused implementation.
     """
 
     __slots__ = (
-        "_count", "_execute", "_handles", "_row", "_scratch", "_set", "_stream", "_wait", "described", "layouts",
-        "primitive", "scratch_bytes",
+        "_count", "_execute", "_handles", "_row", "_scratch", "_set", "_stream", "_wait", "layouts", "primitive",
+        "primitive_desc", "scratch_bytes",
     )  # fmt: skip
 
     def __init__(
         self,
-        create: str,
+        kind: str,
         arguments: Sequence[Any],
         uses: Sequence[tuple[int, Layout | None]],
         refuse: tuple[str, ...] = ("ref", "simple"),
     ):
         lib = _need()
-        slow = lib.slow
-        self.described = described(create, *arguments)
+        slow = lib.cdll
+        self.primitive_desc = primitive_desc(kind, *arguments)
         if self._implementation(slow).startswith(refuse):
-            raise OneDNNError(create, UNIMPLEMENTED)
-        self.primitive = make(slow, "primitive_create", self.described)
+            raise OneDNNError(kind, UNIMPLEMENTED)
+        self.primitive = create(slow, "primitive_create", self.primitive_desc)
         self.layouts = [layout or self._chosen(argument) for argument, layout in uses]
-        self._handles = [make(slow, "memory_create", each.handle, lib.engine, Handle(0)) for each in self.layouts]
+        self._handles = [create(slow, "memory_create", each.handle, lib.engine, Handle(0)) for each in self.layouts]
         pairs = [_Argument(a, memory) for (a, _), memory in zip(uses, self._handles, strict=True)]
-        scratch = slow.dnnl_primitive_desc_query_md(self.described, _QUERY[SCRATCHPAD], 0)
+        scratch = slow.dnnl_primitive_desc_query_md(self.primitive_desc, _QUERY[SCRATCHPAD], 0)
         self.scratch_bytes = int(slow.dnnl_memory_desc_get_size(scratch)) if scratch else 0
-        self._scratch = make(slow, "memory_create", Handle(scratch), lib.engine, Handle(0)) if scratch else None
+        self._scratch = create(slow, "memory_create", Handle(scratch), lib.engine, Handle(0)) if scratch else None
         pairs += [_Argument(SCRATCHPAD, self._scratch)] if scratch else []
         self._count, self._row = len(pairs), (_Argument * len(pairs))(*pairs)
-        self._set, self._wait = lib.quick.dnnl_memory_set_data_handle, lib.quick.dnnl_stream_wait
+        self._set, self._wait = lib.pydll.dnnl_memory_set_data_handle, lib.pydll.dnnl_stream_wait
         self._execute, self._stream = slow.dnnl_primitive_execute, lib.stream
 
     def _implementation(self, slow: Any) -> str:
         name = ctypes.c_char_p()
-        slow.dnnl_primitive_desc_query(self.described, _IMPLEMENTATION, 0, ctypes.byref(name))
+        slow.dnnl_primitive_desc_query(self.primitive_desc, _IMPLEMENTATION, 0, ctypes.byref(name))
         return (name.value or b"").decode()
 
     def _chosen(self, argument: int) -> Layout:
-        slow = _need().slow
+        slow = _need().cdll
         found = slow.dnnl_primitive_desc_query_md(
-            self.described, _QUERY.get(argument, 255), 0 if argument in _QUERY else argument
+            self.primitive_desc, _QUERY.get(argument, 255), 0 if argument in _QUERY else argument
         )
         return Layout((), dtypes.uint8, None, Handle(found))
 
     @property
     def implementation(self) -> str:
-        """The name of oneDNN's code that runs it."""
-        return self._implementation(_need().slow)
+        """The name of oneDNN's implementation."""
+        return self._implementation(_need().cdll)
 
     @property
     def inputs(self) -> int:
-        """How many inputs it takes."""
+        """The number of inputs."""
         count = ctypes.c_int()
-        _need().slow.dnnl_primitive_desc_query(self.described, _INPUTS, 0, ctypes.byref(count))
+        _need().cdll.dnnl_primitive_desc_query(self.primitive_desc, _INPUTS, 0, ctypes.byref(count))
         return count.value
 
     def __call__(self, *arrays: HostArray) -> None:
         for memory, array in zip(self._handles, arrays, strict=True):
             self._set(memory, address(array))
         if self._scratch is not None:
-            self._set(self._scratch, address(_own.room(self.scratch_bytes)))
+            self._set(self._scratch, address(_thread.scratchpad(self.scratch_bytes)))
         if status := self._execute(self.primitive, self._stream, self._count, self._row):
             raise OneDNNError("primitive_execute", status)
         self._wait(self._stream)
 
 
-def packing(ours: Layout, theirs: Layout) -> Call:
-    """The move of a weight into a layout that oneDNN chose, or out of it.
+def packing_reorder(source: Layout, target: Layout) -> Call:
+    """The reorder of a weight into a layout that oneDNN chose, or out of it.
 
-    For some of these layouts it has but "simple" code, which is slow for a conversion and fast enough for a weight.
+    Some of these layouts have only "simple" implementations: slow for a conversion, fast enough for a weight.
     """
-    described = [ours.handle, engine(), theirs.handle, engine(), attributes()]
-    return Call("reorder", described, [(SRC, ours), (DST, theirs)], refuse=("ref",))
+    arguments = [source.handle, engine(), target.handle, engine(), attributes()]
+    return Call("reorder", arguments, [(SRC, source), (DST, target)], refuse=("ref",))
 
 
-class _Own(threading.local):
-    # What a thread has of its own: memory objects hold addresses while a call runs.
+class _ThreadState(threading.local):
+    # Calls and scratchpad of one thread: memory objects hold addresses while a call runs.
     def __init__(self) -> None:
         self.calls: dict[Any, Any] = {}
         self.scratch = np.empty(0, np.uint8)
 
-    def room(self, nbytes: int) -> HostArray:
+    def scratchpad(self, nbytes: int) -> HostArray:
         if self.scratch.nbytes < nbytes:
             self.scratch = empty((nbytes,), dtypes.uint8)
         return self.scratch
 
 
-_own = _Own()
-_MOST = 4096  # signatures kept per thread; a program that meets more begins anew
+_thread = _ThreadState()
+_MAX_CACHED = 4096  # calls per thread; beyond that the cache is cleared
 
 
-def prepared(key: Any, build: Callable[[], Any]) -> Any:
-    """What `build` made for the signature `key`, made once per thread; None where oneDNN has no fast code for it."""
+def cached(key: Any, build: Callable[[], Any]) -> Any:
+    """Return `build()`, cached per thread under `key`; None where oneDNN has no fast implementation."""
     try:
-        return _own.calls[key]
+        return _thread.calls[key]
     except KeyError:
         pass
-    if len(_own.calls) >= _MOST:
-        _own.calls.clear()
+    if len(_thread.calls) >= _MAX_CACHED:
+        _thread.calls.clear()
     try:
         made = build()
     except OneDNNError as error:
-        if error.status not in (UNIMPLEMENTED, INVALID):  # as more axes than it takes are
+        if error.status not in (UNIMPLEMENTED, INVALID):  # INVALID: for example too many axes
             raise
         made = None
-    _own.calls[key] = made
+    _thread.calls[key] = made
     return made
 
 
-def forget() -> None:
-    """Have all that was prepared in this thread prepared anew: it goes on using the threads that it was made for."""
-    _own.calls.clear()
+def clear_cache() -> None:
+    """Drop this thread's cached calls: each keeps the number of threads that it was created for."""
+    _thread.calls.clear()
 
 
-def signed(array: HostArray | None) -> Any:
-    """What of an array a call depends on."""
+def signature(array: HostArray | None) -> Any:
+    """The part of an array that a primitive depends on: shape, strides, dtype."""
     return None if array is None else (array.shape, array.strides, array.dtype)
 
 
 def attributes(*after: tuple[Any, ...]) -> Any:
-    """The attributes of a primitive: scratch memory from outside, and what follows on its result, in order.
+    """Primitive attributes: a scratchpad provided by the caller, and post-ops on the result, in order.
 
-    after: ("relu", alpha, beta) and the like; ("add", layout) with an argument POST_OP * (position + 1) | SRC_1;
-    ("sum", scale) adds what the destination held, times scale.
+    after: eltwise as ("relu", alpha, beta); binary as ("add", layout), with an argument
+    POST_OP * (position + 1) | SRC_1; ("sum", scale) adds scale times the previous contents of the destination.
     """
-    lib = _need().slow
-    made, post = make(lib, "primitive_attr_create"), make(lib, "post_ops_create")
+    lib = _need().cdll
+    made, post = create(lib, "primitive_attr_create"), create(lib, "post_ops_create")
     lib.dnnl_primitive_attr_set_scratchpad_mode(made, 1)
     for kind, *rest in after:
         if kind == "sum":

@@ -20,10 +20,10 @@ from .primitive import (
     HostArray,
     Layout,
     attributes,
-    described,
+    cached,
     empty,
-    prepared,
-    signed,
+    primitive_desc,
+    signature,
 )
 
 
@@ -36,7 +36,7 @@ def _forward(function: str, input: HostArray, out: HostArray) -> Call:
 def _backward(function: str, dy: HostArray, out: HostArray, dx: HostArray) -> Call:
     slope, of, to = Layout.of(dy), Layout.of(out), Layout.of(dx)
     kind = ALGORITHM[function]
-    hint = described("softmax_forward", TRAINING, kind, of.handle, of.handle, 1, attributes())
+    hint = primitive_desc("softmax_forward", TRAINING, kind, of.handle, of.handle, 1, attributes())
     given = [kind, to.handle, slope.handle, of.handle, 1, hint, attributes()]
     return Call("softmax_backward", given, [(DIFF_DST, slope), (DST, of), (DIFF_SRC, to)])
 
@@ -44,7 +44,7 @@ def _backward(function: str, dy: HostArray, out: HostArray, dx: HostArray) -> Ca
 def rows_of(input: HostArray, function: str, dtype: DType) -> HostArray | None:
     """`function` of each row of [R, C], in `dtype`; None where oneDNN has no fast code."""
     out = empty(input.shape, dtype)
-    call = prepared((function, signed(input), dtype), lambda: _forward(function, input, out))
+    call = cached((function, signature(input), dtype), lambda: _forward(function, input, out))
     if call is None:
         return None
     call(input, out)
@@ -54,7 +54,7 @@ def rows_of(input: HostArray, function: str, dtype: DType) -> HostArray | None:
 def row_gradients(dy: HostArray, out: HostArray, function: str, dtype: DType) -> HostArray | None:
     """The gradient of `rows_of`, from what it gave; None where oneDNN has no fast code."""
     dx = empty(out.shape, dtype)
-    call = prepared((function, "back", signed(dy), signed(out), dtype), lambda: _backward(function, dy, out, dx))
+    call = cached((function, "back", signature(dy), signature(out), dtype), lambda: _backward(function, dy, out, dx))
     if call is None:
         return None
     call(dy, out, dx)
@@ -73,7 +73,7 @@ def exponentials(input: HostArray, shift: HostArray, scale: HostArray, out: Host
         given = [ALGORITHM["sub"], of.handle, by.handle, to.handle, after]
         return Call("binary", given, [(SRC, of), (SRC_1, by), (DST, to), (2 * POST_OP | SRC_1, times)])
 
-    call = prepared(("exponentials", signed(input), shift.dtype), build)
+    call = cached(("exponentials", signature(input), shift.dtype), build)
     if call is None:
         return False
     call(input, shift, out, scale)

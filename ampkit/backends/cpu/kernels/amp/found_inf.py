@@ -10,12 +10,12 @@ from ampkit.amp.found_inf import unscale
 from ampkit.backends.cpu.onednn.all_finite import finite
 from ampkit.backends.cpu.onednn.binary import PIECE, calling
 from ampkit.backends.cpu.onednn.library import library
-from ampkit.backends.cpu.onednn.primitive import WORTH, Call, HostArray, Layout, prepared
+from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, Call, HostArray, Layout, cached
 from ampkit.base.dtypes import float32
 
 
 def _fits(gradient: HostArray, inverse: Any, flags: Any) -> bool:
-    return gradient.dtype == float32 and gradient.size >= WORTH and library() is not None
+    return gradient.dtype == float32 and gradient.size >= MIN_ELEMENTS and library() is not None
 
 
 @unscale.on("cpu", when=_fits)
@@ -35,4 +35,4 @@ def _times(piece: HostArray, number: HostArray) -> None:
     def build() -> Call:
         return calling("mul", Layout.dense((piece.size,), float32), Layout.dense((1,), float32))
 
-    prepared(("times", piece.size), build)(piece, number, piece)
+    cached(("times", piece.size), build)(piece, number, piece)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ampkit.backends.cpu.onednn.gemm import fits, product
+from ampkit.backends.cpu.onednn.gemm import gemm, is_profitable
 from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
@@ -33,7 +33,7 @@ def _contracted(a: HostArray, first: str, b: HostArray, second: str, out: str, d
     lead = sizes[:1] if batch else []
     left = a.transpose([first.index(letter) for letter in batch + rows + summed]).reshape(*lead, *sizes[1:3])
     right = b.transpose([second.index(letter) for letter in batch + summed + columns]).reshape(*lead, *sizes[2:])
-    found = product(left, right, dtype) if fits(left, right) else None
+    found = gemm(left, right, dtype) if is_profitable(left, right) else None
     if found is None:
         return None
     made = batch + rows + columns

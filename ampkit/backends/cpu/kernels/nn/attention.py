@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.onednn.gemm import folded, multiply
-from ampkit.backends.cpu.onednn.library import library, multiplies
+from ampkit.backends.cpu.onednn.gemm import as_rows, matmul_into
+from ampkit.backends.cpu.onednn.library import has_fast_matmul, library
 from ampkit.backends.cpu.onednn.primitive import HostArray, empty
 from ampkit.backends.cpu.onednn.reorder import FORMATS, fill, memory_order, reorder
 from ampkit.backends.cpu.onednn.softmax import row_gradients, rows_of
@@ -64,7 +64,7 @@ class _Heads:
         if self.causal:
             hide_future(scores)
         self.mask.apply(scores, tile)
-        found = rows_of(folded(scores), "softmax", self.kind)
+        found = rows_of(as_rows(scores), "softmax", self.kind)
         assert found is not None, "`_complete` has seen it"
         return found.reshape(scores.shape)
 
@@ -111,10 +111,10 @@ class _Heads:
             if keep is not None:
                 mask = keep.of(tile)
                 used, ds = kept(weights, mask), kept(ds, mask)
-            _times(used.swapaxes(1, 2), dy, dv[heads, columns], more=several)
+            _times(used.swapaxes(1, 2), dy, dv[heads, columns], accumulate=several)
             ds = _through_softmax(ds, weights)
             _times(ds, self.key[heads, columns], dq[heads, rows])
-            _times(ds.swapaxes(1, 2), self.query[heads, rows], dk[heads, columns], more=several)
+            _times(ds.swapaxes(1, 2), self.query[heads, rows], dk[heads, columns], accumulate=several)
             if dmask is not None:
                 np.divide(in_format(ds, float32), np.float32(self.scale), out=dmask[tile])
         if keep is not None:
@@ -144,32 +144,32 @@ def _laid(found: HostArray, order: list[int], dtype: DType) -> HostArray:
 @cache
 def _complete(dtype: DType) -> bool:
     """Whether every step can be made in `dtype`, and is worth it: tried once, on a small tile."""
-    if not multiplies(dtype):
+    if not has_fast_matmul(dtype):
         return False
     rows = empty((1, 16, 16), dtype)
     rows[...] = 0
-    wide, found = empty(rows.shape, float32), rows_of(folded(np.zeros(rows.shape, np.float32)), "softmax", dtype)
-    steps = [multiply(rows, rows, wide), multiply(rows, rows, rows.copy()), found is not None]
-    back = dtype == float32 or row_gradients(folded(rows), folded(rows), "softmax", dtype) is not None
+    wide, found = empty(rows.shape, float32), rows_of(as_rows(np.zeros(rows.shape, np.float32)), "softmax", dtype)
+    steps = [matmul_into(rows, rows, wide), matmul_into(rows, rows, rows.copy()), found is not None]
+    back = dtype == float32 or row_gradients(as_rows(rows), as_rows(rows), "softmax", dtype) is not None
     return all(steps) and back
 
 
-def _times(first: HostArray, second: HostArray, out: HostArray, scale: float = 1.0, more: bool = False) -> None:
+def _times(first: HostArray, second: HostArray, out: HostArray, scale: float = 1.0, accumulate: bool = False) -> None:
     """Write scale * first @ second to `out`, or add first @ second to it."""
-    if multiply(first, second, out, scale=scale, more=more):
+    if matmul_into(first, second, out, scale=scale, accumulate=accumulate):
         return
     # Of 16-bit operands oneDNN does not multiply every shape.
     wide = empty(out.shape, float32)
-    done = multiply(in_format(first, float32), in_format(second, float32), wide, scale=scale)
+    done = matmul_into(in_format(first, float32), in_format(second, float32), wide, scale=scale)
     assert done, "oneDNN multiplies float32 everywhere"
-    if more:
+    if accumulate:
         out += wide
     else:
         fill(out, wide)
 
 
 def _through_softmax(ds: HostArray, weights: HostArray) -> HostArray:
-    found = row_gradients(folded(ds), folded(weights), "softmax", ds.dtype)
+    found = row_gradients(as_rows(ds), as_rows(weights), "softmax", ds.dtype)
     if found is not None:
         return found.reshape(ds.shape)
     ds -= np.einsum("hrc,hrc->hr", ds, weights)[..., None]  # in float32, without AVX-512

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.channels_last import first, geometry, last, layout
+from ampkit.backends.cpu.channels_last import channels_last_layout, nchw, nhwc, onednn_geometry
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn import binary
 from ampkit.backends.cpu.onednn.eltwise import computed, computes
@@ -32,20 +32,20 @@ from ampkit.backends.cpu.onednn.primitive import (
     DIFF_WEIGHTS,
     DST,
     MEAN,
+    MIN_ELEMENTS,
     SCALE,
     SHIFT,
     SRC,
     TRAINING,
     VARIANCE,
     WORKSPACE,
-    WORTH,
     Call,
     HostArray,
     Layout,
     attributes,
-    described,
+    cached,
     empty,
-    prepared,
+    primitive_desc,
 )
 from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, bfloat16, float32, uint8
@@ -122,7 +122,7 @@ def _sums(rows: HostArray) -> HostArray | None:
     # of its bias, where images [N, C, 1, W] are also the slope of their maps.
     batch, c = gcd(len(rows), _IMAGES), rows.shape[1]
     images = batch, c, 1, len(rows) // batch
-    call = prepared(("sums", images), lambda: _gradients(images))
+    call = cached(("sums", images), lambda: _gradients(images))
     if call is None:
         return None
     out = empty((2, call.layouts[2].nbytes // float32.itemsize), float32)  # oneDNN fills its last block of kernels up
@@ -131,11 +131,11 @@ def _sums(rows: HostArray) -> HostArray | None:
 
 
 def _gradients(images: tuple[int, ...]) -> Call:
-    of, c, pixel = layout(images, bfloat16), images[1], (1, 1)
-    window = geometry(ConvGeometry(pixel, pixel, pixel, ((0, 0), (0, 0)), images[2:]))
+    of, c, pixel = channels_last_layout(images, bfloat16), images[1], (1, 1)
+    window = onednn_geometry(ConvGeometry(pixel, pixel, pixel, ((0, 0), (0, 0)), images[2:]))
     hint, bias = (Layout((c, 1, 1, 1, 1), bfloat16, None), Layout.dense((c,), bfloat16)), Layout.dense((c,), float32)
     given = [TRAINING, ALGORITHM["direct"], of.handle, *[h.handle for h in hint], of.handle, *window, attributes()]
-    forward, kernels = described("convolution_forward", *given), Layout((c, 1, 1, 1, 1), float32, None)
+    forward, kernels = primitive_desc("convolution_forward", *given), Layout((c, 1, 1, 1, 1), float32, None)
     given = [ALGORITHM["direct"], of.handle, kernels.handle, bias.handle, of.handle, *window, forward, attributes()]
     uses = [(SRC, of), (DIFF_DST, of), (DIFF_WEIGHTS, None), (DIFF_BIAS, bias)]
     return Call("convolution_backward_weights", given, uses)
@@ -143,7 +143,7 @@ def _gradients(images: tuple[int, ...]) -> Call:
 
 def _prepared(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call | None:
     key = ("batch_norm", rows, channels, dtype, flags, eps)
-    call: Call | None = prepared(key, lambda: _forward(rows, channels, dtype, flags, eps))
+    call: Call | None = cached(key, lambda: _forward(rows, channels, dtype, flags, eps))
     return call
 
 
@@ -159,7 +159,7 @@ def _forward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> 
 def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) -> Call:
     of, each, small = Layout.dense((rows, channels), dtype), Layout.dense((channels,), float32), ctypes.c_float(eps)
     given = [TRAINING, of.handle, of.handle, small, flags, attributes()]
-    hint = described("batch_normalization_forward", *given)
+    hint = primitive_desc("batch_normalization_forward", *given)
     given = [BACKWARD, of.handle, of.handle, of.handle, small, flags, hint, attributes()]
     uses: list[tuple[int, Layout | None]] = [(DIFF_DST, of), (SRC, of), (MEAN, each), (VARIANCE, each), (SCALE, each)]
     uses += [(DIFF_SRC, of), (DIFF_SCALE, each), (DIFF_SHIFT, each)] + [(WORKSPACE, None)] * bool(flags & _RELU)
@@ -167,8 +167,8 @@ def _backward(rows: int, channels: int, dtype: DType, flags: int, eps: float) ->
 
 
 def _fits(input: HostArray) -> bool:
-    known = input.dtype in FORMATS and computes(float32) and input.size >= WORTH
-    return known and bool(last(input).flags.c_contiguous)
+    known = input.dtype in FORMATS and computes(float32) and input.size >= MIN_ELEMENTS
+    return known and bool(nhwc(input).flags.c_contiguous)
 
 
 @batch_norm_.on("cpu", when=lambda input, *more: _fits(input))
@@ -178,7 +178,7 @@ def batch_norm_cpu(
 ) -> Any:  # fmt: skip
     if dtype != input.dtype:
         return NotImplemented
-    pixels, given = computed(last(input).reshape(-1, input.shape[1])), None
+    pixels, given = computed(nhwc(input).reshape(-1, input.shape[1])), None
     if running_mean is not None and running_var is not None:
         given = _wide(running_mean), _wide(running_var)
     found = given or statistics(pixels, eps)
@@ -190,10 +190,10 @@ def batch_norm_cpu(
     call = _prepared(pixels.shape[0], pixels.shape[1], pixels.dtype, flags, eps)
     if call is None:
         return NotImplemented
-    out, (mean, variance) = empty(last(input).shape, pixels.dtype), found
+    out, (mean, variance) = empty(nhwc(input).shape, pixels.dtype), found
     room = [empty((call.layouts[-1].nbytes,), uint8)] if flags & _RELU else []  # a bit for each that ReLU lets through
     call(pixels, out, mean, variance, *scales, *room)
-    y = in_format(first(binary.positive(out) if relu and given else out), dtype)
+    y = in_format(nchw(binary.positive(out) if relu and given else out), dtype)
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
@@ -225,20 +225,20 @@ def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu:
     x, weight = saved.input, saved.weight
     if needs[0] != x.dtype or slope.dtype != x.dtype or np.count_nonzero(dmean) or np.count_nonzero(dvariance):
         return NotImplemented
-    if not last(slope).flags.c_contiguous:
-        slope = first(np.ascontiguousarray(last(slope)))
+    if not nhwc(slope).flags.c_contiguous:
+        slope = nchw(np.ascontiguousarray(nhwc(slope)))
     channels = x.shape[1]
     x, slope = _in_vectors(computed(x), channels), _in_vectors(computed(slope), channels)
     rows, flags = x.size // channels, _SCALED | _SHIFTED | _RELU * relu
     key = ("batch_norm_backward", rows, channels, x.dtype, flags, eps)
-    call = prepared(key, lambda: _backward(rows, channels, x.dtype, flags, eps))
+    call = cached(key, lambda: _backward(rows, channels, x.dtype, flags, eps))
     if call is None:
         return NotImplemented
-    dx, dw, db = empty(last(x).shape, x.dtype), empty((channels,), float32), empty((channels,), float32)
+    dx, dw, db = empty(nhwc(x).shape, x.dtype), empty((channels,), float32), empty((channels,), float32)
     scale = np.ones(channels, np.float32) if weight is None else _wide(weight)
     call(slope, x, saved.mean, saved.variance, scale, dx, dw, db, *(saved.positive if relu else []))
     each = [in_format(d, need) if need else None for d, need in zip((dw, db), needs[1:3], strict=True)]
-    return in_format(first(dx), needs[0]), *each, None, None
+    return in_format(nchw(dx), needs[0]), *each, None, None
 
 
 @update_running_statistics.on("cpu", when=lambda *arrays: {a.dtype for a in arrays[:4]} == {float32})

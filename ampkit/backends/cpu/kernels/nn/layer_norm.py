@@ -10,7 +10,7 @@ import numpy as np
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn.binary import calling
 from ampkit.backends.cpu.onednn.eltwise import computed, computes, computing
-from ampkit.backends.cpu.onednn.gemm import folded
+from ampkit.backends.cpu.onednn.gemm import as_rows
 from ampkit.backends.cpu.onednn.layer_norm import (
     GIVEN,
     LONGEST_ROW,
@@ -22,7 +22,7 @@ from ampkit.backends.cpu.onednn.layer_norm import (
     rows_fit,
     slopes,
 )
-from ampkit.backends.cpu.onednn.primitive import LONGEST, Call, HostArray, Layout, empty, prepared
+from ampkit.backends.cpu.onednn.primitive import MAX_SUMMED_ROW, Call, HostArray, Layout, cached, empty
 from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
@@ -66,10 +66,10 @@ def _row_blocks(rows: HostArray) -> Iterator[slice]:
 def rms_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
 ) -> Any:
-    rows, to, flags = folded(computed(input)), computing(dtype), GIVEN | flags_of(weight, None)
+    rows, to, flags = as_rows(computed(input)), computing(dtype), GIVEN | flags_of(weight, None)
     eps = float(np.finfo(np.float32).eps) if eps is None else eps
     key = ("rms_norm", rows.shape, rows.dtype, to, flags, eps)
-    call = prepared(key, lambda: forward(rows.shape, rows.dtype, to, flags, eps))
+    call = cached(key, lambda: forward(rows.shape, rows.dtype, to, flags, eps))
     if call is None:
         return NotImplemented
     out, squares = empty(input.shape, to), empty((len(rows),), float32)
@@ -93,10 +93,10 @@ def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: An
 @rms_norm.on_backward("cpu", when=_rms_back_fits)
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
     # The slope of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
-    x, dy, rstd, flags = folded(computed(saved.input)), computed(dy), saved.rstd, GIVEN | flags_of(saved.weight, None)
+    x, dy, rstd, flags = as_rows(computed(saved.input)), computed(dy), saved.rstd, GIVEN | flags_of(saved.weight, None)
     width, push = x.shape[1], empty(x.shape, float32)
     given = np.zeros(len(x), np.float32), rstd.reshape(-1) ** -2
-    sums = gradients_into(push, folded(dy), x, saved.weight, *given, flags, 0.0)
+    sums = gradients_into(push, as_rows(dy), x, saved.weight, *given, flags, 0.0)
     if sums is None:
         return NotImplemented
     dx = push if needs[0] == float32 else empty(x.shape, needs[0])
@@ -125,7 +125,7 @@ def _by_channel(kind: str, array: HostArray, scale: HostArray) -> HostArray:
     def build() -> Call:
         return calling(kind, Layout.dense(array.shape, float32), Layout.dense((1, c, 1), float32))
 
-    call = prepared(("by_channel", kind, array.shape), build)
+    call = cached(("by_channel", kind, array.shape), build)
     if call is None:
         {"mul": np.multiply, "add": np.add}[kind](array, scale.reshape(-1, 1), out=array)
     else:
@@ -138,7 +138,7 @@ def _standardized(input: HostArray, groups: int, eps: float) -> tuple[HostArray,
     rows = len(input) * groups
     shape, wide = (rows, input.size // rows), in_format(input, float32)
     long = shape[1] > LONGEST_ROW
-    call = prepared(("group_norm", shape, eps), lambda: forward(shape, float32, float32, GIVEN * long, eps))
+    call = cached(("group_norm", shape, eps), lambda: forward(shape, float32, float32, GIVEN * long, eps))
     if call is None:
         return None
     out = empty(input.shape, float32)
@@ -173,14 +173,14 @@ def group_norm_cpu(
 
 
 def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> bool:
-    known = bool(needs[0]) and saved.rstd.dtype == float32 and dy.size <= LONGEST * len(saved.rstd)
+    known = bool(needs[0]) and saved.rstd.dtype == float32 and dy.size <= MAX_SUMMED_ROW * len(saved.rstd)
     return known and _groups_fit(dy) and _groups_fit(saved.input)
 
 
 @group_norm.on_backward("cpu", when=_group_back_fits, least=_LARGE)
 def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> Any:
     shape = len(saved.rstd), dy.size // len(saved.rstd)
-    call = prepared(("group_norm_backward", shape), lambda: backward(shape, float32, float32, float32, 0, 0.0))
+    call = cached(("group_norm_backward", shape), lambda: backward(shape, float32, float32, float32, 0, 0.0))
     hat = _standardized(saved.input, num_groups, eps) if needs[1] else None
     if call is None or (needs[1] and hat is None):
         return NotImplemented

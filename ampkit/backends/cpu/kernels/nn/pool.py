@@ -11,7 +11,13 @@ import ctypes
 from math import prod
 from typing import Any, NamedTuple
 
-from ampkit.backends.cpu.channels_last import channels_last, geometry, last, layout, turned
+from ampkit.backends.cpu.channels_last import (
+    channels_last_layout,
+    empty_channels_last,
+    nhwc,
+    onednn_geometry,
+    to_channels_last,
+)
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn.all_finite import finite
 from ampkit.backends.cpu.onednn.library import library
@@ -20,15 +26,15 @@ from ampkit.backends.cpu.onednn.primitive import (
     DIFF_DST,
     DIFF_SRC,
     DST,
+    MIN_ELEMENTS,
     SRC,
     TRAINING,
     WORKSPACE,
-    WORTH,
     Call,
     HostArray,
     attributes,
-    described,
-    prepared,
+    cached,
+    primitive_desc,
 )
 from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32, uint8
@@ -52,26 +58,26 @@ class _Pool(NamedTuple):
         return *self.images[:2], *self.geometry.output_size
 
     def given(self) -> list[Any]:
-        stride, dilation, before, after = geometry(self.geometry)
+        stride, dilation, before, after = onednn_geometry(self.geometry)
         return [stride, (ctypes.c_int64 * len(self.geometry.kernel))(*self.geometry.kernel), dilation, before, after]
 
 
 def _forward(p: _Pool) -> Call:
-    of, to = layout(p.images, p.dtype), layout(p.maps, p.dtype)
+    of, to = channels_last_layout(p.images, p.dtype), channels_last_layout(p.maps, p.dtype)
     given = [TRAINING, ALGORITHM[p.kind], of.handle, to.handle, *p.given(), attributes()]
     return Call("pooling_forward", given, [(SRC, of), (DST, to), *_taps(p)])
 
 
 def _backward(p: _Pool) -> Call:
-    to, of, kind = layout(p.images, p.dtype), layout(p.maps, p.dtype), ALGORITHM[p.kind]
-    hint = described("pooling_forward", TRAINING, kind, to.handle, of.handle, *p.given(), attributes())
+    to, of, kind = channels_last_layout(p.images, p.dtype), channels_last_layout(p.maps, p.dtype), ALGORITHM[p.kind]
+    hint = primitive_desc("pooling_forward", TRAINING, kind, to.handle, of.handle, *p.given(), attributes())
     given = [kind, to.handle, of.handle, *p.given(), hint, attributes()]
     return Call("pooling_backward", given, [(DIFF_DST, of), (DIFF_SRC, to), *_taps(p)])
 
 
 def _taps(p: _Pool) -> list[Any]:
     # Which position of its window each maximum stands at, numbered as the reference does, a byte each.
-    return [(WORKSPACE, layout(p.maps, uint8))] if p.kind == "max_pool" else []
+    return [(WORKSPACE, channels_last_layout(p.maps, uint8))] if p.kind == "max_pool" else []
 
 
 def pooled(images: HostArray, p: _Pool) -> tuple[HostArray, HostArray | None] | None:
@@ -79,16 +85,16 @@ def pooled(images: HostArray, p: _Pool) -> tuple[HostArray, HostArray | None] | 
 
     None where oneDNN has no fast code, or would take a maximum of what is not finite.
     """
-    call = prepared(("pool", p), lambda: _forward(p))
+    call = cached(("pool", p), lambda: _forward(p))
     if call is None:
         return None if p.dtype == float32 else pooled(images, p._replace(dtype=float32))
-    images, out = turned(images, p.dtype), channels_last(p.maps, p.dtype)
+    images, out = to_channels_last(images, p.dtype), empty_channels_last(p.maps, p.dtype)
     if p.kind != "max_pool":
         call(images, out)
         return out, None
-    if not finite(last(images).reshape(-1)):
+    if not finite(nhwc(images).reshape(-1)):
         return None
-    taps = channels_last(p.maps, uint8)
+    taps = empty_channels_last(p.maps, uint8)
     call(images, out, taps)
     return out, taps
 
@@ -96,11 +102,11 @@ def pooled(images: HostArray, p: _Pool) -> tuple[HostArray, HostArray | None] | 
 def image_gradient(dy: HostArray, p: _Pool, taps: HostArray | None = None) -> HostArray | None:
     """The gradient of the images, in p.dtype or float32; taps: of maxima. None where oneDNN has no fast code."""
     overlap = any(s < k for s, k in zip(p.geometry.stride, p.geometry.kernel, strict=True))
-    call = None if overlap and p.dtype != float32 else prepared(("pool_backward", p), lambda: _backward(p))
+    call = None if overlap and p.dtype != float32 else cached(("pool_backward", p), lambda: _backward(p))
     if call is None:
         return None if p.dtype == float32 else image_gradient(dy, p._replace(dtype=float32), taps)
-    out = channels_last(p.images, p.dtype)
-    call(turned(dy, p.dtype), out, *(() if taps is None else (turned(taps, uint8),)))
+    out = empty_channels_last(p.images, p.dtype)
+    call(to_channels_last(dy, p.dtype), out, *(() if taps is None else (to_channels_last(taps, uint8),)))
     return out
 
 
@@ -110,7 +116,7 @@ def image_gradient(dy: HostArray, p: _Pool, taps: HostArray | None = None) -> Ho
 def is_large(array: HostArray, size: tuple[int, ...]) -> bool:
     # Whether images of `size`, as many as there are in the array, are worth a call.
     axes = len(size)
-    large = array.size // (prod(array.shape[-axes:]) or 1) * prod(size) >= WORTH
+    large = array.size // (prod(array.shape[-axes:]) or 1) * prod(size) >= MIN_ELEMENTS
     return large and array.shape[-axes - 1] >= _CHANNELS and array.dtype in FORMATS and library() is not None
 
 

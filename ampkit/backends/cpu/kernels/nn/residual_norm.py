@@ -13,8 +13,8 @@ from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn import binary, eltwise
 from ampkit.backends.cpu.onednn.eltwise import in_pieces, laid_flat
 from ampkit.backends.cpu.onednn.layer_norm import normalized, rows_fit, slopes
-from ampkit.backends.cpu.onednn.primitive import WORTH, HostArray
-from ampkit.backends.cpu.onednn.reorder import alike
+from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray
+from ampkit.backends.cpu.onednn.reorder import same_layout
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
@@ -28,10 +28,10 @@ def _fits(residual: HostArray, branch: HostArray, weight: Any, bias: Any, normal
 
 
 def _alike(a: HostArray, b: HostArray) -> bool:
-    return alike(a, b) and eltwise.fits(a) and eltwise.fits(b)
+    return same_layout(a, b) and eltwise.fits(a) and eltwise.fits(b)
 
 
-@add_layer_norm_.on("cpu", when=_fits, least=WORTH)
+@add_layer_norm_.on("cpu", when=_fits, least=MIN_ELEMENTS)
 def add_layer_norm_cpu(
     residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, normalized_shape: Any,
     eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,

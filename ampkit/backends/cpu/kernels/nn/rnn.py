@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampkit.backends.cpu.onednn import gemm
-from ampkit.backends.cpu.onednn.library import multiplies
+from ampkit.backends.cpu.onednn.library import has_fast_matmul
 from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.backends.passthrough import runs_as_stored
@@ -16,23 +16,23 @@ from ampkit.ops.nn.rnn_cell import column_sums, matmul_by, matmul_into
 
 
 def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
-    return gemm.fits(a, b) and multiplies(a.dtype) and out.dtype in (a.dtype, float32)
+    return gemm.is_profitable(a, b) and has_fast_matmul(a.dtype) and out.dtype in (a.dtype, float32)
 
 
 @matmul_into.on("cpu", when=_fits)
 def multiply_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, more: bool = False) -> None:
-    if not gemm.multiply(a, b, out, bias, more=more):
+    if not gemm.matmul_into(a, b, out, bias, accumulate=more):
         matmul_into.reference.run(a, b, out, bias, more)
 
 
 def _repeats(weight: HostArray, rows: int) -> bool:
-    fit = weight.dtype in FORMATS and multiplies(weight.dtype)
-    return fit and weight.size * rows >= gemm.WORTH
+    fit = weight.dtype in FORMATS and has_fast_matmul(weight.dtype)
+    return fit and weight.size * rows >= gemm.MIN_MACS
 
 
 @matmul_by.on("cpu", when=_repeats)
 def by_weight_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
-    packed = gemm.Weight(weight)
+    packed = gemm.PackedWeight(weight)
 
     def times(a: HostArray, out: HostArray, bias: HostArray | None = None, more: bool = False) -> None:
         if not packed(a, out, bias, more):
@@ -48,7 +48,7 @@ def column_sums_cpu(rows: HostArray) -> Any:
 
 def _worth(input: HostArray, *given: Any) -> bool:
     rows = max(array.shape[0] for array in given if array is not None and array.ndim == 2)
-    return multiplies(input.dtype) and input.size * rows >= gemm.WORTH
+    return has_fast_matmul(input.dtype) and input.size * rows >= gemm.MIN_MACS
 
 
 for _op in rnn.OPS:

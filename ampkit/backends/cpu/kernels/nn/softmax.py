@@ -11,8 +11,8 @@ import numpy as np
 
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn.eltwise import computed, computes
-from ampkit.backends.cpu.onednn.gemm import folded
-from ampkit.backends.cpu.onednn.primitive import LONGEST, WORTH, HostArray
+from ampkit.backends.cpu.onednn.gemm import as_rows
+from ampkit.backends.cpu.onednn.primitive import MAX_SUMMED_ROW, MIN_ELEMENTS, HostArray
 from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.backends.cpu.onednn.softmax import row_gradients, rows_of
 from ampkit.base.dtypes import DType, float32
@@ -23,12 +23,18 @@ from ampkit.ops.nn.softmax import log_softmax, softmax
 def _fits(input: HostArray, dim: int) -> bool:
     last = dim in (-1, input.ndim - 1) and input.ndim > 0
     known = input.dtype in FORMATS and computes(float32)
-    return last and known and input.size >= WORTH and input.shape[-1] <= LONGEST and bool(input.flags.c_contiguous)
+    return (
+        last
+        and known
+        and input.size >= MIN_ELEMENTS
+        and input.shape[-1] <= MAX_SUMMED_ROW
+        and bool(input.flags.c_contiguous)
+    )
 
 
 def _register(op: Any, function: str) -> None:
     def forward(input: HostArray, dim: int, dtype: DType) -> Any:
-        out = rows_of(folded(computed(input)), function, float32)
+        out = rows_of(as_rows(computed(input)), function, float32)
         if out is None or dtype not in FORMATS:
             return NotImplemented
         spoiled = ~np.isfinite(out.max(1, initial=-np.inf))
@@ -41,7 +47,7 @@ def _register(op: Any, function: str) -> None:
         return needs[0] in FORMATS and _fits(saved.out, dim) and _fits(dy, dim)
 
     def backward(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
-        slope, out = (in_format(folded(array), float32) for array in (dy, saved.out))
+        slope, out = (in_format(as_rows(array), float32) for array in (dy, saved.out))
         dx = row_gradients(slope, out, function, float32)
         return NotImplemented if dx is None else in_format(dx, needs[0]).reshape(dy.shape)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.backends.cpu.onednn.primitive import HostArray
-from ampkit.backends.cpu.parallel_map import shared_out
+from ampkit.backends.cpu.parallel_map import parallel_map
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.adafactor import adafactor_update, rescaled
 from ampkit.optim.clip import power_sum
@@ -78,10 +78,10 @@ def adafactor_update_cpu(
         for copy in copies:
             narrow(block.reshape(-1), copy[start : start + block.size])
 
-    size, moved = np.sqrt(np.sum(shared_out(squares, parts), axis=0) / master.size)
+    size, moved = np.sqrt(np.sum(parallel_map(squares, parts), axis=0) / master.size)
     pace = np.maximum(least_scale, size) * min(look(lr), 1 / np.sqrt(count)) / np.maximum(1.0, moved / limit)
     rate, shrink = kind.type(-pace if maximize else pace), kind.type(1 - look(lr) * weight_decay)
-    shared_out(move, parts)
+    parallel_map(move, parts)
 
 
 def _learn(g: HostArray, rows: HostArray, columns: HostArray, parts: list[_Part], new: Any) -> None:
@@ -95,6 +95,6 @@ def _learn(g: HostArray, rows: HostArray, columns: HostArray, parts: list[_Part]
         return sums
 
     total = np.zeros_like(columns)
-    for part, sums in zip(parts, shared_out(squares, parts), strict=True):
+    for part, sums in zip(parts, parallel_map(squares, parts), strict=True):
         total[part.outer] += sums
     columns += (total / g.shape[-2] - columns) * new

@@ -16,9 +16,9 @@ import numpy as np
 from ampkit.backends.cpu.onednn.binary import PIECE, calling, two
 from ampkit.backends.cpu.onednn.gemm import column_sums
 from ampkit.backends.cpu.onednn.library import library
-from ampkit.backends.cpu.onednn.primitive import WORTH, Call, HostArray, Layout, empty, prepared
+from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, Call, HostArray, Layout, cached, empty
 from ampkit.backends.cpu.onednn.reorder import FORMATS, reorder
-from ampkit.backends.cpu.parallel_map import shared_out
+from ampkit.backends.cpu.parallel_map import parallel_map
 from ampkit.base.dtypes import float32
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.adam import Adam
@@ -54,7 +54,7 @@ def _fused(rule: type[Elementwise], home: HostArray, step: Step) -> bool:
     """Whether oneDNN is there, and large enough masters in float32 for it, of just this optimizer."""
     ours = step.rule.piece is rule.piece and step.rule.numbers is rule.numbers
     plain = ours and not step.options["maximize"] and type(home) is np.ndarray and home.dtype == float32
-    return plain and home.size >= WORTH and library() is not None
+    return plain and home.size >= MIN_ELEMENTS and library() is not None
 
 
 def _adam_fits(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
@@ -81,7 +81,7 @@ def adam_update_cpu(
     for start in range(0, home.size, PIECE):
         p, g, m, v = (array[start : start + PIECE] for array in (home, gradient, mean, square))
         size = p.size
-        do = prepared(("adam", size, first, second, eps), partial(_steps, size, first, second, eps))
+        do = cached(("adam", size, first, second, eps), partial(_steps, size, first, second, eps))
         do.mean(g, share, m)
         do.square(g, g, v)
         do.move(v, correction, p, m, factor, p, stays)
@@ -140,7 +140,7 @@ def sgd_update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copie
     for start in range(0, home.size, PIECE):
         p, d = home[start : start + PIECE], gradient[start : start + PIECE]
         size = p.size
-        do = prepared(("sgd", size), partial(_moves, size))
+        do = cached(("sgd", size), partial(_moves, size))
         if weight_decay:
             do.decay(p, penalty, slope[:size], d)
             d = slope[:size]
@@ -171,7 +171,7 @@ def update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: l
     def work(part: slice) -> None:
         update_piece(home, gradient, moments, copies, step, numbers, part)
 
-    shared_out(work, list(chunks(home.size)))
+    parallel_map(work, list(chunks(home.size)))
 
 
 # norms
@@ -183,7 +183,7 @@ _SMALLEST = 1e-24  # a sum of squares below: of numbers whose squares float32 do
 @power_sum.on("cpu", when=lambda values, order, scratch: order == 2 and library() is not None)
 def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
     # Not by `dot`: the threads of NumPy's BLAS would go on spinning, on the CPUs that oneDNN's want.
-    if values.dtype == float32 and values.size >= WORTH:
+    if values.dtype == float32 and values.size >= MIN_ELEMENTS:
         total = _sum_of_squares(values)
         if _SMALLEST < total < np.inf:
             return total
@@ -210,7 +210,8 @@ def _sum_of_squares(values: HostArray) -> Any:
 
 
 @shrink.on(
-    "cpu", when=lambda values, factor, go: values.dtype == float32 and values.size >= WORTH and library() is not None
+    "cpu",
+    when=lambda values, factor, go: values.dtype == float32 and values.size >= MIN_ELEMENTS and library() is not None,
 )
 def shrink_cpu(values: HostArray, factor: HostArray, go: HostArray) -> None:
     number = np.array([factor], np.float32)
@@ -219,7 +220,7 @@ def shrink_cpu(values: HostArray, factor: HostArray, go: HostArray) -> None:
     elif number[0] != 1:
         for start in range(0, values.size, PIECE):
             piece = values[start : start + PIECE]
-            prepared(("shrink", piece.size), partial(_shrinking, piece.size))(piece, number, piece)
+            cached(("shrink", piece.size), partial(_shrinking, piece.size))(piece, number, piece)
 
 
 def _shrinking(size: int) -> Call:

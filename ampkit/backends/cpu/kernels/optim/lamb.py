@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ampkit.backends.cpu.onednn.primitive import HostArray
-from ampkit.backends.cpu.parallel_map import shared_out
+from ampkit.backends.cpu.parallel_map import parallel_map
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.clip import power_sum
 from ampkit.optim.elementwise import Step, numbers_of
@@ -56,8 +56,8 @@ def lamb_update_cpu(
             narrow(p, copy[part.place])
 
     if real:
-        rates = _rates(len(segments), parts, shared_out(squares, parts), step, master.dtype)
-    shared_out(settled, parts)
+        rates = _rates(len(segments), parts, parallel_map(squares, parts), step, master.dtype)
+    parallel_map(settled, parts)
 
 
 def _rates(count: int, parts: list[_Part], squares: list[tuple[float, float]], step: Step, kind: np.dtype) -> HostArray:

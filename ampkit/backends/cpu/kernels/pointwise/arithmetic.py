@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cpu.onednn import binary, eltwise
-from ampkit.backends.cpu.onednn.primitive import WORTH, HostArray
+from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray
 from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
@@ -35,7 +35,7 @@ def _sum(op: Any, kind: str) -> None:
         out = _both(kind, input, other)
         return NotImplemented if out is None else out
 
-    op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other), least=WORTH)(forward)
+    op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other), least=MIN_ELEMENTS)(forward)
 
 
 _sum(arithmetic.add, "add")
@@ -48,7 +48,7 @@ def add_backward_cpu(dy: HostArray, saved: Saved, needs: Any, alpha: Any) -> Any
     return dy, dy
 
 
-@arithmetic.mul.on("cpu", when=_large, least=WORTH)
+@arithmetic.mul.on("cpu", when=_large, least=MIN_ELEMENTS)
 def mul_cpu(input: HostArray, other: HostArray, *, dtype: DType) -> Any:
     out = _both("mul", input, other)
     return NotImplemented if out is None else (out, Saved(input=input, other=other))
@@ -64,7 +64,7 @@ def _slopes_fit(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return all(need in (None, dy.dtype) for need in needs) and all(_large(dy, factor) for factor in factors)
 
 
-@arithmetic.mul.on_backward("cpu", when=_slopes_fit, least=WORTH)
+@arithmetic.mul.on_backward("cpu", when=_slopes_fit, least=MIN_ELEMENTS)
 def mul_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     gradients = [None if factor is None else _both("mul", dy, factor) for factor in _factors(saved, needs)]
     missing = any(g is None and need is not None for g, need in zip(gradients, needs, strict=True))

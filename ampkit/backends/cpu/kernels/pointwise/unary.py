@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cpu.onednn import eltwise
-from ampkit.backends.cpu.onednn.primitive import WORTH, HostArray
+from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise.unary import tanh
 
 
-@tanh.on("cpu", when=lambda input: eltwise.worth(input), least=WORTH)
+@tanh.on("cpu", when=lambda input: eltwise.worth(input), least=MIN_ELEMENTS)
 def tanh_cpu(input: HostArray, *, dtype: DType) -> Any:
     out = eltwise.forward("tanh", 0.0, input)
     return out, Saved(out=out)
@@ -21,6 +21,6 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return needs[0] == dy.dtype and eltwise.worth(dy, saved.out)
 
 
-@tanh.on_backward("cpu", when=_back_fits, least=WORTH)
+@tanh.on_backward("cpu", when=_back_fits, least=MIN_ELEMENTS)
 def tanh_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> HostArray:
     return eltwise.backward("tanh_by_output", 0.0, dy, saved.out)

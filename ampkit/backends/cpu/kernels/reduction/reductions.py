@@ -11,10 +11,10 @@ import numpy as np
 
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn import eltwise
-from ampkit.backends.cpu.onednn.gemm import BLOCK, multiply
-from ampkit.backends.cpu.onednn.library import multiplies
-from ampkit.backends.cpu.onednn.primitive import WORTH, HostArray, empty
-from ampkit.backends.cpu.onednn.reorder import flattened, memory_order
+from ampkit.backends.cpu.onednn.gemm import ROWS_PER_BLOCK, matmul_into
+from ampkit.backends.cpu.onednn.library import has_fast_matmul
+from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray, empty
+from ampkit.backends.cpu.onednn.reorder import flat_view, memory_order
 from ampkit.base.dtypes import float32
 from ampkit.core.autograd.accumulate import sum_over
 
@@ -29,7 +29,7 @@ def _fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
 @lru_cache(256)
 def _block(along: int, behind: int) -> int:
     """How many of `along` elements a product adds up: a part of them that leaves no rest, longer for rows."""
-    most = BLOCK if behind > 1 else 8 * BLOCK
+    most = ROWS_PER_BLOCK if behind > 1 else 8 * ROWS_PER_BLOCK
     return next(n for n in range(min(along, most), 0, -1) if not along % n)
 
 
@@ -45,19 +45,19 @@ def _parts(array: HostArray, axes: tuple[int, ...]) -> tuple[int, int, int] | No
     return prod(lengths[: at[0]]), prod(lengths[at[0] : at[-1] + 1]), prod(lengths[at[-1] + 1 :])
 
 
-@sum_over.on("cpu", when=_fits, least=WORTH)
+@sum_over.on("cpu", when=_fits, least=MIN_ELEMENTS)
 def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
-    parts, flat = _parts(gradient, axes), flattened(gradient)
+    parts, flat = _parts(gradient, axes), flat_view(gradient)
     assert parts is not None
     assert flat is not None
     before, along, behind = parts
     block = _block(along, behind)
     rows = flat.reshape(before * (along // block), block, behind)
-    rows = rows if multiplies(rows.dtype) else in_format(rows, float32)
+    rows = rows if has_fast_matmul(rows.dtype) else in_format(rows, float32)
     sums = empty((len(rows), behind), float32)
     ones = np.ones((block, 1) if behind == 1 else (len(rows), 1, block), rows.dtype)
     a, b = (rows[..., 0], ones) if behind == 1 else (ones, rows)
-    if not multiply(a, b, sums.reshape(*a.shape[:-1], b.shape[-1])):
+    if not matmul_into(a, b, sums.reshape(*a.shape[:-1], b.shape[-1])):
         return sum_over.reference.run(gradient, axes)
     order = memory_order(gradient)
     out = empty([1 if i in axes else gradient.shape[i] for i in order], float32)
