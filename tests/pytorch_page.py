@@ -103,7 +103,7 @@ ONLY_IN = {
 }
 
 # Replacements; a name stands for the function of `torch`, the method, and the in-place method.
-CURES = {
+REPLACEMENTS = {
     "AdaptiveLogSoftmaxWithLoss": "`nn.Linear`, and `ops.cross_entropy` over all classes",
     "addbmm": "`input + ops.bmm(a, b).sum(0)`", "addmv": "`input + ops.mv(a, x)`", "addr": "`input + ops.outer(a, b)`",
     "aminmax": "`x.amin(), x.amax()`", "apply_": "`x.copy_(ampkit.tensor(f(x.numpy())))`",
@@ -155,7 +155,7 @@ def known() -> dict[str, Any]:
     return json.loads(GOLDEN.read_text())  # type: ignore[no-any-return]
 
 
-def there(path: str, name: str) -> bool:
+def exists(path: str, name: str) -> bool:
     """Whether ampkit's namespace has the name, and it is not a module."""
     try:
         space = functools.reduce(getattr, path.split(".")[1:], ampkit)
@@ -164,14 +164,14 @@ def there(path: str, name: str) -> bool:
     return hasattr(space, name) and not inspect.ismodule(getattr(space, name))
 
 
-def cure_of(name: str) -> str | None:
+def replacement_of(name: str) -> str | None:
     """The replacement of a missing name; that of `erfc` serves `erfc_`, too."""
-    return CURES.get(name) or CURES.get(name.rstrip("_"))
+    return REPLACEMENTS.get(name) or REPLACEMENTS.get(name.rstrip("_"))
 
 
 def group_of(namespace: str, name: str) -> str | None:
     """The group of a missing name, or None if it is listed by itself."""
-    if cure_of(name):
+    if replacement_of(name):
         return None
     for label, pattern, _ in GROUPS:
         names = (name, f"{namespace}.{name}")
@@ -182,7 +182,7 @@ def group_of(namespace: str, name: str) -> str | None:
 
 def missing(names: dict[str, list[str]]) -> dict[str, list[str]]:
     """By namespace, PyTorch's names that ampkit lacks."""
-    return {space: [name for name in names[space] if not there(path, name)] for space, path in NAMESPACES.items()}
+    return {space: [name for name in names[space] if not exists(path, name)] for space, path in NAMESPACES.items()}
 
 
 def listed(names: list[str]) -> Iterator[str]:
@@ -196,7 +196,7 @@ def sections(names: dict[str, list[str]], lacking: dict[str, list[str]]) -> Iter
     for space, path in NAMESPACES.items():
         absent = lacking[space]
         here = [name for name in names[space] if name not in absent]
-        single = [name for name in absent if group_of(space, name) is None and cure_of(name) is None]
+        single = [name for name in absent if group_of(space, name) is None and replacement_of(name) is None]
         yield f"### `{space}`: `{path}`"
         yield from listed(here) if here else ["ampkit has no such namespace."]
         if here and single:
@@ -208,10 +208,10 @@ def rows(lacking: dict[str, list[str]]) -> Iterator[str]:
     """The tables of replacements and of groups of missing names."""
     absent = {name for found in lacking.values() for name in found}
     yield "## Replacements\n\n| PyTorch | ampkit |\n|---|---|"
-    yield from (f"| `{name}` | {cure} |" for name, cure in sorted(CURES.items()) if name in absent)
+    yield from (f"| `{name}` | {replacement} |" for name, replacement in sorted(REPLACEMENTS.items()) if name in absent)
     groups = {group_of(space, name) for space, found in lacking.items() for name in found}
     yield "\n## Groups of missing names\n\n| names for | instead |\n|---|---|"
-    yield from (f"| {label} | {cure} |" for label, _, cure in GROUPS if label in groups)
+    yield from (f"| {label} | {replacement} |" for label, _, replacement in GROUPS if label in groups)
 
 
 def page() -> str:
