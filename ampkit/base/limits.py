@@ -34,6 +34,7 @@ Whole = Annotated[int, Limits(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Limits(ge=1, le=2**20)]  # of an axis: features, channels, pixels, tokens
 Sizes = Annotated[Sequence[Size], Limits(min_length=1, max_length=4096)]
 Length = Annotated[int, Limits(ge=1, le=2**24)]  # of a sequence
+Names = Annotated[Sequence[str], Limits(min_length=1)]
 Features = Annotated[int, Limits(ge=1, le=2**12)]
 Classes = Annotated[int, Limits(ge=2, le=2**20)]
 Items = Annotated[int, Limits(ge=2, le=10_000_000)]
@@ -51,4 +52,6 @@ Factor = Annotated[float, Limits(gt=0, le=1024)]  # of a model's channels or blo
 Probability = Annotated[float, Limits(ge=0, lt=1)]  # of dropout; the decay rate of a moment
 Fraction = Annotated[float, Limits(gt=0, lt=1)]
 UnitInterval = Annotated[float, Limits(ge=0, le=1)]
+Channels = Annotated[Sequence[Number], Limits(min_length=1)]
+Spreads = Annotated[Sequence[Positive], Limits(min_length=1)]
 ImageShape = tuple[Size, Size, Size]  # channels, height, width

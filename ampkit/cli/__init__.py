@@ -25,7 +25,7 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..run.bench import Result, Started, bench
 from ..run.loop import Row, Run, fit
-from ..run.metrics_file import Journal, Place, examine, read
+from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
 from ..run.run_dir import RunDirectory, default_directories
 from . import display, doctor
 from .signals import Ended, Signals
@@ -161,16 +161,16 @@ def _finished(run: Run, directory: RunDirectory, console: Console) -> int:
 
 
 def _trained(run: Run, directory: RunDirectory, signals: Signals, options: argparse.Namespace, console: Console) -> int:
-    journal, rows = directory.begin(run.recipe, *_reached(run)), list[Row]()
+    log, rows = directory.begin(run.recipe, *_reached(run)), list[Row]()
     _show_start(run, directory, options.resume, console)
     where, onward = f"metrics are in {directory.metrics}", f"to go on: {_command_to_go_on(options, directory.path)}"
     try:
-        for row in _rows(run, journal, signals, console):
+        for row in _rows(run, log, signals, console):
             rows.append(row)
     except NonFiniteError as error:
-        return _say(f"failed: {error}" + (f"\n{where}" if journal.size else ""), FAILED)
+        return _say(f"failed: {error}" + (f"\n{where}" if log.size else ""), FAILED)
     except FileError as error:  # of a disk that is full, or of a sample that cannot be read
-        return _say(f"failed: {error}" + (f"\nhelp: {onward}" if journal.size else ""), FAILED)
+        return _say(f"failed: {error}" + (f"\nhelp: {onward}" if log.size else ""), FAILED)
     if run.stopping and not run.finished:
         line = f"interrupted after step {run.done} of {run.steps}; {where}"
         return _say(f"{line}\nhelp: {onward}", signals.status)
@@ -178,9 +178,9 @@ def _trained(run: Run, directory: RunDirectory, signals: Signals, options: argpa
     return DONE
 
 
-def _reached(run: Run) -> tuple[Place | None, dict[str, Any] | None]:
+def _reached(run: Run) -> tuple[ResumePoint | None, dict[str, Any] | None]:
     """Where the run goes on, and what its checkpoint recorded of the metrics; nothing for one that starts."""
-    return (None, None) if run.resumed is None else (Place(run.done, run.evaluated), run.resumed.metrics)
+    return (None, None) if run.resumed is None else (ResumePoint(run.done, run.evaluated), run.resumed.metrics)
 
 
 def _show_damaged(run: Run, console: Console) -> None:
@@ -201,14 +201,14 @@ def _show_start(run: Run, directory: RunDirectory, resume: bool, console: Consol
         console.print(escape(said), soft_wrap=True)
 
 
-def _rows(run: Run, journal: Journal, signals: Signals, console: Console) -> Iterator[Row]:
+def _rows(run: Run, log: MetricsLog, signals: Signals, console: Console) -> Iterator[Row]:
     """The rows of a run, written and shown; a signal ends it after the step under way, a second one at once."""
-    run.before_saving, signals.stop = journal.sync, run.stop
+    run.before_saving, signals.stop = log.sync, run.stop
     meter = display.Meter(console, run.recipe.amp.dtype, run.steps, run.per_step, run.unit)
-    with journal, meter:
+    with log, meter:
         try:
             for row in run:
-                journal.write(row)
+                log.write(row)
                 meter.show(row)
                 yield row
         except KeyboardInterrupt:

@@ -1,8 +1,9 @@
 """Recipes: what a training run is, as one TOML file, checked as a whole before anything starts."""
 
+from .field_types import Section
 from .read import load
 from .recipe import Recipe
 from .resume_rules import continued
 from .write import dump
 
-__all__ = ["Recipe", "continued", "dump", "load"]
+__all__ = ["Recipe", "Section", "continued", "dump", "load"]

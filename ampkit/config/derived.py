@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -24,26 +26,55 @@ def derive_section(
     defaults: Mapping[str, Any] | None = None,
     constants: Mapping[str, Any] | None = None,
     base: type[Section] = Section,
+    extra: Mapping[str, Any] | None = None,
 ) -> type[Section]:
     """A section `name` with a key for each parameter of `source`, a function or class, not in `exclude`.
 
     A key has its parameter's annotation and default. `Annotated` bounds (`base.limits`) are checked; a plain int is at
-    least 1, a float finite; of a union with a sequence the sequence is taken, of `float | Tensor` the float.
-    defaults: for keys whose default in a recipe differs. constants: attributes of the section that are no keys. base:
-    keys that the section has besides.
+    least 1, a float finite; of a union the sequence is taken, of `float | Tensor` the float.
+    defaults: for keys whose default in a recipe differs. constants: attributes of the section that are no keys.
+    base, extra: a section and fields whose keys it has besides.
     """
-    target: Any = source.__init__ if inspect.isclass(source) else source
-    hints, given = get_type_hints(target, include_extras=True), defaults or {}
     fields: dict[str, Any] = {"name": (Literal[name], name)}
-    for key, parameter in inspect.signature(source).parameters.items():
-        if key in exclude or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        default = given.get(key, parameter.default)
-        fields[key] = field_type(hints[key]), ... if default is parameter.empty else default
-    made = create_model(name, __base__=base, __doc__=inspect.getdoc(source), **fields)
+    for key, field in base.model_fields.items():
+        if key in (defaults or {}):
+            fields[key] = Annotated[(field.annotation, *field.metadata)], (defaults or {})[key]
+    fields |= signature_fields(source, exclude=exclude, defaults=defaults)
+    made = create_model(name, __base__=base, __doc__=inspect.getdoc(source), **fields, **(extra or {}))
     for key, value in (constants or {}).items():
         setattr(made, key, value)
     return made
+
+
+def signature_fields(
+    source: Callable[..., Any],
+    *,
+    include: Collection[str] | None = None,
+    exclude: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, tuple[Any, Any]]:
+    """{key: (type, default)}, what `pydantic.create_model` takes, for the parameters of `source`; see derive_section.
+
+    The description of a key is the sentence after `key:` in the docstring of `source`.
+    """
+    target: Any = source.__init__ if inspect.isclass(source) and not is_dataclass(source) else source
+    hints, meanings = get_type_hints(target, include_extras=True), key_meanings(inspect.getdoc(source))
+    fields: dict[str, Any] = {}
+    for key, parameter in inspect.signature(source).parameters.items():
+        left_out = key in exclude if include is None else key not in include
+        if left_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        default = (defaults or {}).get(key, parameter.default)
+        field = Field(... if default is parameter.empty else default, description=meanings.get(key))
+        fields[key] = field_type(hints[key]), field
+    return fields
+
+
+def key_meanings(doc: str | None) -> dict[str, str]:
+    """The sentence of a docstring that explains each key: `width: channels of the first stage. depth, size: ...`."""
+    text = " ".join((doc or "").split())
+    found = re.finditer(r"(?<![\w.`])([a-z]\w*(?:, [a-z]\w*)*): (.+?)(?:\.(?= [A-Za-z`]|$)|$)", text)
+    return {name: match[2] for match in found for name in match[1].split(", ")}
 
 
 def field_type(annotation: Any) -> Any:
@@ -77,7 +108,7 @@ def _sequence(annotation: Any) -> Any:
 
 def _union(members: Sequence[Any]) -> Any:
     """The sequence among `members`, else the first that a key can hold; None stays allowed."""
-    members = sorted(members, key=lambda each: not _is_sequence(each))
+    members = sorted(members, key=lambda each: each is not Path and not _is_sequence(each))
     for member in members:
         if member is not NoneType:
             try:

@@ -7,15 +7,17 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..base.errors import ConfigError, FileError
 from ..base.files import content, reason
-from .recipe import Fault, Recipe, misfits
-from .sections import Amp, Data, Model, Optimizer, Schedule, Section, Train
+from ..base.registry import Fault
+from .field_types import Section
+from .recipe import Recipe, misfits
+from .sections import DATASETS, MODELS, OPTIMIZERS, SCHEDULES, Amp, Data, Model, Optimizer, Schedule, Train
 
 _CHECKS: dict[str, TypeAdapter[Any]] = {
     "model": TypeAdapter(Model),
@@ -27,14 +29,7 @@ _CHECKS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-def _choices(kind: Any) -> dict[str, type[Section]]:
-    """The models of a section by its `name`; {} for a section without one."""
-    members = get_args(get_args(kind)[0]) if get_args(kind) else ()
-    return {name: member for member in members for name in get_args(member.model_fields["name"].annotation)}
-
-
-_NAMED = {"model": _choices(Model), "data": _choices(Data)}
-_NAMED |= {"optimizer": _choices(Optimizer), "schedule": _choices(Schedule)}
+_NAMED = {"model": MODELS, "data": DATASETS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
 _PLAIN: dict[str, type[Section]] = {"amp": Amp, "train": Train}
 
 # Pydantic's kinds of errors in the words of this library; the braces take the bounds that pydantic reports.
@@ -181,7 +176,7 @@ def _fault(section: str, table: Any, error: ErrorDetails) -> Fault:
 
 def _needs(section: str, table: Any, error: ErrorDetails) -> str:
     if error["type"] == "string_pattern_mismatch":
-        return _fields(section, table)[str(error["loc"][-1])].description or "a path without a zero byte"
+        return _fields(section, table)[str(error["loc"][-1])].title or "a path without a zero byte"
     words = _NEEDS.get(error["type"])
     bounds = {name: _number(bound) for name, bound in error.get("ctx", {}).items()}
     return words.format(**bounds) if words else error["msg"]
@@ -212,8 +207,8 @@ def _hint(section: str, key: str, table: Any = None) -> str | None:
 
 def _elsewhere(section: str, key: str) -> str | None:
     kinds = [(name, kind) for name, named in _NAMED.items() for kind in named.values()] + list(_PLAIN.items())
-    grad_buffers = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
-    return f"did you mean {' or '.join(f'{home}.{key}' for home in grad_buffers)}?" if grad_buffers else None
+    owners = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
+    return f"did you mean {' or '.join(f'{owner}.{key}' for owner in owners)}?" if owners else None
 
 
 def _did_you_mean(word: Any, known: Iterable[str]) -> str | None:

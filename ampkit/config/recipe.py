@@ -4,67 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, Self
 
 from pydantic import model_validator
 
-from ..models.lenet import SMALLEST as LENET5_SMALLEST
-from .sections import (
-    BERT,
-    CIFAR10,
-    CNN,
-    GPT,
-    MNIST,
-    SGD,
-    VGG,
-    AdamW,
-    AlexNet,
-    Amp,
-    Constant,
-    ConvMixer,
-    Data,
-    Digits,
-    Images,
-    LeNet5,
-    Model,
-    Optimizer,
-    Schedule,
-    Section,
-    Segmentation,
-    SyntheticImages,
-    SyntheticMaps,
-    SyntheticMasked,
-    SyntheticSpeech,
-    SyntheticTokens,
-    Table,
-    Text,
-    Train,
-    ViT,
-    Wav2Letter,
-)
+from ..base.registry import DATASETS, MODELS, Fault
+from .field_types import Section
+from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Model, Optimizer, Schedule, Train
 
-# What each model learns from; those that are not named, from images.
-_DATA: dict[type[Section], tuple[type[Section], ...]] = {
-    GPT: (Text, SyntheticTokens),
-    BERT: (SyntheticMasked,),
-    Segmentation: (SyntheticMaps,),
-    Wav2Letter: (SyntheticSpeech,),
-}
-_IMAGES: tuple[type[Section], ...] = (Digits, MNIST, CIFAR10, Images, Table, SyntheticImages)
-_MOST_VALUES = 2**28  # of an image
-_LEAST_SIDE: dict[type[Section], int] = {LeNet5: LENET5_SMALLEST, AlexNet: 63, VGG: 32}  # pixels
-
-
-class Fault(NamedTuple):
-    """One mistake: the dotted key, what it needs, what came, and the cure or None."""
-
-    key: str
-    needs: str
-    got: str
-    hint: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.key}: needs {self.needs}, got {self.got}" + (f"; {self.hint}" if self.hint else "")
+_MAX_IMAGE_VALUES = 2**28
 
 
 class Recipe(Section):
@@ -72,8 +20,8 @@ class Recipe(Section):
 
     model: Model
     data: Data
-    optimizer: Optimizer = AdamW()
-    schedule: Schedule = Constant()
+    optimizer: Optimizer = OPTIMIZERS["adamw"]()
+    schedule: Schedule = SCHEDULES["constant"]()
     amp: Amp = Amp()
     train: Train
 
@@ -88,74 +36,34 @@ class Recipe(Section):
 def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     """What does not fit between keys that are right by themselves; sections may be absent."""
     model, data, train = sections.get("model"), sections.get("data"), sections.get("train")
-    yield from _data_misfits(model, data)
-    yield from _model_misfits(model, data)
+    if model is not None and data is not None and MODELS[model.name].samples != DATASETS[data.name].samples:
+        fitting = [name for name, entry in DATASETS.items() if entry.samples == MODELS[model.name].samples]
+        yield Fault("data.name", f"{_one_of(fitting)} for {model.name}", repr(data.name))
+        data = None
+    yield from _data_misfits(data, model)
+    if model is not None:
+        yield from MODELS[model.name].check(model, data)
     yield from _train_misfits(train, data, sections.get("schedule"))
     yield from _amp_misfits(sections.get("amp"), sections.get("optimizer"))
     optimizer = sections.get("optimizer")
-    if isinstance(optimizer, SGD) and optimizer.nesterov and not optimizer.momentum:
+    if getattr(optimizer, "nesterov", False) and not getattr(optimizer, "momentum", 1):
         yield Fault("optimizer.momentum", "a momentum above 0 for nesterov", "0.0")
 
 
-def _data_misfits(model: Any, data: Any) -> Iterator[Fault]:
-    if model is None or data is None:
-        return
-    taken = _DATA.get(type(model), _IMAGES)
-    if not isinstance(data, taken):
-        yield Fault("data.name", f"{_names(taken)} for {model.name}", repr(data.name))
-    if isinstance(data, Images):
-        for key, values in (("mean", data.mean), ("std", data.std)):
-            if len(values) not in (1, data.shape[0]):
-                yield Fault(f"data.{key}", f"1 number, or one for each of {data.shape[0]} channels", f"{len(values)}")
-
-
-def _names(kinds: tuple[type[Section], ...]) -> str:
-    *most, last = [repr(name) for kind in kinds for name in get_args(kind.model_fields["name"].annotation)]
+def _one_of(names: list[str]) -> str:
+    *most, last = map(repr, names)
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _model_misfits(model: Any, data: Any) -> Iterator[Fault]:
-    shape = getattr(data, "shape", None)
-    if shape is not None and prod(shape) > _MOST_VALUES:
-        yield Fault("data.shape", f"at most {_MOST_VALUES} values in an image", str(prod(shape)))
-    yield from _image_misfits(model, shape)
-    if isinstance(model, GPT) and model.n_embd % model.n_head:
-        yield Fault("model.n_head", f"a divisor of n_embd, {model.n_embd}", str(model.n_head))
-    if isinstance(model, BERT):
-        yield from _bert_misfits(model, data)
-    if isinstance(model, Wav2Letter) and model.input_type == "waveform" and model.num_features != 1:
-        yield Fault("model.num_features", "1 for a waveform", str(model.num_features))
-    if hasattr(model, "vocab_size") and model.vocab_size < getattr(data, "least_vocab", 1):
-        yield Fault("model.vocab_size", f"at least {data.least_vocab} for {data.name}", str(model.vocab_size))
-
-
-def _bert_misfits(model: BERT, data: Any) -> Iterator[Fault]:
-    if model.hidden_size % model.num_attention_heads:
-        got = str(model.num_attention_heads)
-        yield Fault("model.num_attention_heads", f"a divisor of hidden_size, {model.hidden_size}", got)
-    if isinstance(data, SyntheticMasked) and data.length > model.max_position_embeddings:
-        most = f"at most max_position_embeddings, {model.max_position_embeddings}"
-        yield Fault("data.length", most, str(data.length))
-
-
-def _image_misfits(model: Any, shape: tuple[int, ...] | None) -> Iterator[Fault]:
-    if isinstance(model, ViT) and model.hidden_dim % model.num_heads:
-        yield Fault("model.num_heads", f"a divisor of hidden_dim, {model.hidden_dim}", str(model.num_heads))
-    if isinstance(model, ConvMixer) and model.kernel_size % 2 == 0:
-        yield Fault("model.kernel_size", "an odd number", str(model.kernel_size))
-    if shape is None:
+def _data_misfits(data: Any, model: Any) -> Iterator[Fault]:
+    if data is None:
         return
-    least, most = min(shape[1:]), max(shape[1:])
-    if isinstance(model, CNN) and model.stages > (halvings := least.bit_length()):
-        yield Fault("model.stages", f"at most {halvings}: each halves an image of {least} pixels", str(model.stages))
-    if isinstance(model, ViT | LeNet5) and least != most:
-        yield Fault("data.shape", f"square images for {model.name}", f"{shape[1]} x {shape[2]}")
-    elif isinstance(model, ViT) and least % model.patch_size:
-        yield Fault("model.patch_size", f"a divisor of the image's {least} pixels", str(model.patch_size))
-    if isinstance(model, ConvMixer) and model.patch_size > least:
-        yield Fault("model.patch_size", f"at most the image's {least} pixels", str(model.patch_size))
-    if least < _LEAST_SIDE.get(type(model), 1):
-        yield Fault("data.shape", f"images of at least {_LEAST_SIDE[type(model)]} pixels for {model.name}", f"{least}")
+    yield from DATASETS[data.name].check(data, model)
+    if (size := prod(getattr(data, "shape", ()))) > _MAX_IMAGE_VALUES:
+        yield Fault("data.shape", f"at most {_MAX_IMAGE_VALUES} values in an image", str(size))
+    least = getattr(data, "least_vocab", 0)
+    if getattr(model, "vocab_size", least) < least:
+        yield Fault("model.vocab_size", f"at least {least} for {data.name}", str(model.vocab_size))
 
 
 def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
@@ -164,7 +72,7 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
     if (train.steps is None) == (train.epochs is None):
         got = "neither" if train.steps is None else "both"
         yield Fault("train", "either steps or epochs", got, "`train.epochs=` unsets a key")
-    if train.epochs is not None and isinstance(data, Text):
+    if train.epochs is not None and data is not None and DATASETS[data.name].loading == "text":
         yield Fault("train.epochs", "steps instead: windows of text are drawn without end", str(train.epochs))
     warmup = getattr(schedule, "warmup", 0)
     for key in ("steps", "bench_steps"):

@@ -1,121 +1,124 @@
-"""What a recipe can say: its sections as frozen pydantic models. Defaults stand here and in the files of its kinds."""
+"""The sections of a recipe as frozen pydantic models: [model] and [data] derived from what is registered."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from .data_sections import (
-    CIFAR10,
-    MNIST,
-    Digits,
-    Images,
-    Pictured,
-    SyntheticImages,
-    SyntheticMaps,
-    SyntheticMasked,
-    SyntheticSpeech,
-    SyntheticTokens,
-    Table,
-    Text,
-)
-from .field_types import AboveOne, Count, Device, Part, Positive, Section, Seed, Threads
-from .model_sections import (
-    BERT,
-    CNN,
-    GPT,
-    MLP,
-    VGG,
-    AlexNet,
-    ConvMixer,
-    EfficientNet,
-    LeNet5,
-    ResNet,
-    Segmentation,
-    ViT,
-    Wav2Letter,
-)
-from .optimizer_sections import (
-    ASGD,
-    LAMB,
-    SGD,
-    Adadelta,
-    Adafactor,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Constant,
-    Cosine,
-    Linear,
-    Lion,
-    NAdam,
-    OneCycle,
-    RMSprop,
-    Rprop,
-    Step,
-)
+from .. import data, models
+from ..base.limits import AboveOne, Count, Fraction, Positive, Seed
+from ..base.registry import DATASETS as DATASET_ENTRIES
+from ..base.registry import FROM_DATA, DatasetEntry, ModelEntry
+from ..base.registry import MODELS as MODEL_ENTRIES
+from ..data.augment import AugmentedImages
+from . import optimizer_sections as optimizers
+from .derived import derive_section, signature_fields
+from .field_types import Device, Section, Threads, Workers
 
-__all__ = [
-    "ASGD",
-    "BERT",
-    "CIFAR10",
-    "CNN",
-    "GPT",
-    "LAMB",
-    "MLP",
-    "MNIST",
-    "SGD",
-    "VGG",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "AlexNet",
-    "Amp",
-    "Constant",
-    "ConvMixer",
-    "Cosine",
-    "Data",
-    "Digits",
-    "EfficientNet",
-    "Images",
-    "LeNet5",
-    "Linear",
-    "Lion",
-    "Model",
-    "NAdam",
-    "OneCycle",
-    "Optimizer",
-    "Pictured",
-    "RMSprop",
-    "ResNet",
-    "Rprop",
-    "Schedule",
-    "Section",
-    "Segmentation",
-    "Step",
-    "SyntheticImages",
-    "SyntheticMaps",
-    "SyntheticMasked",
-    "SyntheticSpeech",
-    "SyntheticTokens",
-    "Table",
-    "Text",
-    "Train",
-    "ViT",
-    "Wav2Letter",
-]
+
+class Batches(Section):
+    """batch_size: samples in a batch."""
+
+    name: str
+    batch_size: Count = 64
+
+
+class LoadedBatches(Batches):
+    """workers: threads that prepare batches ahead; 0 prepares them when they are due."""
+
+    workers: Workers = 0
+
+
+class ImageBatches(LoadedBatches):
+    """processes: workers are processes, faster where reading is slow in Python, slower where it is NumPy's work."""
+
+    processes: bool = False
+
+
+class GeneratedBatches(Batches):
+    """validation: the fraction of the samples that is held out."""
+
+    validation: Fraction = 0.1
+
+
+class TableBatches(LoadedBatches):
+    """Batches of rows of columns."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_shape(cls, table: Any) -> Any:
+        if isinstance(table, dict) and "shape" not in table and isinstance(table.get("inputs"), list | tuple):
+            return {**table, "shape": (1, 1, len(table["inputs"]))}
+        return table
+
+
+_BASES: dict[str, type[Section]] = {
+    "arrays": Batches,
+    "generated": GeneratedBatches,
+    "images": ImageBatches,
+    "dataset": TableBatches,
+    "text": Batches,
+}
+
+
+def _model_section(entry: ModelEntry) -> type[Section]:
+    exclude = {*FROM_DATA, *entry.exclude}
+    return derive_section(entry.name, entry.signature, exclude=exclude, defaults=entry.defaults)
+
+
+def _data_section(entry: DatasetEntry) -> type[Section]:
+    extra = signature_fields(AugmentedImages, include=("crop", "flip", "cutout")) if entry.loading == "images" else {}
+    return derive_section(
+        entry.name,
+        entry.load,
+        exclude=entry.from_model,
+        defaults=entry.defaults,
+        constants=entry.constants,
+        base=_BASES[entry.loading],
+        extra=extra,
+    )
+
+
+def _import_all(package: ModuleType) -> None:
+    """Import every module of a package, so that each registers what it has."""
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
+
+_import_all(models)
+_import_all(data)
+MODELS = {name: _model_section(entry) for name, entry in MODEL_ENTRIES.items()}
+DATASETS = {name: _data_section(entry) for name, entry in DATASET_ENTRIES.items()}
+
+
+def _by_name(*kinds: type[Section]) -> dict[str, type[Section]]:
+    return {name: kind for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
+
+
+OPTIMIZERS = _by_name(
+    *(optimizers.SGD, optimizers.Adam, optimizers.AdamW, optimizers.Adamax, optimizers.NAdam, optimizers.Adadelta),
+    *(optimizers.Adagrad, optimizers.RMSprop, optimizers.Rprop, optimizers.ASGD, optimizers.Lion, optimizers.LAMB),
+    optimizers.Adafactor,
+)
+SCHEDULES = _by_name(optimizers.Constant, optimizers.Cosine, optimizers.Step, optimizers.Linear, optimizers.OneCycle)
 
 
 class Amp(Section):
-    """autocast, its policy and the loss scale. dtype = "float32" turns autocast off.
+    """autocast, its policy and the loss scale.
 
-    parameters = "low": the parameters are kept in `dtype` themselves, and no float32 copy of them where the optimizer
-    rounds stochastically; buffers stay float32.
+    dtype: of autocast; "float32" turns it off. parameters: "low" stores them in `dtype`, without a float32 copy where
+    the optimizer rounds stochastically; buffers stay float32. policy: "fast" stores norms and softmax in 16 bits.
+    overrides: a cast category for each op named. init_scale: the first loss scale. growth_factor: of the scale after
+    growth_interval steps without overflow. backoff_factor: of the scale after an overflow. growth_interval: steps.
+    min_scale: training fails below it. max_scale: the scale never exceeds it. hysteresis: overflows in a row before the
+    scale falls.
     """
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -124,7 +127,7 @@ class Amp(Section):
     overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = Field(default_factory=dict)
     init_scale: Positive = 65536.0
     growth_factor: AboveOne = 2.0
-    backoff_factor: Part = 0.5
+    backoff_factor: Fraction = 0.5
     growth_interval: Count = 2000
     min_scale: Positive | None = None
     max_scale: Positive | None = None
@@ -132,14 +135,16 @@ class Amp(Section):
 
 
 class Train(Section):
-    """How long, from which seed, where.
+    """How long, from which seed, on which device.
 
-    eval_every None: once, at the end. eval_batches None: all that is held out. grad_clip: the largest norm. ema: the
-    decay of a running average of the weights, which evaluations then use; None: no average.
-    threads: of matrix products, where they can be told (`ampkit doctor` says); None leaves them as they are, and the
-    run directory says how many they were. bench_steps: how many `ampkit bench` takes in each precision; None: all.
-    checkpoint_every: a checkpoint each so many steps; None: after each evaluation. The end and Ctrl-C leave one in any
-    case. keep: how many of them, the newest, stay.
+    steps: updates of the weights. epochs: passes over the training data, in place of steps. bench_steps: updates of
+    `ampkit bench` in each precision; unset, as many as of a training. seed: of the weights, the order of the data and
+    dropout. device: where to train. grad_clip: the largest norm of the gradients. accumulate: batches whose gradients
+    are averaged for an update. ema: the decay of an exponential moving average of the weights, which evaluations then
+    use. log_every: steps between rows of metrics. eval_every: steps between evaluations; unset, one at the end.
+    eval_batches: held-out batches of an evaluation; unset, all. checkpoint_every: steps between checkpoints; unset, one
+    after each evaluation; the end and Ctrl-C always leave one. keep: the newest checkpoints that are kept. threads: of
+    matrix products; unset, as many as are set, which config.toml records. compile: record a step once and replay it.
     """
 
     steps: Count | None = None
@@ -149,7 +154,7 @@ class Train(Section):
     device: Device = "cpu"
     grad_clip: Positive | None = None
     accumulate: Count = 1
-    ema: Part | None = None
+    ema: Fraction | None = None
     log_every: Count = 10
     eval_every: Count | None = None
     eval_batches: Count | None = None
@@ -159,12 +164,14 @@ class Train(Section):
     compile: bool = False
 
 
-_named = Field(discriminator="name")
-_Pictures = MLP | CNN | ResNet | LeNet5 | AlexNet | VGG | EfficientNet | ConvMixer | ViT
-Model = Annotated[_Pictures | Segmentation | Wav2Letter | BERT | GPT, _named]
-_Synthetic = SyntheticImages | SyntheticMaps | SyntheticSpeech | SyntheticMasked | SyntheticTokens
-Data = Annotated[Digits | MNIST | CIFAR10 | Images | Table | Text | _Synthetic, _named]
-Optimizer = Annotated[
-    SGD | Adam | AdamW | Adamax | NAdam | Adadelta | Adagrad | RMSprop | Rprop | ASGD | Lion | LAMB | Adafactor, _named
-]
-Schedule = Annotated[Constant | Cosine | Step | Linear | OneCycle, _named]
+def _one_of(sections: Mapping[str, type[Section]]) -> Any:
+    return Annotated[reduce(or_, dict.fromkeys(sections.values())), Field(discriminator="name")]
+
+
+if TYPE_CHECKING:
+    Model = Any
+    Data = Any
+    Optimizer = Any
+    Schedule = Any
+else:
+    Model, Data, Optimizer, Schedule = map(_one_of, (MODELS, DATASETS, OPTIMIZERS, SCHEDULES))

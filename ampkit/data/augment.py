@@ -15,9 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.errors import ShapeError
+from ..base.limits import Pixels
 from ..core import random
+from ..core.tensor import Tensor
+from .datasets import BatchDataset
 
-Draws = NDArray[np.uint64]
+Draws = NDArray[np.uint64]  # [b, 4]: random words of each image
 
 _APART = 1 << 127  # Philox has a key of two words: the second sets these draws apart from all others of the seed
 
@@ -75,3 +79,54 @@ def _within(centers: NDArray[np.int64], length: int, size: int) -> NDArray[np.bo
     first = (centers - size // 2)[:, None]
     at = np.arange(length)
     return (at >= first) & (at < first + size)
+
+
+class AugmentedImages(BatchDataset):
+    """Images stored as bytes, normalized and augmented per batch; item i is (image [c, h, w] float32, label [] int64).
+
+    images: [n, c, h, w] uint8, or what has a length and gives [b, c, h, w] uint8 for an array of numbers, as
+    `ImageFolder` does. labels [n] integer. mean, std: by channel, of values in [0, 1].
+    crop: zeros padded around an image before a window of its size is taken at random. flip: mirror each image with
+    probability 1/2. cutout: side of a random square that is set to the mean. Each is drawn from (seed, epoch, index),
+    see `draws`. A DataLoader calls `batch` with the epoch; `self[i]` is the item of epoch 0.
+    Raises ShapeError for another number of labels than of images.
+    """
+
+    def __init__(
+        self,
+        images: Any,
+        labels: NDArray[Any],
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        *,
+        crop: Pixels = 0,
+        flip: bool = False,
+        cutout: Pixels = 0,
+        seed: int = 0,
+    ):
+        if len(images) != len(labels):
+            raise ShapeError("AugmentedImages", f"a label for each of {len(images)} images", f"{len(labels)}")
+        self.images, self.labels, self.mean, self.std = images, labels, mean, std
+        self.crop, self.flip, self.cutout, self.seed = crop, flip, cutout, seed
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        images, labels = self.batch([range(len(self))[index]])
+        return images[0], labels[0]
+
+    def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
+        """The items at `indices`, as they are in `epoch`: [images [b, c, h, w] float32, labels [b] int64]."""
+        indices = np.asarray(indices, np.int64)
+        images = self._changed(self.images[indices], indices, epoch)
+        return [Tensor(np.ascontiguousarray(images)), Tensor(self.labels[indices].astype(np.int64))]
+
+    def _changed(self, images: NDArray[np.uint8], indices: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
+        if not (self.crop or self.flip or self.cutout):
+            return normalize(images, self.mean, self.std)
+        drawn = draws(self.seed, epoch, indices)
+        images = crop(images, drawn, self.crop)
+        images = flip(images, drawn) if self.flip else images
+        normal = normalize(images, self.mean, self.std)
+        return cutout(normal, drawn, self.cutout) if self.cutout else normal

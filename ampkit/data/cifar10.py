@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..base.errors import ArgumentError, FileError
 from ..base.files import Stream, foreign, opened
+from ..base.registry import Splits, register_dataset
 from .download import Source, fetch
 
 SHAPE = (3, 32, 32)
@@ -131,3 +132,14 @@ def _parse(where: str, content: bytes, records: int) -> tuple[NDArray[np.uint8],
     if labels.max(initial=0) >= CLASSES:
         raise FileError(where, f"labels from 0 to {CLASSES - 1}", f"{labels.max()}")
     return table[:, 1:].reshape(records, *SHAPE), labels
+
+
+def load_splits(folder: str | Path, download: bool = False) -> Splits:
+    """CIFAR-10 in its binary version.
+
+    folder: the directory of the files. download: fetch what is missing into it.
+    """
+    return Splits(load("train", folder, download), load("test", folder, download), MEAN, STD)
+
+
+register_dataset("cifar10", load_splits, "images", "images", constants={"shape": SHAPE, "classes": CLASSES})

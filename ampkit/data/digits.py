@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import ArgumentError
+from ..base.registry import Splits, register_dataset
 
 SHAPE = (1, 8, 8)
 CLASSES = 10
@@ -48,3 +49,11 @@ def _is_test(labels: NDArray[Any]) -> NDArray[np.bool_]:
     test = np.zeros(len(labels), bool)
     test[np.lexsort((shuffled, labels))[::5]] = True
     return test
+
+
+def load_splits() -> Splits:
+    """The handwritten digits shipped with ampkit, 8 x 8 pixels."""
+    return Splits(load("train"), load("test"))
+
+
+register_dataset("digits", load_splits, "images", "arrays", constants={"shape": SHAPE, "classes": CLASSES})

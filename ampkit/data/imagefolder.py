@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import files
-from ..base.errors import FileError
+from ..base.errors import ConfigError, FileError
 from ..base.files import foreign, opened
+from ..base.limits import Channels, Classes, ImageShape, Spreads
+from ..base.registry import Fault, Splits, register_dataset
 
 SUFFIXES = (".npy", ".ppm", ".pgm", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
@@ -170,3 +172,33 @@ _READERS: dict[str, Callable[[Path, BinaryIO, bool, _Fits], NDArray[Any]]] = {
     ".ppm": _netpbm,
     ".pgm": _netpbm,
 }
+
+
+def load_splits(
+    folder: str | Path,
+    held_out: str | Path,
+    shape: ImageShape,
+    classes: Classes,
+    mean: Channels = (0.5,),
+    std: Spreads = (0.25,),
+) -> Splits:
+    """Images in a folder per class, read while training.
+
+    folder: a directory with a folder per class, to train on. held_out: another, to evaluate on. shape: channels, height
+    and width of every image. classes: the number of folders. mean, std: by channel, or one for all, of values in
+    [0, 1].
+    """
+    train = ImageFolder(folder, shape)
+    if len(train.classes) != classes:
+        raise ConfigError("data.classes", f"{len(train.classes)}, the folders in {folder}", f"{classes}")
+    test = ImageFolder(held_out, shape, train.classes)
+    return Splits((train, train.labels), (test, test.labels), tuple(mean), tuple(std))
+
+
+def _check(data: Any, model: Any) -> Iterator[Fault]:
+    for key, values in (("mean", data.mean), ("std", data.std)):
+        if len(values) not in (1, data.shape[0]):
+            yield Fault(f"data.{key}", f"1 number, or one for each of {data.shape[0]} channels", f"{len(values)}")
+
+
+register_dataset("images", load_splits, "images", "images", check=_check)

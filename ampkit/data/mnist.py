@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..base import files
 from ..base.errors import ArgumentError, FileError
 from ..base.files import opened
+from ..base.registry import Splits, register_dataset
 from .download import Source, fetch
 
 SHAPE = (1, 28, 28)
@@ -113,3 +114,14 @@ def _parse_idx(where: str, file: files.Stream, dims: int) -> NDArray[np.uint8]:
         got = "more" if len(values) > count else f"{len(values)}"
         raise FileError(where, f"{named} = {count} bytes, at least 1", got)
     return np.frombuffer(values, np.uint8).reshape(sizes)
+
+
+def load_splits(folder: str | Path, download: bool = False) -> Splits:
+    """MNIST in its official files.
+
+    folder: the directory of the files. download: fetch what is missing into it.
+    """
+    return Splits(load("train", folder, download), load("test", folder, download), MEAN, STD)
+
+
+register_dataset("mnist", load_splits, "images", "images", constants={"shape": SHAPE, "classes": CLASSES})

@@ -20,10 +20,13 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, FileError
+from ..base.errors import ArgumentError, ConfigError, FileError
+from ..base.limits import Classes, Fraction, ImageShape, Names, Seed
+from ..base.registry import Splits, register_dataset
+from ..core import random
 from ..core.tensor import Tensor
 from . import parquet_files
-from .datasets import BatchDataset
+from .datasets import BatchDataset, Subset
 
 KEPT = 16  # row groups
 _SHOWN = 20  # names of columns in an error
@@ -232,3 +235,30 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
 
 def _all_as_long(array: Any, length: int) -> bool:
     return bool((np.diff(array.offsets.to_numpy(zero_copy_only=False)) == length).all())
+
+
+def load_splits(
+    files: str | Path,
+    inputs: Names,
+    target: str,
+    classes: Classes,
+    shape: ImageShape,
+    validation: Fraction = 0.1,
+    seed: Seed = 0,
+) -> Splits:
+    """Columns of Parquet or Arrow files, of whose rows a random part is held out.
+
+    files: a path, or a pattern such as "part-*.parquet". inputs: columns of numbers or of lists of numbers. target: the
+    column with the class, from 0. classes: the number of classes. shape: of an input; unset, a row of as many numbers
+    as there are inputs. validation: the fraction of the rows that is held out. seed: of the choice of these rows.
+    """
+    rows = Table(Columns(files, [*inputs, target]), shape)
+    held_out = max(1, round(len(rows) * validation))
+    if held_out >= len(rows):
+        raise ConfigError("data.files", "at least two rows, one of them held out", f"{len(rows)}")
+    order = random.generator(seed, 0).permutation(len(rows))
+    return Splits(Subset(rows, order[held_out:]), Subset(rows, np.sort(order[:held_out])))
+
+
+for _name in ("parquet", "arrow"):
+    register_dataset(_name, load_splits, "images", "dataset")

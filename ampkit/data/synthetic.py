@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import ArgumentError
+from ..base.limits import Classes, Fraction, ImageShape, Items, Length, Seed, Size
+from ..base.registry import register_dataset
 from ..core import random
+from ..models.wav2letter import Wav2Letter
 
 _STEPS = 3  # token i+1 is token i plus 1, 2 or 3
 LEAST_VOCABULARY = _STEPS + 1
@@ -19,7 +22,7 @@ IGNORED = -100  # the label of a token that is not to be guessed: cross_entropy'
 
 
 def images(
-    count: int, shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, seed: int = 0
+    count: Items = 2048, shape: ImageShape = (3, 32, 32), classes: Classes = 10, seed: Seed = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Noise around one random picture per class.
 
@@ -36,37 +39,37 @@ def images(
 
 
 def tokens(
-    count: int, context: int, vocabulary: int = 256, seed: int = 0
+    count: Items = 2048, block_size: Length = 128, vocab_size: Size = 256, seed: Seed = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Random walks over the vocabulary: each token is the one before plus 1, 2 or 3, modulo `vocabulary`.
+    """Random walks over the vocabulary: each token is the one before plus 1, 2 or 3, modulo `vocab_size`.
 
-    -> (inputs [count, context] int64, targets [count, context] int64), targets one token ahead. The best
+    -> (inputs [count, block_size] int64, targets [count, block_size] int64), targets one token ahead. The best
     cross-entropy in reach is ln 3 = 1.0986 nats per token.
-    Raises ArgumentError for sizes below 1, or a vocabulary below 4.
+    Raises ArgumentError for sizes below 1, or a vocab_size below 4.
     """
-    _need("synthetic.tokens", 1, count=count, context=context)
-    _need("synthetic.tokens", LEAST_VOCABULARY, vocabulary=vocabulary)
-    walk = _walks(random.generator(seed, 0), count, context + 1, vocabulary)
+    _need("synthetic.tokens", 1, count=count, block_size=block_size)
+    _need("synthetic.tokens", LEAST_VOCABULARY, vocab_size=vocab_size)
+    walk = _walks(random.generator(seed, 0), count, block_size + 1, vocab_size)
     return walk[:, :-1], walk[:, 1:]
 
 
 def masked_tokens(
-    count: int, length: int, vocabulary: int = 256, seed: int = 0, share: float = 0.15
+    count: Items = 2048, length: Length = 128, vocab_size: Size = 256, seed: Seed = 0, fraction: Fraction = 0.15
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The walks of `tokens` with some tokens hidden, to be guessed from both sides.
 
     -> (inputs [count, length] int64, labels [count, length] int64: the token that was there, or -100). Of each sequence
-    the share `share`, at least one, is to be guessed: 80 % of these stand as MASK, 10 % as any token, 10 % as they are
+    `fraction`, at least one token, is to be predicted: 80 % of these are replaced by MASK, 10 % by a random token
     (Devlin et al. 2018, arXiv:1810.04805, section 3.1). Tokens 0 and 1, padding and MASK, are no part of the walks.
-    Raises ArgumentError for sizes below 1, or a vocabulary below 6.
+    Raises ArgumentError for sizes below 1, or a vocab_size below 6.
     """
     _need("synthetic.masked_tokens", 1, count=count, length=length)
-    _need("synthetic.masked_tokens", LEAST_MASKED_VOCABULARY, vocabulary=vocabulary)
+    _need("synthetic.masked_tokens", LEAST_MASKED_VOCABULARY, vocab_size=vocab_size)
     draw, first = random.generator(seed, 0), MASK + 1
-    walk = _walks(draw, count, length, vocabulary - first) + first
-    places = draw.random((count, length)).argsort(axis=1)[:, : max(1, round(length * share))]
+    walk = _walks(draw, count, length, vocab_size - first) + first
+    places = draw.random((count, length)).argsort(axis=1)[:, : max(1, round(length * fraction))]
     chosen = np.take_along_axis(walk, places, 1)
-    fate, other = draw.random(chosen.shape), draw.integers(first, vocabulary, size=chosen.shape)
+    fate, other = draw.random(chosen.shape), draw.integers(first, vocab_size, size=chosen.shape)
     shown = np.where(fate < 0.8, MASK, np.where(fate < 0.9, other, chosen))
     inputs, labels = walk.copy(), np.full_like(walk, IGNORED)
     np.put_along_axis(inputs, places, shown, 1)
@@ -75,7 +78,7 @@ def masked_tokens(
 
 
 def maps(
-    count: int, shape: tuple[int, int, int] = (3, 64, 64), classes: int = 21, seed: int = 0
+    count: Items = 256, shape: ImageShape = (3, 64, 64), classes: Classes = 21, seed: Seed = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Rectangles of some classes over a background of class 0, each class in a color of its own, and noise.
 
@@ -174,3 +177,53 @@ def _need(where: str, least: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < least:
             raise ArgumentError(where, f"{name} of at least {least}", str(size))
+
+
+def recordings(
+    count: Items = 512,
+    length: Length = 16000,
+    classes: Classes = 40,
+    seed: Seed = 0,
+    *,
+    input_type: str = "waveform",
+    num_features: Size = 1,
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Synthetic speech for a Wav2Letter, see `speech`.
+
+    -> (sounds, output steps of each [count] int64, letters, the number of letters of each).
+    count: recordings. length: samples of the longest, or time steps of features. classes: the blank and the letters.
+    """
+    sizes = count, num_features, length, Wav2Letter.step(input_type), classes
+    sounds, lengths, letters, counts = speech(*sizes, seed)
+    steps = np.array([Wav2Letter.frames(each, input_type) for each in lengths.tolist()])
+    return sounds, steps, letters, counts
+
+
+register_dataset("synthetic_images", images, "images", "generated", defaults={"batch_size": 32})
+register_dataset(
+    "synthetic_tokens",
+    tokens,
+    "tokens",
+    "generated",
+    from_model=("block_size", "vocab_size"),
+    defaults={"batch_size": 12},
+    constants={"least_vocab": LEAST_VOCABULARY},
+)
+register_dataset(
+    "synthetic_masked",
+    masked_tokens,
+    "masked tokens",
+    "generated",
+    from_model=("vocab_size",),
+    defaults={"batch_size": 16},
+    constants={"least_vocab": LEAST_MASKED_VOCABULARY},
+)
+register_dataset("synthetic_maps", maps, "pixel labels", "generated", defaults={"batch_size": 8})
+register_dataset(
+    "synthetic_speech",
+    recordings,
+    "speech",
+    "generated",
+    from_model=("input_type", "num_features"),
+    defaults={"batch_size": 8},
+)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from ..base.errors import ArgumentError, ConfigError
 from ..base.files import foreign, opened, read
+from ..base.limits import Bytes, Fraction
+from ..base.registry import Splits, register_dataset
 
 VOCABULARY = 256
 LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second
@@ -144,3 +146,17 @@ def _take(files: Iterable[Path], limit: int) -> Iterator[bytes]:
         limit -= len(part)
         if limit <= 0:
             return
+
+
+def load_splits(path: str | Path | None = None, limit: Bytes = LIMIT, validation: Fraction = 0.1) -> Splits:
+    """The bytes of a text file, of the text files of a folder, or of Python's standard library.
+
+    path: a file or a folder; unset, the standard library. limit: the most bytes to read. validation: the fraction of
+    every 256 KiB that is held out.
+    """
+    return Splits(*split(corpus(path, limit), validation))
+
+
+register_dataset(
+    "text", load_splits, "tokens", "text", defaults={"batch_size": 12}, constants={"least_vocab": VOCABULARY}
+)

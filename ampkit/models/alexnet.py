@@ -6,6 +6,8 @@ Krizhevsky 2014, arXiv:1404.5997, section 5; Krizhevsky, Sutskever, Hinton 2012,
 from __future__ import annotations
 
 from .. import nn
+from ..base.limits import Classes, Probability, Size
+from ..base.registry import register_model, smallest_image
 from ..core.tensor import Tensor
 from ..nn.factory import sizes
 
@@ -38,6 +40,14 @@ class AlexNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def alexnet(num_classes: int = 1000, dropout: float = 0.5, in_channels: int = 3, hidden: int = 4096) -> AlexNet:
-    """AlexNet: 61 million parameters with 1000 classes; see AlexNet."""
+def alexnet(
+    num_classes: Classes = 1000, dropout: Probability = 0.5, in_channels: Size = 3, hidden: Size = 4096
+) -> AlexNet:
+    """AlexNet: 61 million parameters with 1000 classes; see AlexNet.
+
+    hidden: the width of the two hidden Linear. dropout: the probability of a zero before each of them.
+    """
     return AlexNet(num_classes, dropout, in_channels, hidden)
+
+
+register_model(alexnet, "images", check=smallest_image(63))

@@ -6,12 +6,15 @@ arXiv:1908.08962, table 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from .. import nn, ops
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..base.limits import Layers, Positive, Probability, Size
+from ..base.registry import Fault, divides, register_model
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..nn import init
@@ -23,17 +26,17 @@ from ..nn.modules.fused import norm_of_sum
 class BertConfig:
     """The sizes of a BERT, by default base's. Raises ArgumentError for those that do not fit together."""
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
+    vocab_size: Size = 30522
+    hidden_size: Size = 768
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Size = 12
+    intermediate_size: Size = 3072
+    hidden_dropout_prob: Probability = 0.1
+    attention_probs_dropout_prob: Probability = 0.1
+    max_position_embeddings: Size = 512
+    type_vocab_size: Size = 2
+    initializer_range: Positive = 0.02
+    layer_norm_eps: Positive = 1e-12
     pad_token_id: int | None = 0
 
     def __post_init__(self) -> None:
@@ -263,3 +266,24 @@ def bert(preset: str = "tiny", **changes: Any) -> BertForMaskedLM:
     if preset not in PRESETS:
         raise ArgumentError("bert", f"a preset: {', '.join(PRESETS)}", repr(preset))
     return BertForMaskedLM(BertConfig(**{**PRESETS[preset], **changes}))
+
+
+def _build(**config: Any) -> BertForMaskedLM:
+    return BertForMaskedLM(BertConfig(**config))
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    yield from divides(model, "num_attention_heads", "hidden_size")
+    if data is not None and data.length > (most := model.max_position_embeddings):
+        yield Fault("data.length", f"at most max_position_embeddings, {most}", str(data.length))
+
+
+register_model(
+    _build,
+    "masked tokens",
+    name="bert",
+    signature=BertConfig,
+    exclude=("pad_token_id",),
+    defaults=PRESETS["tiny"],
+    check=_check,
+)

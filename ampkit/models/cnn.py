@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from .. import nn
+from ..base.limits import Classes, Layers, Probability, Size
+from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
 from ..nn.factory import sizes
 
@@ -37,6 +42,21 @@ def _block(before: int, after: int) -> list[nn.Module]:
     return [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
 
 
-def cnn(in_channels: int = 1, num_classes: int = 10, width: int = 32, stages: int = 2, dropout: float = 0.0) -> CNN:
-    """A CNN for small images, such as the 8x8 digits; see CNN."""
+def cnn(
+    in_channels: Size = 1, num_classes: Classes = 10, width: Size = 32, stages: Layers = 2, dropout: Probability = 0.0
+) -> CNN:
+    """A CNN for small images, such as the 8x8 digits; see CNN.
+
+    width: channels of the first stage. stages: pairs of 3x3 convolutions, each with twice the channels. dropout: the
+    probability of a zero before the Linear.
+    """
     return CNN(in_channels, num_classes, width, stages, dropout)
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    least = 0 if data is None else min(data.shape[1:])
+    if data is not None and model.stages > (most := least.bit_length()):
+        yield Fault("model.stages", f"at most {most}: each halves an image of {least} pixels", str(model.stages))
+
+
+register_model(cnn, "images", check=_check)

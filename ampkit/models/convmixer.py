@@ -5,8 +5,13 @@ Trockman and Kolter 2022, arXiv:2201.09792, section 2, figure 3 and table 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from .. import nn
 from ..base.errors import ArgumentError
+from ..base.limits import Classes, Layers, Size
+from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
 from ..nn.factory import sizes
 
@@ -23,12 +28,12 @@ class Residual(nn.Module):
 
 
 def convmixer(
-    dim: int = 64,
-    depth: int = 4,
-    kernel_size: int = 5,
-    patch_size: int = 2,
-    num_classes: int = 10,
-    in_channels: int = 3,
+    dim: Size = 64,
+    depth: Layers = 4,
+    kernel_size: Size = 5,
+    patch_size: Size = 2,
+    num_classes: Classes = 10,
+    in_channels: Size = 3,
 ) -> nn.Sequential:
     """Patches, then `depth` times a depthwise and a 1x1 convolution: [N, in_channels, H, W] -> [N, num_classes].
 
@@ -62,3 +67,13 @@ def convmixer_1536_20(num_classes: int = 1000, in_channels: int = 3) -> nn.Seque
 def convmixer_768_32(num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
     """ConvMixer-768/32, 21.1 million parameters, for images of 224 pixels; see convmixer."""
     return convmixer(768, 32, 7, 7, num_classes, in_channels)
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    if model.kernel_size % 2 == 0:
+        yield Fault("model.kernel_size", "an odd number", str(model.kernel_size))
+    if data is not None and model.patch_size > (least := min(data.shape[1:])):
+        yield Fault("model.patch_size", f"at most the image's {least} pixels", str(model.patch_size))
+
+
+register_model(convmixer, "images", check=_check)

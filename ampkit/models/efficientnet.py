@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from .. import nn, ops
 from ..base.errors import ArgumentError
+from ..base.limits import Classes, Factor, Size
+from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import probability, sizes
@@ -171,7 +173,7 @@ def _initialize(module: nn.Module) -> None:
 
 
 def efficientnet_b0(
-    num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, depth: float = 1.0
+    num_classes: Classes = 1000, in_channels: Size = 3, width: Factor = 1.0, depth: Factor = 1.0
 ) -> EfficientNet:
     """EfficientNet-B0, 5.3 million parameters, for images of 224 pixels; see EfficientNet.
 
@@ -181,8 +183,12 @@ def efficientnet_b0(
 
 
 def efficientnet_b4(
-    num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, depth: float = 1.0
+    num_classes: Classes = 1000, in_channels: Size = 3, width: Factor = 1.0, depth: Factor = 1.0
 ) -> EfficientNet:
     """EfficientNet-B4, 19 million parameters, for images of 380 pixels; see efficientnet_b0."""
     stages = scaled(B0, 1.4 * width, 1.8 * depth)
     return EfficientNet(stages, 0.4, num_classes=num_classes, in_channels=in_channels)
+
+
+register_model(efficientnet_b0, "images")
+register_model(efficientnet_b4, "images")

@@ -6,11 +6,14 @@ Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", sect
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from .. import nn, ops
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..base.limits import Layers, Probability, Size
+from ..base.registry import Fault, divides, register_model
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import sizes
@@ -87,12 +90,12 @@ class GPT(nn.Module):
 
     def __init__(
         self,
-        vocab_size: int,
-        block_size: int,
-        n_layer: int,
-        n_head: int,
-        n_embd: int,
-        dropout: float = 0.0,
+        vocab_size: Size,
+        block_size: Size,
+        n_layer: Layers,
+        n_head: Size,
+        n_embd: Size,
+        dropout: Probability = 0.0,
         bias: bool = True,
         tie_weights: bool = True,
     ):
@@ -153,3 +156,10 @@ def gpt(preset: str = "nano", **changes: Any) -> GPT:
     if preset not in PRESETS:
         raise ArgumentError("gpt", f"a preset: {', '.join(PRESETS)}", repr(preset))
     return GPT(**{**PRESETS[preset], **changes})
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    yield from divides(model, "n_head", "n_embd")
+
+
+register_model(GPT, "tokens", name="gpt", defaults=PRESETS["nano"], check=_check)

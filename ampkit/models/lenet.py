@@ -5,8 +5,13 @@ LeCun, Bottou, Bengio, Haffner 1998, "Gradient-based learning applied to documen
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from .. import nn, ops
 from ..base.errors import ArgumentError, ShapeError
+from ..base.limits import Classes, Size
+from ..base.registry import Fault, register_model, smallest_image, square_images
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import sizes
@@ -53,6 +58,14 @@ class LeNet5(nn.Module):
         return self.fc3(ops.tanh(self.fc2(ops.tanh(self.fc1(x)))))
 
 
-def lenet5(in_channels: int = 1, num_classes: int = 10, image_size: int = 28) -> LeNet5:
+def lenet5(in_channels: Size = 1, num_classes: Classes = 10, image_size: Size = 28) -> LeNet5:
     """LeNet-5 for square images, such as MNIST's; see LeNet5."""
     return LeNet5(in_channels, num_classes, image_size)
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    yield from square_images(model, data)
+    yield from smallest_image(SMALLEST)(model, data)
+
+
+register_model(lenet5, "images", check=_check)

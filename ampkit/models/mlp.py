@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Literal
 
 from .. import nn
 from ..base.errors import ArgumentError
+from ..base.limits import Probability, Sizes
+from ..base.registry import register_model
 from ..nn.factory import sizes
 
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+Activation = Literal["relu", "gelu", "silu", "tanh", "sigmoid"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
 
 
 def mlp(
     in_features: int = 64,
-    hidden: int | Sequence[int] = (256, 256),
+    hidden: int | Sizes = (256, 256),
     out_features: int = 10,
-    activation: str = "relu",
-    dropout: float = 0.0,
+    activation: Activation = "relu",
+    dropout: Probability = 0.0,
 ) -> nn.Sequential:
     """Linear layers with an activation, and dropout if any, between: input [N, ...in_features] -> [N, out_features].
 
-    hidden: the width of each hidden layer, or of the only one. The axes after the first are flattened.
+    hidden: the width of each hidden layer, or of the only one. activation: between the layers. dropout: the probability
+    of a zero behind each activation. The axes after the first are flattened.
     Raises ArgumentError for an unknown activation, or widths that are no positive integers.
     """
     widths = [hidden] if isinstance(hidden, int) else list(hidden)
@@ -34,3 +44,6 @@ def mlp(
         layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
         layers += [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(*layers, nn.Linear(([in_features, *widths])[-1], out_features))
+
+
+register_model(mlp, "images")

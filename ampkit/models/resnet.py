@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .. import nn
 from ..base.errors import ArgumentError
+from ..base.limits import Classes, Factor, Size
+from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import sizes
 from ..nn.modules.fused import chain
+
+Stem = Literal["imagenet", "cifar"]
 
 
 def _conv(before: int, after: int, size: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
@@ -83,14 +87,14 @@ class ResNet(nn.Module):
         layers: tuple[int, int, int, int],
         num_classes: int = 1000,
         zero_init_residual: bool = False,
-        stem: str = "imagenet",
+        stem: Stem = "imagenet",
         in_channels: int = 3,
         replace_stride_with_dilation: tuple[bool, bool, bool] = (False, False, False),
         width: int = 64,
     ):
         super().__init__()
         sizes("ResNet", num_classes=num_classes, in_channels=in_channels, width=width)
-        if stem not in ("imagenet", "cifar"):
+        if stem not in get_args(Stem):
             raise ArgumentError("ResNet", "stem 'imagenet' or 'cifar'", repr(stem))
         large = stem == "imagenet"
         self.conv1, self.bn1 = _conv(in_channels, width, 7 if large else 3, 2 if large else 1), nn.BatchNorm2d(width)
@@ -149,26 +153,30 @@ def deep(layers: tuple[int, ...], depth: float) -> Any:
 
 
 def resnet18(
-    num_classes: int = 1000,
+    num_classes: Classes = 1000,
     zero_init_residual: bool = False,
-    stem: str = "imagenet",
-    in_channels: int = 3,
-    width: int = 64,
-    depth: float = 1.0,
+    stem: Stem = "imagenet",
+    in_channels: Size = 3,
+    width: Size = 64,
+    depth: Factor = 1.0,
 ) -> ResNet:
-    """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet. depth: a factor of the blocks per stage."""
+    """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet.
+
+    stem: "imagenet" quarters the image, "cifar" keeps its size. zero_init_residual: each block starts as the identity.
+    width: channels of the first stage. depth: a factor of the blocks per stage.
+    """
     return ResNet(
         BasicBlock, deep((2, 2, 2, 2), depth), num_classes, zero_init_residual, stem, in_channels, width=width
     )
 
 
 def resnet34(
-    num_classes: int = 1000,
+    num_classes: Classes = 1000,
     zero_init_residual: bool = False,
-    stem: str = "imagenet",
-    in_channels: int = 3,
-    width: int = 64,
-    depth: float = 1.0,
+    stem: Stem = "imagenet",
+    in_channels: Size = 3,
+    width: Size = 64,
+    depth: Factor = 1.0,
 ) -> ResNet:
     """ResNet-34: 21.8 million parameters with 1000 classes; see ResNet."""
     return ResNet(
@@ -177,14 +185,18 @@ def resnet34(
 
 
 def resnet50(
-    num_classes: int = 1000,
+    num_classes: Classes = 1000,
     zero_init_residual: bool = False,
-    stem: str = "imagenet",
-    in_channels: int = 3,
-    width: int = 64,
-    depth: float = 1.0,
+    stem: Stem = "imagenet",
+    in_channels: Size = 3,
+    width: Size = 64,
+    depth: Factor = 1.0,
 ) -> ResNet:
     """ResNet-50: 25.6 million parameters with 1000 classes; see ResNet."""
     return ResNet(
         Bottleneck, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
     )
+
+
+for _build in (resnet18, resnet34, resnet50):
+    register_model(_build, "images", defaults={"stem": "cifar"})

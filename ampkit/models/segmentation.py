@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn, ops
+from ..base.limits import Classes, Factor, Size
+from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn.factory import sizes
 from .resnet import Bottleneck, ResNet, deep
@@ -99,14 +101,22 @@ def _on_resnet50(
 
 
 def fcn_resnet50(
-    num_classes: int = 21, aux_loss: bool = False, width: int = 64, depth: float = 1.0, in_channels: int = 3
+    num_classes: Classes = 21, aux_loss: bool = False, width: Size = 64, depth: Factor = 1.0, in_channels: Size = 3
 ) -> Segmentation:
-    """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation and resnet18."""
+    """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation.
+
+    aux_loss: a second output, from the third stage, whose loss counts half. width: channels of the first stage. depth:
+    a factor of the blocks per stage.
+    """
     return _on_resnet50(FCNHead, num_classes, aux_loss, width, depth, in_channels)
 
 
 def deeplabv3_resnet50(
-    num_classes: int = 21, aux_loss: bool = False, width: int = 64, depth: float = 1.0, in_channels: int = 3
+    num_classes: Classes = 21, aux_loss: bool = False, width: Size = 64, depth: Factor = 1.0, in_channels: Size = 3
 ) -> Segmentation:
     """DeepLabV3 on ResNet-50: 40 million parameters, 42 million with aux_loss; see fcn_resnet50."""
     return _on_resnet50(DeepLabHead, num_classes, aux_loss, width, depth, in_channels)
+
+
+register_model(fcn_resnet50, "pixel labels")
+register_model(deeplabv3_resnet50, "pixel labels")

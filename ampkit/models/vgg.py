@@ -5,11 +5,13 @@ Simonyan and Zisserman 2014, arXiv:1409.1556, table 1, columns A, B, D and E; th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import nn
 from ..base.errors import ArgumentError
+from ..base.limits import Classes, Probability, Size, Sizes
+from ..base.registry import Fault, register_model, smallest_image
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import sizes
@@ -21,9 +23,10 @@ DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2,
 class VGG(nn.Module):
     """Stages of 3x3 convolutions, each halving the image, and three Linear: [N, in_channels, H, W] -> [N, num_classes].
 
-    depths: convolutions per stage, of widths channels each. What the stages leave is averaged to 7x7, so any image of
-    at least 2^stages pixels fits. hidden: the width of the two hidden Linear. Convolutions start kaiming-normal over
-    fan_out, Linear weights as N(0, 0.01^2), biases as zeros.
+    depths: convolutions per stage. widths: the channels of each stage. batch_norm: with batch norm behind each
+    convolution. hidden: the width of the two hidden Linear. dropout: the probability of a zero behind each of them.
+    The output of the stages is averaged to 7x7, so any image of at least 2^stages pixels fits. Convolutions start
+    kaiming-normal over fan_out, Linear weights as N(0, 0.01^2), biases as zeros.
     Raises ArgumentError for sizes that are no positive integers, or not as many depths as widths.
     """
 
@@ -31,11 +34,11 @@ class VGG(nn.Module):
         self,
         depths: Sequence[int],
         batch_norm: bool = False,
-        num_classes: int = 1000,
-        dropout: float = 0.5,
-        in_channels: int = 3,
-        widths: Sequence[int] = (64, 128, 256, 512, 512),
-        hidden: int = 4096,
+        num_classes: Classes = 1000,
+        dropout: Probability = 0.5,
+        in_channels: Size = 3,
+        widths: Sizes = (64, 128, 256, 512, 512),
+        hidden: Size = 4096,
     ):
         super().__init__()
         sizes("VGG", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
@@ -105,3 +108,13 @@ def vgg11_bn(**changes: Any) -> VGG:
 def vgg16_bn(**changes: Any) -> VGG:
     """VGG-16 with batch norm behind each convolution; see vgg11."""
     return VGG(DEPTHS[16], True, **changes)
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    if len(model.widths) != (stages := len(DEPTHS[16])):
+        yield Fault("model.widths", f"{stages} numbers, one for each stage", str(len(model.widths)))
+    yield from smallest_image(32)(model, data)
+
+
+for _build in (vgg11, vgg13, vgg16, vgg19):
+    register_model(_build, "images", signature=VGG, exclude=("depths",), check=_check)

@@ -7,10 +7,13 @@ Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1 and table 1; the two smal
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from .. import nn, ops
 from ..base.errors import ArgumentError, ShapeError
+from ..base.limits import Classes, Layers, Probability, Size
+from ..base.registry import Fault, divides, register_model, square_images
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import new, sizes
@@ -136,18 +139,27 @@ def _head(hidden_dim: int, representation_size: int | None, num_classes: int) ->
 
 
 def vit(
-    image_size: int = 32,
-    patch_size: int = 4,
-    num_layers: int = 6,
-    num_heads: int = 4,
-    hidden_dim: int = 128,
-    mlp_dim: int = 256,
-    num_classes: int = 10,
-    **changes: Any,
+    image_size: Size = 32,
+    patch_size: Size = 4,
+    num_layers: Layers = 6,
+    num_heads: Size = 4,
+    hidden_dim: Size = 128,
+    mlp_dim: Size = 256,
+    num_classes: Classes = 10,
+    *,
+    dropout: Probability = 0.0,
+    attention_dropout: Probability = 0.0,
+    representation_size: Size | None = None,
+    in_channels: Size = 3,
 ) -> VisionTransformer:
-    """A VisionTransformer for small images: 0.8 million parameters; see VisionTransformer for the other arguments."""
+    """A VisionTransformer for small images: 0.8 million parameters; see VisionTransformer.
+
+    patch_size: pixels of a side of a patch. num_layers: encoder blocks. num_heads: of the attention in each.
+    hidden_dim: the width of a token. mlp_dim: the width of the hidden layer of a block. dropout: the probability of a
+    zero behind each layer. attention_dropout: the same of the attention weights.
+    """
     shape = (image_size, patch_size, num_layers, num_heads, hidden_dim, mlp_dim)
-    return VisionTransformer(*shape, num_classes=num_classes, **changes)
+    return VisionTransformer(*shape, dropout, attention_dropout, num_classes, representation_size, in_channels)
 
 
 def _sized(patch_size: int, num_layers: int, num_heads: int, width: int, changes: Any) -> VisionTransformer:
@@ -178,3 +190,14 @@ def vit_b_32(**changes: Any) -> VisionTransformer:
 def vit_l_16(**changes: Any) -> VisionTransformer:
     """ViT-L/16, 304 million parameters; see vit_ti_16."""
     return _sized(16, 24, 16, 1024, changes)
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    yield from divides(model, "num_heads", "hidden_dim")
+    if faults := list(square_images(model, data)):
+        yield from faults
+    elif data is not None and data.shape[1] % model.patch_size:
+        yield Fault("model.patch_size", f"a divisor of the image's {data.shape[1]} pixels", str(model.patch_size))
+
+
+register_model(vit, "images", check=_check)

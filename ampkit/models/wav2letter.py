@@ -5,12 +5,18 @@ Collobert, Puhrsch, Synnaeve 2016, arXiv:1609.03193, section 2.2 and figure 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
 from .. import nn, ops
 from ..base.errors import ArgumentError, ShapeError
+from ..base.limits import Classes, Features, Size
+from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
 from ..nn.factory import sizes
 
-INPUTS = ("waveform", "power_spectrum", "mfcc")
+Input = Literal["waveform", "power_spectrum", "mfcc"]
+INPUTS = get_args(Input)
 # Kernel, stride and padding of the convolutions that change how long the sound is.
 _WAVE, _HALVING, _LAST = (250, 160, 45), (48, 2, 23), (32, 1, 16)
 
@@ -26,11 +32,11 @@ class Wav2Letter(nn.Module):
 
     def __init__(
         self,
-        num_classes: int = 40,
-        input_type: str = "waveform",
-        num_features: int = 1,
-        width: int = 250,
-        wide: int = 2000,
+        num_classes: Classes = 40,
+        input_type: Input = "waveform",
+        num_features: Features = 1,
+        width: Size = 250,
+        wide: Size = 2000,
     ):
         super().__init__()
         sizes("Wav2Letter", num_classes=num_classes, num_features=num_features, width=width, wide=wide)
@@ -86,6 +92,14 @@ def _active(before: int, after: int, kernel: int, stride: int = 1, padding: int 
     return nn.Conv1d(before, after, kernel, stride, padding), nn.ReLU()
 
 
-def wav2letter(num_classes: int = 40, input_type: str = "waveform", num_features: int = 1) -> Wav2Letter:
+def wav2letter(num_classes: int = 40, input_type: Input = "waveform", num_features: int = 1) -> Wav2Letter:
     """Wav2Letter: 26 million parameters for waveforms; see Wav2Letter."""
     return Wav2Letter(num_classes, input_type, num_features)
+
+
+def _check(model: Any, data: Any) -> Iterator[Fault]:
+    if model.input_type == "waveform" and model.num_features != 1:
+        yield Fault("model.num_features", "1 for a waveform", str(model.num_features))
+
+
+register_model(Wav2Letter, "speech", name="wav2letter", check=_check)

@@ -4,89 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Any
 
-import numpy as np
-
-from .. import backends, models, nn, optim
+from .. import backends, nn, optim
 from ..amp.grad_scaler import GradScaler
 from ..base import dtypes
 from ..base.errors import ConfigError
-from ..config import Recipe, sections
+from ..base.registry import MODELS
+from ..config import Recipe, Section
 from ..core.policy import Policy, autocast
 from ..optim import lr_scheduler
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from .input_pipeline import Batch as Batch
-from .input_pipeline import Feed as Feed
-from .input_pipeline import feed as feed
+from .input_pipeline import InputPipeline
 
 
 def model(recipe: Recipe) -> nn.Module:
-    """The recipe's model, on its device, drawn from the default random stream."""
-    made = _MODELS.get(type(recipe.model), _of_images)(recipe.model, recipe.data).to(recipe.train.device)
+    """The recipe's model, on its device, its weights drawn from the default random stream."""
+    entry = MODELS[recipe.model.name]
+    arguments = _arguments(recipe.model) | {name: _FROM_DATA[name](recipe.data) for name in entry.from_data}
+    built: nn.Module = entry.build(**arguments).to(recipe.train.device)
     if recipe.amp.parameters == "low":
-        for parameter in made.parameters():  # buffers, running statistics among them, stay float32
-            parameter.array = backends.backend_of(parameter.array).cast(parameter.array, dtypes.parse(recipe.amp.dtype))
-    return made
+        dtype = dtypes.parse(recipe.amp.dtype)
+        for parameter in built.parameters():  # buffers, running statistics among them, stay float32
+            parameter.array = backends.backend_of(parameter.array).cast(parameter.array, dtype)
+    return built
 
 
-def _mlp(spec: sections.MLP, data: Any) -> nn.Module:
-    return models.mlp(int(np.prod(data.shape)), out_features=data.classes, **_arguments(spec))
-
-
-def _of_images(spec: Any, data: Any) -> nn.Module:
-    return _IMAGES[spec.name](num_classes=data.classes, in_channels=data.shape[0], **_arguments(spec))
-
-
-def _of_squares(spec: Any, data: Any) -> nn.Module:
-    return _IMAGES[spec.name](
-        num_classes=data.classes, in_channels=data.shape[0], image_size=data.shape[1], **_arguments(spec)
-    )
-
-
-_IMAGES: dict[str, Callable[..., nn.Module]] = {
-    make.__name__: make
-    for make in (
-        *(models.cnn, models.lenet5, models.alexnet, models.convmixer, models.vit),
-        *(models.resnet18, models.resnet34, models.resnet50, models.vgg11, models.vgg13, models.vgg16, models.vgg19),
-        *(models.efficientnet_b0, models.efficientnet_b4, models.fcn_resnet50, models.deeplabv3_resnet50),
-    )
+_FROM_DATA: dict[str, Callable[[Any], int]] = {
+    "in_features": lambda data: prod(data.shape),
+    "in_channels": lambda data: data.shape[0],
+    "image_size": lambda data: data.shape[1],
+    "out_features": lambda data: data.classes,
+    "num_classes": lambda data: data.classes,
 }
 
 
-def _wav2letter(spec: sections.Wav2Letter, data: Any) -> nn.Module:
-    return models.Wav2Letter(data.classes, **_arguments(spec))
-
-
-def _bert(spec: sections.BERT, data: Any) -> nn.Module:
-    return models.BertForMaskedLM(models.BertConfig(**_arguments(spec)))
-
-
-def _gpt(spec: sections.GPT, data: Any) -> nn.Module:
-    return models.GPT(**_arguments(spec))
-
-
-def _arguments(section: sections.Section) -> dict[str, Any]:
+def _arguments(section: Section) -> dict[str, Any]:
     return section.model_dump(exclude={"name"})
 
 
-_MODELS: dict[type, Callable[..., nn.Module]] = {
-    sections.MLP: _mlp,
-    sections.LeNet5: _of_squares,
-    sections.ViT: _of_squares,
-    sections.Wav2Letter: _wav2letter,
-    sections.BERT: _bert,
-    sections.GPT: _gpt,
-}
-
-
-def steps(recipe: Recipe, feed: Feed) -> int:
+def steps(recipe: Recipe, pipeline: InputPipeline) -> int:
     """How many updates the recipe asks for."""
     if recipe.train.steps is not None:
         return recipe.train.steps
     assert recipe.train.epochs is not None
-    assert feed.per_epoch is not None
-    return max(1, recipe.train.epochs * feed.per_epoch // recipe.train.accumulate)
+    assert pipeline.batches_per_epoch is not None
+    return max(1, recipe.train.epochs * pipeline.batches_per_epoch // recipe.train.accumulate)
 
 
 def optimizer(recipe: Recipe, model: nn.Module) -> Any:
@@ -112,7 +76,7 @@ def average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
 def schedule(recipe: Recipe, optimizer: Any, steps: int) -> Any:
     """The recipe's learning rate schedule over `steps` updates; warmup steps come first and are among them."""
     spec = recipe.schedule
-    if isinstance(spec, sections.OneCycle):
+    if spec.name == "onecycle":
         peak = recipe.optimizer.lr
         return lr_scheduler.OneCycleLR(optimizer, peak, steps, cycle_momentum=False, **_arguments(spec))
     if spec.warmup >= steps:
@@ -125,11 +89,11 @@ def schedule(recipe: Recipe, optimizer: Any, steps: int) -> Any:
 
 
 def _after_warmup(spec: Any, optimizer: Any, steps: int) -> Any:
-    if isinstance(spec, sections.Cosine):
+    if spec.name == "cosine":
         return lr_scheduler.CosineAnnealingLR(optimizer, steps, spec.eta_min)
-    if isinstance(spec, sections.Step):
+    if spec.name == "step":
         return lr_scheduler.StepLR(optimizer, spec.step_size, spec.gamma)
-    if isinstance(spec, sections.Linear):
+    if spec.name == "linear":
         return lr_scheduler.LinearLR(optimizer, 1.0, spec.end_factor, steps)
     return lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
 

@@ -20,10 +20,10 @@ from ..config import Recipe, continued
 from ..core import random
 from ..core.saved_state import is_number, need_count, need_keys
 from ..core.tensor import Tensor
-from . import build, tasks
-from .build import Batch
+from . import build
 from .checkpoint import Checkpoint, Checkpoints, restore, state_of
-from .step import Outcome, evaluate, step
+from .input_pipeline import input_pipeline
+from .step import Batch, StepResult, evaluate, objective_of, step
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Run:
             set_num_threads(threads)
             recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
         random.manual_seed(recipe.train.seed)
-        self.recipe, self._feed, self._region = recipe, build.feed(recipe), build.region(recipe)
-        self._task, self.steps = tasks.of(recipe.model), build.steps(recipe, self._feed)
-        self.per_step, self.unit = self._feed.per_batch * recipe.train.accumulate, self._feed.unit
+        self.recipe, self._pipeline, self._region = recipe, input_pipeline(recipe), build.region(recipe)
+        self._objective, self.steps = objective_of(recipe.model), build.steps(recipe, self._pipeline)
+        self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
         self.model = build.model(recipe)
         self.optimizer = build.optimizer(recipe, self.model)
         self.average = build.average(recipe, self.model)
@@ -94,7 +94,7 @@ class Run:
         self.checkpoints, self.stopping = checkpoints, False
         self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
         self.resumed: Checkpoint | None = None
-        self._batches, self._saved = self._feed.batches(0), (0, 0)
+        self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._update = compile(self._advance) if recipe.train.compile else self._advance
         self._records = recipe.train.compile and hasattr(self._device, "graph")
@@ -129,7 +129,7 @@ class Run:
         try:
             model = self.model if self.average is None else self.average.module
             with shared_memory(self._device) if self._records else nullcontext():
-                scores = evaluate(model, self._held_out(), self._region, self._task)
+                scores = evaluate(model, self._held_out(), self._region, self._objective)
             row = EvalRow(self.done, *scores)
         except _StoppedError:
             self.model.train()
@@ -138,7 +138,7 @@ class Run:
         return row
 
     def _held_out(self) -> Iterator[Batch]:
-        for batch in self._feed.held_out():
+        for batch in self._pipeline.held_out():
             if self.stopping:
                 raise _StoppedError
             yield batch
@@ -184,7 +184,7 @@ class Run:
         if state["batches"] != (batches := counts["done"] * self.recipe.train.accumulate):
             raise ArgumentError(where, f"{batches} batches after {counts['done']} steps", repr(state["batches"]))
         restore(state, *self._parts(), same_length=steps == self.steps, average=self.average)
-        self._batches = self._feed.batches(batches)
+        self._batches = self._pipeline.train(batches)
         self.done, self.evaluated, self.skipped = counts["done"], counts["evaluated"], counts["skipped"]
         self.seconds = counts["seconds"]
         self._saved = (self.done, self.evaluated)
@@ -212,7 +212,7 @@ class Run:
         scale, norm = float(self.scaler.get_scale()), float(outcome.grad_norm)
         return StepRow(number, float(outcome.loss), lr, scale, self.skipped, norm, self.seconds)
 
-    def _advance(self, batches: Sequence[Batch], measure: bool) -> Outcome:
+    def _advance(self, batches: Sequence[Batch], measure: bool) -> StepResult:
         clip = self.recipe.train.grad_clip
         outcome = step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, measure)
         if self.average is not None:
@@ -226,7 +226,7 @@ class Run:
             raise self._not_finite(f"step {number}", loss, float(self.optimizer.param_groups[0]["lr"]))
 
     def _loss(self, inputs: Tensor, *targets: Tensor) -> Tensor:
-        return self._task.loss(self.model(inputs), *targets)
+        return self._objective.loss(self.model(inputs), *targets)
 
     def _not_finite(self, where: str, loss: float, lr: float) -> NonFiniteError:
         cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"

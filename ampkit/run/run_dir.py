@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -14,8 +17,7 @@ from typing import Any, Self
 from ..base.errors import FileError
 from ..config import Recipe, continued, dump, load
 from ..serialization import write
-from .lock import HeldError, Lock
-from .metrics_file import Journal, Place, set_aside
+from .metrics_log import MetricsLog, ResumePoint, set_aside
 
 _LOCK = "ampkit.lock"
 _WHERE = "run directory"
@@ -43,7 +45,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.notices: list[str] = []  # what was found damaged
         self._lock: Lock | None = None
-        self._journal: Journal | None = None
+        self._log: MetricsLog | None = None
         self._made: list[Path] = []  # directories, the inner ones last
         self._written: list[Path] = []  # files that were not there before
 
@@ -63,7 +65,7 @@ class RunDirectory:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._journal is None or not self._journal.size:
+        if self._log is None or not self._log.size:
             for path in self._written:
                 path.unlink(missing_ok=True)
         if self._lock is not None:
@@ -106,17 +108,19 @@ class RunDirectory:
         what, cure = ("a run", "add --resume to go on with it, or ") if run else ("files", "")
         raise FileError(_WHERE, needs, f"{str(self.path)!r}, which holds {what}", f"{cure}give another --run-dir")
 
-    def begin(self, recipe: Recipe, after: Place | None = None, mark: Mapping[str, Any] | None = None) -> Journal:
-        """Write config.toml and open the metrics of a run of `recipe`; after, mark: as of Journal.
+    def begin(
+        self, recipe: Recipe, after: ResumePoint | None = None, mark: Mapping[str, Any] | None = None
+    ) -> MetricsLog:
+        """Write config.toml and open the metrics of a run of `recipe`; after, mark: as of MetricsLog.
 
         Raises ConfigError if a run without a checkpoint was another recipe's, FileError for what cannot be written.
         """
         with _in_one_line(self.path):
             self._check_config(recipe, compare=after is None)
             self._note_new(self.config, lambda: write(_WHERE, self.config, _sealed(dump(recipe).encode())))
-            self._journal = self._note_new(self.metrics, lambda: Journal(self.metrics, after, mark))
-        self.notices += self._journal.notices
-        return self._journal
+            self._log = self._note_new(self.metrics, lambda: MetricsLog(self.metrics, after, mark))
+        self.notices += self._log.notices
+        return self._log
 
     def _note_new(self, path: Path, make: Callable[[], Any]) -> Any:
         if not os.path.lexists(path):
@@ -154,3 +158,68 @@ def _in_one_line(path: Path) -> Iterator[None]:
     except OSError as error:
         got = f"{str(path)!r}: {error.strerror or error}"
         raise FileError(_WHERE, "one that can be written", got, "give another --run-dir") from error
+
+
+class HeldError(FileError):
+    """A lock that another process holds."""
+
+
+class Lock:
+    """An exclusive lock on the file `path`, which names the holder: process, machine and start time.
+
+    Held from construction to `release`, which removes the file; a process that is killed leaves the file, unlocked.
+    where: what is locked, for errors. Raises HeldError, which names the holder; OSError if the file cannot be made.
+    """
+
+    def __init__(self, path: Path, where: str):
+        self.path, self._handle = path, _locked(path, where)
+        holder = f"process {os.getpid()} on {socket.gethostname()}, started {_now()}\n"
+        try:
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, holder.encode(), 0)
+        except OSError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Remove the file and let others lock it anew."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._handle)
+
+
+def _locked(path: Path, where: str) -> int:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, handle):
+                return handle
+        except BlockingIOError:
+            holder = _holder(handle)
+            os.close(handle)
+            cure = "wait for that run to end, or give another --run-dir"
+            raise HeldError(where, f"{str(path.parent)!r} for itself", f"{holder}, which writes there", cure) from None
+        except OSError:
+            os.close(handle)
+            raise
+        os.close(handle)  # its holder removed the file between the two calls: the name now stands for another
+
+
+def _holder(handle: int) -> str:
+    # A holder names itself right after it has locked the file.
+    for _ in range(100):
+        if name := os.pread(handle, 1000, 0).decode("utf-8", "replace").strip():
+            return name
+        time.sleep(0.01)
+    return "another process"
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")

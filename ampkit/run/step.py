@@ -1,27 +1,124 @@
-"""One update of a model, and one evaluation of it."""
+"""Objectives (a loss and its metric), one update of a model, and one evaluation of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from .. import nn, ops, optim
 from ..amp.grad_scaler import GradScaler
 from ..base.dtypes import bool_
+from ..base.registry import MODELS
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
-from . import tasks
-from .input_pipeline import Batch
-from .metrics import Scores
-from .tasks import Task
+from .metrics import Accuracy, CharErrorRate, Metric, Scores
+
+IGNORE_INDEX = -100  # a target that does not count, as of cross_entropy
+AUX_WEIGHT = 0.5  # of an auxiliary output's loss, as in torchvision's reference training
+
+Batch = tuple[Tensor, ...]  # inputs, then the targets of the model's objective
 
 
-class Outcome(NamedTuple):
-    """What a step did, still on the device.
+class Objective(Protocol):
+    """The loss that a model minimizes and the metric that evaluates it. unit: what its samples are counted in."""
 
-    loss: the mean of its batches. grad_norm: of the gradients, if asked. skipped: whether they overflowed, a bool.
+    @property
+    def unit(self) -> str: ...
+
+    def loss(self, output: Any, *targets: Tensor) -> Tensor:
+        """The mean loss of a batch []."""
+
+    def metric(self) -> Metric:
+        """A new metric, for one evaluation."""
+
+    def metric_inputs(self, output: Any, *targets: Tensor) -> tuple[Tensor, ...]:
+        """The arguments of `Metric.update` for a batch: the loss, the predictions and the targets."""
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Cross entropy, evaluated by accuracy.
+
+    class_axis: of the logits. mean_iou: also evaluated by the mean intersection over union of the classes.
+    """
+
+    class_axis: int
+    unit: str
+    mean_iou: bool = False
+
+    def loss(self, output: Any, *targets: Tensor) -> Tensor:
+        """The mean cross entropy over the targets that count; the "aux" output of a dict adds AUX_WEIGHT of its own."""
+        if not isinstance(output, dict):
+            return ops.cross_entropy(*self._classes_second(output, *targets))
+        loss = self.loss(output["out"], *targets)
+        return loss + AUX_WEIGHT * self.loss(output["aux"], *targets) if "aux" in output else loss
+
+    def metric(self) -> Metric:
+        """Accuracy, with mean IoU where `mean_iou` says so."""
+        return Accuracy(IGNORE_INDEX, self.mean_iou)
+
+    def metric_inputs(self, output: Any, *targets: Tensor) -> tuple[Tensor, ...]:
+        """Loss [], logits [n, classes, ...] and targets [n, ...]; of a dict the output "out"."""
+        logits, labels = self._classes_second(output["out"] if isinstance(output, dict) else output, *targets)
+        return ops.cross_entropy(logits, labels), logits, labels
+
+    def _classes_second(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        if self.class_axis == 1:
+            return logits, targets
+        return logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+
+
+@dataclass(frozen=True)
+class Transcription:
+    """CTC loss, evaluated by the character error rate.
+
+    The output: log-probabilities [n, classes, steps], class 0 the blank. Targets: the valid steps of each output [n],
+    the letters [n, longest] and their number [n].
+    """
+
+    unit: str = "samples"
+
+    def loss(self, output: Any, *targets: Tensor) -> Tensor:
+        """The CTC loss per letter, averaged over the sequences."""
+        lengths, letters, counts = targets
+        loss: Tensor = ops.ctc_loss(output.permute(2, 0, 1), letters, lengths, counts)
+        return loss
+
+    def metric(self) -> Metric:
+        """The character error rate of the best path."""
+        return CharErrorRate()
+
+    def metric_inputs(self, output: Any, *targets: Tensor) -> tuple[Tensor, ...]:
+        """The loss, the output and the targets, unchanged."""
+        return self.loss(output, *targets), output, *targets
+
+
+IMAGE_CLASSES = Classification(-1, "samples")
+PIXEL_CLASSES = Classification(1, "samples", mean_iou=True)
+TOKENS = Classification(-1, "tokens")
+LETTERS = Transcription()
+_OBJECTIVES: dict[str, Objective] = {
+    "images": IMAGE_CLASSES,
+    "pixel labels": PIXEL_CLASSES,
+    "tokens": TOKENS,
+    "masked tokens": TOKENS,
+    "speech": LETTERS,
+}
+
+
+def objective_of(model: Any) -> Objective:
+    """The objective of a [model] section: of the samples that the model learns from."""
+    return _OBJECTIVES[MODELS[model.name].samples]
+
+
+class StepResult(NamedTuple):
+    """The outcome of a step, still on the device.
+
+    loss: the mean over its batches []. grad_norm: the norm of the gradients [], None if it was not computed. skipped:
+    whether the gradients overflowed, a bool [].
     """
 
     loss: Tensor
@@ -36,23 +133,23 @@ def step(
     scaler: GradScaler,
     region: AbstractContextManager[Any],
     grad_clip: float | None = None,
-    measure: bool = False,
-) -> Outcome:
-    """One update from the mean gradient of `batches`.
+    measure_norm: bool = False,
+) -> StepResult:
+    """Update the weights once with the mean gradient of `batches`.
 
     loss_of(inputs, *targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
-    grad_clip: the largest norm of the gradients, unscaled. measure: give their norm also where nothing is clipped.
+    grad_clip: the largest norm of the unscaled gradients. measure_norm: return their norm even without clipping.
     Raises ScaleCollapseError if the loss scale has fallen too far.
     """
     losses = []
     for batch in batches:
         with region:
             loss = loss_of(*batch)
-            share = loss / len(batches) if len(batches) > 1 else loss
-        scaler.scale(share).backward()
+            mean = loss / len(batches) if len(batches) > 1 else loss
+        scaler.scale(mean).backward()
         losses.append(loss.detach())
     norm = None
-    if grad_clip is not None or measure:
+    if grad_clip is not None or measure_norm:
         scaler.unscale_(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = optim.clip_grad_norm_(parameters, math.inf if grad_clip is None else grad_clip)
@@ -60,18 +157,21 @@ def step(
     scaler.update()
     optimizer.zero_grad()
     loss, overflow = sum(losses[1:], losses[0]) / len(losses), getattr(result, "overflow", None)
-    return Outcome(loss, norm, ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow)
+    return StepResult(loss, norm, ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow)
 
 
 def evaluate(
-    model: nn.Module, batches: Iterator[Batch], region: AbstractContextManager[Any], task: Task = tasks.CLASSIFY
+    model: nn.Module,
+    batches: Iterator[Batch],
+    region: AbstractContextManager[Any],
+    objective: Objective = IMAGE_CLASSES,
 ) -> Scores:
-    """The scores of `model` over `batches`, in eval mode, nothing recorded; the host reads them at the end alone."""
-    judge = task.judge()
+    """The scores of `model` over `batches`, in eval mode without a tape; the host reads the device only at the end."""
+    metric = objective.metric()
     model.eval()
     with no_grad():
         for inputs, *targets in batches:
             with region:
-                judge.add(*task.shown(model(inputs), *targets))
+                metric.update(*objective.metric_inputs(model(inputs), *targets))
     model.train()
-    return judge.scores()
+    return metric.compute()

@@ -13,7 +13,7 @@ from ampkit.autograd import Function
 from ampkit.backends.cuda.device import CUDA
 from ampkit.models import cnn
 from ampkit.models.gpt import GPT
-from ampkit.run import tasks
+from ampkit.run import step as objectives
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
 
@@ -237,18 +237,18 @@ def of_letters(rng):
     return model, rng.standard_normal((2, 2, 5)).astype(np.float32), *letters
 
 
-@pytest.mark.parametrize(("task", "of"), [(tasks.PIXELS, of_pixels), (tasks.TRANSCRIBE, of_letters)])
-def test_an_evaluation_waits_for_no_batch_before_its_end(task, of):
+@pytest.mark.parametrize(("objective", "of"), [(objectives.PIXEL_CLASSES, of_pixels), (objectives.LETTERS, of_letters)])
+def test_an_evaluation_waits_for_no_batch_before_its_end(objective, of):
     model, *batch = of(np.random.default_rng(0))
     model, batch = model.to("cuda"), [ampkit.tensor(part, device="cuda") for part in batch]
-    judge = task.judge()
+    metric = objective.metric()
     with ampkit.no_grad():
-        judge.add(*task.shown(model(batch[0]), *batch[1:]))
+        metric.update(*objective.metric_inputs(model(batch[0]), *batch[1:]))
         before = cupy_like.waits[0]
         for _ in range(2):
-            judge.add(*task.shown(model(batch[0]), *batch[1:]))
+            metric.update(*objective.metric_inputs(model(batch[0]), *batch[1:]))
     assert cupy_like.waits[0] == before
-    assert np.isfinite(judge.scores().val_loss)
+    assert np.isfinite(metric.compute().val_loss)
 
 
 def computed():

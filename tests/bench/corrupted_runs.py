@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 from ampkit import cli
-from ampkit.run.metrics_file import Journal
+from ampkit.run.metrics_log import MetricsLog
 from tests.bench.interrupted_runs import differences, result
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"
@@ -45,14 +45,14 @@ def train(directory: Path, steps: int = STEPS) -> tuple[int, str]:
 
 def snapshots(directory: Path, folder: Path) -> list[Path]:
     """Train, copying the run directory after each row: what a kill at that moment leaves."""
-    copies, write = list[Path](), Journal.write
+    copies, write = list[Path](), MetricsLog.write
 
-    def copied(journal: Journal, row: Any) -> None:
-        write(journal, row)
+    def copied(log: MetricsLog, row: Any) -> None:
+        write(log, row)
         copies.append(folder / f"killed{len(copies)}")
         shutil.copytree(directory, copies[-1])
 
-    with mock.patch.object(Journal, "write", copied):
+    with mock.patch.object(MetricsLog, "write", copied):
         status, said = train(directory)
     assert status == 0, said
     return copies

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from ampkit.data.image_array import Pictures
+from ampkit.data.augment import AugmentedImages
 from ampkit.utils.data import DataLoader, Dataset
 
 
@@ -28,9 +28,9 @@ class Parsed(Dataset):
         return np.array([float(word) + index for word in self.LINE.split()], np.float32)
 
 
-def augmented() -> Pictures:
+def augmented() -> AugmentedImages:
     images = np.random.default_rng(0).integers(0, 256, (8192, 3, 32, 32), np.uint8)
-    return Pictures(images, np.zeros(len(images), np.int64), crop=4, flip=True, cutout=8)
+    return AugmentedImages(images, np.zeros(len(images), np.int64), crop=4, flip=True, cutout=8)
 
 
 def seconds(loader: DataLoader) -> float:

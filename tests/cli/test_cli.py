@@ -24,7 +24,7 @@ from ampkit.cli.doctor import Finding
 from ampkit.cli.signals import Signals
 from ampkit.core.op import ops
 from ampkit.run.checkpoint import Checkpoints
-from ampkit.run.metrics_file import Journal
+from ampkit.run.metrics_log import MetricsLog
 from ampkit.run.run_dir import RunDirectory
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -221,14 +221,14 @@ def test_streams_that_cannot_be_written_change_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkeypatch, number):
-    write = Journal.write
+    write = MetricsLog.write
 
-    def signalled(journal, row):
-        write(journal, row)
+    def signalled(log, row):
+        write(log, row)
         if row.step == 2:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(Journal, "write", signalled)
+    monkeypatch.setattr(MetricsLog, "write", signalled)
     before = signal.getsignal(number)
     status, _, err = ampkit("train", MLP, *SHORT, "train.log_every=1", "train.eval_every=", "--run-dir", "run")
     assert (status, signal.getsignal(number)) == (128 + number, before)
@@ -239,11 +239,11 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkey
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_run_at_once(ampkit, monkeypatch, number):
-    def signalled(journal, row):
+    def signalled(log, row):
         for _ in range(2):
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(Journal, "write", signalled)
+    monkeypatch.setattr(MetricsLog, "write", signalled)
     status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
     assert (status, err.count("\n") <= 2) == (128 + number, True)
     assert not Path("run").exists()
@@ -299,7 +299,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_run_goes_on_without_loss(ampkit
     ampkit(*command, "--run-dir", "whole")
     for at in (0, 5):
         with monkeypatch.context() as patched:
-            patched.setattr("ampkit.run.metrics_file.os.write", full_after(at))
+            patched.setattr("ampkit.run.metrics_log.os.write", full_after(at))
             status, _, err = ampkit(*command, "--run-dir", f"run{at}")
         assert (status, err.count("\n") <= 2) == (1, True)
         assert "metrics: needs a file that can be written, got" in err

@@ -46,8 +46,8 @@ def test_every_shipped_recipe_loads_and_its_dump_loads_back_equal(path, tmp_path
 
 def test_a_short_recipe_takes_the_defaults(small):
     recipe = load(small)
-    assert recipe.optimizer == sections.AdamW()
-    assert recipe.schedule == sections.Constant()
+    assert recipe.optimizer == sections.OPTIMIZERS["adamw"]()
+    assert recipe.schedule == sections.SCHEDULES["constant"]()
     assert (recipe.amp.dtype, recipe.amp.init_scale, recipe.amp.growth_interval) == ("float32", 65536.0, 2000)
     assert (recipe.train.steps, recipe.train.epochs, recipe.train.grad_clip) == (3, None, None)
 
@@ -70,9 +70,9 @@ def test_a_dump_spells_out_every_default(small):
 def test_awkward_strings_and_keys_survive_a_dump(tmp_path):
     path = 'a "quoted" \\ back\\slash, tab\t, newline\n, DEL\x7f, é and 😀'
     recipe = Recipe(
-        model=sections.GPT(name="gpt"),
-        data=sections.Text(name="text", path=path),
-        optimizer=sections.SGD(name="sgd", lr=1e-12),
+        model=sections.MODELS["gpt"](),
+        data=sections.DATASETS["text"](path=path),
+        optimizer=sections.OPTIMIZERS["sgd"](name="sgd", lr=1e-12),
         amp=sections.Amp(dtype="float16", overrides={"softmax": "low", "odd key": "keep"}, init_scale=1e22),
         train=sections.Train(steps=1),
     )
@@ -80,11 +80,16 @@ def test_awkward_strings_and_keys_survive_a_dump(tmp_path):
 
 
 def test_every_key_that_may_be_none_is_none_by_default():
-    kinds = [kind for kind in vars(sections).values() if isinstance(kind, type) and issubclass(kind, sections.Section)]
+    kinds = [sections.Amp, sections.Train, *(kind for named in _NAMED.values() for kind in named.values())]
     fields = [field for kind in kinds for field in kind.model_fields.values()]
     may_be_none = [field for field in fields if type(None) in get_args(field.annotation)]
     assert len(may_be_none) >= 5
     assert all(field.default is None for field in may_be_none)
+
+
+def test_a_vgg_has_a_width_for_each_stage(small):
+    text = mistake(small, "model={name='vgg16', widths=[4, 4, 8, 8]}", "data={name='synthetic_images'}")
+    assert "model.widths: needs 5 numbers, one for each stage, got 4" in text
 
 
 def test_the_words_for_overrides_are_those_of_the_policy():
@@ -134,8 +139,8 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("model.lr=1", "model.lr: needs a known key, got 'lr'\nhelp: did you mean optimizer.lr?"),
         ("lr=1", "lr: needs a known section, got 'lr'\nhelp: did you mean optimizer.lr?"),
         ("amp.dtype=fp16", "needs one of float32, bfloat16, float16, got 'fp16'\nhelp: did you mean 'float16'?"),
-        ("model.name=mpl", "model.name: needs one of mlp, cnn, resnet18"),
-        ("model.name=", "gpt, got nothing"),
+        ("model.name=mpl", "model.name: needs one of alexnet, bert, cnn"),
+        ("model.name=", "wav2letter, got nothing"),
         ("model=3", "model: needs a table, got 3"),
         ("amp=float16", "amp: needs a table, got 'float16'"),
         ("train.seed=1.5", "train.seed: needs an integer, got 1.5"),
@@ -164,7 +169,6 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("model={name='lenet5'}", "data.shape: needs images of at least 12 pixels for lenet5, got 8"),
         ("model={name='alexnet'}", "data.shape: needs images of at least 63 pixels for alexnet, got 8"),
         ("model={name='vgg11'}", "data.shape: needs images of at least 32 pixels for vgg11, got 8"),
-        ("model={name='vgg16', widths=[4, 4, 8, 8]}", "model.widths[4]: needs a value, got nothing"),
         ("model={name='efficientnet_b0', width=0}", "model.width: needs a number above 0, got 0"),
         ("model={name='fcn_resnet50'}", "data.name: needs 'synthetic_maps' for fcn_resnet50, got 'digits'"),
         ("model={name='wav2letter'}", "data.name: needs 'synthetic_speech' for wav2letter, got 'digits'"),
@@ -181,7 +185,7 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("amp.max_scale=2", "amp.max_scale: needs at least init_scale, 65536.0, got 2.0"),
         (
             "data.name=text",
-            "data.name: needs 'digits', 'mnist', 'cifar10', 'images', 'parquet', 'arrow' or 'synthetic_images' for mlp",
+            "data.name: needs 'cifar10', 'digits', 'images', 'mnist', 'parquet', 'arrow' or 'synthetic_images' for mlp",
         ),
         ("data={name='mnist'}", "data.folder: needs a value, got nothing"),
         ("data={name='cifar10', folder='.', crop=-1}", "data.crop: needs at least 0, got -1"),
@@ -190,7 +194,7 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
             "data.std: needs 1 number, or one for each of 3 channels, got 2",
         ),
         ("data={name='images', folder='.', held_out='.', shape=[8, 8], classes=2}", "data.shape[2]: needs a value"),
-        ("model={name='gpt'}", "data.name: needs 'text' or 'synthetic_tokens' for gpt, got 'digits'"),
+        ("model={name='gpt'}", "data.name: needs 'synthetic_tokens' or 'text' for gpt, got 'digits'"),
         ("float16", "override: needs key=value, as in amp.dtype=float16, got 'float16'"),
         ("amp..dtype=float16", "override: needs key=value"),
         ("model.name.first=1", "model.name.first: needs a table at model.name, got 'mlp'"),
@@ -359,4 +363,4 @@ def test_an_image_of_more_values_than_any_is_refused(small):
 
 def test_a_recipe_made_by_hand_is_checked_too():
     with pytest.raises(ValidationError, match="either steps or epochs"):
-        Recipe(model=sections.MLP(name="mlp"), data=sections.Digits(name="digits"), train=sections.Train())
+        Recipe(model=sections.MODELS["mlp"](), data=sections.DATASETS["digits"](), train=sections.Train())

@@ -7,7 +7,7 @@ import pytest
 
 from ampkit.base.errors import ShapeError
 from ampkit.data import augment
-from ampkit.data.image_array import Pictures
+from ampkit.data.augment import AugmentedImages
 from ampkit.utils.data import DataLoader, Subset
 
 IMAGES = np.random.RandomState(0).randint(1, 256, (40, 3, 6, 5)).astype(np.uint8)
@@ -81,7 +81,7 @@ def test_normalize_is_its_formula_in_float32():
 
 
 def pictures(**words):
-    return Pictures(IMAGES, LABELS, (0.5,), (0.25,), seed=7, **{"crop": 2, "flip": True, "cutout": 3, **words})
+    return AugmentedImages(IMAGES, LABELS, (0.5,), (0.25,), seed=7, **{"crop": 2, "flip": True, "cutout": 3, **words})
 
 
 def by_label(loader):
@@ -124,5 +124,5 @@ def test_an_item_is_a_picture_and_its_label():
 
 
 def test_pictures_need_a_label_each():
-    with pytest.raises(ShapeError, match="Pictures: needs a label for each of 40 images, got 39"):
-        Pictures(IMAGES, LABELS[1:])
+    with pytest.raises(ShapeError, match="AugmentedImages: needs a label for each of 40 images, got 39"):
+        AugmentedImages(IMAGES, LABELS[1:])

@@ -12,7 +12,7 @@ from traced_memory import memory_below
 
 from ampkit.base.errors import FileError
 from ampkit.data import imagefolder
-from ampkit.data.image_array import Pictures
+from ampkit.data.augment import AugmentedImages
 from ampkit.data.imagefolder import ImageFolder
 from ampkit.utils.data import DataLoader
 
@@ -45,7 +45,7 @@ def test_classes_are_numbered_by_name_and_images_by_path(folder):
 
 def test_a_folder_feeds_pictures_to_a_loader(folder):
     found = ImageFolder(folder, (3, 2, 4))
-    ((x, y),) = DataLoader(Pictures(found, found.labels), 3, num_workers=2)
+    ((x, y),) = DataLoader(AugmentedImages(found, found.labels), 3, num_workers=2)
     np.testing.assert_allclose(x.numpy()[1], COLOR.transpose(2, 0, 1) / 255, atol=1e-6)
     assert y.numpy().tolist() == [0, 1, 1]
 

@@ -16,13 +16,13 @@ from data.asked_elsewhere import Noted
 
 from ampkit.base.errors import ArgumentError, StateError
 from ampkit.core import random
-from ampkit.data.image_array import Pictures
+from ampkit.data.augment import AugmentedImages
 from ampkit.utils.data import DataLoader
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(sys.platform == "win32", reason="about signals")]
 
 IMAGES = np.random.RandomState(0).randint(0, 256, (22, 3, 8, 8)).astype(np.uint8)
-AUGMENTED = Pictures(IMAGES, np.arange(22), crop=2, flip=True, cutout=3, seed=5)
+AUGMENTED = AugmentedImages(IMAGES, np.arange(22), crop=2, flip=True, cutout=3, seed=5)
 
 
 def loader(count, dataset=AUGMENTED, batch_size=4, **words):

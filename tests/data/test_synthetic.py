@@ -40,7 +40,7 @@ def test_the_seed_fixes_the_data(make):
 
 
 def test_each_token_follows_from_the_one_before_by_1_2_or_3():
-    inputs, targets = synthetic.tokens(50, 40, vocabulary=7)
+    inputs, targets = synthetic.tokens(50, 40, vocab_size=7)
     assert inputs.shape == targets.shape == (50, 40)
     assert inputs.dtype == targets.dtype == np.int64
     assert set(((targets - inputs) % 7).ravel()) == {1, 2, 3}
@@ -49,7 +49,7 @@ def test_each_token_follows_from_the_one_before_by_1_2_or_3():
 
 
 def test_hidden_tokens_are_a_share_of_each_sequence_and_the_others_are_a_walk():
-    inputs, labels = synthetic.masked_tokens(400, 40, vocabulary=12)
+    inputs, labels = synthetic.masked_tokens(400, 40, vocab_size=12)
     assert inputs.shape == labels.shape == (400, 40)
     assert inputs.dtype == labels.dtype == np.int64
     hidden = labels != synthetic.IGNORED
@@ -119,7 +119,7 @@ def test_letters_of_a_sound_are_those_of_its_steps_of_time_in_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: synthetic.masked_tokens(1, 4, vocabulary=5), "vocabulary of at least 6, got 5"),
+        (lambda: synthetic.masked_tokens(1, 4, vocab_size=5), "vocab_size of at least 6, got 5"),
         (lambda: synthetic.masked_tokens(1, 0), "length of at least 1, got 0"),
         (lambda: synthetic.maps(1, (3, 0, 2)), "shape of at least 1, got 0"),
         (lambda: synthetic.speech(1, 1, 10, 0), "step of at least 1, got 0"),
@@ -127,8 +127,8 @@ def test_letters_of_a_sound_are_those_of_its_steps_of_time_in_order():
         (lambda: synthetic.speech(1, 1, 32, 2, 1), "classes of at least 2, got 1"),
         (lambda: synthetic.images(0), "count of at least 1, got 0"),
         (lambda: synthetic.images(1, (3, 0, 2)), "shape of at least 1, got 0"),
-        (lambda: synthetic.tokens(1, 0), "context of at least 1, got 0"),
-        (lambda: synthetic.tokens(1, 1, vocabulary=3), "vocabulary of at least 4, got 3"),
+        (lambda: synthetic.tokens(1, 0), "block_size of at least 1, got 0"),
+        (lambda: synthetic.tokens(1, 1, vocab_size=3), "vocab_size of at least 4, got 3"),
     ],
 )
 def test_sizes_below_the_least_are_refused(make, message):

@@ -149,7 +149,7 @@ def test_an_evaluation_takes_no_more_windows_than_there_are_bytes(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some words " * 100)
     large = ["train.eval_batches=2147483647", "data.batch_size=2147483647", f"data.path={tmp_path / 'a.txt'}"]
     recipe = config.load(RECIPES / "text_gpt.toml", ["model.block_size=8", "data.limit=1000", *large])
-    ((inputs, _),) = input_pipeline.feed(recipe).held_out()
+    ((inputs, _),) = input_pipeline.input_pipeline(recipe).held_out()
     assert inputs.shape == (100, 8)
 
 

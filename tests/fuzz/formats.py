@@ -19,7 +19,7 @@ import numpy as np
 from ampkit import Tensor, config, load, save, tensor
 from ampkit.core.nested import tensors_in
 from ampkit.data import cifar10, imagefolder, mnist, text
-from ampkit.run import metrics_file
+from ampkit.run import metrics_log
 from ampkit.run.checkpoint import Checkpoints
 
 from .mutations import mutate, mutate_packed, mutate_png
@@ -277,7 +277,7 @@ def _true_checkpoint(path: Path) -> Any:
     ]
 
 
-_PLACE = metrics_file.Place(30, 20)
+_PLACE = metrics_log.ResumePoint(30, 20)
 
 
 def _make_metrics(folder: Path, draw: Random) -> list[Path]:
@@ -286,7 +286,7 @@ def _make_metrics(folder: Path, draw: Random) -> list[Path]:
 
 
 def _read_metrics(path: Path) -> Any:
-    return metrics_file.examine(path.read_bytes(), _PLACE, None)[0].splitlines()  # type: ignore[attr-defined]
+    return metrics_log.examine(path.read_bytes(), _PLACE, None)[0].splitlines()  # type: ignore[attr-defined]
 
 
 def _true_metrics(path: Path) -> Any:
@@ -319,5 +319,5 @@ FORMATS: dict[str, Format] = {
     "arrow": Format(lambda folder, draw: _make_table(folder, draw, ".arrow"), _read_table, _true_table),
 }
 NEEDS = {"png": "PIL", "parquet": "pyarrow", "arrow": "pyarrow"}
-if not hasattr(metrics_file, "examine"):
+if not hasattr(metrics_log, "examine"):
     del FORMATS["metrics"]

@@ -14,8 +14,8 @@ from ampkit.amp.grad_scaler import GradScaler
 from ampkit.base.errors import ArgumentError, ConfigError, FileError, NonFiniteError, ScaleCollapseError, StateError
 from ampkit.core import random
 from ampkit.optim.lr_scheduler import StepLR
-from ampkit.run import build
 from ampkit.run.checkpoint import Checkpoints, restore, state_of
+from ampkit.run.input_pipeline import input_pipeline
 from ampkit.run.loop import StepRow, fit
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -400,10 +400,11 @@ def test_the_rows_before_a_checkpoint_have_been_handed_on_by_then(tmp_path):
 
 def test_batches_can_be_had_from_any_number_on():
     for kind in ("mlp", "text", "tokens"):
-        made = build.feed(recipe(kind))
-        whole = [batch[0].numpy().tobytes() for batch in islice(made.batches(0), 9)]
+        pipeline = input_pipeline(recipe(kind))
+        whole = [batch[0].numpy().tobytes() for batch in islice(pipeline.train(0), 9)]
         for first in (0, 1, 3, 5):
-            part = [batch[0].numpy().tobytes() for batch in islice(build.feed(recipe(kind)).batches(first), 9 - first)]
+            batches = input_pipeline(recipe(kind)).train(first)
+            part = [batch[0].numpy().tobytes() for batch in islice(batches, 9 - first)]
             assert part == whole[first:]
 
 

@@ -292,9 +292,9 @@ def test_an_average_of_the_weights_is_what_evaluations_use():
     for each in seen[1:]:
         want = 0.75 * want + 0.25 * each
     np.testing.assert_allclose(run.average.module[1].weight.detach().numpy(), want, rtol=0, atol=1e-6)
-    found = evaluate(run.average.module, run._feed.held_out(), nullcontext())
+    found = evaluate(run.average.module, run._pipeline.held_out(), nullcontext())
     assert found[:2] == (row.val_loss, row.accuracy)
-    assert found != evaluate(run.model, run._feed.held_out(), nullcontext())
+    assert found != evaluate(run.model, run._pipeline.held_out(), nullcontext())
 
 
 # bad numbers

@@ -11,10 +11,9 @@ import pytest
 
 from ampkit import config
 from ampkit.base.errors import ConfigError, FileError
-from ampkit.run.lock import HeldError, Lock
 from ampkit.run.loop import StepRow
-from ampkit.run.metrics_file import Place
-from ampkit.run.run_dir import RunDirectory, default_directories
+from ampkit.run.metrics_log import ResumePoint
+from ampkit.run.run_dir import HeldError, Lock, RunDirectory, default_directories
 
 RECIPE = config.load(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml", ["amp.dtype=float16"])
 ROW = StepRow(1, 2.5, 0.1, 1.0, 0, 1.0, 0.5)
@@ -22,9 +21,9 @@ ROW = StepRow(1, 2.5, 0.1, 1.0, 0, 1.0, 0.5)
 
 def run_in(path, resume=False, rows=1, recipe=RECIPE, **begin):
     """A run that writes so many rows; returns what it says."""
-    with RunDirectory(path, resume) as directory, directory.begin(recipe, **begin) as journal:
+    with RunDirectory(path, resume) as directory, directory.begin(recipe, **begin) as log:
         for _ in range(rows):
-            journal.write(ROW)
+            log.write(ROW)
     return directory.notices
 
 
@@ -119,7 +118,7 @@ def test_a_lock_file_that_its_holder_removed_meanwhile_is_made_anew(tmp_path, mo
             first.release()
         lock(handle, how)
 
-    monkeypatch.setattr("ampkit.run.lock.fcntl.flock", late)
+    monkeypatch.setattr("ampkit.run.run_dir.fcntl.flock", late)
     second = Lock(tmp_path / "lock", "x")
     with pytest.raises(HeldError):
         Lock(tmp_path / "lock", "x")
@@ -188,7 +187,7 @@ def test_a_config_that_was_changed_is_kept_as_a_copy_and_written_anew(tmp_path):
     good = path.read_bytes()
     for number, harm in enumerate((lambda b: b[:-20], lambda b: b.replace(b"0", b"1", 1), lambda b: b"\xff" + b), 1):
         path.write_bytes(harm(good))
-        after = {"after": Place(1, 0)} if number > 1 else {}
+        after = {"after": ResumePoint(1, 0)} if number > 1 else {}
         (notice, *_) = run_in(tmp_path, True, **after)
         assert f"config.toml: changed since it was written, now as config.toml.damaged-{number}" in notice
         assert path.read_bytes() == good
@@ -207,4 +206,4 @@ def test_a_config_from_before_there_was_a_checksum_is_taken_as_it_is(tmp_path):
     run_in(tmp_path)
     path = tmp_path / "config.toml"
     path.write_text(config.dump(RECIPE))
-    assert run_in(tmp_path, True, after=Place(1, 0)) == []
+    assert run_in(tmp_path, True, after=ResumePoint(1, 0)) == []

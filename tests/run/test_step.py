@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampkit import config, tensor
-from ampkit.run import metrics, tasks
+from ampkit.run import metrics, step
 from ampkit.run.loop import EvalRow, fit
 
 DRAW = np.random.RandomState(0)
@@ -22,23 +22,23 @@ def by_hand(logits, targets):
     return loss.mean(), (logits.argmax(1) == targets).mean()
 
 
-def judged(task, *batches):
-    judge = task.judge()
+def evaluated(objective, *batches):
+    metric = objective.metric()
     for answer, *targets in batches:
-        judge.add(*task.shown(answer, *map(tensor, targets)))
-    return judge.scores()
+        metric.update(*objective.metric_inputs(answer, *map(tensor, targets)))
+    return metric.compute()
 
 
 def test_a_class_per_image():
     logits, targets = DRAW.randn(6, 5).astype(np.float32), DRAW.randint(0, 5, 6)
-    assert judged(tasks.CLASSIFY, (tensor(logits), targets))[:2] == pytest.approx(by_hand(logits, targets))
+    assert evaluated(step.IMAGE_CLASSES, (tensor(logits), targets))[:2] == pytest.approx(by_hand(logits, targets))
 
 
 def test_batches_of_several_sizes_weigh_by_the_targets_that_count():
     logits, targets = DRAW.randn(9, 5).astype(np.float32), DRAW.randint(0, 5, 9)
     targets[[1, 6, 7, 8]] = -100  # all of the last batch
     batches = [(tensor(logits[part]), targets[part]) for part in (slice(0, 4), slice(4, 6), slice(6, 9))]
-    found = judged(tasks.CLASSIFY, *batches)
+    found = evaluated(step.IMAGE_CLASSES, *batches)
     assert found[:2] == pytest.approx(by_hand(logits, targets))
     assert found.mean_iou is found.char_error_rate is None
 
@@ -47,8 +47,8 @@ def test_tokens_that_are_not_to_be_guessed_do_not_count():
     logits, targets = DRAW.randn(2, 7, 5).astype(np.float32), DRAW.randint(0, 5, (2, 7))
     targets[:, 2:] = -100
     expected = by_hand(logits.reshape(-1, 5), targets.ravel())
-    assert judged(tasks.WRITE, (tensor(logits), targets))[:2] == pytest.approx(expected)
-    assert tasks.WRITE.loss(tensor(logits), tensor(targets)).item() == pytest.approx(expected[0], rel=1e-6)
+    assert evaluated(step.TOKENS, (tensor(logits), targets))[:2] == pytest.approx(expected)
+    assert step.TOKENS.loss(tensor(logits), tensor(targets)).item() == pytest.approx(expected[0], rel=1e-6)
 
 
 def test_a_class_per_pixel_is_judged_by_the_mean_intersection_over_union_too():
@@ -58,23 +58,23 @@ def test_a_class_per_pixel_is_judged_by_the_mean_intersection_over_union_too():
     # 0: both 3, either 5. 1: both 2, either 3. 2: both 1, either 3. 4 is guessed alone. 3 and 5 do not occur.
     expected = (3 / 5 + 2 / 3 + 1 / 3 + 0) / 4
     for parts in ([slice(0, 2)], [slice(0, 1), slice(1, 2)]):
-        found = judged(tasks.PIXELS, *((tensor(logits[part]), wanted[part]) for part in parts))
+        found = evaluated(step.PIXEL_CLASSES, *((tensor(logits[part]), wanted[part]) for part in parts))
         assert found.mean_iou == pytest.approx(expected)
         assert found.accuracy == pytest.approx(6 / 9)
 
 
 def test_nothing_to_judge_is_no_number():
-    nothing = judged(tasks.PIXELS, (tensor(np.ones((1, 3, 2, 2), np.float32)), np.full((1, 2, 2), -100)))
+    nothing = evaluated(step.PIXEL_CLASSES, (tensor(np.ones((1, 3, 2, 2), np.float32)), np.full((1, 2, 2), -100)))
     assert all(math.isnan(score) for score in nothing[:3])
-    assert all(math.isnan(score) for score in judged(tasks.CLASSIFY)[:2])
+    assert all(math.isnan(score) for score in evaluated(step.IMAGE_CLASSES)[:2])
 
 
-def test_a_second_answer_adds_half_of_its_loss_and_is_not_judged():
+def test_a_second_answer_adds_half_of_its_loss_and_is_not_evaluated():
     logits, targets = DRAW.randn(2, 2, 3, 4, 5).astype(np.float32), DRAW.randint(0, 3, (2, 4, 5))
     answer = {"out": tensor(logits[0]), "aux": tensor(logits[1])}
     main, aux = (by_hand(np.moveaxis(each, 1, -1).reshape(-1, 3), targets.ravel()) for each in logits)
-    assert tasks.PIXELS.loss(answer, tensor(targets)).item() == pytest.approx(main[0] + 0.5 * aux[0], rel=1e-6)
-    assert judged(tasks.PIXELS, (answer, targets))[:2] == pytest.approx(main)
+    assert step.PIXEL_CLASSES.loss(answer, tensor(targets)).item() == pytest.approx(main[0] + 0.5 * aux[0], rel=1e-6)
+    assert evaluated(step.PIXEL_CLASSES, (answer, targets))[:2] == pytest.approx(main)
 
 
 def test_a_transcript_costs_its_ctc_loss_and_is_judged_by_its_wrong_letters():
@@ -88,8 +88,8 @@ def test_a_transcript_costs_its_ctc_loss_and_is_judged_by_its_wrong_letters():
     two = sum(np.prod(second[range(3), path]) for path in paths)
     expected = (-math.log(one) - math.log(two) / 2) / 2
     answer = tensor(np.log(np.moveaxis(chances, 2, 1)))
-    assert tasks.TRANSCRIBE.loss(answer, *map(tensor, targets)).item() == pytest.approx(expected, rel=1e-5)
-    found = judged(tasks.TRANSCRIBE, (answer, *targets))
+    assert step.LETTERS.loss(answer, *map(tensor, targets)).item() == pytest.approx(expected, rel=1e-5)
+    found = evaluated(step.LETTERS, (answer, *targets))
     assert found.val_loss == pytest.approx(expected, rel=1e-5)
     assert found.accuracy is None
     assert found.char_error_rate in {errors / 3 for errors in range(6)}

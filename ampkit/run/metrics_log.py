@@ -18,14 +18,14 @@ from ..serialization import write
 from .loop import Row
 
 
-class Place(NamedTuple):
+class ResumePoint(NamedTuple):
     """How far a run had come: steps made, and the step after which it was evaluated last."""
 
     done: int
     evaluated: int
 
 
-class Journal:
+class MetricsLog:
     """The metrics file of a run that is being written; a context manager.
 
     after: where a run that goes on is, None for one that starts. mark: what `sync` gave when the run was there. Rows
@@ -34,7 +34,7 @@ class Journal:
     Raises FileError for a file that is no regular one or cannot be written.
     """
 
-    def __init__(self, path: Path, after: Place | None = None, mark: Mapping[str, Any] | None = None):
+    def __init__(self, path: Path, after: ResumePoint | None = None, mark: Mapping[str, Any] | None = None):
         self.path, self.notices = path, list[str]()
         data = read(path)
         kept, fault = (b"", None) if after is None else examine(data, after, mark)
@@ -102,7 +102,7 @@ def read(path: Path) -> bytes | None:
         return None
 
 
-def examine(data: bytes | None, place: Place, mark: Mapping[str, Any] | None) -> tuple[bytes, str | None]:
+def examine(data: bytes | None, place: ResumePoint, mark: Mapping[str, Any] | None) -> tuple[bytes, str | None]:
     """The rows of a metrics file up to a place, and what is wrong with the file; None if nothing is."""
     if data is None:
         return b"", "missing, so the rows before this step are lost"
@@ -120,7 +120,7 @@ def examine(data: bytes | None, place: Place, mark: Mapping[str, Any] | None) ->
     return kept, f"damaged: {found}; {rows} rows are kept"
 
 
-def _order(line: bytes, place: Place) -> bool | None:
+def _order(line: bytes, place: ResumePoint) -> bool | None:
     """Whether a row is of a step up to a place; None for a line that is no row."""
     try:
         row = json.loads(line)

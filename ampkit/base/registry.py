@@ -1,0 +1,147 @@
+"""The models and data sets that a recipe can name. Each file of `models/` and `data/` registers its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Samples = Literal["images", "pixel labels", "tokens", "masked tokens", "speech"]
+Loading = Literal["arrays", "generated", "images", "dataset", "text"]
+# Arguments of a model's constructor that follow from the data and are no keys of a recipe.
+FROM_DATA = ("in_features", "in_channels", "image_size", "out_features", "num_classes")
+
+
+class Fault(NamedTuple):
+    """One mistake in a recipe: the dotted key, what it needs, what came, and the cure or None."""
+
+    key: str
+    needs: str
+    got: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.key}: needs {self.needs}, got {self.got}" + (f"; {self.hint}" if self.hint else "")
+
+
+Check = Callable[[Any, Any], Iterator[Fault]]
+
+
+def no_faults(section: Any, other: Any) -> Iterator[Fault]:
+    """The check of an entry whose annotations say all."""
+    yield from ()
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model of recipes, see `register_model`."""
+
+    name: str
+    build: Callable[..., Any]
+    samples: Samples
+    signature: Callable[..., Any]
+    exclude: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    check: Check
+
+    @property
+    def from_data(self) -> tuple[str, ...]:
+        """The names of the arguments that follow from the data."""
+        return tuple(name for name in FROM_DATA if name in inspect.signature(self.signature).parameters)
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A data set of recipes, see `register_dataset`."""
+
+    name: str
+    load: Callable[..., Any]
+    samples: Samples
+    loading: Loading
+    from_model: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    check: Check = no_faults
+
+
+class Splits(NamedTuple):
+    """What the load function of a data set returns.
+
+    train, held_out: tuples of arrays [n, ...], inputs first, or datasets, as `loading` says. mean, std: of images, by
+    channel, of values in [0, 1].
+    """
+
+    train: Any
+    held_out: Any
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+
+MODELS: dict[str, ModelEntry] = {}
+DATASETS: dict[str, DatasetEntry] = {}
+
+
+def register_model(
+    build: Callable[..., Any],
+    samples: Samples,
+    *,
+    name: str | None = None,
+    signature: Callable[..., Any] | None = None,
+    exclude: tuple[str, ...] = (),
+    defaults: Mapping[str, Any] | None = None,
+    check: Check = no_faults,
+) -> None:
+    """Make `build` the model `name` of recipes, by default its own name; its parameters are the keys of [model].
+
+    samples: what it learns from; it trains on every data set of these. signature: whose parameters are the keys, if
+    not those of `build`. exclude: parameters that are no keys. defaults: for keys whose default in a recipe differs.
+    check: yields a Fault for each mistake in check(model section, data section); data is None if it does not fit.
+    """
+    name = name or build.__name__
+    MODELS[name] = ModelEntry(name, build, samples, signature or build, exclude, defaults or {}, check)
+
+
+def register_dataset(
+    name: str,
+    load: Callable[..., Any],
+    samples: Samples,
+    loading: Loading,
+    *,
+    from_model: tuple[str, ...] = (),
+    defaults: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    check: Check = no_faults,
+) -> None:
+    """Make `load` the data set `name` of recipes; its parameters are keys of [data], besides those of its loading.
+
+    loading: "arrays": `load` returns Splits of arrays, shuffled each epoch. "generated": arrays from a seed, of which
+    a share `validation` is held out. "images": Splits of (images [n, c, h, w] uint8, labels), normalized and
+    augmented. "dataset": Splits of datasets that give batches. "text": Splits of bytes, from which windows are drawn.
+    from_model: parameters of `load` that are keys of [model]. constants: what is no key but known of the section, as
+    `shape` and `classes` of images. check: as in `register_model`, with the data section first.
+    """
+    DATASETS[name] = DatasetEntry(name, load, samples, loading, from_model, defaults or {}, constants or {}, check)
+
+
+def smallest_image(pixels: int) -> Check:
+    """A check that images have at least `pixels` rows and columns."""
+
+    def check(model: Any, data: Any) -> Iterator[Fault]:
+        if data is not None and (least := min(data.shape[1:])) < pixels:
+            yield Fault("data.shape", f"images of at least {pixels} pixels for {model.name}", f"{least}")
+
+    return check
+
+
+def square_images(model: Any, data: Any) -> Iterator[Fault]:
+    """A check that images are as high as wide."""
+    if data is not None and data.shape[1] != data.shape[2]:
+        yield Fault("data.shape", f"square images for {model.name}", f"{data.shape[1]} x {data.shape[2]}")
+
+
+def divides(model: Any, part: str, whole: str) -> Iterator[Fault]:
+    """A Fault unless the key `part` of a model divides its key `whole`."""
+    divisor, dividend = getattr(model, part), getattr(model, whole)
+    if dividend % divisor:
+        yield Fault(f"model.{part}", f"a divisor of {whole}, {dividend}", str(divisor))
