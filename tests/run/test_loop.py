@@ -430,13 +430,13 @@ def test_accumulated_halves_make_the_step_of_the_whole():
 def test_clipping_shortens_the_step_and_reports_the_norm_before_it():
     outcome, moved = weights_after(one, grad_clip=1e-3)
     assert np.linalg.norm(moved) <= 1e-3
-    free, _ = weights_after(one, measure=True)
+    free, _ = weights_after(one, measure_norm=True)
     assert float(outcome.grad_norm) == pytest.approx(float(free.grad_norm))
     assert float(free.grad_norm) > 1e-3
 
 
 def test_measuring_the_norm_changes_nothing():
-    np.testing.assert_array_equal(weights_after(one, measure=True)[1], weights_after(one)[1])
+    np.testing.assert_array_equal(weights_after(one, measure_norm=True)[1], weights_after(one)[1])
 
 
 def test_an_evaluation_leaves_the_model_as_it_was():
@@ -457,6 +457,6 @@ def test_an_evaluation_weighs_batches_by_their_size():
     assert parts == pytest.approx(whole)
 
 
-def test_held_out_samples_are_spread_evenly_when_few_are_asked_for():
-    assert input_pipeline._spread(360, 10, 2).tolist()[:2] == [0, 18]
-    assert input_pipeline._spread(360, 10, None).tolist() == list(range(360))
+def test_held_out_samples_are_evenly_spaced_when_few_are_evaluated():
+    assert input_pipeline._evenly_spaced(360, 10, 2).tolist()[:2] == [0, 18]
+    assert input_pipeline._evenly_spaced(360, 10, None).tolist() == list(range(360))
