@@ -35,13 +35,12 @@ from .loss.pairwise import *
 from .loss.regression import *
 from .nn.adaptive_pool import *
 from .nn.attention import *
+from .nn.batch_norm import *
 from .nn.conv import *
 from .nn.dropout import *
 from .nn.embedding import *
-from .nn.embedding_bag import *
 from .nn.fused import *
 from .nn.grid_sample import *
-from .nn.instance_norm import *
 from .nn.interpolate import *
 from .nn.layer_norm import *
 from .nn.pool import *

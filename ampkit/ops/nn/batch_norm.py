@@ -1,4 +1,4 @@
-"""Batch normalization: each channel by the statistics of the batch, or by running ones."""
+"""Batch and instance normalization: of each channel over the batch, over a sample, or by running statistics."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ampkit import backends
 from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.recompute import is_second_run
+from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -19,8 +20,10 @@ from ampkit.core.tensor import Tensor
 
 from ..indexing.masks import kept
 from ..reduction.dot_products import channels, dot_channels, sum_channels
+from ..shape.rearrange import tile
+from ..shape.view import reshape
 
-__all__ = ["batch_norm", "batch_norm_relu"]
+__all__ = ["batch_norm", "batch_norm_relu", "instance_norm"]
 
 
 def batch_norm(
@@ -36,10 +39,10 @@ def batch_norm(
     """Normalize each channel to mean 0 and variance 1 over the batch and positions, then scale and shift it.
 
     input [N, C, ...], the others [C] -> [N, C, ...], in the dtype of the input; statistics in float32 (float64 for
-    float64 input). In training the batch's own statistics serve, the running ones move towards them by `momentum` in
-    place (unbiased variance), unless the batch's are not finite; otherwise the running ones serve.
-    An empty input is its own result, and moves nothing. Raises ShapeError for misfit shapes and for one value per
-    channel in training, ArgumentError without running statistics outside of it.
+    float64 input). training: normalize by the statistics of the batch, and update the running ones in place by
+    `momentum` (with the unbiased variance) if those of the batch are finite; else normalize by the running statistics.
+    An empty input is returned as it is and updates nothing. Raises ShapeError for shapes that do not fit and for one
+    value per channel in training, ArgumentError for running statistics missing outside training.
     Ioffe, Szegedy 2015, arXiv:1502.03167, algorithm 1.
     """
     return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, False)
@@ -75,9 +78,9 @@ def _batch_norm(
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
         return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)
     if input.ndim > 1:
-        moved = {"running_mean": running_mean, "running_var": running_var}
-        check_scales("batch_norm", (input.shape[1],), **{k: v.array for k, v in moved.items() if v is not None})
-    if not input.numel():  # which has no statistics of its own
+        running = {"running_mean": running_mean, "running_var": running_var}
+        check_scales("batch_norm", (input.shape[1],), **{k: v.array for k, v in running.items() if v is not None})
+    if not input.numel():  # has no statistics
         zeros = Tensor(backends.backend_of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
         return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)
     y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
@@ -99,38 +102,36 @@ def batch_norm_(
     eps,
     relu=False,
 ):
-    """`batch_norm` with given statistics -> y; without, with the batch's own -> (y, mean [C], biased variance [C]).
+    """`batch_norm` by running statistics -> y; without them, by those of the batch -> (y, mean [C], variance [C]).
 
-    relu: whether `relu` follows; the order of that and of rounding y makes no difference.
+    The variance is biased. relu: whether ReLU follows; it commutes with rounding y.
     """
     x = channels(input)
-    given = running_mean is not None
-    if given:
-        y = x - running_mean.reshape(-1, 1)
-        mean, slip, var = running_mean, 0, running_var.reshape(-1, 1)
+    if running_mean is not None:
+        y, mean, residual_mean, var = x - running_mean.reshape(-1, 1), running_mean, 0, running_var.reshape(-1, 1)
     else:
-        y, mean, slip, var = _centre(x)
+        y, mean, residual_mean, var = _centre(x)
     rstd = 1 / np.sqrt(var + eps)
     scale = rstd if weight is None else rstd * weight.reshape(-1, 1)
     y *= scale
-    y += -slip * scale if bias is None else bias.reshape(-1, 1) - slip * scale
+    y += -residual_mean * scale if bias is None else bias.reshape(-1, 1) - residual_mean * scale
     y = y.reshape(input.shape)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
-        saved.bias = bias  # with the rest it tells again what passed
+        saved.bias = bias  # the backward recomputes from it where y was positive
         y = kept(y, np.logical_not(y <= 0))
-    return (y, saved) if given else ((y, mean, var.reshape(-1)), saved)
+    return (y, saved) if running_mean is not None else ((y, mean, var.reshape(-1)), saved)
 
 
 def _centre(x: Any) -> tuple[Any, Any, Any, Any]:
-    # The rounding of a mean that is large beside the deviation would shift all that follows: `slip`, the mean of what
-    # is left after the subtraction, corrects it (Chan, Golub, LeVeque 1983, The American Statistician 37, eq. 1.7).
+    # (centred x, mean [C], mean of the centred x, variance). Where the mean is large beside the deviation, its rounding
+    # shifts the centred values; their own mean corrects it (Chan, Golub, LeVeque 1983, Am. Statistician 37, eq. 1.7).
     count = x.shape[0] * x.shape[2]
-    rough = sum_channels(x) / count
-    y = x - rough
-    slip = sum_channels(y) / count
-    var = np.maximum(dot_channels(y, y) / count - slip * slip, 0)
-    return y, (rough + slip).reshape(-1), slip, var
+    mean = sum_channels(x) / count
+    centred = x - mean
+    residual_mean = sum_channels(centred) / count
+    var = np.maximum(dot_channels(centred, centred) / count - residual_mean * residual_mean, 0)
+    return centred, (mean + residual_mean).reshape(-1), residual_mean, var
 
 
 @batch_norm_.check
@@ -150,28 +151,28 @@ def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
 
 @batch_norm_.backward
 def batch_norm_backward(dy, saved, needs, eps, relu):
-    given = saved.running_mean is not None
-    dy, dmean, dvar = (dy, None, None) if given else dy
-    slope, centred = channels(dy), channels(saved.input) - saved.mean.reshape(-1, 1)
-    count, rstd = slope.shape[0] * slope.shape[2], saved.rstd
+    running = saved.running_mean is not None
+    dy, dmean, dvar = (dy, None, None) if running else dy
+    grad, centred = channels(dy), channels(saved.input) - saved.mean.reshape(-1, 1)
+    count, rstd = grad.shape[0] * grad.shape[2], saved.rstd
     scale = rstd if saved.weight is None else rstd * saved.weight.reshape(-1, 1)
     if relu:
         y = centred * scale + (0 if saved.bias is None else saved.bias.reshape(-1, 1))
-        slope = kept(slope, np.logical_not(y <= 0))
-    total = sum_channels(slope)
-    along = dot_channels(slope, centred)
-    if given:
-        dx = slope * scale if needs[0] is not None else None
+        grad = kept(grad, np.logical_not(y <= 0))
+    grad_sum = sum_channels(grad)
+    grad_dot = dot_channels(grad, centred)
+    if running:
+        dx = grad * scale if needs[0] is not None else None
     else:
-        slip = sum_channels(centred) / count
-        along -= slip * total
-        bend = (2 * dvar.reshape(-1, 1) - scale * rstd * rstd * along) / count
-        centred *= bend
-        centred += (dmean.reshape(-1, 1) - scale * total) / count - slip * bend
-        centred += slope * scale
+        residual_mean = sum_channels(centred) / count
+        grad_dot -= residual_mean * grad_sum
+        factor = (2 * dvar.reshape(-1, 1) - scale * rstd * rstd * grad_dot) / count
+        centred *= factor
+        centred += (dmean.reshape(-1, 1) - scale * grad_sum) / count - residual_mean * factor
+        centred += grad * scale
         dx = centred
-    dweight, dbias = (along * rstd).reshape(-1), total.reshape(-1)
-    drunning = (-total * scale).reshape(-1), (-0.5 * along * scale * rstd * rstd).reshape(-1)
+    dweight, dbias = (grad_dot * rstd).reshape(-1), grad_sum.reshape(-1)
+    drunning = (-grad_sum * scale).reshape(-1), (-0.5 * grad_dot * scale * rstd * rstd).reshape(-1)
     return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning
 
 
@@ -182,8 +183,8 @@ def _update(running_mean: Any, running_var: Any, mean: Any, var: Any, count: int
         running[...] = np.where(finite, (1 - momentum) * running + momentum * batch, running)
 
 
-# (running_mean, running_var, mean, var, count, momentum): moves the first two in place, or leaves them alone if the
-# statistics of the batch are not all finite: nothing reads a value on the host.
+# (running_mean, running_var, mean, var, count, momentum): update the first two in place, unless the statistics of the
+# batch are not all finite. That is decided on the device; the host reads no value.
 update_running_statistics = Primitive("update_running_statistics", "nn.batch_norm", _update)
 
 
@@ -192,3 +193,46 @@ def check_scales(where: str, shape: tuple[int, ...], **scales: Any) -> None:
     for name, scale in scales.items():
         if scale is not None and tuple(np.shape(scale)) != shape:
             raise ShapeError(where, f"{name} of shape {shape}", f"{tuple(np.shape(scale))}")
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalize each channel of each sample to mean 0 and variance 1 over the positions, then scale and shift it.
+
+    input [N, C, ...], the others [C] -> [N, C, ...], in the dtype of the input. use_input_stats: normalize by the
+    statistics of the sample, and update the running ones by `momentum` towards the averages over the samples (with the
+    unbiased variance) if those are finite; else normalize by the running statistics.
+    Raises ShapeError for shapes that do not fit and for one position with use_input_stats, ArgumentError for running
+    statistics missing without it. Ulyanov, Vedaldi, Lempitsky 2016, arXiv:1607.08022, eq. 3.
+    """
+    where, shape = "instance_norm", tuple(input.shape)
+    if input.ndim < 2:
+        raise ShapeError(where, "input of shape [N, C, ...]", f"{shape}")
+    tensors = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    check_scales(where, shape[1:2], **{name: x if x is None else x.array for name, x in tensors.items()})
+    if not use_input_stats:
+        if running_mean is None or running_var is None:
+            cure = "without them, leave use_input_stats at True"
+            raise ArgumentError(where, "running_mean and running_var", "None", cure)
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    batch, features, positions = shape[0], shape[1], math.prod(shape[2:])
+    if positions < 2:
+        raise ShapeError(where, "more than one position for the statistics of a sample", f"shape {shape}")
+    scale, shift = (None if x is None else tile(x, (batch,)) for x in (weight, bias))
+    rows = reshape(input, (1, batch * features, *shape[2:]))
+    y, mean, var = batch_norm_(rows, scale, shift, None, None, eps)
+    if batch and running_mean is not None and running_var is not None and not is_second_run():
+        with backends.device_guard(mean.array):
+            each = [blocked_sum(x.array.reshape(batch, features), 0) / batch for x in (mean, var)]
+        update_running_statistics(running_mean.array, running_var.array, *each, positions, momentum)
+        running_mean.changed()
+        running_var.changed()
+    return reshape(y, shape)

@@ -1,4 +1,4 @@
-"""Embedding: rows of a table, looked up by index; the gradient adds them up again."""
+"""Embedding: rows of a table by index, one per index or reduced per bag of indices; the gradient sums by row."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import accumulator
-from ampkit.base.errors import DTypeError, RangeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-__all__ = ["embedding"]
+from ..shape.view import reshape
+
+__all__ = ["embedding", "embedding_bag"]
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -27,12 +31,12 @@ def embedding(
     scale_grad_by_freq: CompatArg = False,
     sparse: CompatArg = False,
 ):
-    """The rows of `weight` that `input` names.
+    """The rows of `weight` at the indices `input`.
 
     input [...] integers from 0 to V - 1, weight [V, D] -> [..., D], in the dtype of weight. The gradient of a row is
     the sum over its uses, in float32 (float64 for float64), in a fixed order; row `padding_idx` gets none.
-    Raises ShapeError if weight is no matrix, DTypeError if input holds no integers, RangeError for an index outside the
-    table, named with its position, ArgumentError for max_norm, scale_grad_by_freq and sparse, which are not here.
+    Raises ShapeError if weight is not a matrix, DTypeError if input is not of integers, RangeError for an index outside
+    the table, with its position, ArgumentError for max_norm, scale_grad_by_freq and sparse, which are not supported.
     """
     check_indices(plain(input), len(weight))
     return np.take(weight, input, 0), Saved(input=input, rows=len(weight))
@@ -76,11 +80,10 @@ def sum_rows(input: Array, index: Index, rows):
     pairwise and in a fixed order: the same bits every time.
     """
     width = input.shape[-1]
-    sums, places = _segments(
-        input.reshape(-1, width) if width else input.reshape(index.size, 0), plain(index).reshape(-1)
-    )
+    values = input.reshape(-1, width) if width else input.reshape(index.size, 0)
+    sums, indices = _segment_sums(values, plain(index).reshape(-1))
     out = np.zeros((rows, width), input.dtype, like=input)
-    out[places] = sums
+    out[indices] = sums
     return out, Saved(index=index)
 
 
@@ -89,18 +92,174 @@ def sum_rows_backward(dy, saved, needs, rows):
     return apply(embedding, plain(saved.index), dy)
 
 
-def _segments(values: Any, index: Any) -> tuple[Any, Any]:
-    # Sorted by index, equal neighbours are added in pairs until each index is there once: log2(most repeats) rounds.
+def _segment_sums(values: Any, index: Any) -> tuple[Any, Any]:
+    # Sorted by index, neighbours of equal index are added in pairs until each is there once: log2(most repeats) rounds.
     order = np.argsort(index, kind="stable")
     index = index[order]
     while (index[1:] == index[:-1]).any():
         steps = np.arange(len(index), like=index)
         first = np.concatenate((steps[:1] == 0, index[1:] != index[:-1]))
-        place = steps - np.flatnonzero(first)[np.cumsum(first) - 1]  # among the equal ones
-        even = place % 2 == 0
+        rank = steps - np.flatnonzero(first)[np.cumsum(first) - 1]  # within its segment
+        even = rank % 2 == 0
         odd = np.flatnonzero(~even)
         pairs = np.cumsum(even)[odd] - 1
         merged = values[order[even]]
         merged[pairs] += values[order[odd]]
         values, index, order = merged, index[even], np.arange(len(merged), like=index)
     return values[order], index
+
+
+# bags
+
+
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: CompatArg = None,
+    norm_type: CompatArg = 2,
+    scale_grad_by_freq: CompatArg = False,
+    mode: str = "mean",
+    sparse: CompatArg = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """The sum, mean or maximum of the rows of `weight` at each bag of indices; 0 for an empty bag.
+
+    input [B, L]: a bag per row; or [n] with offsets [B], the start of each bag, from 0 on and never decreasing, and
+    with include_last_offset [B + 1], the end of the last; weight [V, D]; per_sample_weights, like input, multiply the rows
+    of a sum -> [B, D], in the dtype of weight. Indices equal to `padding_idx` are left out. Summed in float32 (float64
+    for float64), in a fixed order. The gradient of a maximum goes to the first row that has it.
+    Raises ShapeError, DTypeError for indices or offsets that are not integers, RangeError for those out of range,
+    ArgumentError for another mode, and for per_sample_weights without "sum".
+    """
+    where = "embedding_bag"
+    if mode not in ("sum", "mean", "max"):
+        raise ArgumentError(where, "mode 'sum', 'mean' or 'max'", repr(mode))
+    _check_bag_weights(input, weight, per_sample_weights, mode)
+    starts, longest = _bag_starts(input, offsets, include_last_offset)
+    rows = reshape(embedding(reshape(input, (-1,)), weight, padding_idx), (input.array.size, weight.shape[1]))
+    included = None if padding_idx is None else Tensor(reshape(input, (-1,)).array != padding_idx % len(weight))
+    scale = None if per_sample_weights is None else reshape(per_sample_weights, (-1,))
+    return embedding_bag_(rows, Tensor(starts), included, scale, mode, longest)
+
+
+def _check_bag_weights(input: Tensor, weight: Tensor, scale: Tensor | None, mode: str) -> None:
+    where = "embedding_bag"
+    if weight.ndim != 2:
+        raise ShapeError(where, "weight of shape [rows, width]", f"{tuple(weight.shape)}")
+    if scale is None:
+        return
+    if mode != "sum":
+        raise ArgumentError(where, "mode 'sum' with per_sample_weights", repr(mode))
+    if scale.shape != input.shape:
+        raise ShapeError(
+            where, f"per_sample_weights of the input's shape {tuple(input.shape)}", f"{tuple(scale.shape)}"
+        )
+    if scale.dtype != weight.dtype:
+        raise DTypeError(where, f"per_sample_weights in {weight.dtype.name}, as weight", scale.dtype.name)
+
+
+def _bag_starts(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Any, int]:
+    """(the start of each bag and the end of the last [B + 1], an upper bound on the size of a bag)."""
+    where, indices = "embedding_bag", input.array
+    if input.ndim == 2 and offsets is None:
+        return np.arange(len(indices) + 1, like=indices) * indices.shape[1], indices.shape[1]
+    if input.ndim != 1 or offsets is None or offsets.ndim != 1 or (last and not offsets.array.size):
+        found = f"{tuple(input.shape)} and {None if offsets is None else tuple(offsets.shape)}"
+        raise ShapeError(where, "input [B, L], or input [n] with offsets [B]", found)
+    array, size = offsets.array, indices.size
+    if array.dtype.kind not in "iu":
+        raise DTypeError(where, "integer offsets", array.dtype.name)
+    array = array.astype(np.int64)
+
+    def fail(value: int, position: int) -> None:
+        raise RangeError(where, f"offsets from 0 to {size} that never decrease", f"{value} at position {position}")
+
+    before = np.concatenate((np.zeros_like(array[:1]), array[:-1]))
+    first = np.arange(array.size, like=array) == 0
+    backends.backend_of(array).raise_if(array, (array < before) | (array > size) | (first & (array != 0)), fail)
+    if size and array.size == bool(last):
+        raise ShapeError(where, "at least one bag", "no offsets for it")
+    if last:
+        return array, size
+    return np.concatenate((array, np.full_like(array, size, shape=(1,)))), size
+
+
+@op(cast=Cast.KEEP)
+def embedding_bag_(
+    input: Array, starts: Index, included: Index | None, per_sample_weights: Array | None, mode, longest
+):
+    """`embedding_bag` of rows that were looked up, at most `longest` per bag.
+
+    input [n, D], starts [B + 1], the first row of each bag and the end of the last; included [n], False for a row to
+    leave out; per_sample_weights [n] -> [B, D].
+    """
+    first, last = starts[:-1], np.maximum(starts[1:] - 1, 0)
+    saved = Saved(input=input, starts=starts, included=included, per_sample_weights=per_sample_weights, size=len(input))
+    if not len(input):
+        return np.zeros((len(first), input.shape[1]), input.dtype, like=input), saved
+    bag, row = _bags(starts, len(input))
+    rank = row - np.take(first, bag)
+    if mode == "max":
+        found = np.take(_running_argmax(input, included, rank, longest), last, 0)
+        saved.argmax = np.where((starts[1:] > first)[:, None], found, -1)
+        return np.where(saved.argmax < 0, 0, np.take_along_axis(input, np.maximum(saved.argmax, 0), 0)), saved
+    rows = input if per_sample_weights is None else input * per_sample_weights[:, None]
+    rows = rows if included is None else np.where(included[:, None], rows, 0)
+    total = np.where((starts[1:] > first)[:, None], np.take(_running_sums(rows, rank, longest), last, 0), 0)
+    return total / _bag_sizes(starts, included, total.dtype) if mode == "mean" else total, saved
+
+
+@embedding_bag_.backward(input="per_sample_weights")
+def embedding_bag_backward(dy, saved, needs, mode, longest):
+    starts, included, scale = plain(saved.starts), plain(saved.included), saved.per_sample_weights
+    bag, row = _bags(starts, saved.size)
+    in_bag = row < starts[-1] if included is None else (row < starts[-1]) & included
+    if mode == "mean":
+        dy = dy / _bag_sizes(starts, included, dy.dtype)
+    if not saved.size:
+        return np.zeros_like(plain(dy), shape=(0, dy.shape[1])), None, None, scale
+    each = np.where(in_bag[:, None], np.take(dy, bag, 0), 0)
+    if mode == "max":
+        return np.where(np.take(saved.argmax, bag, 0) == row[:, None], each, 0), None, None, None
+    drows = each if scale is None else each * scale.reshape(-1, 1)
+    return drows, None, None, blocked_sum(each * saved.input, 1) if needs[3] is not None else None
+
+
+def _bags(starts: Any, size: int) -> tuple[Any, Any]:
+    # (the bag of each row, its index).
+    row = np.arange(size, like=starts)
+    return np.minimum(np.searchsorted(starts[1:], row, side="right"), len(starts) - 2), row
+
+
+def _shifted(x: Any, by: int) -> Any:
+    return np.concatenate((x[:by], x[:-by]))
+
+
+def _running_sums(rows: Any, rank: Any, longest: int) -> Any:
+    """Inclusive prefix sums within each bag, by doubling: log2(longest) rounds."""
+    by = 1
+    while by < min(longest, len(rows)):
+        rows = np.where((rank >= by)[:, None], rows + _shifted(rows, by), rows)
+        by *= 2
+    return rows
+
+
+def _running_argmax(rows: Any, included: Any, rank: Any, longest: int) -> Any:
+    """Inclusive prefix argmax within each bag: the first of equals, -1 if no row is included."""
+    argmax = np.broadcast_to(np.arange(len(rows), like=rank)[:, None], rows.shape)
+    argmax, by = argmax if included is None else np.where(included[:, None], argmax, -1), 1
+    while by < min(longest, len(rows)):
+        other, before = _shifted(rows, by), _shifted(argmax, by)
+        ahead = (before >= 0) & ((argmax < 0) | (other >= rows) | (other != other)) & (rank >= by)[:, None]
+        rows, argmax, by = np.where(ahead, other, rows), np.where(ahead, before, argmax), 2 * by
+    return argmax
+
+
+def _bag_sizes(starts: Any, included: Any, dtype: Any) -> Any:
+    """The number of rows of each bag [B, 1]; 1 where it has none."""
+    if included is not None:
+        starts = np.take(np.concatenate((starts[:1] * 0, np.cumsum(included))), starts)
+    return np.maximum(starts[1:] - starts[:-1], 1).astype(dtype)[:, None]

@@ -1,7 +1,4 @@
-"""Normalization within a sample: layer, group and root-mean-square norms, and division by a p-norm.
-
-Batch normalization has a file of its own.
-"""
+"""Normalization within a sample: layer, RMS, group and local response normalization, and division by a p-norm."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.arguments import is_whole
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -19,12 +17,12 @@ from ampkit.core.policy import Cast
 from ..reduction.dot_products import channels, dot_along, dot_channels, dot_last, sum_channels
 from ..reduction.norms import size_of, slope_of
 from ..shape.axes import axis, sizes
-from .batch_norm import batch_norm, batch_norm_relu, check_scales
+from .batch_norm import check_scales
 
-__all__ = ["batch_norm", "batch_norm_relu", "group_norm", "layer_norm", "normalize", "rms_norm"]
+__all__ = ["group_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
 
 
-# layer_norm and rms_norm: rows are the trailing axes, flat
+# layer_norm and rms_norm: rows [R, n] are the trailing axes, flattened
 
 
 def _rows(array: Any, shape: Any) -> Any:
@@ -72,19 +70,16 @@ def layer_norm_check(input, normalized_shape, weight, bias, eps):
 @layer_norm.backward(input="input weight", mean="input weight", rstd="input weight", weight="input")
 def layer_norm_backward(dy, saved, needs, normalized_shape, eps):
     dx = dw = None
-    slope = _rows(dy, normalized_shape)
+    grad = _rows(dy, normalized_shape)
     if needs[0] is not None or needs[1] is not None:
         hat = _rows(saved.input, normalized_shape) - saved.mean
         hat *= saved.rstd
-        dw = (
-            _like(dot_channels(slope[:, :, None], hat[:, :, None]), dy, normalized_shape)
-            if needs[1] is not None
-            else None
-        )
+    if needs[1] is not None:
+        dw = _like(dot_channels(grad[:, :, None], hat[:, :, None]), dy, normalized_shape)
     if needs[0] is not None:
-        scaled = slope if saved.weight is None else slope * saved.weight.reshape(-1)
+        scaled = grad if saved.weight is None else grad * saved.weight.reshape(-1)
         dx = _standardize_backward(scaled, hat, saved.rstd).reshape(dy.shape)
-    return dx, dw, _like(blocked_sum(slope, 0), dy, normalized_shape) if needs[2] is not None else None
+    return dx, dw, _like(blocked_sum(grad, 0), dy, normalized_shape) if needs[2] is not None else None
 
 
 def _like(sums: Any, dy: Any, shape: Any) -> Any:
@@ -92,7 +87,7 @@ def _like(sums: Any, dy: Any, shape: Any) -> Any:
 
 
 def _standardize(rows: Any, eps: float) -> tuple[Any, Any, Any]:
-    # [R, n] -> the same with mean 0 and variance 1, mean [R, 1], 1 / deviation [R, 1]
+    # rows [R, n] -> (rows with mean 0 and variance 1, mean [R, 1], rstd [R, 1])
     width = rows.shape[1]
     mean = blocked_sum(rows, 1, True) / width
     centred = rows - mean
@@ -101,13 +96,12 @@ def _standardize(rows: Any, eps: float) -> tuple[Any, Any, Any]:
     return centred, mean, rstd
 
 
-def _standardize_backward(slope: Any, hat: Any, rstd: Any) -> Any:
-    # Overwrites `hat`: it is the caller's own.
+def _standardize_backward(grad: Any, hat: Any, rstd: Any) -> Any:
+    # hat: the standardized rows, a temporary of the caller; it is overwritten.
     width = hat.shape[1]
-    along = dot_last(slope, hat) / width
-    hat *= along
-    hat += blocked_sum(slope, 1, True) / width
-    np.subtract(slope, hat, out=hat)
+    hat *= dot_last(grad, hat) / width
+    hat += blocked_sum(grad, 1, True) / width
+    np.subtract(grad, hat, out=hat)
     hat *= rstd
     return hat
 
@@ -137,11 +131,11 @@ def rms_norm_check(input, normalized_shape, weight, eps):
 @rms_norm.backward(weight="input")
 def rms_norm_backward(dy, saved, needs, normalized_shape, eps):
     dx = dw = None
-    slope, hat = _rows(dy, normalized_shape), _rows(saved.input, normalized_shape) * saved.rstd
+    grad, hat = _rows(dy, normalized_shape), _rows(saved.input, normalized_shape) * saved.rstd
     if needs[1] is not None:
-        dw = _like(dot_channels(slope[:, :, None], hat[:, :, None]), dy, normalized_shape)
+        dw = _like(dot_channels(grad[:, :, None], hat[:, :, None]), dy, normalized_shape)
     if needs[0] is not None:
-        scaled = slope if saved.weight is None else slope * saved.weight.reshape(-1)
+        scaled = grad if saved.weight is None else grad * saved.weight.reshape(-1)
         hat *= dot_last(scaled, hat) / hat.shape[1]
         np.subtract(scaled, hat, out=hat)
         hat *= saved.rstd
@@ -185,15 +179,15 @@ def group_norm_check(input, num_groups, weight, bias, eps):
 @group_norm.backward(weight="input")
 def group_norm_backward(dy, saved, needs, num_groups, eps):
     dx = dw = None
-    slope = channels(dy)
+    grad = channels(dy)
     hat = _groups(saved.input, num_groups) - saved.mean
     hat *= saved.rstd
     if needs[1] is not None:
-        dw = dot_channels(slope, hat.reshape(slope.shape)).reshape(-1)
+        dw = dot_channels(grad, hat.reshape(grad.shape)).reshape(-1)
     if needs[0] is not None:
-        scaled = slope if saved.weight is None else slope * saved.weight.reshape(-1, 1)
+        scaled = grad if saved.weight is None else grad * saved.weight.reshape(-1, 1)
         dx = _standardize_backward(scaled.reshape(hat.shape), hat, saved.rstd).reshape(dy.shape)
-    return dx, dw, sum_channels(slope).reshape(-1) if needs[2] is not None else None
+    return dx, dw, sum_channels(grad).reshape(-1) if needs[2] is not None else None
 
 
 def _groups(array: Any, groups: int) -> Any:
@@ -228,7 +222,48 @@ def normalize_check(input, p, dim, eps):
 @normalize.backward
 def normalize_backward(dy, saved, needs, p, dim, eps):
     x, norm = saved.input, saved.norm
-    floor = np.maximum(norm, eps)
-    along = dot_along(dy, x, dim) / (floor * floor)
-    pull = x / floor if p == 2 else slope_of(x, norm, p, dim)
-    return dy / floor - np.where(norm < eps, 0, along) * pull
+    divisor = np.maximum(norm, eps)
+    dot = dot_along(dy, x, dim) / (divisor * divisor)
+    dnorm = x / divisor if p == 2 else slope_of(x, norm, p, dim)
+    return dy / divisor - np.where(norm < eps, 0, dot) * dnorm
+
+
+@op(cast=Cast.FP32, integers="float")
+def local_response_norm(input: Array, size, alpha=1e-4, beta=0.75, k=1.0):
+    """Divide by (k + alpha times the mean square over `size` neighbouring channels)^beta, zero-padded at the ends.
+
+    input [N, C, ...] -> [N, C, ...]. Computed in float32 (float64 for float64 input). Raises ShapeError for fewer than
+    two axes, ArgumentError for a size that is not a positive integer.
+    Krizhevsky, Sutskever, Hinton 2012, NeurIPS 25, sec. 3.3 (alpha / size for its alpha).
+    """
+    return input * _local_mean(input * input, size, alpha, k) ** -beta, Saved(input=input)
+
+
+def _local_mean(squares: Any, size: int, alpha: float, k: float) -> Any:
+    return _channel_sums(squares, size // 2, (size - 1) // 2) * (alpha / size) + k
+
+
+def _channel_sums(x: Any, before: int, after: int) -> Any:
+    # The sum of each channel, `before` channels before it and `after` after it.
+    zero = np.zeros_like(x[:, :1])
+    padded = np.concatenate([zero] * before + [x] + [zero] * after, 1)
+    total = padded[:, : x.shape[1]]
+    for i in range(1, before + after + 1):
+        total = total + padded[:, i : i + x.shape[1]]
+    return total
+
+
+@local_response_norm.check
+def local_response_norm_check(input, size, alpha, beta, k):
+    if input.ndim < 2:
+        raise ShapeError("local_response_norm", "input of shape [N, C, ...]", f"{tuple(input.shape)}")
+    if not is_whole(size) or isinstance(size, bool) or not 1 <= size < 1 << 31:
+        raise ArgumentError("local_response_norm", "size as a positive integer", repr(size))
+
+
+@local_response_norm.backward
+def local_response_norm_backward(dy, saved, needs, size, alpha, beta, k):
+    x = saved.input
+    mean = _local_mean(x * x, size, alpha, k)
+    dmean = dy * x * mean ** (-beta - 1)
+    return dy * mean**-beta - x * _channel_sums(dmean, (size - 1) // 2, size // 2) * (2 * alpha * beta / size)
