@@ -1,26 +1,36 @@
-"""Dropout: elements zeroed at random, from the counter-based stream of `core/random.py`."""
+"""Dropout, alpha dropout and randomized leaky ReLU, by draws of the counter-based stream of `core/random.py`."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+
 from ampkit import backends
-from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.base.dtypes import is_float
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
-from ampkit.core.op import Array, Saved, op
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.primitive import Primitive
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-__all__ = ["dropout", "dropout1d", "dropout2d", "dropout3d"]
+from ..creation.factories import ones, tensor
+from ..pointwise.activation import leaky_relu
+from ..pointwise.comparison import gt, ne
+from ..pointwise.selection import where
+
+__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout", "rrelu"]
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: CompatArg = False) -> Tensor:
     """Zero each element with probability `p`, and multiply the others by 1 / (1 - p).
 
-    input [...] -> [...]; the input itself if not `training`. A draw of the default stream decides, with `p` rounded to
-    a multiple of 2^-16. `inplace=True` writes the answer into input.
+    input [...] -> [...]; the input itself if not `training`. Drawn from the default stream, with `p` rounded to a
+    multiple of 2^-16. `inplace=True` writes the result into input.
     Raises ArgumentError for a probability outside [0, 1].
     Srivastava et al. 2014, JMLR 15.
     """
@@ -32,33 +42,34 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Compa
     return dropout_(input, p, seed, call)
 
 
-def _whole(name: str, axes: tuple[int, ...], sizes: str) -> Any:
-    def drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: CompatArg = False) -> Tensor:
+def _channel_dropout(name: str, ranks: tuple[int, ...], shapes: str) -> Any:
+    # Dropout of whole channels for inputs with those numbers of axes: one mask value per sample and channel.
+    def dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inplace: CompatArg = False) -> Tensor:
         if not 0 <= p <= 1:
             raise ArgumentError(name, "a probability p from 0 to 1", f"{p}")
-        if input.ndim not in axes:
-            raise ShapeError(name, f"input {sizes}", f"shape {tuple(input.shape)}")
+        if input.ndim not in ranks:
+            raise ShapeError(name, f"input {shapes}", f"shape {tuple(input.shape)}")
         if not training or p == 0:
             return input
-        kept = input.ndim - (axes[-1] - 2)
-        return dropout_(input, p, *random.default.take(), (*input.shape[:kept], *(1,) * (input.ndim - kept)))
+        lead = input.ndim - (ranks[-1] - 2)
+        return dropout_(input, p, *random.default.take(), (*input.shape[:lead], *(1,) * (input.ndim - lead)))
 
-    drop.__name__ = drop.__qualname__ = name
-    drop.__doc__ = f"""`dropout` of whole channels: input {sizes} -> the same.
+    dropout_channels.__name__ = dropout_channels.__qualname__ = name
+    dropout_channels.__doc__ = f"""`dropout` of whole channels: input {shapes} -> the same.
 
     Raises ArgumentError for a probability outside [0, 1], ShapeError for other shapes.
     Tompson et al. 2014, arXiv:1411.4280, sec. 3.2.
     """
-    return drop
+    return dropout_channels
 
 
-dropout1d = _whole("dropout1d", (2, 3), "[N, C, L] or [C, L]")
-dropout2d = _whole("dropout2d", (3, 4), "[N, C, H, W] or [C, H, W]")
-dropout3d = _whole("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
+dropout1d = _channel_dropout("dropout1d", (2, 3), "[N, C, L] or [C, L]")
+dropout2d = _channel_dropout("dropout2d", (3, 4), "[N, C, H, W] or [C, H, W]")
+dropout3d = _channel_dropout("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
 
 
 def _mask(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
-    """What dropout keeps, as booleans where `like` lies: the same for the same draw (seed, call) on every device."""
+    """The keep mask, booleans on the device of `like`: a function of the draw (seed, call), equal on every device."""
     return backends.backend_of(like).asarray(random.keep_mask(seed, call, p, shape))
 
 
@@ -67,7 +78,7 @@ mask = Primitive("dropout_mask", "nn.dropout", _mask)
 
 @op(cast=Cast.KEEP, integers="refuse")
 def dropout_(input: Array, p, seed, call, shape=None):
-    """`dropout` with the draw named by (seed, call): the same elements every time; shape: of the mask, input's own."""
+    """`dropout` by the draw (seed, call), which is deterministic. shape: of the mask, by default the input's."""
     keep = mask(input, p, seed, call, shape or input.shape)
     return apply_mask(input, keep, p), Saved(keep=keep)
 
@@ -78,13 +89,84 @@ def dropout_backward(dy, saved, needs, p, seed, call, shape):
 
 
 def apply_mask(values: Any, keep: Any, p: float) -> Any:
-    """What dropout with probability p makes of `values`, given what it keeps."""
-    # A product, so that NaN stays NaN.
+    """values * keep / (1 - p): a product, so that NaN stays NaN."""
     out = values * keep
     out *= dropout_scale(p)
     return out
 
 
 def dropout_scale(p: float) -> float:
-    """By how much what dropout keeps is multiplied."""
+    """1 / (1 - p), the factor of the elements that dropout keeps; 0 for p = 1."""
     return 0.0 if p == 1 else 1 / (1 - p)
+
+
+# alpha dropout and rrelu
+
+# The infimum of selu: minus its scale times its alpha (Klambauer et al. 2017, eq. 14).
+_SELU_MIN = -1.0507009873554805 * 1.6732632423543772
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: CompatArg = False) -> Tensor:
+    """Set each element to selu's infimum with probability `p`, then scale and shift to keep mean 0 and variance 1.
+
+    input [...] -> [...]; the input itself if not `training`. Draws as `dropout`. `inplace` changes nothing: the result
+    is new memory. Raises ArgumentError for a probability outside [0, 1].
+    Klambauer et al. 2017, arXiv:1706.02515, sec. "New dropout technique".
+    """
+    return _alpha_dropout("alpha_dropout", input, p, training, input.shape)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: CompatArg = False) -> Tensor:
+    """`alpha_dropout` of whole channels: input [N, C, ...] -> the same.
+
+    Raises ShapeError for fewer than two axes.
+    """
+    if training and p and input.ndim < 2:
+        raise ShapeError("feature_alpha_dropout", "input [N, C, ...]", f"shape {tuple(input.shape)}")
+    return _alpha_dropout("feature_alpha_dropout", input, p, training, (*input.shape[:2], *(1,) * (input.ndim - 2)))
+
+
+def _alpha_dropout(where: str, input: Tensor, p: float, training: bool, shape: Any) -> Tensor:
+    if not 0 <= p <= 1:
+        raise ArgumentError(where, "a probability p from 0 to 1", f"{p}")
+    if not training or p == 0:
+        return input
+    keep = ne(dropout_(ones(shape, device=input.device), p, *random.default.take()), 0)
+    return alpha_masked(input, keep, p)
+
+
+@op(cast=Cast.KEEP, integers="float")
+def alpha_masked(input: Array, keep: Index, p):
+    """`alpha_dropout` by a keep mask that broadcasts."""
+    scale, kept = _alpha_scale(p), plain(keep)
+    out = input * kept.astype(input.dtype) * scale  # a product, so that NaN stays NaN
+    shift = np.where(kept, -scale * _SELU_MIN * p, scale * _SELU_MIN * (1 - p))
+    return out + shift.astype(out.dtype), Saved(keep=keep)
+
+
+def _alpha_scale(p: float) -> float:
+    return 0.0 if p == 1 else 1 / math.sqrt((1 - p) * (1 + p * _SELU_MIN * _SELU_MIN))
+
+
+@alpha_masked.backward
+def alpha_masked_backward(dy, saved, needs, p):
+    return dy * plain(saved.keep).astype(dy.dtype) * _alpha_scale(p)
+
+
+def rrelu(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: CompatArg = False
+) -> Tensor:
+    """x for x > 0, else a x: a drawn per element from [lower, upper) in training, else their mean.
+
+    input [...] -> [...]. `inplace=True` writes the result into input.
+    Raises ArgumentError unless lower <= upper, DTypeError for integers.
+    Xu, Wang, Chen, Li 2015, arXiv:1505.00853, sec. 2.4.
+    """
+    if not -math.inf < lower <= upper < math.inf:
+        raise ArgumentError("rrelu", "finite lower <= upper", f"{lower} and {upper}")
+    if not is_float(input.array.dtype):
+        raise DTypeError("rrelu", "a floating-point tensor", input.array.dtype.name, "cast it with .float()")
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2)
+    drawn = random.generator(*random.default.take()).uniform(lower, upper, input.shape)
+    return where(gt(input, 0), input, input * tensor(drawn, input.dtype, input.device))

@@ -128,9 +128,9 @@ def embedding_bag(
     """The sum, mean or maximum of the rows of `weight` at each bag of indices; 0 for an empty bag.
 
     input [B, L]: a bag per row; or [n] with offsets [B], the start of each bag, from 0 on and never decreasing, and
-    with include_last_offset [B + 1], the end of the last; weight [V, D]; per_sample_weights, like input, multiply the rows
-    of a sum -> [B, D], in the dtype of weight. Indices equal to `padding_idx` are left out. Summed in float32 (float64
-    for float64), in a fixed order. The gradient of a maximum goes to the first row that has it.
+    with include_last_offset [B + 1], the end of the last; weight [V, D]; per_sample_weights, like input, multiply the
+    rows of a sum -> [B, D], in the dtype of weight. Indices equal to `padding_idx` are left out. Summed in float32
+    (float64 for float64), in a fixed order. The gradient of a maximum goes to the first row that has it.
     Raises ShapeError, DTypeError for indices or offsets that are not integers, RangeError for those out of range,
     ArgumentError for another mode, and for per_sample_weights without "sum".
     """

@@ -1,4 +1,4 @@
-"""Softmax and its kin: exponentials normalized along an axis, shifted by the maximum so that none overflows."""
+"""Softmax, log-softmax, log-sum-exp and Gumbel softmax, shifted by the maximum so that no exponential overflows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.errors import ArgumentError
+from ampkit.base.dtypes import is_float
+from ampkit.base.errors import ArgumentError, DTypeError
+from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
@@ -14,10 +16,13 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
+from ..creation.factories import tensor
+from ..creation.like import zeros_like
+from ..indexing.scatter import scatter
 from ..reduction.dot_products import dot_along
 from ..shape.axes import axes, axis
 
-__all__ = ["log_softmax", "logsumexp", "softmax", "softmin"]
+__all__ = ["gumbel_softmax", "log_softmax", "logsumexp", "softmax", "softmin"]
 
 
 def _need_axis(where: str, dim: Any, ndim: int) -> None:
@@ -32,7 +37,7 @@ def _over(dim: int, ndim: int) -> int | None:
 
 
 def detached_max(input: Any, dim: Any) -> Any:
-    """The maximum along `dim`, as a constant: a shift by it cancels, and no derivative flows through it."""
+    """The maximum along `dim` as a constant: results do not depend on it, so no gradient flows through it."""
     values = plain(input)
     if values.size:
         return values.max(dim, keepdims=True)
@@ -45,7 +50,7 @@ def softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     """exp(x) along `dim`, divided by its sum there.
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input), shifted by the maximum; `dtype` casts first
-    and is the dtype of the answer. A slice that holds NaN, +inf or only -inf gives NaN.
+    and is the dtype of the result. A slice that holds NaN, +inf or only -inf gives NaN.
     Raises RangeError for a `dim` out of range, ArgumentError without one: PyTorch's guess depends on the number of
     axes.
     """
@@ -62,9 +67,9 @@ def softmax_check(input, dim, dtype):
 
 @softmax.backward
 def softmax_backward(dy, saved, needs, dim, dtype):
-    slope = dy - dot_along(dy, saved.out, dim)
-    slope *= saved.out
-    return slope
+    dx = dy - dot_along(dy, saved.out, dim)
+    dx *= saved.out
+    return dx
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -72,7 +77,7 @@ def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     """x minus the logarithm of the sum of exp(x) along `dim`: the logarithm of softmax, without its underflow.
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input); `dtype` casts first and is the dtype of the
-    answer. Raises as `softmax` does.
+    result. Raises as `softmax` does.
     """
     over = _over(dim, input.ndim)
     out = input - detached_max(input, over)
@@ -87,10 +92,10 @@ def log_softmax_check(input, dim, dtype):
 
 @log_softmax.backward
 def log_softmax_backward(dy, saved, needs, dim, dtype):
-    slope = np.exp(saved.out)
-    slope *= -blocked_sum(dy, _over(dim, dy.ndim), True)
-    slope += dy
-    return slope
+    dx = np.exp(saved.out)
+    dx *= -blocked_sum(dy, _over(dim, dy.ndim), True)
+    dx += dy
+    return dx
 
 
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None, _stacklevel: CompatArg = 3) -> Tensor:
@@ -120,11 +125,33 @@ def logsumexp_check(input, dim, keepdim):
 
 @logsumexp.backward
 def logsumexp_backward(dy, saved, needs, dim, keepdim):
-    # Shares of the sum itself: the result, rounded to 16 bits, would be off by as much as a factor of e^0.25 at 100.
+    # Softmax is recomputed from input: exp(input - result), with the result rounded to 16 bits, would be off by as much
+    # as a factor of e^0.25 at 100.
     shape = saved.input.shape
     over = axes("logsumexp", dim, len(shape))
-    kept = tuple([1 if i in over else n for i, n in enumerate(shape)])
+    keepdim_shape = tuple([1 if i in over else n for i, n in enumerate(shape)])
     shift = detached_max(plain(saved.input), over)
-    parts = np.exp(saved.input - np.where(np.isinf(shift), 0, shift))
-    whole = blocked_sum(parts, over, True)
-    return parts / np.where(plain(whole) == 0, 1, whole) * dy.reshape(kept)
+    exps = np.exp(saved.input - np.where(np.isinf(shift), 0, shift))
+    total = blocked_sum(exps, over, True)
+    return exps / np.where(plain(total) == 0, 1, total) * dy.reshape(keepdim_shape)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A differentiable sample of the classes along `dim` with probabilities softmax(logits).
+
+    logits [...] -> [...]: the softmax, at the temperature tau, of logits with Gumbel noise; `hard`: its one-hot argmax,
+    with the gradient of the softmax. eps changes nothing; PyTorch has it.
+    Raises ArgumentError for a tau that is not positive, RangeError for a `dim` out of range, DTypeError for integers.
+    Jang, Gu, Poole 2017, arXiv:1611.01144, eq. 2; Maddison, Mnih, Teh 2017, arXiv:1611.00712.
+    """
+    at = axis("gumbel_softmax", dim, logits.ndim)
+    if not tau > 0:
+        raise ArgumentError("gumbel_softmax", "a positive tau", f"{tau}")
+    if not is_float(logits.array.dtype):
+        raise DTypeError("gumbel_softmax", "a floating-point tensor", logits.array.dtype.name, "cast it with .float()")
+    drawn = random.generator(*random.default.take()).gumbel(size=logits.shape)
+    soft = softmax((logits + tensor(drawn, logits.dtype, logits.device)) / tau, at)
+    if not hard:
+        return soft
+    largest = soft.detach().argmax(at, keepdim=True)
+    return scatter(zeros_like(soft), at, largest, 1.0) - soft.detach() + soft
