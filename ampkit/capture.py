@@ -220,9 +220,9 @@ class _Kind:
 
 
 def _written(tensor: Tensor) -> None:
-    slot = getattr(tensor, "slot", None)
-    if slot is not None and slot.held():
-        slot.written()  # with its copies in 16 bits
+    segment = getattr(tensor, "segment", None)
+    if segment is not None and segment.owns_parameter():
+        segment.mark_updated()  # with its copies in 16 bits
     else:
         tensor.changed()
 

@@ -12,7 +12,7 @@ from . import backends
 from .base.errors import DeviceError
 from .core.parameter import Parameter
 from .core.tensor import Tensor
-from .optim.flat.arena import Block
+from .optim.flat.arena import Arena
 
 __all__ = [
     "current_device",
@@ -163,9 +163,9 @@ def _held(device: str) -> dict[str, int]:
     found: dict[str, dict[int, Any]] = {"parameters": {}, "gradients": {}, "optimizer": {}}
     for item in gc.get_objects():
         kind = type(item)  # a proxy's __class__ may be anything
-        if issubclass(kind, Block):
+        if issubclass(kind, Arena):
             arrays = [item.master, *item.copies.values()], [item.gradient], [*item.moments.values()]
-        elif issubclass(kind, Parameter) and item.slot is None:
+        elif issubclass(kind, Parameter) and item.segment is None:
             arrays = _of_parameter(item)
         else:
             continue

@@ -93,7 +93,7 @@ class StateDictAdapter:
 
 
 def guard():
-    made = GradScaler().guard
+    made = GradScaler().monitor
     made.restore((3, 1, [(1, 8.0), (2, 4.0)]))
     return made
 

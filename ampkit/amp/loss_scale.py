@@ -1,4 +1,4 @@
-"""The loss scale: a number on the device, and the rule by which it moves there."""
+"""The loss scale: a number on the device, and the rule by which it grows and backs off there."""
 
 from __future__ import annotations
 
@@ -14,130 +14,128 @@ from ..base.dtypes import float32
 from ..base.errors import ArgumentError, StateError
 from ..core.fp_errors import ignore_fp_errors
 from ..core.primitive import Primitive
-from ..optim.flat.memory import look
+from ..optim.flat.memory import read_scalar
 
 TINY = 2.0**-126  # the smallest normal float32: below it the scale's inverse would overflow
 LARGEST = dtypes.finfo(float32).max
 _ABOVE_ONE, _BELOW_ONE = math.nextafter(1.0, 2.0), math.nextafter(1.0, 0.0)
 
 
-def _move_scale(
+def _update_scale(
     scale: Array,
-    tracker: Array,
-    patience: Array,
-    overflow: Array,
-    growth: float,
-    backoff: float,
-    interval: int,
+    growth_tracker: Array,
+    hysteresis_tracker: Array,
+    found_inf: Array,
+    growth_factor: float,
+    backoff_factor: float,
+    growth_interval: int,
     hysteresis: int,
-    low: float,
-    high: float,
+    min_scale: float,
+    max_scale: float,
 ) -> None:
-    left = np.where(overflow, np.maximum(patience - 1, 0), hysteresis)
-    count = np.where(overflow, 0, tracker + 1)
-    grow = count >= interval
-    grown = scale * growth
-    grown = np.where(np.isfinite(grown), np.minimum(grown, high), scale)
-    lowered = np.where(left <= 0, np.maximum(scale * backoff, low), scale)
-    scale[...] = np.where(overflow, lowered, np.where(grow, grown, scale))
-    tracker[...] = np.where(grow, 0, count)
-    patience[...] = left
+    overflows_left = np.where(found_inf, np.maximum(hysteresis_tracker - 1, 0), hysteresis)
+    steps = np.where(found_inf, 0, growth_tracker + 1)
+    grows = steps >= growth_interval
+    grown = scale * growth_factor
+    grown = np.where(np.isfinite(grown), np.minimum(grown, max_scale), scale)
+    lowered = np.where(overflows_left <= 0, np.maximum(scale * backoff_factor, min_scale), scale)
+    scale[...] = np.where(found_inf, lowered, np.where(grows, grown, scale))
+    growth_tracker[...] = np.where(grows, 0, steps)
+    hysteresis_tracker[...] = overflows_left
 
 
-# (scale, tracker, patience, overflow, constants): grow, back off or stay, in place
-move_scale = Primitive("move_scale", "amp.found_inf", _move_scale)
+# (scale, growth tracker, hysteresis tracker, found_inf, constants): grow, back off or stay, in place on the device
+update_scale = Primitive("update_scale", "amp.found_inf", _update_scale)
 
 
-class State(NamedTuple):
-    """0-d arrays on the device: the scale (float32), good steps since it grew, overflows left until it backs off."""
+class ScaleState(NamedTuple):
+    """0-d arrays on the device: the scale, float32; steps without overflow since it grew, and overflows left until it
+    backs off, int32."""
 
     scale: Array
-    tracker: Array
-    patience: Array
+    growth_tracker: Array
+    hysteresis_tracker: Array
 
 
 class LossScale:
-    """A loss scale: times `growth` after `interval` good steps, times `backoff` after an overflow, within [low, high].
+    """A loss scale: times growth_factor after growth_interval steps without overflow, times backoff_factor after an
+    overflow, within [min_scale, max_scale].
 
-    start: (scale, good steps, overflows left) that it begins with; state: on the device, None before the first use.
-    hysteresis: the overflow in a row, counted from 1, from which on it backs off.
+    initial: (scale, growth tracker, hysteresis tracker) to begin with; state: on the device, None before the first use.
+    hysteresis: it backs off from the overflow of this number in a row, counted from 1, on.
     Raises ArgumentError for values out of range.
     """
 
     def __init__(
         self,
-        start: Any,
-        growth: Any,
-        backoff: Any,
-        interval: Any,
-        low: Any = None,
-        high: Any = None,
+        init_scale: Any,
+        growth_factor: Any,
+        backoff_factor: Any,
+        growth_interval: Any,
+        min_scale: Any = None,
+        max_scale: Any = None,
         hysteresis: Any = 1,
     ):
-        least = TINY if low is None else number("min_scale", low, TINY, LARGEST)
-        most = LARGEST if high is None else number("max_scale", high, least, LARGEST)
-        self.low, self.high = float(np.float32(least)), float(np.float32(most))  # as the device holds them
-        self.hysteresis = whole("hysteresis", hysteresis, 1)
-        self.start = (number("init_scale", start, least, most), 0, self.hysteresis)
-        self.state: State | None = None
-        self.set_growth(growth)
-        self.set_backoff(backoff)
-        self.set_interval(interval)
+        low = TINY if min_scale is None else number("min_scale", min_scale, TINY, LARGEST)
+        high = LARGEST if max_scale is None else number("max_scale", max_scale, low, LARGEST)
+        self.min_scale, self.max_scale = float(np.float32(low)), float(np.float32(high))  # as the device rounds them
+        self.hysteresis = integer("hysteresis", hysteresis, 1)
+        self.initial = (number("init_scale", init_scale, low, high), 0, self.hysteresis)
+        self.state: ScaleState | None = None
+        self.set_growth_factor(growth_factor)
+        self.set_backoff_factor(backoff_factor)
+        self.set_growth_interval(growth_interval)
 
-    def set_growth(self, value: Any) -> None:
-        self.growth = number("growth_factor", value, _ABOVE_ONE, LARGEST, "more than 1")
+    def set_growth_factor(self, value: Any) -> None:
+        self.growth_factor = number("growth_factor", value, _ABOVE_ONE, LARGEST, "more than 1")
 
-    def set_backoff(self, value: Any) -> None:
-        self.backoff = number("backoff_factor", value, TINY, _BELOW_ONE, "between 0 and 1")
+    def set_backoff_factor(self, value: Any) -> None:
+        self.backoff_factor = number("backoff_factor", value, TINY, _BELOW_ONE, "between 0 and 1")
 
-    def set_interval(self, value: Any) -> None:
-        self.interval = whole("growth_interval", value, 1)
+    def set_growth_interval(self, value: Any) -> None:
+        self.growth_interval = integer("growth_interval", value, 1)
 
-    def on(self, backend: Backend) -> State:
-        """The arrays of the state, made on `backend` at the first call."""
+    def on(self, backend: Backend) -> ScaleState:
+        """The state on the device, created on `backend` at the first call."""
         if self.state is None:
-            self.state = State(*(backend.zeros((), dtype) for dtype in (float32, dtypes.int32, dtypes.int32)))
-            self._write()
+            self.state = ScaleState(*(backend.zeros((), dtype) for dtype in (float32, dtypes.int32, dtypes.int32)))
+            self._write_initial()
         return self.state
 
-    def _write(self) -> None:
-        for array, value in zip(self.state or (), self.start, strict=False):
+    def _write_initial(self) -> None:
+        for array, value in zip(self.state or (), self.initial, strict=False):
             with backends.device_guard(array):
                 array[...] = value
 
-    def move(self, overflow: Array) -> None:
-        """Grow, back off or stay, by what the device says of an iteration's gradients."""
+    def update(self, found_inf: Array) -> None:
+        """Grow, back off or stay, by the flag on the device."""
         assert self.state is not None
+        constants = (self.growth_factor, self.backoff_factor, self.growth_interval, self.hysteresis)
         with ignore_fp_errors():
-            rule = (self.growth, self.backoff, self.interval, self.hysteresis, self.low, self.high)
-            move_scale(*self.state, overflow, *rule)
+            update_scale(*self.state, found_inf, *constants, self.min_scale, self.max_scale)
 
     def set(self, value: Any) -> None:
-        """Set the scale; the count of good steps stays."""
+        """Set the scale; the growth tracker stays."""
         assert self.state is not None
-        new = number("new_scale", value, self.low, self.high)
+        new = number("new_scale", value, self.min_scale, self.max_scale)
         with backends.device_guard(self.state.scale):
             self.state.scale[...] = backends.backend_of(self.state.scale).asarray(new, float32)
 
     def values(self) -> tuple[float, int, int]:
-        """(scale, good steps, overflows left) on the host; waits for the device."""
+        """(scale, growth tracker, hysteresis tracker) on the host; waits for the device."""
         if self.state is None:
-            return self.start
-        scale, tracker, patience = (look(array) for array in self.state)
-        return float(scale), int(tracker), int(patience)
+            return self.initial
+        scale, tracker, hysteresis = (read_scalar(array) for array in self.state)
+        return float(scale), int(tracker), int(hysteresis)
 
     def state_dict(self) -> dict[str, Any]:
-        """PyTorch's keys, and the count of hysteresis."""
-        scale, tracker, patience = self.values()
-        rule = {
-            "growth_factor": self.growth,
-            "backoff_factor": self.backoff,
-            "growth_interval": self.interval,
-        }
-        return {"scale": scale, **rule, "_growth_tracker": tracker, "_hysteresis_tracker": patience}
+        """PyTorch's keys, and the hysteresis tracker."""
+        scale, tracker, hysteresis = self.values()
+        rule = {name: getattr(self, name) for name in ("growth_factor", "backoff_factor", "growth_interval")}
+        return {"scale": scale, **rule, "_growth_tracker": tracker, "_hysteresis_tracker": hysteresis}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state; a scale beyond the bounds is moved to them. Raises before anything changes."""
+        """Load a state; a scale beyond the bounds is clamped. Raises before anything changes."""
         where = "GradScaler.load_state_dict"
         if not isinstance(state_dict, dict):
             raise ArgumentError(where, "the dict of state_dict()", f"a {type(state_dict).__name__}")
@@ -150,19 +148,21 @@ class LossScale:
         missing = [key for key in keys if key not in state_dict]
         if missing:
             raise ArgumentError(where, "the whole state", f"one without {', '.join(missing)}")
-        given = LossScale(*(state_dict[key] for key in keys[:4]))
-        tracker = whole("_growth_tracker", state_dict["_growth_tracker"], 0)
-        patience = whole("_hysteresis_tracker", state_dict.get("_hysteresis_tracker", self.hysteresis), 0)
-        self.growth, self.backoff, self.interval = given.growth, given.backoff, given.interval
-        self.start = (min(max(given.start[0], self.low), self.high), tracker, min(patience, self.hysteresis))
-        self._write()
+        checked = LossScale(*(state_dict[key] for key in keys[:4]))
+        tracker = integer("_growth_tracker", state_dict["_growth_tracker"], 0)
+        saved = state_dict.get("_hysteresis_tracker", self.hysteresis)
+        hysteresis = min(integer("_hysteresis_tracker", saved, 0), self.hysteresis)
+        for name in keys[1:4]:
+            setattr(self, name, getattr(checked, name))
+        self.initial = (min(max(checked.initial[0], self.min_scale), self.max_scale), tracker, hysteresis)
+        self._write_initial()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "start": self.values(), "state": None}
+        return {**self.__dict__, "initial": self.values(), "state": None}
 
 
 def number(name: str, value: Any, low: float, high: float, range_: str | None = None) -> float:
-    """`value` as a float. Raises ArgumentError unless it is a number in [low, high], in words `range_`."""
+    """`value` as a float. Raises ArgumentError unless it is a number in [low, high]; `range_` says so in words."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not low <= value <= high:
         raise ArgumentError(
             "GradScaler", f"{name} as a finite number {range_ or f'in [{low:g}, {high:g}]'}", repr(value)
@@ -170,7 +170,7 @@ def number(name: str, value: Any, low: float, high: float, range_: str | None = 
     return float(value)
 
 
-def whole(name: str, value: Any, low: int) -> int:
+def integer(name: str, value: Any, low: int) -> int:
     """`value` as an int. Raises ArgumentError unless it is an integer from `low` to what 32 bits hold."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 2**31:
         raise ArgumentError("GradScaler", f"{name} as an integer from {low} to {2**31 - 1}", repr(value))

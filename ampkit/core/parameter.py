@@ -29,14 +29,14 @@ def _array(data: Any) -> Array:
 class Parameter(Tensor):
     """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).
 
-    name: the dotted name a Module knows it by, for messages. slot: its place in an optimizer's arena, or None.
+    name: the dotted name a Module knows it by, for messages. segment: its segment of an optimizer's arena, or None.
     """
 
-    __slots__ = ("name", "slot")
+    __slots__ = ("name", "segment")
 
     def __init__(self, data: Any, requires_grad: bool = True):
         self.name = ""
-        self.slot: Any = None
+        self.segment: Any = None
         super().__init__(
             data.array if isinstance(data, Tensor) else _array(data),
             switch("Parameter", "requires_grad", requires_grad),
@@ -46,18 +46,18 @@ class Parameter(Tensor):
 
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None
-        if held is not None and self.slot is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
+        if held is not None and self.segment is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
             with backends.device_guard(held.array):
                 held.array = held.array.copy()
 
     @property
     def room(self) -> Array | None:
         """Where an optimizer wants the gradient, if there is none yet."""
-        free = self._grad is None and self.slot is not None and id(self) not in hooks.of_leaves
-        return self.slot.gradient if free else None
+        free = self._grad is None and self.segment is not None and id(self) not in hooks.of_leaves
+        return self.segment.gradient if free else None
 
     def _gradient_home(self) -> Array:
-        return super()._gradient_home() if self.slot is None else self.slot.gradient
+        return super()._gradient_home() if self.segment is None else self.segment.gradient
 
     def _gradient_dtype(self) -> DType:
         return dtypes.accumulator(self.array.dtype)
@@ -66,7 +66,7 @@ class Parameter(Tensor):
         return True
 
     def _cast(self, dtype: DType) -> Array:
-        return super()._cast(dtype) if self.slot is None else self.slot.cast(dtype)
+        return super()._cast(dtype) if self.segment is None else self.segment.cast(dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         twin = super().__deepcopy__(memo)

@@ -58,9 +58,9 @@ def move(module: Module, device: Device | None, dtype: DType | None) -> None:
 
 def bound(parameter: Parameter) -> bool:
     # An optimizer that is gone holds nothing: what it leaves behind is an array like any other.
-    if parameter.slot is not None and parameter.slot.block.owner() is None:
-        parameter.slot = None
-    return parameter.slot is not None
+    if parameter.segment is not None and parameter.segment.arena.owner() is None:
+        parameter.segment = None
+    return parameter.segment is not None
 
 
 def _changes(tensor: Tensor, device: Device | None, dtype: DType | None) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import Array
+from .argument_checks import Interval, Limits, hyperparameters
 from .elementwise import Elementwise, Step
-from .options import need, need_words
 
 
 class Adadelta(Elementwise):
@@ -23,6 +23,7 @@ class Adadelta(Elementwise):
     """
 
     moments = ("square_avg", "acc_delta")
+    limits: ClassVar[Limits] = {"rho": Interval(0.0, 1.0)}
 
     def __init__(
         self,
@@ -38,24 +39,18 @@ class Adadelta(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        need_words("Adadelta", differentiable, foreach=foreach, capturable=capturable)
-        options = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        super().check_options(options)
-        need("Adadelta", options, "rho", high=1.0)
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         return step.values["lr"], step.options["rho"], 1 - step.options["rho"], step.options["eps"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (v, moved), (rate, hold, take, eps) = moments, numbers
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (v, moved), (rate, hold, take, eps) = moments, scalars
         v *= hold
-        v += d * d * take
-        move = np.sqrt(moved + eps) / np.sqrt(v + eps) * d
+        v += g * g * take
+        move = np.sqrt(moved + eps) / np.sqrt(v + eps) * g
         moved *= hold
         moved += move * move * take
         p -= move * rate

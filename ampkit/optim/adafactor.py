@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,13 +12,13 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ArgumentError
 from ..core.primitive import Primitive
+from .argument_checks import NONNEGATIVE, Interval, Limits, hyperparameters, need_number
 from .clip import power_sum
-from .flat.arena import Run
+from .flat.arena import Span
 from .flat.memory import CHUNK, narrow, select_into
-from .flat.segment import Slot
+from .flat.segment import Segment
 from .optimizer import Optimizer
-from .options import need, need_words
-from .param_group import Group
+from .param_group import ParamGroup
 
 
 def _adafactor_update(
@@ -29,7 +28,7 @@ def _adafactor_update(
     columns: Array | None,
     steps: Array,
     lr: Array,
-    go: Array | None,
+    all_finite: Array | None,
     copies: list[Array],
     beta2_decay: float,
     least: float,
@@ -44,9 +43,9 @@ def _adafactor_update(
     new = np.power(count, beta2_decay).astype(kind)
     scale = np.maximum(least_scale, _rms(flat, wide)) * np.minimum(lr, 1 / np.sqrt(count))
     g = -gradient if maximize else gradient
-    update = rescaled(_estimate(g, rows, columns, new, least, go), least) * g
+    update = rescaled(_estimate(g, rows, columns, new, least, all_finite), least) * g
     rate = (scale / np.maximum(1.0, _rms(update.reshape(-1), wide) / limit)).astype(kind)
-    select_into(master, master * (1 - lr * weight_decay).astype(kind) - update * rate, go)
+    select_into(master, master * (1 - lr * weight_decay).astype(kind) - update * rate, all_finite)
     for copy in copies:
         narrow(flat, copy)
 
@@ -55,13 +54,15 @@ def _rms(flat: Array, wide: Array) -> Array:
     return np.sqrt(power_sum(flat, 2.0, wide) / flat.size)
 
 
-def _estimate(g: Array, rows: Array, columns: Array | None, new: Array, least: float, go: Array | None) -> Array:
+def _estimate(
+    g: Array, rows: Array, columns: Array | None, new: Array, least: float, all_finite: Array | None
+) -> Array:
     square = g * g
     if columns is None:
-        select_into(rows, rows + (square - rows) * new, go)
+        select_into(rows, rows + (square - rows) * new, all_finite)
         return rows
     for held, axis in ((rows, -1), (columns, -2)):
-        select_into(held, held + (square.mean(axis=axis, keepdims=True) - held) * new, go)
+        select_into(held, held + (square.mean(axis=axis, keepdims=True) - held) * new, all_finite)
     return rows / np.maximum(rows.mean(axis=-2, keepdims=True), least) * columns
 
 
@@ -75,7 +76,7 @@ def floor_of(least: float, kind: DType) -> float:
     return max(least * least, float(np.finfo(kind).tiny))
 
 
-# (master, gradient, rows, columns or None, steps, lr, go or None, flat copies, options): one parameter, in place
+# (master, gradient, rows, columns or None, steps, lr, all_finite or None, flat copies, options): one parameter's update
 adafactor_update = Primitive("adafactor_update", "optim.adafactor", _adafactor_update)
 
 
@@ -92,6 +93,8 @@ class Adafactor(Optimizer):
     Shazeer, Stern 2018, arXiv:1804.04235, algorithms 4-6, as PyTorch takes them.
     """
 
+    limits: ClassVar[Limits] = {"d": Interval(1.0), "beta2_decay": Interval(high=0.0)}
+
     def __init__(
         self,
         params: Any,
@@ -105,9 +108,7 @@ class Adafactor(Optimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        need_words("Adafactor", foreach=foreach)
-        options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options({key: value for key, value in options.items() if key != "eps"})
@@ -115,37 +116,35 @@ class Adafactor(Optimizer):
         if not isinstance(eps, (tuple, list)) or len(eps) != 2:
             raise ArgumentError("Adafactor", "two eps, the first None or a number", repr(eps))
         for value in eps[eps[0] is None :]:
-            need("Adafactor, eps", {"each": value}, "each")
-        need("Adafactor", options, "d", low=1.0)
-        need("Adafactor", options, "beta2_decay", low=-math.inf, high=0.0)
+            need_number("Adafactor, eps", "each", value, NONNEGATIVE)
 
-    def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
-        shape = tuple(slot.parameter.array.shape)
+    def state_shapes(self, segment: Segment) -> dict[str, tuple[int, ...]]:
+        shape = tuple(segment.parameter.array.shape)
         if len(shape) < 2:
             return {"variance": shape}
         return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
 
-    def update(self, group: Group, run: Run, go: Array | None) -> None:
-        for slot in run.block.slots[run.first : run.last]:
-            if slot.stop > slot.start:
-                self._update_slot(group, run, slot, go)
+    def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
+        for segment in span.segments:
+            if segment.stop > segment.start:
+                self._update_segment(group, span, segment, all_finite)
 
-    def _update_slot(self, group: Group, run: Run, slot: Slot, go: Array | None) -> None:
-        block, (least, least_scale) = slot.block, group["eps"]
-        moments = [slot.factor(name, shape) for name, shape in self.state_shapes(slot).items()]
-        place, shape = slice(slot.start - run.start, slot.stop - run.start), slot.parameter.array.shape
-        arrays = [run.master[place].reshape(shape), slot.gradient, *moments]
+    def _update_segment(self, group: ParamGroup, span: Span, segment: Segment, all_finite: Array | None) -> None:
+        arena, (least, least_scale) = segment.arena, group["eps"]
+        moments = [segment.state_array(name, shape) for name, shape in self.state_shapes(segment).items()]
+        place, shape = slice(segment.start - span.start, segment.stop - span.start), segment.parameter.array.shape
+        arrays = [span.master[place].reshape(shape), segment.gradient, *moments]
         if len(moments) == 1:  # flat, for NumPy makes scalars of what it computes with 0-d arrays
             arrays = [array.reshape(-1) for array in arrays]
         adafactor_update(
             *arrays[:3],
             arrays[3] if len(arrays) > 3 else None,
-            run.steps,
+            span.steps,
             group.device["lr"],
-            go,
-            [flat[slot.start : slot.stop] for flat in block.copies.values()],
+            all_finite,
+            [flat[segment.start : segment.stop] for flat in arena.copies.values()],
             beta2_decay=group["beta2_decay"],
-            least=max(float(np.finfo(block.dtype).eps) if least is None else least, float(np.finfo(block.dtype).tiny)),
+            least=max(float(np.finfo(arena.dtype).eps) if least is None else least, float(np.finfo(arena.dtype).tiny)),
             least_scale=least_scale,
             limit=group["d"],
             weight_decay=group["weight_decay"],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import Array
+from .argument_checks import NONNEGATIVE, Limits, hyperparameters
 from .elementwise import Elementwise, Step
-from .options import need_words
 
 
 class Adagrad(Elementwise):
@@ -23,7 +23,7 @@ class Adagrad(Elementwise):
     """
 
     moments = ("sum",)
-    from_0 = (*Elementwise.from_0, "lr_decay", "initial_accumulator_value")
+    limits: ClassVar[Limits] = {"lr_decay": NONNEGATIVE, "initial_accumulator_value": NONNEGATIVE}
 
     def __init__(
         self,
@@ -40,20 +40,17 @@ class Adagrad(Elementwise):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ):
-        need_words("Adagrad", differentiable, foreach=foreach, fused=fused)
-        options = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay}
-        start = {"initial_accumulator_value": initial_accumulator_value}
-        super().__init__(params, {**options, **start, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         begun, start = np.greater(step.steps, 0), step.options["initial_accumulator_value"]
         rate = step.values["lr"] / (1 + step.steps * step.options["lr_decay"])
         return rate, np.where(begun, 0.0, start), step.options["eps"]  # the sum begins at `start`
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (total,), (rate, start, eps) = moments, numbers
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (total,), (rate, start, eps) = moments, scalars
         total += start
-        total += d * d
-        p -= d / (np.sqrt(total) + eps) * rate
+        total += g * g
+        p -= g / (np.sqrt(total) + eps) * rate

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..backends import Array
 from ..base.errors import ArgumentError
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
-from .options import need_words
-from .param_group import Group
+from .param_group import ParamGroup
 
 
 class Adam(Elementwise):
@@ -28,7 +28,6 @@ class Adam(Elementwise):
 
     moments = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     device_keys = ("lr", "betas")
-    flags = (*Elementwise.flags, "amsgrad", "decoupled_weight_decay")
 
     def __init__(
         self,
@@ -47,30 +46,27 @@ class Adam(Elementwise):
         decoupled_weight_decay: bool = False,
         stochastic_rounding: bool = False,
     ):
-        need_words(type(self).__name__, differentiable, foreach=foreach, fused=fused, capturable=capturable)
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
-        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
-    def uses(self, group: Group, name: str) -> bool:
+    def needs_moment(self, group: ParamGroup, name: str) -> bool:
         return name != "max_exp_avg_sq" or group["amsgrad"]
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         first, second = step.betas
-        rate, root = step.values["lr"] / step.bias(first), np.sqrt(step.bias(second))
+        rate, root = step.values["lr"] / step.bias_correction(first), np.sqrt(step.bias_correction(second))
         take = 1 - second
-        return rate, root, step.shrink, 1 - first, 1 - take, take, step.options["eps"]
+        return rate, root, step.decay_factor, 1 - first, 1 - take, take, step.options["eps"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (m, v, largest), (rate, root, shrink, new, hold, take, eps) = moments, numbers
-        m += (d - m) * new
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (m, v, largest), (rate, root, decay_factor, new, hold, take, eps) = moments, scalars
+        m += (g - m) * new
         v *= hold
-        v += d * d * take
+        v += g * g * take
         if largest is not None:
             v = np.maximum(largest, v, out=largest)
-        p *= shrink
+        p *= decay_factor
         p -= m / (np.sqrt(v) / root + eps) * rate
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
-from .options import need_words
 
 
 class Adamax(Elementwise):
@@ -39,18 +39,16 @@ class Adamax(Elementwise):
         capturable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        need_words("Adamax", differentiable, foreach=foreach, capturable=capturable)
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         first, second = step.betas
-        return step.values["lr"] / step.bias(first), 1 - first, second, step.options["eps"]
+        return step.values["lr"] / step.bias_correction(first), 1 - first, second, step.options["eps"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (m, largest), (rate, new, hold, eps) = moments, numbers
-        m += (d - m) * new
-        np.maximum(largest * hold, np.abs(d) + eps, out=largest)
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (m, largest), (rate, new, hold, eps) = moments, scalars
+        m += (g - m) * new
+        np.maximum(largest * hold, np.abs(g) + eps, out=largest)
         p -= m / largest * rate

@@ -1,38 +1,150 @@
-"""What optimizers are given: parameters, groups, saved states, gradients; looked over before anything changes."""
+"""Checks of what optimizers are called with: hyperparameters, parameters, groups, saved states and gradients.
+
+All of them run before anything changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.errors import ArgumentError, DTypeError, StateError, unquoted
 from ..core.autograd.scale_tag import count_scaled
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
-from .param_group import Group
+
+# PyTorch's choices of an implementation: accepted, and without effect
+IMPLEMENTATION_FLAGS = ("foreach", "fused", "capturable")
+# of the groups of a saved state: what loading leaves as it is
+NOT_LOADED = frozenset({"params", *IMPLEMENTATION_FLAGS, "differentiable", "stochastic_rounding"})
+
+# hyperparameters
+
+
+class Interval(NamedTuple):
+    """The numbers from `low` to `high`; an end that is open is not among them."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def holds(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return "as a number" if self.low == -math.inf else f"{'>' if self.open_low else '>='} {self.low:g}"
+        if self.low == -math.inf:
+            return f"{'<' if self.open_high else '<='} {self.high:g}"
+        return f"in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
+
+
+Limits = Mapping[str, Interval | tuple[Interval, ...]]  # by hyperparameter: of a number, or of each of several
+
+NONNEGATIVE, POSITIVE, FRACTION = Interval(0.0), Interval(0.0, open_low=True), Interval(0.0, 1.0, open_high=True)
+
+
+def to_python(value: Any) -> Any:
+    """A hyperparameter as Python numbers, if it came as a Tensor or an array of one element."""
+    if isinstance(value, (list, tuple)):
+        return tuple(to_python(v) for v in value)
+    if type(value) is int and not -_LARGEST_INT <= value <= _LARGEST_INT:  # arrays of int64 cannot hold it
+        return float(value) if abs(value) <= sys.float_info.max else value
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
+
+
+_LARGEST_INT = 2**63 - 1
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is an int or float (no bool) that a float can hold."""
+    return type(value) is not bool and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+
+
+def check_limits(where: str, options: Mapping[str, Any], limits: Limits) -> None:
+    """Raise ArgumentError unless those of `options` that have limits are finite numbers within them."""
+    for key, limit in limits.items():
+        if key in options and isinstance(limit, Interval):
+            need_number(where, key, options[key], limit)
+        elif key in options:
+            _need_numbers(where, key, options[key], limit)  # type: ignore[arg-type]
+
+
+def need_number(where: str, key: str, value: Any, limit: Interval) -> None:
+    """Raise ArgumentError unless `value` is a finite number in the interval."""
+    if not is_number(value) or not limit.holds(value):
+        finite = "a finite " if isinstance(value, float) and math.isinf(value) else ""
+        raise ArgumentError(where, f"{finite}{key} {limit}", repr(value))
+
+
+def _need_numbers(where: str, key: str, values: Any, limits: tuple[Interval, ...]) -> None:
+    counted = isinstance(values, (tuple, list)) and len(values) == len(limits) and all(map(is_number, values))
+    if len(set(limits)) == 1 and not (counted and all(map(limits[0].holds, values))):
+        raise ArgumentError(where, f"two {key} {limits[0]}", repr(values))
+    if not counted:
+        raise ArgumentError(where, f"two {key}, numbers", repr(values))
+    for i, (value, limit) in enumerate(zip(values, limits, strict=True)):
+        need_number(where, f"{key}[{i}]", value, limit)
+
+
+def need_integer(where: str, options: Mapping[str, Any], key: str, low: int) -> None:
+    """Raise ArgumentError unless `options[key]`, if present, is an integer from `low` that 32 bits hold."""
+    value = options.get(key, low)
+    if type(value) is not int or not low <= value < 2**31:
+        raise ArgumentError(where, f"{key} as an integer from {low} to {2**31 - 1}", repr(value))
+
+
+def need_flags(where: str, options: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Raise ArgumentError unless those of `keys` that are present are True or False; "false", say, is truthy."""
+    for key in keys:
+        value = options.get(key, False)
+        if type(value) is not bool:
+            raise ArgumentError(where, f"{key} True or False", repr(value), unquoted(key, value))
+
+
+def need_implementation_flags(where: str, differentiable: Any = False, **flags: Any) -> None:
+    """Raise ArgumentError unless PyTorch's implementation flags are True, False or None, and differentiable False."""
+    for key, value in flags.items():
+        if value is not None and type(to_python(value)) is not bool:
+            raise ArgumentError(where, f"{key} True, False or None", repr(value), unquoted(key, value))
+    need_flags(where, {"differentiable": to_python(differentiable)}, ["differentiable"])
+    if differentiable:
+        raise ArgumentError(where, "differentiable=False", repr(differentiable), "write the update with ops")
+
+
+def hyperparameters(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The hyperparameters among `arguments`, the `locals()` of an optimizer's constructor.
+
+    Raises ArgumentError for PyTorch's implementation flags as `need_implementation_flags`; they are left out.
+    """
+    ignored = (*IMPLEMENTATION_FLAGS, "differentiable")
+    where = type(arguments["self"]).__name__
+    need_implementation_flags(where, **{key: arguments[key] for key in ignored if key in arguments})
+    return {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__", *ignored)}
+
+
+# parameters and gradients
 
 
 def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
-    """Raise StateError if a gradient of `parameters` is still scaled by a GradScaler, or a sum of different scales."""
+    """Raise StateError if a gradient of `parameters` is scaled by a GradScaler, or a sum of different scales."""
     gradients = [p._grad for p in parameters if p._grad is not None]
     if scaled := count_scaled(where, gradients):
-        raise StateError(
-            where, "unscaled gradients", f"{scaled} of {len(gradients)} still scaled by a GradScaler", cure
-        )
+        got = f"{scaled} of {len(gradients)} still scaled by a GradScaler"
+        raise StateError(where, "unscaled gradients", got, cure)
 
 
 def group_options(params: Any, where: str) -> list[dict[str, Any]]:
-    """What an optimizer's constructor was given, as one dict per group. Raises DTypeError, ArgumentError for none."""
+    """The `params` of an optimizer's constructor, as a dict per group. Raises DTypeError, ArgumentError for none."""
     if isinstance(params, (Tensor, dict, str, np.ndarray)) or not isinstance(params, Iterable):
-        got = f"a {type(params).__name__}"
-        raise DTypeError(
-            where,
-            "an iterable of Parameters, (name, Parameter) pairs or dicts",
-            got,
-            "pass model.parameters()",
-        )
+        needs, got = "an iterable of Parameters, (name, Parameter) pairs or dicts", f"a {type(params).__name__}"
+        raise DTypeError(where, needs, got, "pass model.parameters()")
     found = list(params)
     if not found:
         raise ArgumentError(where, "parameters", "an empty list", "is model.parameters() a generator that was used up?")
@@ -40,17 +152,14 @@ def group_options(params: Any, where: str) -> list[dict[str, Any]]:
 
 
 def parameters_of(params: Any, where: str) -> list[Parameter]:
-    """The Parameters of a group, each once, with the names they came with. Raises DTypeError for anything else."""
+    """The Parameters of a group, each once, and named if they came with names. Raises DTypeError for other items."""
     found: dict[int, Parameter] = {}
     for item in [params] if isinstance(params, Tensor) else params:
         name, parameter = item if isinstance(item, tuple) and len(item) == 2 else ("", item)
         if not isinstance(parameter, Parameter):
-            got = (
-                f"a Tensor of shape {tuple(parameter.shape)}"
-                if isinstance(parameter, Tensor)
-                else type(parameter).__name__
-            )
-            raise DTypeError(where, "Parameters", got, "wrap leaves: ampkit.nn.Parameter(tensor)")
+            shape = f"a Tensor of shape {tuple(parameter.shape)}" if isinstance(parameter, Tensor) else None
+            cure = "wrap leaves: ampkit.nn.Parameter(tensor)"
+            raise DTypeError(where, "Parameters", shape or type(parameter).__name__, cure)
         if not parameter.is_floating_point():
             raise DTypeError(where, "floating-point parameters", parameter.dtype.name)
         parameter.name = parameter.name or name
@@ -58,25 +167,26 @@ def parameters_of(params: Any, where: str) -> list[Parameter]:
     return list(found.values())
 
 
-def _numbered(group: dict[str, Any]) -> bool:
-    numbers = group.get("params")
-    return isinstance(numbers, (list, tuple)) and all(isinstance(number, (int, str)) for number in numbers)
+# saved states
 
 
-def need_groups(where: str, state_dict: Any, ours: list[Group]) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
-    """The groups and the state of a state_dict. Raises ArgumentError unless its groups are as large as `ours`."""
+def need_groups(where: str, state_dict: Any, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
+    """The groups and the state of a state_dict. Raises ArgumentError unless its groups have these `sizes`."""
     if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
         raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
     groups, state = state_dict["param_groups"], state_dict["state"]
-    listed = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and _numbered(g) for g in groups)
-    if not listed or not isinstance(state, dict) or not all(isinstance(entry, dict) for entry in state.values()):
-        raise ArgumentError(
-            where, "'param_groups' as dicts with 'params', and 'state' as a dict of dicts", repr(state_dict)[:80]
-        )
-    want, got = [len(g["params"]) for g in ours], [len(g["params"]) for g in groups]
-    if want != got:
-        raise ArgumentError(where, f"groups of {want} parameters", f"{got}")
+    are_groups = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and _lists_parameters(g) for g in groups)
+    if not are_groups or not isinstance(state, dict) or not all(isinstance(entry, dict) for entry in state.values()):
+        needs = "'param_groups' as dicts with 'params', and 'state' as a dict of dicts"
+        raise ArgumentError(where, needs, repr(state_dict)[:80])
+    if sizes != (got := [len(g["params"]) for g in groups]):
+        raise ArgumentError(where, f"groups of {sizes} parameters", f"{got}")
     ids = [number for g in groups for number in g["params"]]
     if len(set(ids)) < len(ids) or not state.keys() <= set(ids):
         raise ArgumentError(where, "a state of the parameters that its groups name, each once", f"{ids}, {list(state)}")
     return groups, state
+
+
+def _lists_parameters(group: dict[str, Any]) -> bool:
+    numbers = group.get("params")
+    return isinstance(numbers, (list, tuple)) and all(isinstance(number, (int, str)) for number in numbers)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import Array
+from .argument_checks import NONNEGATIVE, Interval, Limits, hyperparameters
 from .elementwise import Elementwise, Step
-from .flat.arena import Run
+from .flat.arena import Span
 from .flat.memory import select_into
-from .flat.segment import Slot
-from .options import need, need_words
-from .param_group import Group
+from .flat.segment import Segment
+from .param_group import ParamGroup
 
 
 class ASGD(Elementwise):
@@ -30,7 +29,7 @@ class ASGD(Elementwise):
     """
 
     moments = ("ax",)
-    from_0 = (*Elementwise.from_0, "lambd", "alpha")
+    limits: ClassVar[Limits] = {"lambd": NONNEGATIVE, "alpha": NONNEGATIVE, "t0": Interval()}
 
     def __init__(
         self,
@@ -47,41 +46,35 @@ class ASGD(Elementwise):
         *,
         stochastic_rounding: bool = False,
     ):
-        need_words("ASGD", differentiable, foreach=foreach, capturable=capturable)
-        options = {"lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        super().check_options(options)
-        need("ASGD", options, "t0", low=-math.inf)
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         eta = step.values["eta"]
         return 1 - step.options["lambd"] * eta, eta, step.values["mu"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (average,), (shrink, eta, mu) = moments, numbers
-        p *= shrink
-        p -= d * eta
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (average,), (decay_factor, eta, mu) = moments, scalars
+        p *= decay_factor
+        p -= g * eta
         average[...] = np.where(mu == 1, p, average + (p - average) * mu)
 
     # eta and mu, two numbers for each parameter, made in one step for the next
 
-    def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
-        return {**super().state_shapes(slot), "eta": (), "mu": ()}
+    def state_shapes(self, segment: Segment) -> dict[str, tuple[int, ...]]:
+        return {**super().state_shapes(segment), "eta": (), "mu": ()}
 
-    def values(self, group: Group, run: Run) -> Mapping[str, Array]:
-        slot, begun = run.block.slots[run.first], np.greater(run.steps, 0)
-        eta, mu = (slot.factor(name, ()).astype(np.float64) for name in ("eta", "mu"))
+    def device_values(self, group: ParamGroup, span: Span) -> Mapping[str, Array]:
+        segment, begun = span.arena.segments[span.first], np.greater(span.steps, 0)
+        eta, mu = (segment.state_array(name, ()).astype(np.float64) for name in ("eta", "mu"))
         return {**group.device, "eta": np.where(begun, eta, group.device["lr"]), "mu": np.where(begun, mu, 1.0)}
 
-    def update(self, group: Group, run: Run, go: Array | None) -> None:
-        super().update(group, run, go)
-        lr, count = group.device["lr"], (run.steps + 1).astype(np.float64)
+    def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
+        super().update(group, span, all_finite)
+        lr, count = group.device["lr"], (span.steps + 1).astype(np.float64)
         eta = lr / np.power(1 + group["lambd"] * lr * count, group["alpha"])
         mu = 1 / np.maximum(1.0, count - group["t0"])
-        for slot in run.block.slots[run.first : run.last]:
-            select_into(slot.factor("eta", ()), eta, go)
-            select_into(slot.factor("mu", ()), mu, go)
+        for segment in span.segments:
+            select_into(segment.state_array("eta", ()), eta, all_finite)
+            select_into(segment.state_array("mu", ()), mu, all_finite)

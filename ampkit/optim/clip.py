@@ -17,11 +17,10 @@ from ..core.fp_errors import ignore_fp_errors
 from ..core.primitive import Primitive
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
-from .argument_checks import refuse_scaled
+from .argument_checks import refuse_scaled, to_python
 from .flat.arena import spans
-from .flat.memory import CHUNK, chunks, keep, look, mask
-from .flat.segment import Slot
-from .options import plain
+from .flat.memory import CHUNK, chunks, flag_mask, mask_bits, read_scalar
+from .flat.segment import Segment
 
 _CURE = "call scaler.unscale_(optimizer) first"
 
@@ -41,18 +40,18 @@ def _power_sum(values: Array, order: float, scratch: Array) -> Array:
     return total
 
 
-def _shrink(values: Array, factor: Array, go: Array) -> None:
-    bits, by = mask(go, values.dtype), factor.astype(values.dtype)
+def _shrink(values: Array, factor: Array, all_finite: Array) -> None:
+    bits, by = flag_mask(all_finite, values.dtype), factor.astype(values.dtype)
     for part in chunks(values.size):
-        np.multiply(keep(values[part], bits, values[part]), by, out=values[part])
+        np.multiply(mask_bits(values[part], bits, values[part]), by, out=values[part])
 
 
 power_sum = Primitive(
     "power_sum", "optim.elementwise", _power_sum
 )  # (flat values, p, scratch) -> sum of |v|^p, largest |v| for inf; float64
-shrink = Primitive(
-    "shrink", "optim.elementwise", _shrink
-)  # (flat values, factor, go): times factor, or where not go zeros; in place
+scale_gradients = Primitive(
+    "scale_gradients", "optim.elementwise", _shrink
+)  # (flat values, factor, all_finite): times factor, or where not all_finite zeros; in place
 
 
 def clip_grad_norm_(
@@ -147,11 +146,11 @@ def _scale_down(pieces: list[Array], limit: float, norm: Array) -> None:
     factor, finite = np.minimum(limit / (norm + 1e-6), 1.0), np.isfinite(norm)
     factor = np.where(finite, factor, 0.0)
     for piece in pieces:
-        shrink(piece, backends.to_device_of(factor, piece), backends.to_device_of(finite, piece))
+        scale_gradients(piece, backends.to_device_of(factor, piece), backends.to_device_of(finite, piece))
 
 
 def _need_finite(where: str, norm: Array, cure: str) -> None:
-    if not math.isfinite(look(norm)):
+    if not math.isfinite(read_scalar(norm)):
         raise NonFiniteError(where, "a finite norm of the gradients", "inf or nan", cure)
 
 
@@ -188,10 +187,10 @@ def _tensors(where: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 def _flat(owners: list[Tensor]) -> list[Array]:
     # Runs of the arena where gradients lie side by side, single gradients elsewhere.
-    slots: list[Slot] = [p.slot for p in owners if getattr(p, "slot", None) is not None]
-    slots.sort(key=lambda s: (id(s.block), s.index))
-    loose = [p._grad.array.reshape(-1) for p in owners if getattr(p, "slot", None) is None and p._grad is not None]
-    return [run.gradient for run in spans(slots)] + loose
+    segments: list[Segment] = [p.segment for p in owners if getattr(p, "segment", None) is not None]
+    segments.sort(key=lambda s: (id(s.arena), s.index))
+    loose = [p._grad.array.reshape(-1) for p in owners if getattr(p, "segment", None) is None and p._grad is not None]
+    return [span.gradient for span in spans(segments)] + loose
 
 
 def _changed(owners: list[Tensor]) -> None:
@@ -208,7 +207,7 @@ def _order(where: str, norm_type: Any) -> float:
 
 
 def _need(where: str, name: str, value: Any) -> float:
-    value = plain(value)
+    value = to_python(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise ArgumentError(where, f"{name} >= 0", repr(value))
     return float(value)

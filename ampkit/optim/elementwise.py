@@ -1,8 +1,12 @@
-"""Elementwise: optimizers that treat every element alike, and the one frame of their updates."""
+"""Elementwise: optimizers whose update of an element reads no other element.
+
+A subclass writes the formula, `scalars` and `update_elements`; the pass over flat memory around it, with skipped steps,
+16-bit copies and stochastic rounding, is written once, here and in the backends' kernels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,141 +14,140 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..core.primitive import Primitive
-from .flat.arena import Run
-from .flat.memory import Draw, chunks, narrow, narrow_at_random, select_into
+from .flat.arena import Span
+from .flat.memory import RandomBits, chunks, narrow, round_stochastically, select_into
 from .optimizer import Optimizer
-from .param_group import Group
+from .param_group import ParamGroup
 
 
 class Step(NamedTuple):
-    """What an update reads besides flat memory.
+    """The inputs of an update besides flat memory.
 
-    rule: the optimizer's class. options: those of the group. values: the hyperparameters that live on the device, 0-d
-    float64 (betas: two of them). steps: the real steps before this one, 0-d int64. go: whether this one is real, or
-    None for always. penalty: how much of the weights is added to their gradients. draw: what rounds 16-bit masters.
+    rule: the optimizer's class. options: the hyperparameters of the group. values: those that live on the device, 0-d
+    float64 (betas: [2]). steps: how many steps came before, skipped ones not counted, 0-d int64 on the device.
+    all_finite: 0-d bool on the device, whether to step, or None for always. l2: the coefficient of the weights that is
+    added to their gradients. random_bits: for the stochastic rounding of 16-bit master weights.
     """
 
     rule: type[Elementwise]
     options: Mapping[str, Any]
     values: Mapping[str, Array]
     steps: Array
-    go: Array | None
-    penalty: float
-    draw: Draw | None
+    all_finite: Array | None
+    l2: float
+    random_bits: RandomBits | None
 
     @property
     def betas(self) -> tuple[Array, Array]:
-        """The two of them, 0-d float64."""
-        both = self.values["betas"]
-        return both[..., 0], both[..., 1]
+        """beta1 and beta2, 0-d float64."""
+        betas = self.values["betas"]
+        return betas[..., 0], betas[..., 1]
 
-    def bias(self, beta: Array) -> Array:
-        """1 - beta^t in step t, what Adam divides a mean that began at 0 by; 0-d float64."""
+    def bias_correction(self, beta: Array) -> Array:
+        """1 - beta^t in step t, which Adam divides a running mean that began at 0 by; 0-d float64."""
         return 1 - np.power(beta, self.steps + 1)  # a 0-d exponent after ** is read by older NumPy, on the host
 
     @property
-    def shrink(self) -> Any:
-        """What weight decay that is no part of the gradient multiplies weights with: 1 - lr weight_decay, else 1."""
-        return 1.0 if self.penalty else 1 - self.values["lr"] * self.options["weight_decay"]
+    def decay_factor(self) -> Any:
+        """1 - lr weight_decay, which decoupled weight decay multiplies the weights by; 1 where the decay is in `l2`."""
+        return 1.0 if self.l2 else 1 - self.values["lr"] * self.options["weight_decay"]
 
 
-def _update(home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step) -> None:
-    numbers = numbers_of(step, gradient.dtype)
-    for part in chunks(home.size):
-        update_piece(home, gradient, moments, copies, step, numbers, part)
+def _update(weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step) -> None:
+    scalars = scalars_of(step, gradient.dtype)
+    for chunk in chunks(weights.size):
+        update_chunk(weights, gradient, moments, copies, step, scalars, chunk)
 
 
-def numbers_of(step: Step, kind: Any) -> list[Any]:
-    """What the rule computes with, besides elements: 0-d arrays in dtype `kind`, and Python numbers."""
-    found = step.rule.numbers(step)
-    return [number.astype(kind) if hasattr(number, "astype") else number for number in found]
+def scalars_of(step: Step, dtype: Any) -> list[Any]:
+    """The rule's `scalars`, arrays rounded to `dtype`."""
+    return [number.astype(dtype) if hasattr(number, "astype") else number for number in step.rule.scalars(step)]
 
 
-def update_piece(
-    home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
-    step: Step, numbers: list[Any], part: slice,
+def update_chunk(
+    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
+    step: Step, scalars: list[Any], chunk: slice,
 ) -> None:  # fmt: skip
-    """The update of one slice of flat memory; a step that is not real leaves masters and moments as they are."""
-    kind, held = gradient.dtype, [array if array is None else array[part] for array in (home, *moments)]
-    there = step.go is None and home.dtype == kind
-    made = held if there else [array if array is None else _wide(array, kind) for array in held]
-    step.rule.piece(made[0], _direction(made[0], gradient[part], step), made[1:], numbers)
-    for old, new in () if there else zip(held, made, strict=True):
-        if new is not None:
-            _settle(old, new, step, part.start)
+    """Update one slice of flat memory in place; a skipped step rewrites the 16-bit copies alone."""
+    dtype, stored = gradient.dtype, [None if array is None else array[chunk] for array in (weights, *moments)]
+    in_place = step.all_finite is None and weights.dtype == dtype
+    new = stored if in_place else [None if array is None else _copy_as(array, dtype) for array in stored]
+    step.rule.update_elements(new[0], _effective_gradient(new[0], gradient[chunk], step), new[1:], scalars)
+    for old, updated in () if in_place else zip(stored, new, strict=True):
+        if updated is not None:
+            _store(old, updated, step, chunk.start)
     for copy in copies:
-        narrow(held[0], copy[part])
+        narrow(stored[0], copy[chunk])
 
 
-def _wide(array: Array, kind: Any) -> Array:
-    return array.copy() if array.dtype == kind else backends.backend_of(array).cast(array, kind)
+def _copy_as(array: Array, dtype: Any) -> Array:
+    return array.copy() if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
 
-def _direction(p: Array, g: Array, step: Step) -> Array:
-    """The gradient of what is minimized, L2 penalty included; without either the gradient's own memory."""
-    d = -g if step.options.get("maximize") else g
-    return d + p * step.penalty if step.penalty else d
+def _effective_gradient(p: Array, g: Array, step: Step) -> Array:
+    # Of what is minimized, L2 penalty included; without either it is the memory of the gradient itself.
+    g = -g if step.options.get("maximize") else g
+    return g + p * step.l2 if step.l2 else g
 
 
-def _settle(old: Array, new: Array, step: Step, start: int) -> None:
-    if old.dtype == new.dtype:
-        select_into(old, new, step.go)
+def _store(out: Array, new: Array, step: Step, start: int) -> None:
+    if out.dtype == new.dtype:
+        select_into(out, new, step.all_finite)
         return
-    assert step.draw is not None
-    if step.go is not None:
-        new = np.where(step.go, new, _wide(old, new.dtype))
-    narrow_at_random(new, old, step.draw.beyond(start))
+    assert step.random_bits is not None
+    if step.all_finite is not None:
+        new = np.where(step.all_finite, new, _copy_as(out, new.dtype))
+    round_stochastically(new, out, step.random_bits.skip(start))
 
 
-# (masters, gradients, moments or None, copies, Step): one pass over flat memory, in place
+# (flat master weights, gradient, moments or None, 16-bit copies, Step): one pass, in place
 update = Primitive("update", "optim.elementwise", _update)
 
 
 class Elementwise(Optimizer):
-    """An optimizer that does the same to every element; a subclass brings the arithmetic, the frame does the rest.
+    """The base of optimizers whose update of an element reads no other element; a subclass writes the formula.
 
-    numbers(step) -> what is the same for all elements: 0-d arrays, best in float64, which are then rounded to the dtype
-    of the masters, and Python numbers. piece(p, d, moments, numbers) moves a slice of the weights p and of the moments,
-    in their order, in place; a moment that `uses` denies is None. d, the gradient of what is minimized, weight decay
-    included unless it is `decoupled`, is not to be written to. Nothing in them may read the device from the host.
+    scalars(step) returns what is the same for all elements: 0-d arrays, best in float64, which are then rounded to the
+    dtype of the update, and Python numbers. update_elements(p, g, moments, scalars) updates, in place, a chunk of the
+    weights p and of the moments, in the order of `moments`; one that `needs_moment` denies is None. g is the gradient
+    of what is minimized, L2 weight decay included unless the class is `decoupled`; it is read only. Neither method
+    may read the device from the host.
 
-    A skipped step, 16-bit copies, rounding at random, threads on a CPU and devices are the frame's.
+    Skipped steps, 16-bit copies, stochastic rounding, threads and devices are handled around them.
     """
 
-    decoupled: bool = False  # whether weight_decay is left to the rule
+    decoupled: bool = False  # whether the formula applies weight_decay itself
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         """What is the same for all elements in a step; see the class."""
-        raise NotImplementedError("Elementwise.numbers")
+        raise NotImplementedError("Elementwise.scalars")
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        """Move weights and moments, in place; see the class."""
-        raise NotImplementedError("Elementwise.piece")
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        """Update weights and moments in place; see the class."""
+        raise NotImplementedError("Elementwise.update_elements")
 
-    def uses(self, group: Group, name: str) -> bool:
-        """Whether an update of `group` needs the moment `name`."""
+    def needs_moment(self, group: ParamGroup, name: str) -> bool:
+        """Whether an update of `group` reads the moment `name`."""
         return True
 
-    def update(self, group: Group, run: Run, go: Array | None) -> None:
-        step = self.given(group, run, go)
-        update(run.home, run.gradient, list(self._moments(group, run)), run.copies, step)
+    def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
+        moments = [span.moment(name) if self.needs_moment(group, name) else None for name in self.moments]
+        update(span.weights, span.gradient, moments, span.copies, self.step_inputs(group, span, all_finite))
 
-    def given(self, group: Group, run: Run, go: Array | None) -> Step:
-        """What an update of `run` reads."""
+    def step_inputs(self, group: ParamGroup, span: Span, all_finite: Array | None) -> Step:
+        """What an update of `span` reads besides flat memory."""
         decoupled = self.decoupled or group.get("decoupled_weight_decay", False)
-        penalty = 0.0 if decoupled else group.get("weight_decay", 0.0)
-        return Step(type(self), group, self.values(group, run), run.steps, go, penalty, run.draw)
+        l2 = 0.0 if decoupled else group.get("weight_decay", 0.0)
+        values = self.device_values(group, span)
+        return Step(type(self), group, values, span.steps, all_finite, l2, span.random_bits)
 
-    def values(self, group: Group, run: Run) -> Mapping[str, Array]:
-        """The 0-d arrays on the device that `numbers` finds in `step.values`."""
+    def device_values(self, group: ParamGroup, span: Span) -> Mapping[str, Array]:
+        """The 0-d arrays on the device that `scalars` finds in `step.values`."""
         return group.device
 
-    def _moments(self, group: Group, run: Run) -> Iterator[Array | None]:
-        return (run.moment(name) if self.uses(group, name) else None for name in self.moments)
 
-
-def moving(group: Group) -> bool:
-    """Whether there is momentum, now or when a schedule says so."""
+def has_momentum(group: ParamGroup) -> bool:
+    """Whether the group has momentum now, or a schedule may set it on the device."""
     return "momentum" in group.scheduled or group["momentum"] != 0

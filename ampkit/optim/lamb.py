@@ -11,21 +11,22 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes
 from ..core.primitive import Primitive
+from .argument_checks import hyperparameters
 from .clip import power_sum
-from .elementwise import Elementwise, Step, numbers_of
-from .flat.arena import Run
+from .elementwise import Elementwise, Step, scalars_of
+from .flat.arena import Span
 from .flat.memory import CHUNK, chunks, narrow, select_into
-from .param_group import Group
+from .param_group import ParamGroup
 
 
 def _lamb_update(
-    master: Array, gradient: Array, mean: Array, square: Array, segments: list[slice], copies: list[Array], step: Step
+    master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
 ) -> None:
-    kind, backend, go = master.dtype, backends.backend_of(master), step.go
-    numbers = numbers_of(step, kind)
+    kind, backend, all_finite = master.dtype, backends.backend_of(master), step.all_finite
+    numbers = scalars_of(step, kind)
     wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
-    for segment in segments:
-        p, g, m, v = master[segment], gradient[segment], mean[segment], square[segment]
+    for bounds in slices:
+        p, g, m, v = master[bounds], gradient[bounds], mean[bounds], square[bounds]
         length, moved = power_sum(p, 2.0, wide), backend.zeros((), dtypes.float64)
         for part in chunks(p.size):
             learn(g[part], m[part], v[part], numbers, step)
@@ -34,17 +35,17 @@ def _lamb_update(
         trust = np.where(both, np.sqrt(length / np.where(both, moved, 1.0)), 1.0)
         rate = (step.values["lr"] * trust).astype(kind)
         for part in chunks(p.size):
-            select_into(p[part], p[part] - move(p[part], m[part], v[part], numbers) * rate, go)
+            select_into(p[part], p[part] - move(p[part], m[part], v[part], numbers) * rate, all_finite)
             for copy in copies:
-                narrow(p[part], copy[segment][part])
+                narrow(p[part], copy[bounds][part])
 
 
 def learn(g: Array, m: Array, v: Array, numbers: Sequence[Any], step: Step) -> None:
     """Take the gradient of a piece into its moments."""
     new, hold, take, *_ = numbers
     d = -g if step.options["maximize"] else g
-    select_into(m, m + (d - m) * new, step.go)
-    select_into(v, v * hold + d * d * take, step.go)
+    select_into(m, m + (d - m) * new, step.all_finite)
+    select_into(v, v * hold + d * d * take, step.all_finite)
 
 
 def move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
@@ -85,18 +86,19 @@ class LAMB(Elementwise):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         first, second = step.betas
-        correction, root = step.bias(first), np.sqrt(step.bias(second))
+        correction, root = step.bias_correction(first), np.sqrt(step.bias_correction(second))
         decay = step.options["weight_decay"]
         return 1 - first, second, 1 - second, correction, root, step.options["eps"], decay
 
-    def update(self, group: Group, run: Run, go: Array | None) -> None:
-        slots = run.block.slots[run.first : run.last]
-        segments = [slice(s.start - run.start, s.stop - run.start) for s in slots if s.stop > s.start]
-        moments = [run.moment(name) for name in self.moments]
-        lamb_update(run.master, run.gradient, *moments, segments, run.copies, self.given(group, run, go))
+    def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
+        segments = span.segments
+        slices = [slice(s.start - span.start, s.stop - span.start) for s in segments if s.stop > s.start]
+        moments = [span.moment(name) for name in self.moments]
+        lamb_update(
+            span.master, span.gradient, *moments, slices, span.copies, self.step_inputs(group, span, all_finite)
+        )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
 
@@ -37,17 +38,16 @@ class Lion(Elementwise):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        options = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         first, second = step.betas
-        return step.values["lr"], step.shrink, 1 - first, 1 - second
+        return step.values["lr"], step.decay_factor, 1 - first, 1 - second
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (m,), (rate, shrink, ahead, new) = moments, numbers
-        p *= shrink
-        p -= np.sign(m + (d - m) * ahead) * rate
-        m += (d - m) * new
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (m,), (rate, decay_factor, ahead, new) = moments, scalars
+        p *= decay_factor
+        p -= np.sign(m + (g - m) * ahead) * rate
+        m += (g - m) * new

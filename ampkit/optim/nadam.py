@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import Array
+from .argument_checks import NONNEGATIVE, Limits, hyperparameters
 from .elementwise import Elementwise, Step
-from .flat.arena import Run
+from .flat.arena import Span
 from .flat.memory import select_into
-from .flat.segment import Slot
-from .options import need_words
-from .param_group import Group
+from .flat.segment import Segment
+from .param_group import ParamGroup
 
 
 class NAdam(Elementwise):
@@ -31,8 +31,7 @@ class NAdam(Elementwise):
 
     moments = ("exp_avg", "exp_avg_sq")
     device_keys = ("lr", "betas")
-    flags = (*Elementwise.flags, "decoupled_weight_decay")
-    from_0 = (*Elementwise.from_0, "momentum_decay")
+    limits: ClassVar[Limits] = {"momentum_decay": NONNEGATIVE}
 
     def __init__(
         self,
@@ -50,45 +49,42 @@ class NAdam(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        need_words("NAdam", differentiable, foreach=foreach, capturable=capturable)
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum_decay": momentum_decay}
-        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
-        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         first, second = step.betas
         now, then = (_momentum(first, step, ahead) for ahead in (1, 2))
         product = step.values["mu_product"] * now
         along, ahead = (1 - now) / (1 - product), then / (1 - product * then)
-        lr, root = step.values["lr"], np.sqrt(step.bias(second))
-        return lr * along, lr * ahead, root, step.shrink, 1 - first, second, 1 - second, step.options["eps"]
+        lr, root = step.values["lr"], np.sqrt(step.bias_correction(second))
+        return lr * along, lr * ahead, root, step.decay_factor, 1 - first, second, 1 - second, step.options["eps"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (m, v), (along, ahead, root, shrink, new, hold, take, eps) = moments, numbers
-        m += (d - m) * new
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (m, v), (along, ahead, root, decay_factor, new, hold, take, eps) = moments, scalars
+        m += (g - m) * new
         v *= hold
-        v += d * d * take
-        p *= shrink
-        p -= (d * along + m * ahead) / (np.sqrt(v) / root + eps)
+        v += g * g * take
+        p *= decay_factor
+        p -= (g * along + m * ahead) / (np.sqrt(v) / root + eps)
 
     # the product of momenta, one number for each parameter
 
-    def state_shapes(self, slot: Slot) -> dict[str, tuple[int, ...]]:
-        return {**super().state_shapes(slot), "mu_product": ()}
+    def state_shapes(self, segment: Segment) -> dict[str, tuple[int, ...]]:
+        return {**super().state_shapes(segment), "mu_product": ()}
 
-    def values(self, group: Group, run: Run) -> Mapping[str, Array]:
-        slots = run.block.slots[run.first : run.last]
-        product = slots[0].factor("mu_product", ()).astype(np.float64)
-        return {**group.device, "mu_product": np.where(np.greater(run.steps, 0), product, 1.0)}
+    def device_values(self, group: ParamGroup, span: Span) -> Mapping[str, Array]:
+        segments = span.segments
+        product = segments[0].state_array("mu_product", ()).astype(np.float64)
+        return {**group.device, "mu_product": np.where(np.greater(span.steps, 0), product, 1.0)}
 
-    def update(self, group: Group, run: Run, go: Array | None) -> None:
-        super().update(group, run, go)
-        step = self.given(group, run, go)
+    def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
+        super().update(group, span, all_finite)
+        step = self.step_inputs(group, span, all_finite)
         product = step.values["mu_product"] * _momentum(step.betas[0], step, 1)
-        for slot in run.block.slots[run.first : run.last]:
-            select_into(slot.factor("mu_product", ()), product, go)
+        for segment in span.segments:
+            select_into(segment.state_array("mu_product", ()), product, all_finite)
 
 
 def _momentum(first: Array, step: Step, ahead: int) -> Array:

@@ -1,4 +1,4 @@
-"""Group: the options of a parameter group, those that schedules move on the device."""
+"""ParamGroup: the options of a parameter group; those that schedules set live on the device."""
 
 from __future__ import annotations
 
@@ -11,58 +11,57 @@ from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes
 from ..base.errors import StateError
-from .flat.arena import Block
-from .flat.memory import look
-from .options import plain
+from .argument_checks import to_python
+from .flat.arena import Arena
+from .flat.memory import read_scalar
 
 
-class Group(MutableMapping[str, Any]):
+class ParamGroup(MutableMapping[str, Any]):
     """A parameter group: PyTorch's dict. `group["lr"]` reads a float, and assigning to it writes to the device.
 
-    blocks: where its parameters live. device: the hyperparameters that live on the device, as float64 arrays. owner:
-    a weak reference to the optimizer, which looks over new options; its memory goes when the last one drops it.
+    arenas: the flat memory of its parameters. device: the hyperparameters that live on the device, as float64 arrays.
+    owner: a weak reference to the optimizer, which checks new options; weak, so that its memory is freed at once.
     """
 
     def __init__(
         self,
         options: dict[str, Any],
-        blocks: list[Block],
+        arenas: list[Arena],
         device_keys: tuple[str, ...],
         owner: Callable[[], Any],
     ):
-        self.blocks, self._options, self._owner = blocks, dict(options), owner
-        backend = blocks[0].backend if blocks else backends.get(None)
+        self.arenas, self._options, self._owner = arenas, dict(options), owner
+        backend = arenas[0].backend if arenas else backends.get(None)
         self.device = {key: _scalar(backend, options[key]) for key in device_keys if key in options}
-        self.scheduled: set[str] = set()  # those whose value only the device knows
+        self.scheduled: set[str] = set()  # keys that a schedule set on the device, whose value the host does not know
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.scheduled:
             return self._options[key]
         array = self.device[key]
-        return look(array) if not array.ndim else tuple(backends.backend_of(array).to_numpy(array).tolist())
+        return read_scalar(array) if not array.ndim else tuple(backends.backend_of(array).to_numpy(array).tolist())
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "params":
             raise _fixed("other parameters", "optimizer.add_param_group adds some; make a new optimizer for others")
         if key == "stochastic_rounding" and value is not self._options.get(key, False):
-            raise _fixed(
-                "another rounding", "give stochastic_rounding when the optimizer is made: it says what memory holds"
-            )
-        found = {key: plain(value)}
-        self.check(found)
-        self.take(found)
+            cure = "give stochastic_rounding when the optimizer is made: it decides the dtype of the master weights"
+            raise _fixed("another rounding", cure)
+        options = {key: to_python(value)}
+        self.check(options)
+        self.set_checked(options)
 
     def check(self, options: dict[str, Any]) -> None:
-        """Raise ArgumentError if `options` are out of range, or do not go with the others."""
+        """Raise ArgumentError if `options` are out of range, or contradict the others."""
         if (owner := self._owner()) is not None:
             owner.check_options({**self._options, **options})
 
-    def take(self, options: dict[str, Any]) -> None:
-        """Take over `options` that were checked together."""
+    def set_checked(self, options: dict[str, Any]) -> None:
+        """Set `options` that `check` passed; those on the device are written there."""
         for key in options.keys() & self.device.keys():
-            home = self.device[key]
-            with backends.device_guard(home):
-                home[...] = backends.backend_of(home).asarray(options[key], dtypes.float64)
+            value = self.device[key]
+            with backends.device_guard(value):
+                value[...] = backends.backend_of(value).asarray(options[key], dtypes.float64)
             self.scheduled.discard(key)
         self._options.update(options)
 

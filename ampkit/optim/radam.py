@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
-from .options import need_words
 
 
 class RAdam(Elementwise):
@@ -26,7 +26,6 @@ class RAdam(Elementwise):
 
     moments = ("exp_avg", "exp_avg_sq")
     device_keys = ("lr", "betas")
-    flags = (*Elementwise.flags, "decoupled_weight_decay")
 
     def __init__(
         self,
@@ -43,26 +42,23 @@ class RAdam(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        need_words("RAdam", differentiable, foreach=foreach, capturable=capturable)
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
-        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         first, second = step.betas
         known, factor = _rectified(second, step.steps + 1)
-        rate = step.values["lr"] * factor / step.bias(first)
+        rate = step.values["lr"] * factor / step.bias_correction(first)
         rest = np.where(known, step.options["eps"], 1.0)
-        return rate, step.shrink, 1 - first, second, 1 - second, np.where(known, 1.0, 0.0), rest
+        return rate, step.decay_factor, 1 - first, second, 1 - second, np.where(known, 1.0, 0.0), rest
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (m, v), (rate, shrink, new, hold, take, known, rest) = moments, numbers
-        m += (d - m) * new
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (m, v), (rate, decay_factor, new, hold, take, known, rest) = moments, scalars
+        m += (g - m) * new
         v *= hold
-        v += d * d * take
-        p *= shrink
+        v += g * g * take
+        p *= decay_factor
         p -= m / (np.sqrt(v) * known + rest) * rate  # over 1 while the variance is not known
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import Array
-from .elementwise import Elementwise, Step, moving
-from .options import need_words
-from .param_group import Group
+from .argument_checks import FRACTION, NONNEGATIVE, Limits, hyperparameters
+from .elementwise import Elementwise, Step, has_momentum
+from .param_group import ParamGroup
 
 
 class RMSprop(Elementwise):
@@ -27,8 +27,8 @@ class RMSprop(Elementwise):
 
     moments = ("square_avg", "momentum_buffer", "grad_avg")
     device_keys = ("lr", "momentum")
-    from_0 = (*Elementwise.from_0, "alpha")
-    flags = (*Elementwise.flags, "centered")
+    limits: ClassVar[Limits] = {"alpha": NONNEGATIVE}
+    recipe_limits: ClassVar[Limits] = {"alpha": FRACTION}
 
     def __init__(
         self,
@@ -46,30 +46,26 @@ class RMSprop(Elementwise):
         *,
         stochastic_rounding: bool = False,
     ):
-        need_words("RMSprop", differentiable, foreach=foreach, capturable=capturable)
-        options = {"lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(
-            params, {**options, "centered": centered, "maximize": maximize, "stochastic_rounding": stochastic_rounding}
-        )
+        super().__init__(params, hyperparameters(locals()))
 
-    def uses(self, group: Group, name: str) -> bool:
-        return {"square_avg": True, "momentum_buffer": moving(group), "grad_avg": group["centered"]}[name]
+    def needs_moment(self, group: ParamGroup, name: str) -> bool:
+        return {"square_avg": True, "momentum_buffer": has_momentum(group), "grad_avg": group["centered"]}[name]
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         alpha = step.options["alpha"]
         return step.values["lr"], step.values["momentum"], alpha, 1 - alpha, step.options["eps"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (v, buffer, m), (rate, push, hold, take, eps) = moments, numbers
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (v, buffer, m), (rate, push, hold, take, eps) = moments, scalars
         v *= hold
-        v += d * d * take
+        v += g * g * take
         var = v
         if m is not None:
-            m += (d - m) * take
+            m += (g - m) * take
             var = np.maximum(v - m * m, 0)  # rounding alone makes it negative
-        move = d / (np.sqrt(var) + eps)
+        move = g / (np.sqrt(var) + eps)
         if buffer is not None:
             buffer *= push
             buffer += move

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import Array
 from ..base.errors import ArgumentError
+from .argument_checks import NONNEGATIVE, POSITIVE, Interval, Limits, hyperparameters
 from .elementwise import Elementwise, Step
-from .options import is_pair, need_words
 
 
 class Rprop(Elementwise):
@@ -25,6 +25,11 @@ class Rprop(Elementwise):
     """
 
     moments = ("prev", "step_size")
+    limits: ClassVar[Limits] = {
+        "etas": (Interval(0.0, 1.0, open_low=True, open_high=True), Interval(1.0, open_low=True)),
+        "step_sizes": (NONNEGATIVE, NONNEGATIVE),
+    }
+    recipe_limits: ClassVar[Limits] = {"step_sizes": (NONNEGATIVE, POSITIVE)}
 
     def __init__(
         self,
@@ -39,39 +44,27 @@ class Rprop(Elementwise):
         differentiable: bool = False,
         stochastic_rounding: bool = False,
     ):
-        need_words("Rprop", differentiable, foreach=foreach, capturable=capturable)
-        options = {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize}
-        super().__init__(params, {**options, "stochastic_rounding": stochastic_rounding})
+        super().__init__(params, hyperparameters(locals()))
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)
-        less, more = _pair(options, "etas", (0.5, 1.2))
-        if not 0 < less < 1 < more:
-            raise ArgumentError("Rprop", "0 < etas[0] < 1 < etas[1]", repr(options["etas"]))
-        low, high = _pair(options, "step_sizes", (0.0, 1.0))
-        if not 0 <= low <= high:
-            raise ArgumentError("Rprop", "0 <= step_sizes[0] <= step_sizes[1]", repr(options["step_sizes"]))
+        low, high = options.get("step_sizes", (0.0, 0.0))
+        if low > high:
+            raise ArgumentError("Rprop", "step_sizes[0] <= step_sizes[1]", repr(options["step_sizes"]))
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         begun = np.greater(step.steps, 0)
         start, kept = np.where(begun, 0.0, step.values["lr"]), np.where(begun, 1.0, 0.0)
         return start, kept, *step.options["etas"], *step.options["step_sizes"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (before, size), (start, kept, less, more, low, high) = moments, numbers
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (before, size), (start, kept, less, more, low, high) = moments, scalars
         size *= kept
         size += start  # lr at first
-        side = np.sign(before * d)
+        side = np.sign(before * g)
         grown = size * np.where(side > 0, more, np.where(side < 0, less, 1.0)).astype(size.dtype)
         np.minimum(np.maximum(grown, low), high, out=size)
-        before[...] = np.where(side < 0, 0.0, d)
+        before[...] = np.where(side < 0, 0.0, g)
         p -= np.sign(before) * size
-
-
-def _pair(options: dict[str, Any], key: str, otherwise: tuple[float, float]) -> tuple[Any, Any]:
-    found = options.get(key, otherwise)
-    if not is_pair(found):
-        raise ArgumentError("Rprop", f"two {key}, numbers", repr(found))
-    return found[0], found[1]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import Array
 from ..base.errors import ArgumentError
-from .elementwise import Elementwise, Step, moving
-from .options import need, need_words
-from .param_group import Group
+from .argument_checks import Interval, Limits, hyperparameters
+from .elementwise import Elementwise, Step, has_momentum
+from .param_group import ParamGroup
 
 
 class SGD(Elementwise):
@@ -29,7 +28,7 @@ class SGD(Elementwise):
     moments = ("momentum_buffer",)
     device_keys = ("lr", "momentum")
     counts_steps = False
-    flags = (*Elementwise.flags, "nesterov")
+    limits: ClassVar[Limits] = {"dampening": Interval()}
 
     def __init__(
         self,
@@ -46,32 +45,27 @@ class SGD(Elementwise):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ):
-        need_words("SGD", differentiable, foreach=foreach, fused=fused)
-        options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(
-            params, {**options, "nesterov": nesterov, "maximize": maximize, "stochastic_rounding": stochastic_rounding}
-        )
+        super().__init__(params, hyperparameters(locals()))
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)
-        need("SGD", options, "dampening", low=-math.inf)
         if options.get("nesterov") and (options.get("momentum", 1) <= 0 or options.get("dampening", 0) != 0):
             got = f"momentum={options.get('momentum')}, dampening={options.get('dampening')}"
             raise ArgumentError("SGD with nesterov", "momentum > 0 and dampening 0", got)
 
-    def uses(self, group: Group, name: str) -> bool:
-        return moving(group)
+    def needs_moment(self, group: ParamGroup, name: str) -> bool:
+        return has_momentum(group)
 
     @staticmethod
-    def numbers(step: Step) -> Sequence[Any]:
+    def scalars(step: Step) -> Sequence[Any]:
         take = np.where(np.greater(step.steps, 0), 1 - step.options["dampening"], 1.0)  # the first enters whole
         return step.values["lr"], step.values["momentum"], take, step.options["nesterov"]
 
     @staticmethod
-    def piece(p: Array, d: Array, moments: Sequence[Any], numbers: Sequence[Any]) -> None:
-        (buffer,), (rate, push, take, nesterov) = moments, numbers
+    def update_elements(p: Array, g: Array, moments: Sequence[Any], scalars: Sequence[Any]) -> None:
+        (buffer,), (rate, push, take, nesterov) = moments, scalars
         if buffer is not None:
             buffer *= push
-            buffer += d * take
-            d = d + buffer * push if nesterov else buffer
-        p -= d * rate
+            buffer += g * take
+            g = g + buffer * push if nesterov else buffer
+        p -= g * rate

@@ -1,4 +1,4 @@
-"""What an optimizer keeps for a parameter: its state as tensors, looked over and put back."""
+"""The state of an optimizer, parameter by parameter: as tensors, checked and loaded."""
 
 from __future__ import annotations
 
@@ -13,46 +13,53 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
-from .flat.arena import Block
-from .flat.segment import Slot
-from .options import plain
+from .argument_checks import to_python
+from .flat.arena import Arena
+from .flat.segment import Segment
 
-Entry = tuple[int, dict[str, Any]]  # the steps taken, and moments by name
+Entry = tuple[int, dict[str, Any]]  # the steps that a parameter has taken, and its state arrays by name
 
 
-def entry_of(slot: Slot, taken: int, counts_steps: bool) -> dict[str, Tensor]:
-    """The state of a parameter that has taken so many steps, as views: step, moments, a 16-bit one's float32 values."""
-    moments = {name: Tensor(slot.of(flat)) for name, flat in slot.block.moments.items() if taken}
-    moments |= {name: Tensor(array) for name, array in slot.factors.items() if taken}
-    if taken and slot.hidden:
-        moments["master"] = Tensor(slot.master())
-    if not taken or not counts_steps:
-        return moments
-    return {"step": Tensor(slot.block.backend.asarray(taken, dtypes.float32)), **moments}
+def state_entry(segment: Segment, taken: int, counts_steps: bool) -> dict[str, Tensor]:
+    """The state of a parameter that has taken so many steps, as views: step, state arrays, wider master weights."""
+    if not taken:
+        return {}
+    arrays = {name: Tensor(segment.view(flat)) for name, flat in segment.arena.moments.items()}
+    arrays |= {name: Tensor(array) for name, array in segment.extra_state.items()}
+    if segment.has_wider_master:
+        arrays["master"] = Tensor(segment.master_weights())
+    if not counts_steps:
+        return arrays
+    return {"step": Tensor(segment.arena.backend.asarray(taken, dtypes.float32)), **arrays}
 
 
 def need_entry(
-    where: str, slot: Slot, entry: dict[str, Any], shapes: dict[str, tuple[int, ...]], spare: Sequence[str] = ()
+    where: str,
+    segment: Segment,
+    entry: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]],
+    optional: Sequence[str] = (),
 ) -> Entry:
-    """A saved state of a parameter. Raises ArgumentError unless it holds moments of these shapes and a step from 0.
+    """A parameter's saved state, checked.
 
-    One that has begun may lack `spare`, which are zeros then, and of the others none, if there are elements at all.
+    Raises ArgumentError unless its arrays have these `shapes`, its step counts from 0 and, after a first step of a
+    parameter with elements, no array is missing but the `optional` ones, which are zeros then.
     """
-    moments = {}
+    arrays = {}
     for name, value in entry.items():
         if name != "step" and value is not None:
             array = need_array(where, name, value)
-            if array.shape != (slot.parameter.array.shape if name == "master" else shapes.get(name)):
-                needs = f"state {', '.join(shapes)} in the shape of {slot.title()}"
+            if array.shape != (segment.parameter.array.shape if name == "master" else shapes.get(name)):
+                needs = f"state {', '.join(shapes)} in the shape of {segment.describe()}"
                 raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
-            moments[name] = array
-    step = plain(entry.get("step", 1 if moments else 0))
+            arrays[name] = array
+    step = to_python(entry.get("step", 1 if arrays else 0))
     if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
-        raise ArgumentError(where, f"the step of {slot.title()} as a count from 0", repr(step))
-    missing = [name for name in shapes if step and name not in (*spare, *moments)]
-    if missing and slot.stop > slot.start:
-        raise ArgumentError(where, f"the whole state of {slot.title()}", f"one without {', '.join(missing)}")
-    return int(step), moments
+        raise ArgumentError(where, f"the step of {segment.describe()} as a count from 0", repr(step))
+    missing = [name for name in shapes if step and name not in (*optional, *arrays)]
+    if missing and segment.stop > segment.start:
+        raise ArgumentError(where, f"the whole state of {segment.describe()}", f"one without {', '.join(missing)}")
+    return int(step), arrays
 
 
 def need_array(where: str, name: str, value: Any) -> Any:
@@ -66,36 +73,37 @@ def need_array(where: str, name: str, value: Any) -> Any:
     return array
 
 
-def load_entries(block: Block, loads: dict[Slot, Entry], home: Callable[[Slot, str], Array]) -> None:
-    """Put states back where `home` says that each moment lives; moments that a state lacks become zeros."""
-    block.load_steps([loads[slot][0] for slot in block.slots])
-    for slot in block.slots:
-        moments = loads[slot][1]
-        master = moments.pop("master", None)
-        if master is not None and slot.hidden:
-            slot.restore(block.backend.asarray(master, block.dtype))
-        for name in {*block.moments, *slot.factors, *moments}:
-            view = home(slot, name)
-            with backends.device_guard(view):
-                view[...] = block.backend.asarray(moments[name], block.dtype) if name in moments else 0
+def load_entries(arena: Arena, entries: dict[Segment, Entry], array_of: Callable[[Segment, str], Array]) -> None:
+    """Load checked states into an arena; `array_of` finds a state array. Those that an entry lacks become zeros."""
+    arena.load_steps([entries[segment][0] for segment in arena.segments])
+    for segment in arena.segments:
+        arrays = entries[segment][1]
+        master = arrays.pop("master", None)
+        if master is not None and segment.has_wider_master:
+            segment.set_master_weights(arena.backend.asarray(master, arena.dtype))
+        for name in {*arena.moments, *segment.extra_state, *arrays}:
+            target = array_of(segment, name)
+            with backends.device_guard(target):
+                target[...] = arena.backend.asarray(arrays[name], arena.dtype) if name in arrays else 0
 
 
-def kept_of(slot: Slot, kept: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    """What a step of one's own keeps for a parameter, with a 16-bit one's float32 values."""
-    found = kept.get(slot.parameter, {})
-    return {**found, "master": Tensor(slot.master())} if kept and slot.hidden else found
+def custom_state(segment: Segment, states: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """What a subclass's own `step` stored for a parameter, and its wider master weights."""
+    found = states.get(segment.parameter, {})
+    return {**found, "master": Tensor(segment.master_weights())} if states and segment.has_wider_master else found
 
 
-def keep(slot: Slot, entry: dict[str, Any]) -> dict[str, Any]:
-    """A copy of what `kept_of` found, its tensors where the parameter is; puts the float32 values back."""
-    if slot.hidden and entry.get("master") is not None:
-        slot.restore(slot.block.backend.asarray(entry["master"], slot.block.dtype))
-    return {name: _copied(value, slot) for name, value in entry.items() if name != "master" or not slot.hidden}
+def copy_custom_state(segment: Segment, entry: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `custom_state`, tensors on the parameter's device; its master weights go back to the arena."""
+    wider = segment.has_wider_master
+    if wider and entry.get("master") is not None:
+        segment.set_master_weights(segment.arena.backend.asarray(entry["master"], segment.arena.dtype))
+    return {name: _copy(value, segment) for name, value in entry.items() if name != "master" or not wider}
 
 
-def _copied(value: Any, slot: Slot) -> Any:
+def _copy(value: Any, segment: Segment) -> Any:
     if isinstance(value, Tensor):
-        return value.detach().clone().to(slot.parameter.device)
+        return value.detach().clone().to(segment.parameter.device)
     if type(value) in (list, tuple):
-        return type(value)([_copied(each, slot) for each in value])
+        return type(value)([_copy(each, segment) for each in value])
     return deepcopy(value)

@@ -18,26 +18,27 @@ from ..core.primitive import Primitive
 from ..core.tensor import Tensor, uses
 from ..nn.module import Module
 from ..nn.modules.norm import _BatchNorm
-from .flat.memory import CHUNK, chosen, chunks, keep, mask
+from .flat.memory import CHUNK, chunks, flag_mask, mask_bits, where_flag
 from .lr_scheduler.cyclic import SWALR as SWALR
 from .lr_scheduler.schedule import share
 
 Share = Callable[[Any], Any]  # n averaged so far -> the share of the new weights in the average
 
 
-def _lean(average: Array, current: Array, part: Any, fresh: Array | None, go: Array | None) -> None:
+def _lean(average: Array, current: Array, part: Any, fresh: Array | None, stepped: Array | None) -> None:
     kind = average.dtype
-    bits, take = mask(go, kind), chosen(go, part, 0.0, kind)
-    old = None if fresh is None else mask(np.logical_not(fresh), kind)
+    bits, take = flag_mask(stepped, kind), where_flag(stepped, part, 0.0, kind)
+    old = None if fresh is None else flag_mask(np.logical_not(fresh), kind)
     scratch = backends.backend_of(average).empty((min(CHUNK, average.size),), kind)
     for piece in chunks(average.size):
         a, b = average[piece], scratch[: piece.stop - piece.start]
-        np.subtract(current[piece], keep(a, old, a), out=b)
-        np.add(a, keep(np.multiply(b, take, out=b), bits, b), out=a)
+        np.subtract(current[piece], mask_bits(a, old, a), out=b)
+        np.add(a, mask_bits(np.multiply(b, take, out=b), bits, b), out=a)
 
 
-# (flat average, flat current, share, fresh or None, go or None): move by share of the difference, where fresh from 0
-lean = Primitive("lean", "optim.elementwise", _lean)
+# (flat average, flat current, weight, fresh or None, stepped or None): average += weight (current - average), where
+# stepped; the average counts as 0 where fresh
+lerp = Primitive("lerp", "optim.elementwise", _lean)
 
 
 class _Averaging:
@@ -52,10 +53,10 @@ class _Averaging:
             if self.single:
                 with backends.device_guard(averaged.array):
                     made = Tensor(averaged.array.copy())
-                lean(made.array.reshape(-1), _wide(current, made.dtype), part, None, None)
+                lerp(made.array.reshape(-1), _wide(current, made.dtype), part, None, None)
                 return made
             for tensor, new in zip(averaged, current, strict=True):
-                lean(tensor.array.reshape(-1), _wide(new, tensor.dtype), part, None, None)
+                lerp(tensor.array.reshape(-1), _wide(new, tensor.dtype), part, None, None)
                 tensor.changed()
         return None
 
@@ -144,15 +145,15 @@ class AveragedModel(Module):
         self._need_alike(model)
         uses(self)
         with ignore_fp_errors(), no_grad(), backends.device_guard(self.n_averaged.array):
-            go = self._stepped(model)
+            stepped = self._stepped(model)
             fresh = np.equal(self.n_averaged.array, 0)
-            fresh = fresh if go is None else np.logical_and(fresh, go)
+            fresh = fresh if stepped is None else np.logical_and(fresh, stepped)
             averaged, copied = self._parts(self.module), self._parts(model)
-            self._average(averaged[0], copied[0], fresh, go)
+            self._average(averaged[0], copied[0], fresh, stepped)
             for mine, theirs in zip(averaged[1], copied[1], strict=True):
-                _settle(mine, backends.to_device_of(theirs.array, mine.array), go)
+                _settle(mine, backends.to_device_of(theirs.array, mine.array), stepped)
             count = self.n_averaged.array
-            np.add(count, 1 if go is None else go, out=count)
+            np.add(count, 1 if stepped is None else stepped, out=count)
             self.n_averaged.changed()
 
     def _need_alike(self, model: Module) -> None:
@@ -163,15 +164,15 @@ class AveragedModel(Module):
 
     def _stepped(self, model: Module) -> Array | None:
         """Whether an optimizer of `model` stepped since the last call, a flag on the device; None without one."""
-        slots = [p.slot for p in model.parameters() if getattr(p, "slot", None) is not None]
-        owners = {id(owner): owner for slot in slots if (owner := slot.block.owner()) is not None}
+        segments = [p.segment for p in model.parameters() if getattr(p, "segment", None) is not None]
+        owners = {id(owner): owner for segment in segments if (owner := segment.arena.owner()) is not None}
         if not owners:
             return None
         seen = self._seen.array
         steps = sum(backends.to_device_of(owner.steps, seen) for owner in owners.values())
-        go = np.not_equal(steps, seen)
+        stepped = np.not_equal(steps, seen)
         seen[...] = steps
-        return backends.backend_of(seen).asarray(go, dtypes.bool_)
+        return backends.backend_of(seen).asarray(stepped, dtypes.bool_)
 
     def _parts(self, model: Module) -> tuple[list[Tensor], list[Tensor]]:
         """What is averaged, and what is copied."""
@@ -179,7 +180,7 @@ class AveragedModel(Module):
         mean = [b for b in buffers if self.use_buffers and b.is_floating_point()]
         return [*model.parameters(), *mean], [b for b in buffers if not any(b is m for m in mean)]
 
-    def _average(self, averaged: list[Tensor], model: list[Tensor], fresh: Array, go: Array | None) -> None:
+    def _average(self, averaged: list[Tensor], model: list[Tensor], fresh: Array, stepped: Array | None) -> None:
         rule = self.multi_avg_fn or self.avg_fn or get_swa_multi_avg_fn()
         current = [
             backends.to_device_of(_wide(new, mine.dtype), mine.array) for mine, new in zip(averaged, model, strict=True)
@@ -188,12 +189,12 @@ class AveragedModel(Module):
             part = np.where(fresh, 1.0, rule.part(self.n_averaged.array))
             for mine, new in zip(averaged, current, strict=True):
                 if mine.array.size:
-                    lean(mine.array.reshape(-1), new, part, fresh, go)
+                    lerp(mine.array.reshape(-1), new, part, fresh, stepped)
                     mine.changed()
             return
         shaped = [Tensor(new.reshape(mine.shape)) for mine, new in zip(averaged, current, strict=True)]
         for mine, made, new in zip(averaged, self._made(averaged, shaped), shaped, strict=True):
-            _settle(mine, np.where(fresh, new.array, made.array), go)
+            _settle(mine, np.where(fresh, new.array, made.array), stepped)
 
     def _made(self, averaged: list[Tensor], current: list[Tensor]) -> list[Tensor]:
         before = [Tensor(mine.array.copy()) for mine in averaged]
@@ -236,12 +237,12 @@ def _tensors(model: Module) -> Iterator[Tensor]:
 
 def _wide(tensor: Tensor, dtype: Any) -> Array:
     """The values, flat, in `dtype`: of a 16-bit parameter the optimizer's own."""
-    slot = getattr(tensor, "slot", None)
-    array = tensor.array if slot is None or not slot.held() else slot.master()
+    segment = getattr(tensor, "segment", None)
+    array = tensor.array if segment is None or not segment.owns_parameter() else segment.master_weights()
     return (array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)).reshape(-1)
 
 
-def _settle(tensor: Tensor, value: Array, go: Array | None) -> None:
+def _settle(tensor: Tensor, value: Array, stepped: Array | None) -> None:
     with backends.device_guard(tensor.array):
-        tensor.array[...] = value if go is None else np.where(go, value, tensor.array)
+        tensor.array[...] = value if stepped is None else np.where(stepped, value, tensor.array)
     tensor.changed()

@@ -122,7 +122,7 @@ def state_of(model: nn.Module, optimizer: Any, schedule: Any, scaler: GradScaler
     """What training goes on from, between two steps: the state of each part, and of the default random stream."""
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
     states = {name: part.state_dict() for name, part in parts.items()}
-    return {**states, "guard": scaler.guard.state(), "random": random.default.state()}
+    return {**states, "guard": scaler.monitor.state(), "random": random.default.state()}
 
 
 def restore(
@@ -161,7 +161,7 @@ def _restore(
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     scaler.load_state_dict(state["scaler"])
-    scaler.guard.restore(state["guard"])
+    scaler.monitor.restore(state["guard"])
     place = {name: state["schedule"][name] for name in ("last_epoch", "_pending")}
     schedule.load_state_dict(state["schedule"] if same_length else {**schedule.state_dict(), **place})
     if not same_length:

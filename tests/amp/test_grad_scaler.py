@@ -707,10 +707,10 @@ def test_no_number_of_overflows_makes_a_parameter_nan():
 
 
 def forbidden(name):
-    def look(self, *args):
+    def read_scalar(self, *args):
         raise AssertionError(f"{name}: the host read the device")
 
-    return look
+    return read_scalar
 
 
 class Device(np.ndarray):
@@ -762,7 +762,7 @@ def test_a_whole_step_never_reads_the_device(device, monkeypatch, kind):
     optimizer, scaler = kind(ps, lr=0.1, weight_decay=0.1, **options), GradScaler()
     scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, 10)
     looks = []
-    monkeypatch.setattr(scaler.guard, "count", lambda *args: looks.append(args))
+    monkeypatch.setattr(scaler.monitor, "record", lambda *args: looks.append(args))
     for k, gradient in enumerate((1.0, np.inf, 0.5)):
         optimizer.zero_grad()
         loss = scaler.scale(Tensor(np.ones((), np.float32).view(Device)))

@@ -143,14 +143,14 @@ def _adamw(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:
 
 def _unscale(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:
     _optimizer, run = _parameter(size)
-    inverse = run.block.backend.zeros((), ampkit.float32) + np.float32(1)
+    inverse = run.arena.backend.zeros((), ampkit.float32) + np.float32(1)
 
     def theirs() -> Call:
         torch, gradient = beside.torch, beside.make(size)
         found, one = (torch.full((), value, device=beside.device) for value in (0.0, 1.0))
         return lambda: torch._amp_foreach_non_finite_check_and_unscale_([gradient], found, one)
 
-    ours = lambda: unscale(run.gradient, inverse, run.block.flags())  # noqa: E731
+    ours = lambda: unscale(run.gradient, inverse, run.arena.nonfinite_scratch())  # noqa: E731
     return _bytes(row(ours, theirs, beside, count), 8 * size)
 
 

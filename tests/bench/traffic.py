@@ -190,8 +190,8 @@ def updates(dtype: Any) -> Iterator[Step]:
         optimizer.step()
         run = spans(optimizer.present())[0]
         yield Step(name, optimizer.step, lambda r=run, each=each: (each + 2 * len(r.copies)) * count)
-    inverse = run.block.backend.zeros((), float32) + np.float32(1)
-    yield Step("unscale", lambda: unscale(run.gradient, inverse, run.block.flags()), lambda: 8 * count)
+    inverse = run.arena.backend.zeros((), float32) + np.float32(1)
+    yield Step("unscale", lambda: unscale(run.gradient, inverse, run.arena.nonfinite_scratch()), lambda: 8 * count)
 
 
 CASES = [(group, dtype) for dtype in DTYPES for group in (maps, rows, norms, lookups, sums)] + [(updates, float32)]

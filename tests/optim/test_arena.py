@@ -1,5 +1,3 @@
-import gc
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ from ampkit import Tensor, optim
 from ampkit.base.errors import StateError
 from ampkit.core.autograd.grad_mode import no_grad
 from ampkit.nn import Parameter
-from ampkit.optim.flat import arena
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(0)
@@ -25,11 +22,11 @@ def give(p, value=None):
 def test_slots_start_on_256_byte_boundaries_of_one_block():
     ps = [parameter(3, 5), parameter(), parameter(100), parameter(0, 4), parameter(7)]
     optim.SGD(ps)
-    assert len({id(p.slot.block) for p in ps}) == 1
+    assert len({id(p.segment.arena) for p in ps}) == 1
     for p in ps:
-        assert p.slot.start * 4 % 256 == 0
+        assert p.segment.start * 4 % 256 == 0
         assert p.array.size == 0 or p.array.ctypes.data % 256 == 0
-        assert np.shares_memory(p.array, p.slot.block.master) or p.array.size == 0
+        assert np.shares_memory(p.array, p.segment.arena.master) or p.array.size == 0
 
 
 def test_values_versions_and_gradients_survive_adoption():
@@ -46,13 +43,13 @@ def test_values_versions_and_gradients_survive_adoption():
     assert p.grad is gradient
     assert p.grad.tag is tag
     assert np.array_equal(p.grad.array, np.full((4, 3), 2.0))
-    assert np.shares_memory(p.grad.array, p.slot.block.gradient)
+    assert np.shares_memory(p.grad.array, p.segment.arena.gradient)
 
 
 def test_each_group_and_master_dtype_has_a_block():
     ps = [parameter(3), parameter(3, dtype=np.float64), parameter(3, dtype=F16), parameter(3, dtype=BF16)]
     optimizer = optim.SGD([{"params": ps}, {"params": [parameter(3)]}])
-    assert [[b.dtype.name for b in g.blocks] for g in optimizer.param_groups] == [["float32", "float64"], ["float32"]]
+    assert [[b.dtype.name for b in g.arenas] for g in optimizer.param_groups] == [["float32", "float64"], ["float32"]]
     assert [p.array.dtype.name for p in ps] == ["float32", "float64", "float16", "bfloat16"]
 
 
@@ -81,7 +78,7 @@ def test_a_new_optimizer_keeps_the_float32_master_of_a_16_bit_parameter():
     give(p, 2.0**-10)
     optim.SGD([p], lr=1.0).step()
     optim.SGD([p], lr=1.0)
-    assert np.array_equal(p.slot.master(), np.full(4, 1 - 2.0**-10, np.float32))
+    assert np.array_equal(p.segment.master_weights(), np.full(4, 1 - 2.0**-10, np.float32))
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
@@ -90,10 +87,10 @@ def test_a_copy_is_cast_once_and_rewritten_by_the_update(dtype):
     optimizer = optim.AdamW([p, q], lr=0.1)
     first = p.copy_in(dtype, True)
     assert np.array_equal(first, p.array.astype(dtype))
-    assert np.shares_memory(first, p.slot.block.copies[dtype])
+    assert np.shares_memory(first, p.segment.arena.copies[dtype])
     give(p), give(q)
     optimizer.step()
-    assert p.copies[dtype][0] == p.slot.fresh[dtype] == p.version[0]
+    assert p.copies[dtype][0] == p.segment._copy_versions[dtype] == p.version[0]
     assert np.array_equal(p.copy_in(dtype, True), p.array.astype(dtype))
     assert np.array_equal(q.copy_in(dtype, False), q.array.astype(dtype))
     assert p.copy_in(dtype, True).ctypes.data == first.ctypes.data
@@ -135,26 +132,26 @@ def test_a_parameter_without_a_gradient_stays_untouched():
     assert ps[0].version[0] > 0
     assert ps[2].version[0] > 0
     assert set(optimizer.state) == {ps[0], ps[2]}
-    assert optimizer.param_groups[0].blocks[0].steps.tolist() == [1, 0, 1]
+    assert optimizer.param_groups[0].arenas[0].steps.tolist() == [1, 0, 1]
 
 
 def test_slots_with_one_history_are_one_run_and_others_part():
     ps = [parameter(5) for _ in range(4)]
     optimizer = optim.Adam(ps)
-    block = optimizer.param_groups[0].blocks[0]
+    arena = optimizer.param_groups[0].arenas[0]
 
-    def runs(*present):
+    def spans(*present):
         optimizer.zero_grad()
         for i in present:
             give(ps[i])
-        found = [(r.first, r.last) for r in block.runs(optimizer.present())]
+        found = [(r.first, r.last) for r in arena.begin_step(optimizer.present())]
         optimizer.step()
         return found
 
-    assert runs(0, 1, 2, 3) == [(0, 4)]
-    assert runs(0, 1, 3) == [(0, 2), (3, 4)]
-    assert runs(0, 1, 2, 3) == [(0, 2), (2, 3), (3, 4)]
-    assert runs(2) == [(2, 3)]
+    assert spans(0, 1, 2, 3) == [(0, 4)]
+    assert spans(0, 1, 3) == [(0, 2), (3, 4)]
+    assert spans(0, 1, 2, 3) == [(0, 2), (2, 3), (3, 4)]
+    assert spans(2) == [(2, 3)]
 
 
 def test_gaps_between_slots_stay_zero():
@@ -164,8 +161,8 @@ def test_gaps_between_slots_stay_zero():
         give(ps[0]), give(ps[1])
         optim.clip_grad_norm_(ps, 1.0)
         optimizer.step()
-    block = ps[0].slot.block
-    for flat in (block.master, block.gradient, *block.moments.values()):
+    arena = ps[0].segment.arena
+    for flat in (arena.master, arena.gradient, *arena.moments.values()):
         assert not flat[5:64].any()
         assert not flat[134:].any()
 
@@ -206,28 +203,12 @@ def test_add_param_group_appends_a_block_and_moves_nothing():
     home = p.array
     optimizer.add_param_group({"params": [q], "lr": 0.5})
     assert p.array is home
-    assert q.slot.block is not p.slot.block
-    assert q.slot.number == 1
+    assert q.segment.arena is not p.segment.arena
+    assert q.segment.number == 1
     before = q.array.copy()
     give(q)
     optimizer.step()
     assert np.array_equal(q.array, before - np.float32(0.5))
-
-
-def test_bound_parameters_are_known_until_their_optimizer_is_gone():
-    p = parameter(3)
-    assert not arena.bound(p)
-    optimizer = optim.SGD([p])
-    assert arena.bound(p)
-    with pytest.raises(StateError, match=r"to: .*\nhelp: move the model first"):
-        arena.refuse_bound("to", [p])
-    del optimizer
-    gc.collect()
-    assert not arena.bound(p)
-    give(p, 3.0)
-    arena.release(p)
-    assert p.slot is None
-    assert np.array_equal(p.grad.array, np.full(3, 3.0))
 
 
 def test_the_first_gradient_replaces_what_the_slot_held_and_later_ones_add():

@@ -363,9 +363,9 @@ def test_a_schedule_moves_its_learning_rate(kind, formula, options):
         (optim.Adafactor, {"beta2_decay": 0.8}, "Adafactor: needs beta2_decay <= 0, got 0.8"),
         (optim.NAdam, {"momentum_decay": -1}, "NAdam: needs momentum_decay >= 0, got -1"),
         (optim.Adadelta, {"rho": 1.5}, r"Adadelta: needs rho in \[0, 1\], got 1.5"),
-        (optim.Rprop, {"etas": (1.5, 0.5)}, r"Rprop: needs 0 < etas\[0\] < 1 < etas\[1\], got \(1.5, 0.5\)"),
-        (optim.Rprop, {"step_sizes": (1,)}, "Rprop: needs two step_sizes, numbers"),
-        (optim.Rprop, {"step_sizes": (2.0, 1.0)}, r"Rprop: needs 0 <= step_sizes\[0\] <= step_sizes\[1\]"),
+        (optim.Rprop, {"etas": (1.5, 0.5)}, r"Rprop: needs etas\[0\] in \(0, 1\), got 1.5"),
+        (optim.Rprop, {"step_sizes": (1,)}, "Rprop: needs two step_sizes >= 0, got"),
+        (optim.Rprop, {"step_sizes": (2.0, 1.0)}, r"Rprop: needs step_sizes\[0\] <= step_sizes\[1\]"),
     ],
 )
 def test_options_out_of_range_are_refused(kind, options, message):

@@ -9,7 +9,7 @@ import pytest
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, StateError
-from ampkit.optim.lbfgs.curvature import Curvature
+from ampkit.optim.lbfgs.inverse_hessian import InverseHessian
 from ampkit.optim.lbfgs.line_search import Point
 
 
@@ -70,21 +70,21 @@ def test_a_parabola_takes_as_many_steps_as_it_has_axes(maximize):
 def test_its_direction_is_that_of_the_inverse_hessian_written_out():
     rng = np.random.default_rng(0)
     hessian = np.diag(rng.uniform(1, 9, 6))
-    memory, gradient = Curvature(3), rng.standard_normal(6)
+    history, gradient = InverseHessian(3), rng.standard_normal(6)
     pairs = []
     for _ in range(6):
-        memory.turn(Point(0.0, 0.0, gradient, 0.0), 1.0)
-        memory.t = 0.3
-        move = memory.direction * 0.3
+        history.next_direction(Point(0.0, 0.0, gradient, 0.0), 1.0)
+        history.t = 0.3
+        move = history.direction * 0.3
         pairs.append((move, hessian @ move))
         gradient = gradient + hessian @ move
-    memory.turn(Point(0.0, 0.0, gradient, 0.0), 1.0)
+    history.next_direction(Point(0.0, 0.0, gradient, 0.0), 1.0)
     move, change = pairs[-1]
     inverse = np.eye(6) * (change @ move) / (change @ change)
     for move, change in pairs[-3:]:
         left = np.eye(6) - np.outer(move, change) / (change @ move)
         inverse = left @ inverse @ left.T + np.outer(move, move) / (change @ move)
-    np.testing.assert_allclose(memory.direction, -inverse @ gradient, rtol=1e-12)
+    np.testing.assert_allclose(history.direction, -inverse @ gradient, rtol=1e-12)
 
 
 def trained(optimizer, steps):
@@ -257,7 +257,7 @@ def test_there_is_one_group():
     first, second = parameter(START), parameter(START)
     with pytest.raises(ArgumentError, match="LBFGS: needs one group of parameters, got another one"):
         optim.LBFGS([{"params": [first]}, {"params": [second]}])
-    assert first.slot is None
+    assert first.segment is None
     with pytest.raises(ArgumentError, match="LBFGS: needs one group"):
         optim.LBFGS([first]).add_param_group({"params": [second]})
 

@@ -16,7 +16,7 @@ def make(lr=0.5, kind=optim.SGD, **options):
     return p, kind([p], lr=lr, **options)
 
 
-def follow(optimizer, scheduler, count):
+def advance_schedule(optimizer, scheduler, count):
     rates = [optimizer.param_groups[0]["lr"]]
     for _ in range(count):
         optimizer.step()
@@ -74,13 +74,13 @@ FORMS = {
 def test_a_schedule_follows_its_closed_form(name):
     build, form = FORMS[name]
     _, optimizer = make()
-    rates = follow(optimizer, build(optimizer), 13)
+    rates = advance_schedule(optimizer, build(optimizer), 13)
     assert np.allclose(rates, [form(n) for n in range(14)], rtol=1e-12)
 
 
 def test_a_long_schedule_outgrows_its_table():
     _, optimizer = make(1.0)
-    rates = follow(optimizer, lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n)), 300)
+    rates = advance_schedule(optimizer, lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n)), 300)
     assert np.allclose(rates, [1 / (1 + n) for n in range(301)])
 
 
@@ -88,14 +88,14 @@ def test_a_function_is_never_asked_beyond_the_calls():
     asked = []
     _, optimizer = make()
     scheduler = lr_scheduler.LambdaLR(optimizer, lambda n: asked.append(n) or 1.0)
-    follow(optimizer, scheduler, 5)
+    advance_schedule(optimizer, scheduler, 5)
     assert max(asked) == 5
 
 
 def test_a_factor_of_a_product_is_asked_for_once():
     asked = []
     _, optimizer = make()
-    follow(optimizer, lr_scheduler.MultiplicativeLR(optimizer, lambda n: asked.append(n) or 1.0), 5)
+    advance_schedule(optimizer, lr_scheduler.MultiplicativeLR(optimizer, lambda n: asked.append(n) or 1.0), 5)
     assert asked == [1, 2, 3, 4, 5]
 
 
@@ -118,7 +118,7 @@ def test_one_cycle_moves_momentum_and_betas_the_opposite_way():
 def test_three_phases_come_back_to_the_start_before_the_end():
     _, optimizer = make()
     scheduler = lr_scheduler.OneCycleLR(optimizer, 1.0, 10, pct_start=0.4, cycle_momentum=False, three_phase=True)
-    rates = follow(optimizer, scheduler, 9)
+    rates = advance_schedule(optimizer, scheduler, 9)
     assert np.allclose([rates[0], rates[3], rates[6], rates[9]], [0.04, 1.0, 0.04, 4e-6])
 
 
@@ -153,7 +153,7 @@ def test_a_scheduler_stepped_without_an_optimizer_step_counts_nothing_and_does_n
 def test_its_state_goes_back_and_continues():
     _, a = make()
     first = lr_scheduler.SequentialLR(a, [lr_scheduler.LinearLR(a), lr_scheduler.StepLR(a, 3)], [4])
-    follow(a, first, 5)
+    advance_schedule(a, first, 5)
     a.step()  # not followed yet
     state = first.state_dict()
     _, b = make()
@@ -162,7 +162,7 @@ def test_its_state_goes_back_and_continues():
     first.step()
     second.step()
     assert second.last_epoch == first.last_epoch == 6
-    assert follow(b, second, 5)[1:] == follow(a, first, 5)[1:]
+    assert advance_schedule(b, second, 5)[1:] == advance_schedule(a, first, 5)[1:]
 
 
 def test_last_epoch_resumes():
@@ -266,19 +266,19 @@ def test_a_chain_goes_on_from_its_state():
         return optimizer, lr_scheduler.ChainedScheduler(parts)
 
     optimizer, whole = build()
-    rates = follow(optimizer, whole, 9)
+    rates = advance_schedule(optimizer, whole, 9)
     optimizer, first = build()
-    follow(optimizer, first, 4)
+    advance_schedule(optimizer, first, 4)
     again, second = build()
     again.load_state_dict(optimizer.state_dict())
     second.load_state_dict(first.state_dict())
-    assert follow(again, second, 5)[1:] == rates[5:]
+    assert advance_schedule(again, second, 5)[1:] == rates[5:]
 
 
 def test_a_loaded_schedule_knows_its_learning_rate_before_the_next_step():
     _, optimizer = make()
     scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
-    follow(optimizer, scheduler, 3)
+    advance_schedule(optimizer, scheduler, 3)
     _, other = make()
     second = lr_scheduler.ExponentialLR(other, 0.5)
     second.load_state_dict(scheduler.state_dict())

@@ -34,7 +34,7 @@ def train(optimizer, parameters, gradients):
         optimizer.zero_grad()
         for p, g in zip(parameters, row, strict=True):
             if g is not None:
-                p.grad = Tensor(g.astype(p.slot.gradient.dtype))
+                p.grad = Tensor(g.astype(p.segment.gradient.dtype))
         optimizer.step()
 
 
@@ -175,7 +175,7 @@ def test_parameters_of_the_wrong_kind_are_refused():
         optim.SGD([Parameter(np.zeros(2, np.int64), requires_grad=False)])
     with pytest.raises(ArgumentError, match="in two"):
         optim.SGD([{"params": [p]}, {"params": [p]}])
-    assert p.slot is None
+    assert p.segment is None
 
 
 def test_named_parameters_give_their_names():

@@ -1,4 +1,4 @@
-"""Rounding at random: unbiased, finite, the same for the same draw; 16-bit parameters that train without masters."""
+"""Rounding at random: unbiased, finite, repeatable; 16-bit parameters that train without masters."""
 
 import copy
 import pickle
@@ -11,8 +11,8 @@ from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, StateError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.primitive import reference_only
-from ampkit.optim.flat.arena import Run
-from ampkit.optim.flat.memory import Draw, narrow_at_random
+from ampkit.optim.flat.arena import Span
+from ampkit.optim.flat.memory import RandomBits, round_stochastically
 
 LOW = pytest.mark.parametrize("dtype", [ampkit.bfloat16, ampkit.float16], ids=str)
 KINDS = {
@@ -31,9 +31,9 @@ def values(tensor):
 
 
 @ignore_fp_errors()
-def rounded(numbers, dtype, draw):
+def rounded(numbers, dtype, random_bits):
     home = np.zeros(len(numbers), dtype)
-    narrow_at_random(np.asarray(numbers, np.float32), home, draw)
+    round_stochastically(np.asarray(numbers, np.float32), home, random_bits)
     return home.astype(np.float64)
 
 
@@ -41,7 +41,7 @@ def rounded(numbers, dtype, draw):
 @pytest.mark.parametrize("number", [1.001, 1 / 3, -2.7182817, 1e-5, -3.3e-6, 60000.1, 5e-8])
 def test_the_mean_over_many_draws_is_the_number(number, dtype):
     numbers = np.full(1 << 18, number, np.float32)
-    found = rounded(numbers, dtype, Draw(1, 2))
+    found = rounded(numbers, dtype, RandomBits(1, 2))
     low, high = np.unique(found)[[0, -1]]
     assert len(np.unique(found)) == 2 and low <= numbers[0] <= high
     assert abs(found.mean() - float(numbers[0])) < 5 * (high - low) / 2 / np.sqrt(numbers.size)
@@ -51,22 +51,22 @@ def test_the_mean_over_many_draws_is_the_number(number, dtype):
 def test_what_16_bits_hold_stays_and_the_finite_stays_finite(dtype):
     held = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     with ignore_fp_errors():
-        found = rounded(held.astype(np.float32), dtype, Draw(0, 0))
+        found = rounded(held.astype(np.float32), dtype, RandomBits(0, 0))
         truth = held.astype(np.float64)
         if dtype == ampkit.bfloat16:  # a CPU with bfloat16 units makes 0 of its subnormals
             truth[(np.abs(truth) <= np.finfo(np.float32).tiny) & (found == 0)] = 0
         np.testing.assert_array_equal(found, truth)
     top = float(np.finfo(np.float16).max) if dtype == ampkit.float16 else 3.3895314e38
     large = np.array([top * 1.0009765, -top * 1.0009765, 3.4028235e38, -3.4028235e38] * 64, np.float32)
-    assert (np.abs(rounded(large, dtype, Draw(0, 0))) == np.float64(np.float32(top))).all()
+    assert (np.abs(rounded(large, dtype, RandomBits(0, 0))) == np.float64(np.float32(top))).all()
 
 
 def test_the_words_of_a_draw_are_named_by_the_element():
     numbers = np.full(96, 1 / 3, np.float32)
-    whole = rounded(numbers, ampkit.bfloat16, Draw(5, 6))
-    assert whole[32:].tolist() == rounded(numbers[32:], ampkit.bfloat16, Draw(5, 6).beyond(32)).tolist()
-    assert whole.tolist() != rounded(numbers, ampkit.bfloat16, Draw(5, 7)).tolist()
-    assert whole.tolist() != rounded(numbers, ampkit.bfloat16, Draw(6, 6)).tolist()
+    whole = rounded(numbers, ampkit.bfloat16, RandomBits(5, 6))
+    assert whole[32:].tolist() == rounded(numbers[32:], ampkit.bfloat16, RandomBits(5, 6).skip(32)).tolist()
+    assert whole.tolist() != rounded(numbers, ampkit.bfloat16, RandomBits(5, 7)).tolist()
+    assert whole.tolist() != rounded(numbers, ampkit.bfloat16, RandomBits(6, 6)).tolist()
 
 
 def model_in(dtype):
@@ -100,7 +100,7 @@ def test_there_is_no_master_and_a_skipped_step_changes_nothing(kind, dtype):
     assert bits(model) == before
     train(model, optimizer, 1)
     assert bits(model) != before
-    (block,) = optimizer.param_groups[0].blocks
+    (block,) = optimizer.param_groups[0].arenas
     assert block.master.dtype == dtype and not block.copies and block.gradient.dtype == np.float32
     assert "master" not in optimizer.state_dict()["state"][0]
 
@@ -171,8 +171,10 @@ def test_the_draws_do_not_depend_on_how_memory_was_worked_through(monkeypatch):
     parameters = list(model.parameters())
     optimizer = KINDS["SGD"](parameters, stochastic_rounding=True)
     starts = []
-    draw = Run.draw.fget
-    monkeypatch.setattr(Run, "draw", property(lambda run: starts.append((run.start, draw(run))) or draw(run)))
+    random_bits = Span.random_bits.fget
+    monkeypatch.setattr(
+        Span, "random_bits", property(lambda span: starts.append((span.start, random_bits(span))) or random_bits(span))
+    )
     for present in ([0, 1], [0, 2], [0, 1, 2, 3]):
         for i in present:
             parameters[i].grad = ampkit.ones(*parameters[i].shape)

@@ -1,9 +1,9 @@
 """Arena: the parameters of an optimizer as flat memory.
 
-One block per (parameter group, device, master dtype) holds masters, gradients, moments and 16-bit copies as flat
-arrays; a parameter's values and gradient are views of its slot, a range that starts on a 256-byte boundary. What
-concerns a whole group, the update, the norm, the check of a GradScaler, is then one operation on flat memory.
-Gaps between slots hold zeros and stay zeros.
+There is one arena per parameter group, device and dtype of the master weights. It holds master weights, gradients,
+moments and 16-bit copies as flat arrays; a parameter's array and gradient are views of its segment of them, which
+starts on a 256-byte boundary. So what concerns all parameters of a group, an update, a norm or the finite check of a
+GradScaler, is one operation on flat memory. The padding between segments holds zeros and stays zero.
 """
 
 from __future__ import annotations
@@ -20,253 +20,227 @@ from ampkit import backends
 from ampkit.backends import Array, Backend
 from ampkit.base import dtypes
 from ampkit.base.dtypes import LOW, DType, accumulator
-from ampkit.base.errors import DeviceError, StateError
+from ampkit.base.errors import DeviceError
 from ampkit.core import random
 from ampkit.core.parameter import Parameter
 
-from .memory import CHUNK, Draw, narrow, narrow_at_random
-from .segment import Slot
+from .memory import CHUNK, RandomBits, narrow, round_stochastically
+from .segment import Segment
 
-ALIGN = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
+ALIGNMENT = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
 
 
-class Block:
-    """Flat memory for parameters that share a group, a device and a master dtype.
+class Arena:
+    """Flat memory for the parameters of one group, device and master dtype.
 
-    master: flat, in float32 or float64, or in the 16-bit dtype of parameters that are rounded at random. gradient:
-    flat, in `dtype`, float32 or float64. moments: by name, like the gradient. copies: by 16-bit dtype. steps: per slot,
-    the real steps it has taken, int64 on the device. draw: of the step under way, where it rounds at random.
+    master: flat master weights, float32 or float64; with stochastic rounding in the 16-bit dtype of the parameters.
+    gradient: flat, in `dtype`, float32 or float64. moments: flat arrays by name, in `dtype`. copies: flat 16-bit copies
+    of the master weights by dtype. steps: int64 [segments] on the device, the steps that each segment has taken, which
+    skipped ones are not among. random_bits: what this step's stochastic rounding draws from, else None.
     """
 
     def __init__(self, owner: Any, backend: Backend, master: DType, parameters: Sequence[tuple[int, Parameter]]):
         self.owner, self.backend, self.dtype = weakref.ref(owner), backend, accumulator(master)
-        starts = _starts([p.array.size for _, p in parameters], ALIGN // master.itemsize)
+        starts = _segment_starts([p.array.size for _, p in parameters], ALIGNMENT // master.itemsize)
         self.size = starts.pop()
-        self.master, self.gradient = self._flat(master), self._flat(self.dtype)
-        self.draw: Draw | None = None
+        self.master, self.gradient = self._aligned_zeros(master), self._aligned_zeros(self.dtype)
+        self.random_bits: RandomBits | None = None
         self.moments: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
         self.steps = backend.zeros((len(parameters),), dtypes.int64)
-        self._history = [0] * len(parameters)  # equal marks: present at the same steps, so equal in `steps`
-        self._scratch: list[Array] = []
-        self._flags: Array = None
-        self.slots = [Slot(self, i, n, p, at) for i, ((n, p), at) in enumerate(zip(parameters, starts, strict=True))]
+        # Segments of one number have been present at the same steps, so that they are equal in `steps`, on the host.
+        self._step_classes = [0] * len(parameters)
+        self._nonfinite: Array = None
+        members = zip(parameters, starts, strict=True)
+        self.segments = [Segment(self, i, number, p, start) for i, ((number, p), start) in enumerate(members)]
         with backends.device_guard(self.master):
-            for slot in self.slots:
-                self._move_in(slot)
+            for segment in self.segments:
+                self._move_in(segment)
 
-    def _flat(self, dtype: DType) -> Array:
-        spare = ALIGN // dtype.itemsize
-        raw = self.backend.zeros((self.size + spare,), dtype)
+    def _aligned_zeros(self, dtype: DType) -> Array:
+        padding = ALIGNMENT // dtype.itemsize
+        raw = self.backend.zeros((self.size + padding,), dtype)
         address = getattr(raw, "__array_interface__", {"data": (0,)})["data"][0]
-        start = -address % ALIGN // dtype.itemsize
+        start = -address % ALIGNMENT // dtype.itemsize
         return raw[start : start + self.size]
 
-    def _move_in(self, slot: Slot) -> None:
-        parameter, gradient = slot.parameter, slot.parameter._grad
-        before = parameter.slot
-        slot.of(self.master)[...] = parameter.array if before is None or not before.held() else before.master()
-        home = self.copy(slot.stored) if slot.stored in LOW else self.master
-        slot.array = slot.of(home)
-        slot.array[...] = parameter.array
+    def _move_in(self, segment: Segment) -> None:
+        parameter, gradient, previous = segment.parameter, segment.parameter._grad, segment.parameter.segment
+        has_master = previous is not None and previous.owns_parameter()
+        segment.view(self.master)[...] = previous.master_weights() if has_master else parameter.array
+        segment.array = segment.view(self.copy(segment.dtype) if segment.dtype in LOW else self.master)
+        segment.array[...] = parameter.array
         if gradient is not None:
-            slot.gradient[...] = gradient.array
-            gradient.array = slot.gradient
-        parameter.array, parameter.slot, parameter.copies = slot.array, slot, None
+            segment.gradient[...] = gradient.array
+            gradient.array = segment.gradient
+        parameter.array, parameter.segment, parameter.copies = segment.array, segment, None
 
     def copy(self, dtype: DType) -> Array:
-        """The flat 16-bit copy in `dtype`; made, unfilled, when it is first asked for."""
+        """The flat 16-bit copy of the master weights in `dtype`; created on first use, as zeros."""
         if dtype == self.master.dtype:
             return self.master
         if dtype not in self.copies:
-            self.copies[dtype] = self._flat(dtype)
+            self.copies[dtype] = self._aligned_zeros(dtype)
         return self.copies[dtype]
 
     def moment(self, name: str) -> Array:
-        """The flat moment `name`; zeros when it is first asked for."""
+        """The flat moment `name`; created on first use, as zeros."""
         if name not in self.moments:
-            self.moments[name] = self._flat(self.dtype)
+            self.moments[name] = self._aligned_zeros(self.dtype)
         return self.moments[name]
 
-    def scratch(self, count: int) -> list[Array]:
-        """`count` flat arrays of CHUNK elements (fewer for a small block) to work in."""
-        while len(self._scratch) < count:
-            self._scratch.append(self.backend.empty((min(CHUNK, self.size),), self.dtype))
-        return self._scratch[:count]
+    def nonfinite_scratch(self) -> Array:
+        """A flat bool array of CHUNK elements (fewer in a smaller arena), for the finite check to work in."""
+        if self._nonfinite is None:
+            self._nonfinite = self.backend.empty((min(CHUNK, self.size),), dtypes.bool_)
+        return self._nonfinite
 
-    def flags(self) -> Array:
-        """A flat array of CHUNK booleans to work in."""
-        if self._flags is None:
-            self._flags = self.backend.empty((min(CHUNK, self.size),), dtypes.bool_)
-        return self._flags
+    def begin_step(self, present: list[Segment]) -> list[Span]:
+        """Begin a step in which the segments `present` have gradients; returns spans of equal step counts."""
+        for segment in present:
+            if segment.has_wider_master:
+                segment.master_weights()
+        self.random_bits = RandomBits(*random.default.take()) if present and self.master.dtype in LOW else None
+        if len(present) != len(self.segments) or len(set(self._step_classes)) > 1:
+            self._split_step_classes(present)
+        return spans(present, lambda segment: self._step_classes[segment.index])
 
-    def runs(self, present: list[Slot]) -> list[Run]:
-        """Runs of the `present` slots that have taken the same steps; call once per step, it keeps the record."""
-        for slot in present:
-            if slot.hidden:
-                slot.master()
-        self.draw = Draw(*random.default.take()) if present and self.master.dtype in LOW else None
-        if len(present) != len(self.slots) or len(set(self._history)) > 1:
-            self._refine(present)
-        return spans(present, lambda slot: self._history[slot.index])
+    def _split_step_classes(self, present: list[Segment]) -> None:
+        # Where only some segments of a class are present, these become a class of their own.
+        sizes = Counter(self._step_classes)
+        present_sizes = Counter(self._step_classes[s.index] for s in present)
+        split = [number for number, size in present_sizes.items() if size != sizes[number]]
+        unused = max(self._step_classes) + 1
+        renumbered = dict(zip(split, range(unused, unused + len(split)), strict=True))
+        for segment in present:
+            number = self._step_classes[segment.index]
+            self._step_classes[segment.index] = renumbered.get(number, number)
 
-    def _refine(self, present: list[Slot]) -> None:
-        # Slots of one mark that are no longer all present part ways: those present get a new mark.
-        everywhere = Counter(self._history)
-        here = Counter(self._history[s.index] for s in present)
-        parted = [mark for mark, number in here.items() if number != everywhere[mark]]
-        marks = dict(zip(parted, range(max(self._history) + 1, max(self._history) + 1 + len(parted)), strict=True))
-        for slot in present:
-            self._history[slot.index] = marks.get(self._history[slot.index], self._history[slot.index])
-
-    def slot_at(self, offset: int) -> Slot:
-        """The slot that holds the element at `offset`."""
-        return self.slots[bisect_right([s.start for s in self.slots], offset) - 1]
+    def segment_at(self, offset: int) -> Segment:
+        """The segment that holds the element at `offset`."""
+        return self.segments[bisect_right([s.start for s in self.segments], offset) - 1]
 
     def load_steps(self, counts: list[int]) -> None:
-        """Set the number of steps of every slot."""
+        """Set the number of steps that each segment has taken."""
         with backends.device_guard(self.steps):
             self.steps[...] = self.backend.asarray(counts, dtypes.int64)
-        self._history = list(counts)
+        self._step_classes = list(counts)
 
 
-class Run:
-    """Slots `first` to `last` (exclusive) of a block, which lie side by side, gaps included."""
+class Span:
+    """Consecutive segments of an arena, `first` to `last` (exclusive), with the padding between them, as one range."""
 
-    __slots__ = ("_wide", "block", "first", "last", "start", "stop")
+    __slots__ = ("_widened", "arena", "first", "last", "start", "stop")
 
-    def __init__(self, block: Block, first: int, last: int):
-        self.block, self.first, self.last = block, first, last
-        self.start, self.stop = block.slots[first].start, block.slots[last - 1].stop
-        self._wide: Array = None
+    def __init__(self, arena: Arena, first: int, last: int):
+        self.arena, self.first, self.last = arena, first, last
+        self.start, self.stop = arena.segments[first].start, arena.segments[last - 1].stop
+        self._widened: Array = None
 
     def __len__(self) -> int:
         return int(self.stop - self.start)
 
     @property
-    def home(self) -> Array:
-        """The master values, flat, as they are kept."""
-        return self.block.master[self.start : self.stop]
+    def segments(self) -> list[Segment]:
+        """The segments in it."""
+        return self.arena.segments[self.first : self.last]
+
+    @property
+    def weights(self) -> Array:
+        """The flat master weights as stored: with stochastic rounding in 16 bits."""
+        return self.arena.master[self.start : self.stop]
 
     @property
     def master(self) -> Array:
-        """The master values, flat, in the gradients' dtype; of masters in 16 bits a copy, which `written` rounds."""
-        if self.block.master.dtype == self.block.dtype:
-            return self.home
-        if self._wide is None:
-            self._wide = self.block.backend.cast(self.home, self.block.dtype)
-        return self._wide
+        """The flat master weights in the gradients' dtype; a widened copy of 16-bit ones, which `commit` rounds."""
+        if self.arena.master.dtype == self.arena.dtype:
+            return self.weights
+        if self._widened is None:
+            self._widened = self.arena.backend.cast(self.weights, self.arena.dtype)
+        return self._widened
 
     @property
-    def draw(self) -> Draw | None:
-        """What rounds masters in 16 bits in this step."""
-        return None if self.block.draw is None else self.block.draw.beyond(self.start)
+    def random_bits(self) -> RandomBits | None:
+        """What the stochastic rounding of these weights draws from in this step."""
+        return None if self.arena.random_bits is None else self.arena.random_bits.skip(self.start)
 
     @property
     def gradient(self) -> Array:
-        """The gradients, flat."""
-        return self.block.gradient[self.start : self.stop]
+        """The flat gradients."""
+        return self.arena.gradient[self.start : self.stop]
 
     @property
     def copies(self) -> list[Array]:
-        """The 16-bit copies that exist, flat; an update rewrites them."""
-        return [flat[self.start : self.stop] for flat in self.block.copies.values()]
+        """The flat 16-bit copies that exist, which an update has to rewrite."""
+        return [flat[self.start : self.stop] for flat in self.arena.copies.values()]
 
     @property
     def steps(self) -> Array:
-        """How many real steps these slots have taken: 0-d int64, on the device."""
-        return self.block.steps[self.first : self.first + 1].reshape(())
+        """How many steps these segments have taken, skipped ones not counted: 0-d int64 on the device."""
+        return self.arena.steps[self.first : self.first + 1].reshape(())
 
     def moment(self, name: str) -> Array:
-        """The moment `name`, flat; zeros before the first step."""
-        return self.block.moment(name)[self.start : self.stop]
+        """The flat moment `name`; zeros before the first step."""
+        return self.arena.moment(name)[self.start : self.stop]
 
-    def written(self, go: Array | None) -> None:
-        """Count the step (where `go`), and note that masters and copies were rewritten."""
-        if self._wide is not None:
-            narrow_at_random(self._wide, self.home, self.draw)
+    def commit(self, all_finite: Array | None) -> None:
+        """End an update: round a widened master, count the step if `all_finite`, advance the parameters' versions."""
+        if self._widened is not None:
+            round_stochastically(self._widened, self.weights, self.random_bits)
             for copy in self.copies:
-                narrow(self.home, copy)
-        steps = self.block.steps[self.first : self.last]
-        np.add(steps, 1 if go is None else go, out=steps)
-        for slot in self.block.slots[self.first : self.last]:
-            slot.written()
+                narrow(self.weights, copy)
+        steps = self.arena.steps[self.first : self.last]
+        np.add(steps, 1 if all_finite is None else all_finite, out=steps)
+        for segment in self.segments:
+            segment.mark_updated()
 
 
-def _starts(sizes: list[int], grain: int) -> list[int]:
-    # Where each slot starts, and the size of all.
+def _segment_starts(sizes: list[int], alignment: int) -> list[int]:
+    # The start of each segment, in elements, and last the size of all.
     starts = [0]
     for size in sizes:
-        starts.append(starts[-1] + -(-size // grain) * grain)
+        starts.append(starts[-1] + -(-size // alignment) * alignment)
     return starts
 
 
-def spans(slots: list[Slot], mark: Callable[[Slot], Any] = lambda slot: 0) -> list[Run]:
-    """Runs of the neighbours with equal marks among `slots`, which come in the order of their blocks."""
-    runs: list[Run] = []
-    last: Slot | None = None
-    begun = 0
-    for slot in slots:
-        if last is not None and (
-            slot.block is not last.block or slot.index != last.index + 1 or mark(slot) != mark(last)
-        ):
-            runs.append(Run(last.block, begun, last.index + 1))
-            last = None
-        if last is None:
-            begun = slot.index
-        last = slot
-    if last is not None:
-        runs.append(Run(last.block, begun, last.index + 1))
-    return runs
+def spans(segments: list[Segment], key: Callable[[Segment], Any] = lambda segment: 0) -> list[Span]:
+    """Group `segments`, ordered as in their arenas, into spans of neighbours with equal keys."""
+    found: list[Span] = []
+    first = 0
+    for at, segment in enumerate(segments):
+        if at and not _are_neighbours(segments[at - 1], segment, key):
+            found.append(_span_of(segments[first:at]))
+            first = at
+    return [*found, _span_of(segments[first:])] if segments else found
 
 
-def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0, at_random: bool = False) -> list[Block]:
-    """Move `parameters` into fresh blocks of `owner`; values, versions and gradients stay what they are.
+def _are_neighbours(one: Segment, other: Segment, key: Callable[[Segment], Any]) -> bool:
+    return one.arena is other.arena and one.index + 1 == other.index and bool(key(one) == key(other))
 
-    A parameter that lived in another optimizer's arena leaves it; that optimizer raises when it is used. first: the
-    number that the optimizer gives to the first of them. at_random: 16-bit parameters get no float32 masters; updates
-    round them at random.
+
+def _span_of(segments: list[Segment]) -> Span:
+    return Span(segments[0].arena, segments[0].index, segments[-1].index + 1)
+
+
+def adopt(
+    owner: Any, parameters: Sequence[Parameter], first: int = 0, stochastic_rounding: bool = False
+) -> list[Arena]:
+    """Move `parameters` into new arenas of the optimizer `owner`; values, versions and gradients stay the same.
+
+    A parameter leaves the arena that it was in, whose optimizer raises when it is used. first: the number that the
+    optimizer gives to the first parameter. stochastic_rounding: 16-bit parameters have no float32 master weights.
+    Raises DeviceError for parameters on several devices.
     """
-    kinds: dict[tuple[str, DType], list[tuple[int, Parameter]]] = {}
+    by_kind: dict[tuple[str, DType], list[tuple[int, Parameter]]] = {}
     for number, parameter in enumerate(parameters, first):
         dtype: DType = parameter.array.dtype
-        master = dtype if at_random else accumulator(dtype)
-        kinds.setdefault((str(parameter.device), master), []).append((number, parameter))
-    _need_one_device(owner, {device for device, _ in kinds})
-    return [
-        Block(owner, backends.backend_of(members[0][1].array), dtype, members) for (_, dtype), members in kinds.items()
-    ]
-
-
-def _need_one_device(owner: Any, devices: set[str]) -> None:
-    if len(devices) > 1:
+        master = dtype if stochastic_rounding else accumulator(dtype)
+        by_kind.setdefault((str(parameter.device), master), []).append((number, parameter))
+    if len(devices := {device for device, _ in by_kind}) > 1:
         cure = "make a group for each device: [{'params': ...}, {'params': ...}]"
-        where, found = f"{type(owner).__name__}, parameter group", ", ".join(sorted(devices))
-        raise DeviceError(where, "parameters on one device", found, cure)
-
-
-def bound(parameter: Any) -> bool:
-    """Whether `parameter` lives in the arena of an optimizer that still exists; then its array must not be replaced."""
-    slot = getattr(parameter, "slot", None)
-    return slot is not None and slot.block.owner() is not None
-
-
-def refuse_bound(where: str, parameters: Sequence[Parameter]) -> None:
-    """Raise StateError if an optimizer holds one of `parameters`: what moves or retypes them must come first."""
-    for parameter in parameters:
-        if bound(parameter):
-            cure = "move the model first, then make the optimizer; a trained model moves when its optimizer is gone"
-            raise StateError(
-                where,
-                "parameters that no optimizer holds",
-                f"{parameter.slot.title()}, which one holds",
-                cure,
-            )
-
-
-def release(parameter: Parameter) -> None:
-    """Give `parameter` memory of its own again."""
-    with backends.device_guard(parameter.array):
-        parameter.array, parameter.slot, parameter.copies = parameter.array.copy(), None, None
-        if parameter._grad is not None:
-            parameter._grad.array = parameter._grad.array.copy()
+        where, got = f"{type(owner).__name__}, parameter group", ", ".join(sorted(devices))
+        raise DeviceError(where, "parameters on one device", got, cure)
+    return [
+        Arena(owner, backends.backend_of(members[0][1].array), dtype, members)
+        for (_, dtype), members in by_kind.items()
+    ]

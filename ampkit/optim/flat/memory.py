@@ -1,4 +1,4 @@
-"""Flat memory: worked through a piece at a time, in place; values kept or dropped by a flag on the device."""
+"""Operations on flat memory: cache-sized chunks, rounding to 16 bits, and select by a flag that stays on the device."""
 
 from __future__ import annotations
 
@@ -14,97 +14,103 @@ from ampkit.base.dtypes import DType
 from ampkit.core import random
 from ampkit.core.primitive import Primitive
 
-# Elements handled at a time: with moments and scratch 1.5 MB of float32, the size of a level-2 cache.
+# Elements of a chunk: with moments and scratch 1.5 MB of float32, the size of a level-2 cache.
 CHUNK = 65536
 
 
 def chunks(size: int) -> Iterator[slice]:
-    """Slices of CHUNK elements that cover `size`."""
+    """Slices of CHUNK elements, the last one shorter, that cover `size` elements."""
     for start in range(0, size, CHUNK):
         yield slice(start, min(start + CHUNK, size))
 
 
-def _narrow(master: Array, copy: Array) -> None:
-    copy[...] = backends.backend_of(master).cast(master, copy.dtype)
+def read_scalar(array: Array) -> Any:
+    """The value of an array of one element as a Python number; waits for the device."""
+    return array.item() if isinstance(array, np.generic) else backends.backend_of(array).item(array)
 
 
-narrow = Primitive("narrow", "optim.elementwise", _narrow)  # (flat master, flat 16-bit copy): round one into the other
+# rounding
 
 
-class Draw(NamedTuple):
-    """Random words of 16 bits, one for each element: those of draw `call` under `seed`, from `start` on.
+def _narrow(values: Array, out: Array) -> None:
+    out[...] = backends.backend_of(values).cast(values, out.dtype)
 
-    start: a multiple of 16.
-    """
+
+narrow = Primitive("narrow", "optim.elementwise", _narrow)  # (flat values, flat 16-bit out): round to nearest even
+
+
+class RandomBits(NamedTuple):
+    """A stream of 16 random bits per element: draw `call` under `seed`, from element `start`, a multiple of 16, on."""
 
     seed: int
     call: int
     start: int = 0
 
-    def beyond(self, count: int) -> Draw:
-        """The same for what lies `count` elements further on."""
+    def skip(self, count: int) -> RandomBits:
+        """The stream from `count` elements further on."""
         return self._replace(start=self.start + count)
 
 
-def _narrow_at_random(values: Array, home: Array, draw: Draw) -> None:
-    there = backends.backend_of(values)
-    words = there.asarray(random.words(draw.seed, draw.call, values.size, draw.start).astype(np.int32))
-    drop, most = _DROPPED[home.dtype]
+def _round_stochastically(values: Array, out: Array, random_bits: RandomBits) -> None:
+    backend = backends.backend_of(values)
+    seed, call, start = random_bits
+    words = backend.asarray(random.words(seed, call, values.size, start).astype(np.int32))
+    dropped_bits, largest = _ROUNDING[out.dtype]
     bits = values.view(dtypes.int32)
-    size = np.bitwise_and(bits, 0x7FFFFFFF)
-    # Adding the word to the bits that will be cut off carries with the probability that they are of a whole.
-    raised = np.bitwise_and(size + np.right_shift(words, 16 - drop), -1 << drop)
-    if home.dtype == dtypes.float16:
-        raised = np.where(size < _NORMAL, _fixed_point(size.view(dtypes.float32), words), raised)
-    raised = np.where(size < _INFINITE, np.minimum(raised, most), size)
-    rounded = np.bitwise_or(raised, np.bitwise_and(bits, -(2**31))).astype(dtypes.int32)
-    home[...] = there.cast(rounded.view(dtypes.float32), home.dtype)
+    magnitude = np.bitwise_and(bits, 0x7FFFFFFF)
+    # A random word added to the dropped bits carries with the probability that they are, as a fraction of a unit.
+    rounded = np.bitwise_and(magnitude + np.right_shift(words, 16 - dropped_bits), -1 << dropped_bits)
+    if out.dtype == dtypes.float16:
+        subnormal = magnitude < _FLOAT16_NORMAL
+        rounded = np.where(subnormal, _round_subnormal(magnitude.view(dtypes.float32), words), rounded)
+    rounded = np.where(magnitude < _INFINITY, np.minimum(rounded, largest), magnitude)
+    signed = np.bitwise_or(rounded, np.bitwise_and(bits, -(2**31))).astype(dtypes.int32)
+    out[...] = backend.cast(signed.view(dtypes.float32), out.dtype)
 
 
-def _fixed_point(size: Array, words: Array) -> Array:
-    # float16 below its normal numbers: multiples of 2^-24, up where the word is below the rest, in 2^-16 of a multiple.
-    size = np.multiply(size, 2.0**24)
-    whole = np.floor(size)
-    up = np.floor((size - whole) * 65536) > words
-    return ((whole + up.astype(dtypes.float32)) * 2.0**-24).astype(dtypes.float32).view(dtypes.int32)
+def _round_subnormal(magnitude: Array, words: Array) -> Array:
+    # Subnormal float16 are multiples of 2^-24: round up where the word is below the remainder, in units of 2^-16.
+    scaled = np.multiply(magnitude, 2.0**24)
+    floor = np.floor(scaled)
+    up = np.floor((scaled - floor) * 65536) > words
+    return ((floor + up.astype(dtypes.float32)) * 2.0**-24).astype(dtypes.float32).view(dtypes.int32)
 
 
-# of a float32: how many bits are cut off, and the bits of the largest finite number
-_DROPPED: dict[DType, tuple[int, int]] = {dtypes.bfloat16: (16, 0x7F7F0000), dtypes.float16: (13, 0x477FE000)}
-_NORMAL, _INFINITE = 0x38800000, 0x7F800000  # the bits of 2^-14, float16's least normal number, and of infinity
+# of a float32: how many bits of the mantissa are dropped, and the bit pattern of the largest finite result
+_ROUNDING: dict[DType, tuple[int, int]] = {dtypes.bfloat16: (16, 0x7F7F0000), dtypes.float16: (13, 0x477FE000)}
+# bit patterns of float32: 2^-14, the smallest normal float16, and infinity
+_FLOAT16_NORMAL, _INFINITY = 0x38800000, 0x7F800000
 
-# (flat float32 values, flat 16-bit home, draw): to one of the two nearest, the nearer the likelier; stays finite
-narrow_at_random = Primitive("narrow_at_random", "optim.elementwise", _narrow_at_random)
-
-
-_BITS: dict[int, DType] = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
-
-
-def mask(go: Array | None, dtype: DType) -> Array | None:
-    """The bits to keep where `go` is true, all of them, and where it is false, none: 0-d, as wide as `dtype`."""
-    return None if go is None else np.negative(go.astype(_BITS[dtype.itemsize]))
+# (flat float32 values, flat 16-bit out, RandomBits): round to one of the two neighbours with probability proportional
+# to nearness, so that the expected value is the input; finite values stay finite
+round_stochastically = Primitive("round_stochastically", "optim.elementwise", _round_stochastically)
 
 
-def keep(values: Array, bits: Array | None, out: Array) -> Array:
-    """`values` and, where `mask` says so, exact zeros, whatever they were: inf and nan too. Written to `out`."""
-    if bits is None:
+# select: `flag` is a 0-d bool array on the device, or None for true; NaN and infinity are discarded, not multiplied
+
+_INTEGERS: dict[int, DType] = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+
+
+def flag_mask(flag: Array | None, dtype: DType) -> Array | None:
+    """`flag` as a 0-d integer bit mask of dtype's width: all ones if true, else zero. None for None."""
+    return None if flag is None else np.negative(flag.astype(_INTEGERS[dtype.itemsize]))
+
+
+def mask_bits(values: Array, mask: Array | None, out: Array) -> Array:
+    """`values` where `flag_mask` is all ones, else exact zeros even for NaN and infinity; written to `out`."""
+    if mask is None:
         return values
-    np.bitwise_and(values.view(bits.dtype), bits, out=out.view(bits.dtype))
+    np.bitwise_and(values.view(mask.dtype), mask, out=out.view(mask.dtype))
     return out
 
 
-def chosen(go: Array | None, value: Any, otherwise: float, dtype: DType) -> Any:
-    """`value`, a number or a 0-d array, where `go` is true, and `otherwise` where it is false: 0-d, in `dtype`."""
-    if go is not None:
-        value = np.where(go, value, otherwise)
+def where_flag(flag: Array | None, value: Any, otherwise: float, dtype: DType) -> Any:
+    """`value`, a number or 0-d array, if `flag` is true, else `otherwise`; an array comes back in `dtype`."""
+    if flag is not None:
+        value = np.where(flag, value, otherwise)
     return value.astype(dtype) if hasattr(value, "astype") else value
 
 
-def select_into(old: Array, new: Array, go: Array | None) -> None:
-    """Write `new` over `old`, where `go`."""
-    old[...] = new if go is None else np.where(go, new, old)
-
-
-def look(array: Array) -> Any:
-    """The one value of an array, on the host; waits for the device."""
-    return array.item() if isinstance(array, np.generic) else backends.backend_of(array).item(array)
+def select_into(out: Array, new: Array, flag: Array | None) -> None:
+    """Overwrite `out` with `new` if `flag` is true; else leave it as it is."""
+    out[...] = new if flag is None else np.where(flag, new, out)

@@ -1,4 +1,4 @@
-"""Slot: a parameter's place in the flat memory of an optimizer."""
+"""Segment: the range of one parameter in an arena."""
 
 from __future__ import annotations
 
@@ -14,113 +14,116 @@ from ampkit.core.parameter import Parameter
 from .memory import narrow
 
 if TYPE_CHECKING:
-    from .arena import Block
+    from .arena import Arena
 
 
-class Slot:
-    """A parameter's place in a block: elements `start` to `stop` of its flat arrays.
+class Segment:
+    """A parameter's range in an arena: elements `start` to `stop` (exclusive) of each of its flat arrays.
 
-    array: the values, as the parameter shows them. gradient: where its gradient is accumulated, float32 (float64 for a
-    float64 parameter). index: the slot's number in the block. number: the parameter's number in the optimizer. factors:
-    moments of a shape of their own, by name.
+    array: the array of the parameter. dtype: its dtype. gradient: where its gradient is accumulated, float32 (float64
+    for a float64 parameter). index: the position in `arena.segments`. number: the parameter's number in the optimizer.
+    extra_state: state arrays whose shape is not the parameter's, by name.
     """
 
     __slots__ = (
+        "_copy_versions",
+        "_copy_views",
+        "_master_version",
+        "arena",
         "array",
-        "block",
-        "factors",
-        "fresh",
+        "dtype",
+        "extra_state",
         "gradient",
         "index",
         "number",
         "parameter",
         "start",
         "stop",
-        "stored",
-        "synced",
-        "views",
     )
 
-    def __init__(self, block: Block, index: int, number: int, parameter: Parameter, start: int):
-        self.block, self.index, self.number, self.parameter = block, index, number, parameter
+    def __init__(self, arena: Arena, index: int, number: int, parameter: Parameter, start: int):
+        self.arena, self.index, self.number, self.parameter = arena, index, number, parameter
         self.start, self.stop = start, start + parameter.array.size
-        self.stored: DType = parameter.array.dtype
-        self.gradient = self.of(block.gradient)
-        self.fresh: dict[DType, int] = {}
-        self.factors: dict[str, Array] = {}
-        self.views: dict[DType, tuple[Array, Array]] = {}  # of the block's flat copies: (copy, this slot's range)
-        self.synced = parameter.version[0]
+        self.dtype: DType = parameter.array.dtype
+        self.gradient = self.view(arena.gradient)
+        self.extra_state: dict[str, Array] = {}
+        self._copy_versions: dict[DType, int] = {}  # the parameter's version that a 16-bit copy was rounded from
+        self._copy_views: dict[DType, tuple[Array, Array]] = {}  # (the arena's flat copy, this segment's view of it)
+        self._master_version = parameter.version[0]
         self.array: Array = None
 
-    def of(self, flat: Array) -> Array:
-        """This slot's range of one of the block's flat arrays, in the parameter's shape."""
+    def view(self, flat: Array) -> Array:
+        """This segment of one of the arena's flat arrays, in the parameter's shape."""
         return flat[self.start : self.stop].reshape(self.parameter.array.shape)
 
-    def factor(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The moment `name` of a `shape` that is not the parameter's; zeros when it is first asked for."""
-        if name not in self.factors:
-            self.factors[name] = self.block.backend.zeros(shape, self.block.dtype)
-        return self.factors[name]
+    def state_array(self, name: str, shape: tuple[int, ...]) -> Array:
+        """The extra state `name`, of `shape`; created as zeros on first use."""
+        if name not in self.extra_state:
+            self.extra_state[name] = self.arena.backend.zeros(shape, self.arena.dtype)
+        return self.extra_state[name]
 
-    def held(self) -> bool:
-        """Whether the parameter still lives here: the newest optimizer adopts it, and nobody may move its array."""
-        return self.parameter.slot is self and self.parameter.array is self.array
+    def owns_parameter(self) -> bool:
+        """Whether the parameter's array still is this segment: no newer optimizer took it, and nobody replaced it."""
+        return self.parameter.segment is self and self.parameter.array is self.array
 
     @property
-    def hidden(self) -> bool:
-        """Whether the master holds more than a 16-bit parameter shows."""
-        return bool(self.block.master.dtype != self.stored)
+    def has_wider_master(self) -> bool:
+        """Whether the master weights are of a wider dtype than the parameter (16 bits)."""
+        return bool(self.arena.master.dtype != self.dtype)
 
-    def master(self) -> Array:
-        """The master values in the parameter's shape; brought up to date if a 16-bit parameter was written to."""
-        found = self.of(self.block.master)
-        if self.hidden and self.synced != self.parameter.version[0]:
-            self.restore(found)
-        return found
+    def master_weights(self) -> Array:
+        """The master weights in the parameter's shape; refreshed first if somebody wrote to a 16-bit parameter."""
+        master = self.view(self.arena.master)
+        if self.has_wider_master and self._master_version != self.parameter.version[0]:
+            self.set_master_weights(master)
+        return master
 
-    def restore(self, wide: Array) -> None:
-        """Make `wide` [the parameter's shape] the master where it rounds to what a 16-bit parameter shows."""
-        backend = self.block.backend
+    def set_master_weights(self, values: Array) -> None:
+        """Set the master weights to `values` [the parameter's shape] where they round to the 16-bit parameter.
+
+        Elsewhere, and always for another parameter's values, the 16-bit parameter itself becomes the master.
+        """
+        backend = self.arena.backend
         with backends.device_guard(self.array):
-            shown = self.array.astype(self.block.dtype)
-            same = backend.cast(backend.cast(wide, self.stored), self.block.dtype) == shown
-            self.of(self.block.master)[...] = np.where(same, wide, shown)
-        self.synced = self.parameter.version[0]
+            parameter = self.array.astype(self.arena.dtype)
+            rounds_to_parameter = backend.cast(backend.cast(values, self.dtype), self.arena.dtype) == parameter
+            self.view(self.arena.master)[...] = np.where(rounds_to_parameter, values, parameter)
+        self._master_version = self.parameter.version[0]
 
     def cast(self, dtype: DType) -> Array:
-        """The values rounded to `dtype`; a 16-bit copy is a view of the block's flat copy, refreshed if need be."""
-        if dtype not in LOW or dtype == self.stored:
+        """The parameter in `dtype`; a 16-bit copy is a view of the arena's flat copy, rounded anew if out of date."""
+        if dtype not in LOW or dtype == self.dtype:
             return backends.backend_of(self.array).cast(self.array, dtype)
-        flat, version = self.block.copy(dtype), self.parameter.version[0]
-        if self.fresh.get(dtype) != version:
-            narrow(self.master().reshape(-1), flat[self.start : self.stop])
-            self.fresh[dtype] = version
-        return self.of(flat)
+        flat, version = self.arena.copy(dtype), self.parameter.version[0]
+        if self._copy_versions.get(dtype) != version:
+            narrow(self.master_weights().reshape(-1), flat[self.start : self.stop])
+            self._copy_versions[dtype] = version
+        return self.view(flat)
 
-    def written(self) -> None:
-        """Note that an update has rewritten the master and every copy of it."""
-        parameter = self.parameter
+    def mark_updated(self) -> None:
+        """Advance the parameter's version, to which an update has brought the master weights and every 16-bit copy."""
+        parameter, copies = self.parameter, self.arena.copies
         parameter.changed()
-        version = self.synced = parameter.version[0]
-        if self.block.copies:
-            self.fresh = dict.fromkeys(self.block.copies, version)
+        version = self._master_version = parameter.version[0]
+        if copies:
+            self._copy_versions = dict.fromkeys(copies, version)
             parameter.copies = {
-                d: (version, self._view(d, flat)) for d, flat in self.block.copies.items() if d != self.stored
+                dtype: (version, self._copy_view(dtype, flat)) for dtype, flat in copies.items() if dtype != self.dtype
             }
 
-    def _view(self, dtype: DType, flat: Array) -> Array:
-        held = self.views.get(dtype)
-        if held is None or held[0] is not flat:
-            held = self.views[dtype] = flat, self.of(flat)
-        return held[1]
+    def _copy_view(self, dtype: DType, flat: Array) -> Array:
+        cached = self._copy_views.get(dtype)
+        if cached is None or cached[0] is not flat:
+            cached = self._copy_views[dtype] = flat, self.view(flat)
+        return cached[1]
 
-    def where(self, offset: int) -> str:
-        """For messages: the parameter's name and, of the element at `offset` in the block, the index."""
-        place = np.unravel_index(offset - self.start, self.parameter.array.shape)
-        return f"{self.title()} at {[int(i) for i in place]}"
+    def describe_element(self, offset: int) -> str:
+        """For messages: the parameter's name and the index in it of the arena's element at `offset`."""
+        index = np.unravel_index(offset - self.start, self.parameter.array.shape)
+        return f"{self.describe()} at {[int(i) for i in index]}"
 
-    def title(self) -> str:
+    def describe(self) -> str:
         """For messages: the parameter's name, or its number, and its shape."""
         name = self.parameter.name
-        what = repr(name) if name else f"parameter {self.number}"
-        return f"{what} {list(self.parameter.array.shape)}"
+        title = repr(name) if name else f"parameter {self.number}"
+        return f"{title} {list(self.parameter.array.shape)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import need_groups, refuse_scaled
-from ..flat.memory import look, narrow
-from ..flat.segment import Slot
+from ..argument_checks import NONNEGATIVE, Limits, hyperparameters, need_groups, need_integer, refuse_scaled, to_python
+from ..flat.memory import narrow, read_scalar
+from ..flat.segment import Segment
 from ..optimizer import Optimizer
-from ..options import need_whole, plain
-from .curvature import Curvature, dot, need_history
-from .line_search import Point, Search
+from .inverse_hessian import InverseHessian, dot, need_history
+from .line_search import LineSearch, Point
 
 
 class LBFGS(Optimizer):
@@ -40,8 +39,7 @@ class LBFGS(Optimizer):
     Liu, Nocedal 1989, Mathematical Programming 45; Nocedal, Wright 2006, Numerical Optimization, algorithms 7.4, 7.5.
     """
 
-    from_0 = (*Optimizer.from_0, "tolerance_grad", "tolerance_change")
-    flags = ("maximize",)
+    limits: ClassVar[Limits] = {"tolerance_grad": NONNEGATIVE, "tolerance_change": NONNEGATIVE}
     needs_closure = True
 
     def __init__(
@@ -57,17 +55,15 @@ class LBFGS(Optimizer):
         *,
         maximize: bool = False,
     ):
-        max_iter = plain(max_iter)
-        need_whole("LBFGS", {"max_iter": max_iter}, "max_iter", 1)
-        options = {"lr": lr, "max_iter": max_iter, "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval}
-        options |= {"tolerance_grad": tolerance_grad, "tolerance_change": tolerance_change}
-        options |= {"history_size": history_size, "line_search_fn": line_search_fn, "maximize": maximize}
-        super().__init__(params, options)
+        max_iter = to_python(max_iter)
+        need_integer("LBFGS", {"max_iter": max_iter}, "max_iter", 1)
+        max_eval = max_iter * 5 // 4 if max_eval is None else max_eval
+        super().__init__(params, hyperparameters(locals()))
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)
         for key in ("max_iter", "max_eval", "history_size"):
-            need_whole("LBFGS", options, key, 1)
+            need_integer("LBFGS", options, key, 1)
         search = options.get("line_search_fn")
         if search is not None and (type(search) is not str or search != "strong_wolfe"):
             raise ArgumentError("LBFGS", "line_search_fn None or 'strong_wolfe'", repr(options["line_search_fn"]))
@@ -82,88 +78,93 @@ class LBFGS(Optimizer):
         return parameters, options
 
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
-        """Minimize for a while; returns what `closure`, which recomputes the loss, returned the first time.
+        """Take up to max_iter steps; returns what `closure`, which recomputes the loss, returned the first time.
 
         Raises DTypeError for a closure that cannot be called or returns no loss, StateError as other optimizers do.
         """
         if not callable(closure):
             raise DTypeError("LBFGS.step", "a closure", f"a {type(closure).__name__}", "one that returns the loss")
-        self.present()  # all of them are ours still
-        slots = sorted(self._slots(), key=lambda slot: slot.number)
-        if not slots:
-            return _Objective(self, slots, closure).call()
-        with ignore_fp_errors(), backends.device_guard(slots[0].array):
-            objective = _Objective(self, slots, closure)
+        self.present()  # raises if another optimizer took a parameter
+        segments = sorted(self._segments(), key=lambda segment: segment.number)
+        if not segments:
+            return _Objective(self, segments, closure).call()
+        with ignore_fp_errors(), backends.device_guard(segments[0].array):
+            objective = _Objective(self, segments, closure)
             try:
                 return self._minimize(objective)
             except BaseException:
-                objective.place(objective.begin)
+                objective.set_weights(objective.initial)
                 raise
 
     def _minimize(self, objective: _Objective) -> Any:
-        group, before = self.param_groups[0], self.kept.get(objective.slots[0].parameter, {})
-        memory = Curvature.of(before, group["history_size"], objective.home, objective.dtype)
-        now = objective.first()
-        if not objective.still(now):
-            for turn in range(1, group["max_iter"] + 1):
-                past, t = now, memory.turn(now, group["lr"])
-                slope = dot(now.gradient, memory.direction)
-                if slope > -group["tolerance_change"] or not slope < 0:
+        group, first = self.param_groups[0], objective.segments[0].parameter
+        state = self.custom_state.get(first, {})
+        hessian = InverseHessian.load(state, group["history_size"], objective.backend, objective.dtype)
+        point = objective.first()
+        if not objective.converged(point):
+            for iteration in range(1, group["max_iter"] + 1):
+                previous, t = point, hessian.next_direction(point, group["lr"])
+                derivative = dot(point.gradient, hessian.direction)
+                if derivative > -group["tolerance_change"] or not derivative < 0:
                     break
-                now = self._move(objective, memory, now._replace(t=0.0, slope=slope), t, turn == group["max_iter"])
-                memory.t = now.t
-                if objective.count >= group["max_eval"] or objective.still(now) or self._stalled(memory, past, now):
+                start, last = point._replace(t=0.0, derivative=derivative), iteration == group["max_iter"]
+                point = self._move(objective, hessian, start, t, last)
+                hessian.t = point.t
+                stalled = self._stalled(hessian, previous, point)
+                if objective.evaluations >= group["max_eval"] or objective.converged(point) or stalled:
                     break
-        memory.evaluations += objective.count
-        self.kept[objective.slots[0].parameter] = memory.state()
+        hessian.evaluations += objective.evaluations
+        self.custom_state[first] = hessian.state()
         return objective.result
 
-    def _move(self, objective: _Objective, memory: Curvature, now: Point, t: float, last: bool) -> Point:
-        """Step along the direction: by t, or by what a line search finds from there."""
-        start, group = objective.at, self.param_groups[0]
+    def _move(self, objective: _Objective, hessian: InverseHessian, start: Point, t: float, last: bool) -> Point:
+        """Step along the direction: by t, or by the length that a line search from there finds."""
+        weights, group = objective.weights, self.param_groups[0]
         if group["line_search_fn"] is None:
-            objective.place(start + memory.direction * t)
-            return now._replace(t=t) if last else objective.value(t, memory.direction)  # the last needs no look
+            objective.set_weights(weights + hessian.direction * t)
+            return start._replace(t=t) if last else objective.at(t, hessian.direction)  # after the last nobody asks
 
-        def look_at(t: float) -> Point:
-            objective.place(start + memory.direction * t)
-            return objective.value(t, memory.direction, finite=False)
+        def evaluate(t: float) -> Point:
+            objective.set_weights(weights + hessian.direction * t)
+            return objective.at(t, hessian.direction, need_finite=False)
 
-        narrowest = group["tolerance_change"] / largest(memory.direction)
-        found = Search(look_at, now, group["max_eval"] - objective.count, narrowest).run(t)
-        objective.place(start + memory.direction * found.t)
-        return found
+        min_bracket = group["tolerance_change"] / max_abs(hessian.direction)
+        point = LineSearch(evaluate, start, group["max_eval"] - objective.evaluations, min_bracket).run(t)
+        objective.set_weights(weights + hessian.direction * point.t)
+        return point
 
-    def _stalled(self, memory: Curvature, past: Point, now: Point) -> bool:
-        least = self.param_groups[0]["tolerance_change"]
-        return largest(memory.direction * memory.t) <= least or abs(now.loss - past.loss) < least
+    def _stalled(self, hessian: InverseHessian, previous: Point, point: Point) -> bool:
+        tolerance = self.param_groups[0]["tolerance_change"]
+        return max_abs(hessian.direction * hessian.t) <= tolerance or abs(point.loss - previous.loss) < tolerance
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
+        """Load a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
         where = "LBFGS.load_state_dict"
-        groups, state = need_groups(where, state_dict, self.param_groups)
+        groups, state = need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
+        size = sum(segment.parameter.array.size for segment in self._segments())
         for number in groups[0]["params"]:
-            need_history(where, state.get(number, {}), sum(slot.parameter.array.size for slot in self._slots()))
+            need_history(where, state.get(number, {}), size)
         super().load_state_dict(state_dict)
 
 
 class _Objective:
-    """The loss as a function of one flat vector, the weights of `slots`, which the closure evaluates.
+    """The loss as a function of one flat vector, the weights of `segments`; the closure evaluates it.
 
-    begin, at: the weights when the step began, and now. count: how often it was evaluated. result: what came first.
+    initial, weights: the vector before the step, and now. evaluations: counted. result: of the first one.
     """
 
-    def __init__(self, optimizer: LBFGS, slots: list[Slot], closure: Callable[[], Any]):
-        self.optimizer, self.slots, self.closure = optimizer, slots, closure
-        self.sign, self.count, self.result = -1 if optimizer.param_groups[0]["maximize"] else 1, 0, None
-        if slots:
-            self.home, self.dtype = slots[0].block.backend, dtypes.promote(*(slot.block.dtype for slot in slots))
-            self.begin = self.at = self._flat([slot.master() for slot in slots])
+    def __init__(self, optimizer: LBFGS, segments: list[Segment], closure: Callable[[], Any]):
+        self.optimizer, self.segments, self.closure = optimizer, segments, closure
+        self.sign, self.evaluations, self.result = -1 if optimizer.param_groups[0]["maximize"] else 1, 0, None
+        if segments:
+            self.backend = segments[0].arena.backend
+            self.dtype = dtypes.promote(*(segment.arena.dtype for segment in segments))
+            self.initial = self.weights = self._concatenate([segment.master_weights() for segment in segments])
 
-    def _flat(self, arrays: list[Array]) -> Array:
-        flat, start = self.home.zeros((sum(slot.parameter.array.size for slot in self.slots),), self.dtype), 0
-        for slot, array in zip(self.slots, arrays, strict=True):
-            stop = start + slot.parameter.array.size
+    def _concatenate(self, arrays: list[Array]) -> Array:
+        flat, start = self.backend.zeros((sum(s.parameter.array.size for s in self.segments),), self.dtype), 0
+        for segment, array in zip(self.segments, arrays, strict=True):
+            stop = start + segment.parameter.array.size
             if array is not None:
                 flat[start:stop] = array.reshape(-1)
             start = stop
@@ -171,60 +172,60 @@ class _Objective:
 
     def call(self) -> Any:
         """What the closure returns."""
-        self.count += 1
+        self.evaluations += 1
         with enable_grad():
             return self.closure()
 
     def first(self) -> Point:
-        """Where the step begins."""
+        """The point where the step begins."""
         self.result = self.call()
         return self._point(self.result, 0.0, None, True)
 
-    def value(self, t: float, direction: Array, finite: bool = True) -> Point:
-        """Loss, gradient and slope here, t along `direction`."""
-        return self._point(self.call(), t, direction, finite)
+    def at(self, t: float, direction: Array, need_finite: bool = True) -> Point:
+        """Loss, gradient and derivative at the present weights, t along `direction`."""
+        return self._point(self.call(), t, direction, need_finite)
 
-    def _point(self, returned: Any, t: float, direction: Array | None, finite: bool) -> Point:
+    def _point(self, returned: Any, t: float, direction: Array | None, need_finite: bool) -> Point:
         loss, gradient = self.sign * _number(returned), self._gradient()
-        slope = 0.0 if direction is None else dot(gradient, direction)
-        if finite and not (math.isfinite(loss) and math.isfinite(largest(gradient))):
+        derivative = 0.0 if direction is None else dot(gradient, direction)
+        if need_finite and not (math.isfinite(loss) and math.isfinite(max_abs(gradient))):
             got = f"a loss of {loss:g}" if not math.isfinite(loss) else "a gradient with inf or nan"
             cure = "the parameters are as they were; line_search_fn='strong_wolfe' or a smaller lr takes smaller steps"
             raise NonFiniteError("LBFGS.step", "a finite loss and gradient", got, cure)
-        return Point(t, loss, gradient, slope)
+        return Point(t, loss, gradient, derivative)
 
     def _gradient(self) -> Array:
         present = self.optimizer.present()
         cure = "call backward on the loss itself, without GradScaler"
-        refuse_scaled("LBFGS.step", [slot.parameter for slot in present], cure)
-        flat = self._flat([slot.gradient if slot in present else None for slot in self.slots])
+        refuse_scaled("LBFGS.step", [segment.parameter for segment in present], cure)
+        flat = self._concatenate([segment.gradient if segment in present else None for segment in self.segments])
         return -flat if self.sign < 0 else flat
 
-    def still(self, point: Point) -> bool:
-        """Whether no gradient is above the tolerance."""
-        return largest(point.gradient) <= self.optimizer.param_groups[0]["tolerance_grad"]
+    def converged(self, point: Point) -> bool:
+        """Whether no element of the gradient exceeds tolerance_grad."""
+        return max_abs(point.gradient) <= self.optimizer.param_groups[0]["tolerance_grad"]
 
-    def place(self, at: Array) -> None:
-        """Make `at` the weights, and their 16-bit copies."""
-        self.at, start = at, 0
-        for slot in self.slots:
-            stop, block = start + slot.parameter.array.size, slot.block
-            slot.of(block.master)[...] = at[start:stop].reshape(slot.parameter.array.shape)
-            for copy in block.copies.values():
-                narrow(block.master[slot.start : slot.stop], copy[slot.start : slot.stop])
-            slot.written()
+    def set_weights(self, weights: Array) -> None:
+        """Write the vector to the master weights and their 16-bit copies."""
+        self.weights, start = weights, 0
+        for segment in self.segments:
+            stop, arena = start + segment.parameter.array.size, segment.arena
+            segment.view(arena.master)[...] = weights[start:stop].reshape(segment.parameter.array.shape)
+            for copy in arena.copies.values():
+                narrow(arena.master[segment.start : segment.stop], copy[segment.start : segment.stop])
+            segment.mark_updated()
             start = stop
 
 
 def _number(loss: Any) -> float:
     if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
-        return float(look(loss.detach().array.reshape(())))
+        return float(read_scalar(loss.detach().array.reshape(())))
     if isinstance(loss, (int, float, np.floating)) and not isinstance(loss, bool):
         return float(loss)
     got = f"a Tensor {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     raise DTypeError("LBFGS.step", "a closure that returns the loss, one number", got)
 
 
-def largest(vector: Array) -> float:
-    """The largest size of an element, 0 if there is none; waits for the device."""
-    return float(look(np.abs(vector).max())) if vector.size else 0.0
+def max_abs(vector: Array) -> float:
+    """The largest absolute value, 0 of an empty vector; waits for the device."""
+    return float(read_scalar(np.abs(vector).max())) if vector.size else 0.0

@@ -11,7 +11,7 @@ from ampkit.base.errors import ArgumentError, switch
 from ampkit.core.saved_state import need_keys, need_like
 
 from ..optimizer import Optimizer
-from ..param_group import Group
+from ..param_group import ParamGroup
 from .chain import ChainedScheduler as ChainedScheduler
 from .cyclic import CyclicLR as CyclicLR
 from .decay import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
@@ -166,7 +166,7 @@ class OneCycleLR(LRScheduler):
         self._second = [group["betas"][1] if "betas" in group else None for group in optimizer.param_groups]
         super().__init__(optimizer, last_epoch)
 
-    def _prepare(self, number: int, group: Group) -> None:
+    def _prepare(self, number: int, group: ParamGroup) -> None:
         group.update(initial_lr=self._lows[number], max_lr=self._peaks[number], min_lr=self._ends[number])
 
     def values(self, n: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ampkit.base.errors import ArgumentError, DTypeError, switch
 
 from ..optimizer import Optimizer
-from ..param_group import Group
+from ..param_group import ParamGroup
 from .schedule import LRScheduler, factor_of, per_group, refuse_without_momentum, whole
 
 _SCALES: dict[str, tuple[Callable[[float, float], float], str]] = {  # of (n or cycle, gamma), and which of both
@@ -67,7 +67,7 @@ class CyclicLR(LRScheduler):
         self._second = [group["betas"][1] if "betas" in group else None for group in optimizer.param_groups]
         super().__init__(optimizer, last_epoch)
 
-    def _prepare(self, number: int, group: Group) -> None:
+    def _prepare(self, number: int, group: ParamGroup) -> None:
         group.update(initial_lr=self._base[number])
 
     def _need_constant(self, where: str, name: str, value: Any) -> None:
@@ -127,7 +127,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
         optimizer.schedule = before
 
-    def _prepare(self, number: int, group: Group) -> None:
+    def _prepare(self, number: int, group: ParamGroup) -> None:
         super()._prepare(number, group)
         group["swa_lr"] = self.swa_lrs[number]
 

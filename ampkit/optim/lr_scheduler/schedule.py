@@ -21,19 +21,19 @@ from ampkit.core.primitive import Primitive
 from ampkit.core.saved_state import need_count, need_keys, need_like, unchanged_on_error
 from ampkit.core.tensor import Tensor
 
-from ..flat.memory import look
+from ..flat.memory import read_scalar
 from ..optimizer import Optimizer
-from ..param_group import Group
+from ..param_group import ParamGroup
 
 
-def _follow(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
+def _advance_schedule(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
     np.add(count, np.greater(steps, seen), out=count)
     seen[...] = steps
     row[...] = np.take(table, count, axis=0)
 
 
 # (count, seen, real steps, table, row): move count on if there were steps, and read the table's row there; in place
-follow = Primitive("follow", "optim.elementwise", _follow)
+advance_schedule = Primitive("advance_schedule", "optim.elementwise", _advance_schedule)
 
 
 class LRScheduler:
@@ -72,7 +72,7 @@ class LRScheduler:
         self._start(last_epoch + 1)
         self._apply()
 
-    def _prepare(self, number: int, group: Group) -> None:
+    def _prepare(self, number: int, group: ParamGroup) -> None:
         if "lr" not in group:
             raise ArgumentError(
                 type(self).__name__, "an optimizer with a learning rate", f"group {number} without 'lr'"
@@ -121,7 +121,7 @@ class LRScheduler:
 
     def _apply(self) -> None:
         self._extend()
-        follow(self._count, self._seen, self.optimizer.steps, self._table, self._row)
+        advance_schedule(self._count, self._seen, self.optimizer.steps, self._table, self._row)
         start = 0
         for number, key, size in self._places:
             group = self.optimizer.param_groups[number]
@@ -153,7 +153,7 @@ class LRScheduler:
     @property
     def last_epoch(self) -> int:
         """The number of real steps followed; waits for the device."""
-        return int(look(self._count))
+        return int(read_scalar(self._count))
 
     def get_last_lr(self) -> list[float]:
         """The learning rates that this schedule set last; waits for the device."""
@@ -170,7 +170,7 @@ class LRScheduler:
     def state_dict(self) -> dict[str, Any]:
         """The position and the constants; functions are not part of it."""
         with backends.device_guard(self._seen):
-            stepped = look(np.greater(self.optimizer.steps, self._seen))
+            stepped = read_scalar(np.greater(self.optimizer.steps, self._seen))
         constants = {name: getattr(self, name) for name in self.constants}
         position = {"last_epoch": self.last_epoch, "_pending": bool(stepped), "_last_lr": self.get_last_lr()}
         return {"base_lrs": list(self.base_lrs), **position, **constants}

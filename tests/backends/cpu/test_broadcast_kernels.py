@@ -12,7 +12,7 @@ from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.tape import grad
 from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
-from ampkit.optim.clip import shrink
+from ampkit.optim.clip import scale_gradients
 from ampkit.testing import Case, check_precision, normal
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
@@ -83,7 +83,7 @@ def test_gradients_that_are_too_long_are_shortened_by_all_threads(factor, go, mo
     given = values(300_001)
     given[5] = np.nan
     truth, found = given.copy(), given.copy()
-    shrink.reference.run(truth, np.array(factor), np.array(go))
-    monkeypatch.setattr(shrink.reference, "run", None)
-    shrink(found, np.array(factor), np.array(go))
+    scale_gradients.reference.run(truth, np.array(factor), np.array(go))
+    monkeypatch.setattr(scale_gradients.reference, "run", None)
+    scale_gradients(found, np.array(factor), np.array(go))
     np.testing.assert_array_equal(found, truth)

@@ -75,17 +75,18 @@ def test_an_update_is_the_reference_s(kind, options, size, dtype, scaled):
 def selected(kind, size=10_000, dtype=np.float32, **options):
     optimizer = kind([nn.Parameter(ampkit.tensor(np.ones(size, dtype)))], **options)
     (group,) = optimizer.param_groups
-    (run,) = group.blocks[0].runs(group.blocks[0].slots)
-    step = optimizer.given(group, run, None)
-    return update.select("cpu", run.home, run.gradient, list(optimizer._moments(group, run)), [], step).name
+    (span,) = group.arenas[0].begin_step(group.arenas[0].segments)
+    moments = [span.moment(name) if optimizer.needs_moment(group, name) else None for name in optimizer.moments]
+    step = optimizer.step_inputs(group, span, None)
+    return update.select("cpu", span.weights, span.gradient, moments, [], step).name
 
 
 class OwnAdam(optim.Adam):
     """One that another rule was given."""
 
     @staticmethod
-    def piece(p, d, moments, numbers):
-        p -= d
+    def update_elements(p, g, moments, scalars):
+        p -= g
 
 
 def test_only_the_plain_updates_are_onednns():

@@ -62,7 +62,7 @@ def same(primitive, make, written, orders=(emulator.SHUFFLED,)):
 # LAMB
 
 
-def lamb_given(device, sizes, go=None, off=0, copies=COPIES, bad=(), maximize=False, decay=0.1, zeros=()):
+def lamb_given(device, sizes, all_finite=None, off=0, copies=COPIES, bad=(), maximize=False, decay=0.1, zeros=()):
     starts = [64 * n for n in np.cumsum([0, *(-(-size // 64) for size in sizes)])]
 
     def make():
@@ -73,7 +73,7 @@ def lamb_given(device, sizes, go=None, off=0, copies=COPIES, bad=(), maximize=Fa
             flats[0][segments[number]] = 0
         options = {"eps": 1e-6, "weight_decay": decay, "maximize": maximize}
         values = {"lr": scalar(device, 0.01), "betas": scalar(device, (0.9, 0.99))}
-        flag = None if go is None else scalar(device, go, np.bool_)
+        flag = None if all_finite is None else scalar(device, all_finite, np.bool_)
         step = Step(optim.LAMB, options, values, scalar(device, 3, np.int64), flag, 0.0, None)
         return (*flats, segments, [device.xp.zeros((starts[-1] + off,), d)[off:] for d in copies], step), {}
 
@@ -89,9 +89,9 @@ ALL_ORDERS = (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED)
 
 
 @pytest.mark.parametrize("off", [0, 1])
-@pytest.mark.parametrize("go", [None, True, False])
-def test_lamb_leaves_what_the_reference_leaves(device, go, off):
-    same(lamb_update, lamb_given(device, [1, 64, 1027, 0, 3 * 1024 + 5], go, off), lamb_written, ALL_ORDERS)
+@pytest.mark.parametrize("all_finite", [None, True, False])
+def test_lamb_leaves_what_the_reference_leaves(device, all_finite, off):
+    same(lamb_update, lamb_given(device, [1, 64, 1027, 0, 3 * 1024 + 5], all_finite, off), lamb_written, ALL_ORDERS)
 
 
 @pytest.mark.parametrize("options", [{"maximize": True}, {"decay": 0.0}, {"zeros": [0, 2]}, {"copies": ()}], ids=str)
@@ -113,7 +113,7 @@ def test_a_lamb_gradient_that_is_not_finite_spoils_its_parameter_alone(device, b
 
 
 def test_a_lamb_step_that_is_not_real_changes_no_byte_but_fills_copies(device):
-    args, _ = lamb_given(device, [70, 70], go=False, bad=(np.nan,))()
+    args, _ = lamb_given(device, [70, 70], all_finite=False, bad=(np.nan,))()
     before = [flat.get() for flat in args[:4]]
     lamb_update(*args)
     for flat, was in zip(args[:4], before, strict=True):
@@ -124,14 +124,14 @@ def test_a_lamb_step_that_is_not_real_changes_no_byte_but_fills_copies(device):
 # Adafactor
 
 
-def factor_given(device, shape, go=None, copies=COPIES, bad=(), maximize=False, steps=3, off=0, **more):
+def factor_given(device, shape, all_finite=None, copies=COPIES, bad=(), maximize=False, steps=3, off=0, **more):
     def make():
         rng = np.random.default_rng(len(shape))
         master, gradient = drawn(device, rng, shape, off), drawn(device, rng, shape, off, bad)
         gradient -= np.float32(0.5)
         rows = drawn(device, rng, (*shape[:-1], 1) if len(shape) > 1 else shape)
         columns = drawn(device, rng, (*shape[:-2], 1, shape[-1])) if len(shape) > 1 else None
-        flag = None if go is None else scalar(device, go, np.bool_)
+        flag = None if all_finite is None else scalar(device, all_finite, np.bool_)
         given = scalar(device, steps, np.int64), scalar(device, 0.01), flag
         flats = [device.xp.zeros((master.size,), d) for d in copies]
         options = {"beta2_decay": -0.8, "least": 1e-7, "least_scale": 1e-3, "limit": 1.0, "weight_decay": 0.1}
@@ -157,7 +157,15 @@ def test_adafactor_leaves_what_the_reference_leaves(device, shape):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"go": True}, {"go": False}, {"maximize": True}, {"copies": ()}, {"steps": 0}, {"off": 1}, {"limit": 1e6}),
+        *(
+            {"all_finite": True},
+            {"all_finite": False},
+            {"maximize": True},
+            {"copies": ()},
+            {"steps": 0},
+            {"off": 1},
+            {"limit": 1e6},
+        ),
         *({"least": 0.5}, {"least_scale": 7.0}, {"weight_decay": 0.0}, {"beta2_decay": 0.0}),
         *({"bad": (np.nan,)}, {"bad": (np.inf,)}),
     ],
@@ -169,7 +177,7 @@ def test_adafactor_has_every_option(device, shape, options):
 
 @pytest.mark.parametrize("shape", [(70,), (6, 35)], ids=str)
 def test_an_adafactor_step_that_is_not_real_changes_no_byte(device, shape):
-    args, options = factor_given(device, shape, go=False, bad=(np.nan,))()
+    args, options = factor_given(device, shape, all_finite=False, bad=(np.nan,))()
     before = [a.get() for a in factor_written(args)[:-2]]
     adafactor_update(*args, **options)
     for array, was in zip(factor_written(args), before, strict=False):

@@ -14,10 +14,10 @@ from ampkit.backends.cuda.kernels.optim import elementwise as kernels
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.primitive import reference_only
-from ampkit.optim.clip import power_sum, shrink
+from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Step, update
-from ampkit.optim.flat.memory import CHUNK, Draw, narrow, narrow_at_random
-from ampkit.optim.lr_scheduler.schedule import follow
+from ampkit.optim.flat.memory import CHUNK, RandomBits, narrow, round_stochastically
+from ampkit.optim.lr_scheduler.schedule import advance_schedule
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
 RULES = [  # an optimizer, its options, and which of its moments are there
@@ -98,24 +98,27 @@ def _arrays(items):
             yield item
 
 
-def given(device, rule, size=1030, off=0, go=None, copies=(), steps=4, low=None, maximize=False):
+def given(device, rule, size=1030, off=0, all_finite=None, copies=(), steps=4, low=None, maximize=False):
     kind, options, used = rule
 
     def make():
-        home, gradient, *moments = flats(device, 2 + len(used), size, off)
+        weights, gradient, *moments = flats(device, 2 + len(used), size, off)
         if low is not None:
-            home = home.astype(low)
+            weights = weights.astype(low)
         if kind is optim.Adam and used[2]:
             np.maximum(moments[2], moments[1], out=moments[2])  # as it always is
         values = {"lr": scalar(device, 1e-2), "betas": scalar(device, (0.9, 0.99)), "momentum": scalar(device, 0.9)}
         values |= {"mu_product": scalar(device, 0.7), "eta": scalar(device, 0.1)}
         values["mu"] = scalar(device, options.get("mu", 0.25))
         penalty = 0.0 if options.get("decoupled") else options.get("weight_decay", 0.0)
-        flag, count = None if go is None else scalar(device, go, np.bool_), scalar(device, steps, np.int64)
-        draw = None if low is None else Draw(5, 7, 32)
-        step = Step(kind, {**OPTIONS, **options, "maximize": maximize}, values, count, flag, penalty, draw)
+        flag, count = (
+            None if all_finite is None else scalar(device, all_finite, np.bool_),
+            scalar(device, steps, np.int64),
+        )
+        random_bits = None if low is None else RandomBits(5, 7, 32)
+        step = Step(kind, {**OPTIONS, **options, "maximize": maximize}, values, count, flag, penalty, random_bits)
         there = [moment if use else None for moment, use in zip(moments, used, strict=True)]
-        return (home, gradient, there, [device.xp.zeros((size + off,), d)[off:] for d in copies], step), {}
+        return (weights, gradient, there, [device.xp.zeros((size + off,), d)[off:] for d in copies], step), {}
 
     return make
 
@@ -132,23 +135,23 @@ def test_an_update_has_the_references_bits_at_every_size(device, rule, size, off
 
 
 @rules
-@pytest.mark.parametrize("go", [None, True, False])
-def test_an_update_has_the_references_bits_with_every_option(device, rule, go):
-    same(update, given(device, rule, go=go))
-    same(update, given(device, rule, go=go, steps=0, copies=(float16,)))
-    same(update, given(device, rule, go=go, steps=10**9, maximize=True))
+@pytest.mark.parametrize("all_finite", [None, True, False])
+def test_an_update_has_the_references_bits_with_every_option(device, rule, all_finite):
+    same(update, given(device, rule, all_finite=all_finite))
+    same(update, given(device, rule, all_finite=all_finite, steps=0, copies=(float16,)))
+    same(update, given(device, rule, all_finite=all_finite, steps=10**9, maximize=True))
 
 
 @rules
 @pytest.mark.parametrize(("low", "other"), [(bfloat16, float16), (float16, bfloat16)], ids=["bfloat16", "float16"])
 def test_masters_in_16_bits_are_rounded_with_the_references_bits(device, rule, low, other):
-    for go in (None, False):
-        same(update, given(device, rule, size=1028, low=low, go=go, copies=(other,)))
+    for all_finite in (None, False):
+        same(update, given(device, rule, size=1028, low=low, all_finite=all_finite, copies=(other,)))
 
 
 @rules
 def test_a_step_that_is_not_real_changes_no_byte_even_of_nan(device, rule):
-    args, _ = given(device, rule, 100, go=False)()
+    args, _ = given(device, rule, 100, all_finite=False)()
     arrays = list(_arrays([args[0], args[1], args[2]]))
     before = [a.get() for a in arrays]
     update(*args)
@@ -169,8 +172,8 @@ def test_float64_masters_are_left_to_the_references(device):
 def test_values_are_rounded_at_random_with_the_references_bits(device, size, off, dtype):
     (values,) = flats(device, 1, size, off)
     for scale in (1.0, -1e-6, 65536.0, 1e-3):  # also below float16's normal numbers, and above its largest
-        args = values * np.float32(scale), device.xp.zeros((size + off,), dtype)[off:], Draw(3, 4, 48)
-        same(narrow_at_random, lambda args=args: (args, {}))
+        args = values * np.float32(scale), device.xp.zeros((size + off,), dtype)[off:], RandomBits(3, 4, 48)
+        same(round_stochastically, lambda args=args: (args, {}))
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
@@ -223,15 +226,15 @@ def test_a_norm_is_the_same_bits_whatever_the_order_of_the_threads(device):
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
-@pytest.mark.parametrize(("factor", "go"), [(0.3, True), (1.0, True), (0.0, False)])
+@pytest.mark.parametrize(("factor", "all_finite"), [(0.3, True), (1.0, True), (0.0, False)])
 @pytest.mark.parametrize("off", [0, 1])
-def test_clipping_has_the_references_bits(device, off, factor, go, dtype):
+def test_clipping_has_the_references_bits(device, off, factor, all_finite, dtype):
     def make():
         values = gradient(device, 1029, dtype, off)
-        values[5] = 1.0 if go else math.nan
-        return (values, scalar(device, factor), scalar(device, go, np.bool_)), {}
+        values[5] = 1.0 if all_finite else math.nan
+        return (values, scalar(device, factor), scalar(device, all_finite, np.bool_)), {}
 
-    same(shrink, make)
+    same(scale_gradients, make)
 
 
 @pytest.mark.parametrize("real", [True, False])
@@ -243,7 +246,7 @@ def test_a_schedule_moves_on_as_the_reference_does(device, at, real):
         numbers = [scalar(device, n, np.int64) for n in (at, 5, 6 if real else 5)]
         return (*numbers, device.asarray(table), device.xp.zeros((40,), float64)), {}
 
-    same(follow, make, (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED))
+    same(advance_schedule, make, (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED))
 
 
 # whole optimizers

@@ -350,7 +350,7 @@ def test_the_first_gradients_of_a_layer_are_written_where_the_optimizer_wants_th
     taken, accumulate = [], nn.Parameter.accumulate
 
     def watched(parameter, gradient, tag=None):
-        taken.append(parameter.slot is not None and gradient is parameter.slot.gradient)
+        taken.append(parameter.segment is not None and gradient is parameter.segment.gradient)
         accumulate(parameter, gradient, tag)
 
     monkeypatch.setattr(nn.Parameter, "accumulate", watched)

@@ -9,7 +9,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit.amp.found_inf import unscale
-from ampkit.amp.loss_scale import LARGEST, TINY, move_scale
+from ampkit.amp.loss_scale import LARGEST, TINY, update_scale
 from ampkit.backends.cuda.kernels.amp import found_inf as kernels
 from ampkit.base.dtypes import bool_, float32, float64, int32
 from ampkit.core.fp_errors import ignore_fp_errors
@@ -79,7 +79,7 @@ def test_the_scale_moves_as_the_reference_says(device, hysteresis, overflow):
     starts = itertools.product([TINY, 1.0, 65536.0, 2.0**127, LARGEST], [0, 4], [0, 1, 2, 3])
     for (start, tracker, patience), (low, high) in itertools.product(starts, [(TINY, LARGEST), (1.0, 65536.0)]):
         states = []
-        for run in (move_scale.reference.run, move_scale.select("cuda").run):
+        for run in (update_scale.reference.run, update_scale.select("cuda").run):
             held = [np.asarray(start, float32), np.asarray(tracker, int32), np.asarray(patience, int32)]
             state = [device.asarray(h) for h in held]
             flag = device.asarray(np.asarray(overflow))

@@ -16,7 +16,7 @@ from ampkit.backends.cpu.parallel_map import parallel_map
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.adafactor import adafactor_update, rescaled
 from ampkit.optim.clip import power_sum
-from ampkit.optim.flat.memory import CHUNK, look, narrow
+from ampkit.optim.flat.memory import CHUNK, narrow, read_scalar
 
 
 class _Part(NamedTuple):
@@ -43,16 +43,16 @@ def _fits(
 @adafactor_update.on("cpu", when=_fits)
 def adafactor_update_cpu(
     master: HostArray, gradient: HostArray, rows: HostArray, columns: HostArray, steps: HostArray, lr: HostArray,
-    go: HostArray | None, copies: list[HostArray], beta2_decay: float, least: float, least_scale: float, limit: float,
-    weight_decay: float, maximize: bool,
+    all_finite: HostArray | None, copies: list[HostArray], beta2_decay: float, least: float, least_scale: float,
+    limit: float, weight_decay: float, maximize: bool,
 ) -> None:  # fmt: skip
     """The reference's arithmetic; sums are put together in the order of the blocks, whoever came first."""
-    if go is not None and not look(go):
+    if all_finite is not None and not read_scalar(all_finite):
         for copy in copies:  # after any step they count as fresh, and one that was just made is not filled yet
             narrow(master.reshape(-1), copy)
         return
     kind, (height, width) = master.dtype, master.shape[-2:]
-    outer, count = prod(master.shape[:-2]), look(steps) + 1.0
+    outer, count = prod(master.shape[:-2]), read_scalar(steps) + 1.0
     p, g = (array.reshape(outer, height, width) for array in (master, gradient))
     rows, columns = rows.reshape(outer, height, 1), columns.reshape(outer, 1, width)
     parts = _parts(outer, height, width)
@@ -72,15 +72,15 @@ def adafactor_update_cpu(
     @ignore_fp_errors()
     def move(part: _Part) -> None:
         block = p[part]
-        block *= shrink
+        block *= decay_factor
         block -= direction(part) * rate
         start = (part.outer.start * height + part.height.start) * width
         for copy in copies:
             narrow(block.reshape(-1), copy[start : start + block.size])
 
     size, moved = np.sqrt(np.sum(parallel_map(squares, parts), axis=0) / master.size)
-    pace = np.maximum(least_scale, size) * min(look(lr), 1 / np.sqrt(count)) / np.maximum(1.0, moved / limit)
-    rate, shrink = kind.type(-pace if maximize else pace), kind.type(1 - look(lr) * weight_decay)
+    pace = np.maximum(least_scale, size) * min(read_scalar(lr), 1 / np.sqrt(count)) / np.maximum(1.0, moved / limit)
+    rate, decay_factor = kind.type(-pace if maximize else pace), kind.type(1 - read_scalar(lr) * weight_decay)
     parallel_map(move, parts)
 
 

@@ -22,9 +22,9 @@ from ampkit.backends.cpu.parallel_map import parallel_map
 from ampkit.base.dtypes import float32
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.optim.adam import Adam
-from ampkit.optim.clip import power_sum, shrink
-from ampkit.optim.elementwise import Elementwise, Step, numbers_of, update, update_piece
-from ampkit.optim.flat.memory import chunks, look, narrow
+from ampkit.optim.clip import power_sum, scale_gradients
+from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update, update_chunk
+from ampkit.optim.flat.memory import chunks, narrow, read_scalar
 from ampkit.optim.sgd import SGD
 
 
@@ -50,36 +50,36 @@ def _steps(size: int, first: float, second: float, eps: float) -> _Steps:
 Moments = Sequence[HostArray | None]
 
 
-def _fused(rule: type[Elementwise], home: HostArray, step: Step) -> bool:
+def _fused(rule: type[Elementwise], weights: HostArray, step: Step) -> bool:
     """Whether oneDNN is there, and large enough masters in float32 for it, of just this optimizer."""
-    ours = step.rule.piece is rule.piece and step.rule.numbers is rule.numbers
-    plain = ours and not step.options["maximize"] and type(home) is np.ndarray and home.dtype == float32
-    return plain and home.size >= MIN_ELEMENTS and library() is not None
+    ours = step.rule.update_elements is rule.update_elements and step.rule.scalars is rule.scalars
+    plain = ours and not step.options["maximize"] and type(weights) is np.ndarray and weights.dtype == float32
+    return plain and weights.size >= MIN_ELEMENTS and library() is not None
 
 
-def _adam_fits(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
-    return _fused(Adam, home, step) and moments[2] is None and not step.penalty
+def _adam_fits(weights: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
+    return _fused(Adam, weights, step) and moments[2] is None and not step.l2
 
 
 @update.on("cpu", when=_adam_fits)
 def adam_update_cpu(
-    home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step
+    weights: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step
 ) -> None:
-    if not _real(home, copies, step):
+    if not _real(weights, copies, step):
         return
     eps, weight_decay = step.options["eps"], step.options["weight_decay"]
     mean, square = (moment for moment in moments if moment is not None)
     first, second = step.values["betas"].tolist()
-    count, rate = int(look(step.steps)) + 1, float(look(step.values["lr"]))
+    count, rate = int(read_scalar(step.steps)) + 1, float(read_scalar(step.values["lr"]))
     stay = 1 - rate * weight_decay
     if not stay:  # nothing can be divided by it; what is not finite becomes NaN
         with ignore_fp_errors():
-            home *= np.float32(0)
+            weights *= np.float32(0)
         stay = 1.0
     numbers = [1 - first, 1 / (1 - second**count), stay, -rate / (1 - first**count) / stay]
     share, correction, stays, factor = (np.array([number], np.float32) for number in numbers)
-    for start in range(0, home.size, PIECE):
-        p, g, m, v = (array[start : start + PIECE] for array in (home, gradient, mean, square))
+    for start in range(0, weights.size, PIECE):
+        p, g, m, v = (array[start : start + PIECE] for array in (weights, gradient, mean, square))
         size = p.size
         do = cached(("adam", size, first, second, eps), partial(_steps, size, first, second, eps))
         do.mean(g, share, m)
@@ -89,12 +89,12 @@ def adam_update_cpu(
             narrow(p, copy[start : start + PIECE])
 
 
-def _real(home: HostArray, copies: list[HostArray], step: Step) -> bool:
+def _real(weights: HostArray, copies: list[HostArray], step: Step) -> bool:
     """Whether the step is real; if not, all that is left to do is done."""
-    if step.go is None or look(step.go):
+    if step.all_finite is None or read_scalar(step.all_finite):
         return True
     for copy in copies:  # after any step they count as fresh, and one that was just made is not filled yet
-        narrow(home, copy)
+        narrow(weights, copy)
     return False
 
 
@@ -124,21 +124,25 @@ def _moves(size: int) -> _Moves:
     return _Moves(plus, by_number, more, plus, more)
 
 
-def _sgd_fits(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
-    return _fused(SGD, home, step)
+def _sgd_fits(weights: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> bool:
+    return _fused(SGD, weights, step)
 
 
 @update.on("cpu", when=_sgd_fits)
-def sgd_update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
-    if not _real(home, copies, step):
+def sgd_update_cpu(
+    weights: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step
+) -> None:
+    if not _real(weights, copies, step):
         return
     (buffer,), weight_decay, nesterov = moments, step.options["weight_decay"], step.options["nesterov"]
-    share = 1 if look(step.steps) == 0 else 1 - step.options["dampening"]  # the first gradient starts the buffer whole
-    numbers = (weight_decay, float(look(step.values["momentum"])), share, -float(look(step.values["lr"])))
+    share = (
+        1 if read_scalar(step.steps) == 0 else 1 - step.options["dampening"]
+    )  # the first gradient starts the buffer whole
+    numbers = (weight_decay, float(read_scalar(step.values["momentum"])), share, -float(read_scalar(step.values["lr"])))
     penalty, push, take, factor = (np.array([number], np.float32) for number in numbers)
-    slope, room = (empty((min(PIECE, home.size),), float32) for _ in range(2))
-    for start in range(0, home.size, PIECE):
-        p, d = home[start : start + PIECE], gradient[start : start + PIECE]
+    slope, room = (empty((min(PIECE, weights.size),), float32) for _ in range(2))
+    for start in range(0, weights.size, PIECE):
+        p, d = weights[start : start + PIECE], gradient[start : start + PIECE]
         size = p.size
         do = cached(("sgd", size), partial(_moves, size))
         if weight_decay:
@@ -159,19 +163,19 @@ def sgd_update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copie
 # all others
 
 
-@update.on("cpu", when=lambda home, *rest: type(home) is np.ndarray)
-def update_cpu(home: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
+@update.on("cpu", when=lambda weights, *rest: type(weights) is np.ndarray)
+def update_cpu(weights: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
     """The reference's pieces, each by one thread: its bits."""
-    if not _real(home, copies, step):
+    if not _real(weights, copies, step):
         return
-    step = step._replace(go=None)
-    numbers = numbers_of(step, gradient.dtype)
+    step = step._replace(all_finite=None)
+    numbers = scalars_of(step, gradient.dtype)
 
     @ignore_fp_errors()
     def work(part: slice) -> None:
-        update_piece(home, gradient, moments, copies, step, numbers, part)
+        update_chunk(weights, gradient, moments, copies, step, numbers, part)
 
-    parallel_map(work, list(chunks(home.size)))
+    parallel_map(work, list(chunks(weights.size)))
 
 
 # norms
@@ -209,18 +213,20 @@ def _sum_of_squares(values: HostArray) -> Any:
     return total
 
 
-@shrink.on(
+@scale_gradients.on(
     "cpu",
-    when=lambda values, factor, go: values.dtype == float32 and values.size >= MIN_ELEMENTS and library() is not None,
+    when=lambda values, factor, all_finite: (
+        values.dtype == float32 and values.size >= MIN_ELEMENTS and library() is not None
+    ),
 )
-def shrink_cpu(values: HostArray, factor: HostArray, go: HostArray) -> None:
+def scale_gradients_cpu(values: HostArray, factor: HostArray, all_finite: HostArray) -> None:
     number = np.array([factor], np.float32)
-    if not look(go):
+    if not read_scalar(all_finite):
         values[...] = 0
     elif number[0] != 1:
         for start in range(0, values.size, PIECE):
             piece = values[start : start + PIECE]
-            cached(("shrink", piece.size), partial(_shrinking, piece.size))(piece, number, piece)
+            cached(("scale_gradients", piece.size), partial(_shrinking, piece.size))(piece, number, piece)
 
 
 def _shrinking(size: int) -> Call:

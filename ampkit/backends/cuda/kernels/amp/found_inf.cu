@@ -51,7 +51,7 @@ __global__ void unscale_finish(const int64* firsts, int64* out, int64 blocks) {
 }
 
 // One thread: grow, back off or stay. A scale that would not be finite stays.
-__global__ void move_scale(float* scale, int* tracker, int* patience, const bool* overflow, float growth, float backoff,
+__global__ void update_scale(float* scale, int* tracker, int* patience, const bool* overflow, float growth, float backoff,
                            int interval, int hysteresis, float low, float high) {
     if (*overflow) {
         int left = *patience > 1 ? *patience - 1 : 0;
@@ -68,4 +68,4 @@ __global__ void move_scale(float* scale, int* tracker, int* patience, const bool
 
 // entries: unscale<V> for V in (4, 1)
 // entries: unscale_finish
-// entries: move_scale
+// entries: update_scale

@@ -1,6 +1,6 @@
-"""Kernels of loss scaling: unscaling and the look for what is not finite in one pass; how the scale moves.
+"""Kernels of loss scaling: unscaling and the read_scalar for what is not finite in one pass; how the scale moves.
 
-Not yet run on a GPU.
+Not yet span on a GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.amp.found_inf import unscale
-from ampkit.amp.loss_scale import move_scale
+from ampkit.amp.loss_scale import update_scale
 from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
 from ampkit.base.dtypes import float32, int64
 
@@ -36,11 +36,11 @@ def unscale_cuda(gradient: Array, inverse: Array | None, flags: Array) -> Array:
     return first
 
 
-@move_scale.on("cuda")
-def move_scale_cuda(
+@update_scale.on("cuda")
+def update_scale_cuda(
     scale: Array, tracker: Array, patience: Array, overflow: Array,
     growth: float, backoff: float, interval: int, hysteresis: int, low: float, high: float,
 ) -> None:  # fmt: skip
     factors, counts = map(np.float32, (growth, backoff)), map(np.int32, (interval, hysteresis))
     bounds = map(np.float32, (low, high))
-    launch("amp/found_inf", "move_scale", 1, 1, scale, tracker, patience, overflow, *factors, *counts, *bounds)
+    launch("amp/found_inf", "update_scale", 1, 1, scale, tracker, patience, overflow, *factors, *counts, *bounds)

@@ -37,7 +37,7 @@ template <> struct Format<__nv_bfloat16> { static constexpr int DROPPED = 16, MO
 
 // One of the two values of T next to x, the nearer the likelier; finite where x is. word: 16 random bits.
 template <typename T>
-__device__ __forceinline__ float either(float x, unsigned word) {
+__device__ __forceinline__ float round_stochastically(float x, unsigned word) {
     constexpr int DROPPED = Format<T>::DROPPED;
     int bits = __float_as_int(x), size = bits & 0x7FFFFFFF;
     if (size >= 0x7F800000) return x;
@@ -52,7 +52,7 @@ __device__ __forceinline__ float either(float x, unsigned word) {
 }
 
 // A word of 16 bits for each element, from element `start`, a multiple of 16, on: see philox.cuh.
-struct Draw {
+struct RandomBits {
     uint64 seed, call;
     const uint64* draws;
     int64 start;
@@ -66,30 +66,30 @@ struct Draw {
         philox(key, number, at / 16, words);
         uint64 four = at % 16 < 8 ? (at % 16 < 4 ? words[0] : words[1]) : (at % 16 < 12 ? words[2] : words[3]);
 #pragma unroll
-        for (int j = 0; j < N; j++) values[j] = either<T>(values[j], unsigned(four >> ((at + j) % 4 * 16)) & 0xffff);
+        for (int j = 0; j < N; j++) values[j] = round_stochastically<T>(values[j], unsigned(four >> ((at + j) % 4 * 16)) & 0xffff);
     }
 };
 
-// Masters, in M, and where their 16-bit copies lie; null where there is none. Masters in 16 bits are rounded by the draw.
+// Masters, in M, and where their 16-bit copies lie; null where there is none. Masters in 16 bits are rounded stochastically.
 template <typename M>
-struct Home {
+struct MasterWeights {
     M* master;
-    __half* half_copy;
-    __nv_bfloat16* brain_copy;
-    Draw draw;
+    __half* float16_copy;
+    __nv_bfloat16* bfloat16_copy;
+    RandomBits random_bits;
 
     template <int N>
     __device__ __forceinline__ void store(int64 i, float (&p)[N]) const {
-        if (sizeof(M) == 2) draw.round<M>(i, p);
+        if (sizeof(M) == 2) random_bits.round<M>(i, p);
         store_floats<N>(master + i, p);
-        if (half_copy) store_floats<N>(half_copy + i, p);
-        if (brain_copy) store_floats<N>(brain_copy + i, p);
+        if (float16_copy) store_floats<N>(float16_copy + i, p);
+        if (bfloat16_copy) store_floats<N>(bfloat16_copy + i, p);
     }
 
     // A step that is not real: the copies, which count as fresh after any step, and may not have been filled yet.
     template <int V>
     __device__ __forceinline__ void rewrite(int64 count) const {
-        if (half_copy) over<V>(count, Narrow<M, __half>{master, half_copy});
-        if (brain_copy) over<V>(count, Narrow<M, __nv_bfloat16>{master, brain_copy});
+        if (float16_copy) over<V>(count, Narrow<M, __half>{master, float16_copy});
+        if (bfloat16_copy) over<V>(count, Narrow<M, __nv_bfloat16>{master, bfloat16_copy});
     }
 };

@@ -2,7 +2,7 @@
 // step. A parameter is [outer, rows, columns], or without factors a vector. Sums are in float64, in an order that the
 // sizes alone decide.
 //
-// Learning rate, the count of steps and the flag of a step that is real are read here: go may be null.
+// Learning rate, the count of steps and the flag of a step that is real are read here: all_finite may be null.
 #include "include/flat_update.cuh"
 
 // The weight of a new square in the running means, t^decay.
@@ -21,9 +21,9 @@ __device__ __forceinline__ double line_sum(unsigned count, unsigned lanes, const
 }
 
 // rows [lines] take in the mean square of each line of gradient [lines, columns].
-__global__ void row_squares(const float* gradient, float* rows, const int64* steps, const bool* go, double decay,
+__global__ void row_squares(const float* gradient, float* rows, const int64* steps, const bool* all_finite, double decay,
                             unsigned lines, unsigned columns, unsigned lanes) {
-    if (go && !*go) return;
+    if (all_finite && !*all_finite) return;
     float take = fresh(steps, decay);
     unsigned together = blockDim.x / lanes;
     for (unsigned first = blockIdx.x * together; first < lines; first += gridDim.x * together) {
@@ -35,9 +35,9 @@ __global__ void row_squares(const float* gradient, float* rows, const int64* ste
 }
 
 // means [outer]: of each one's `count` rows.
-__global__ void row_means(const float* rows, float* means, const bool* go, unsigned outer, unsigned count,
+__global__ void row_means(const float* rows, float* means, const bool* all_finite, unsigned outer, unsigned count,
                           unsigned lanes) {
-    if (go && !*go) return;
+    if (all_finite && !*all_finite) return;
     unsigned together = blockDim.x / lanes;
     for (unsigned first = blockIdx.x * together; first < outer; first += gridDim.x * together) {
         unsigned line = first + threadIdx.x / lanes;
@@ -48,10 +48,10 @@ __global__ void row_means(const float* rows, float* means, const bool* go, unsig
 }
 
 // parts [gridDim.y, outer * columns]: the squares of each column, of `each` rows.
-__global__ void column_squares(const float* gradient, double* parts, const bool* go, unsigned outer, unsigned rows,
+__global__ void column_squares(const float* gradient, double* parts, const bool* all_finite, unsigned outer, unsigned rows,
                                unsigned columns, unsigned each) {
     unsigned place = blockIdx.x * blockDim.x + threadIdx.x, all = outer * columns;
-    if ((go && !*go) || place >= all) return;
+    if ((all_finite && !*all_finite) || place >= all) return;
     unsigned first = blockIdx.y * each, end = first + each < rows ? first + each : rows;
     const float* mine = gradient + (int64)(place / columns) * rows * columns + place % columns;
     double total = 0.0;
@@ -64,10 +64,10 @@ __global__ void column_squares(const float* gradient, double* parts, const bool*
 }
 
 // columns [all] take in their mean squares, of `count` rows in so many parts.
-__global__ void column_means(const double* parts, float* columns, const int64* steps, const bool* go, double decay,
+__global__ void column_means(const double* parts, float* columns, const int64* steps, const bool* all_finite, double decay,
                              unsigned all, unsigned number, unsigned count) {
     unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    if ((go && !*go) || place >= all) return;
+    if ((all_finite && !*all_finite) || place >= all) return;
     double total = 0.0;
     for (unsigned i = 0; i < number; i++) total += parts[(int64)i * all + place];
     columns[place] += (float(total / count) - columns[place]) * fresh(steps, decay);
@@ -92,9 +92,9 @@ struct Estimate {
 
 // sums [blocks, 2]: the squares of weights and of their updates. A vector's mean squares are taken in on the way.
 __global__ void update_size(const float* master, const float* gradient, float* rows, const float* columns,
-                            const float* means, double* sums, const int64* steps, const bool* go, double decay,
+                            const float* means, double* sums, const int64* steps, const bool* all_finite, double decay,
                             unsigned height, unsigned width, float least, float floor, bool maximize, unsigned count) {
-    if (go && !*go) return;
+    if (all_finite && !*all_finite) return;
     Estimate estimate{rows, columns, means, height, width, least, floor};
     float take = columns ? 0.0f : fresh(steps, decay);
     double length = 0.0, moved = 0.0;
@@ -113,9 +113,9 @@ __global__ void update_size(const float* master, const float* gradient, float* r
 __device__ __forceinline__ double above(double x, double least) { return x > least || x != x ? x : least; }
 
 // One block: what updates are multiplied with, from the root mean squares of all `count` weights and updates.
-__global__ void update_rate(const double* sums, float* rate, const int64* steps, const double* lr, const bool* go,
+__global__ void update_rate(const double* sums, float* rate, const int64* steps, const double* lr, const bool* all_finite,
                             double least_scale, double limit, unsigned parts, unsigned count) {
-    if (go && !*go) return;
+    if (all_finite && !*all_finite) return;
     double length = 0.0, moved = 0.0;
     for (unsigned i = threadIdx.x; i < parts; i += blockDim.x) length += sums[2 * i], moved += sums[2 * i + 1];
     length = block_sum(length);
@@ -126,29 +126,29 @@ __global__ void update_rate(const double* sums, float* rate, const int64* steps,
 }
 
 struct Stride {
-    Home<float> home;
+    MasterWeights<float> weights;
     const float* gradient;
     Estimate estimate;
-    float shrink, rate;
+    float decay_factor, rate;
     bool maximize;
 
     template <int N>
     __device__ __forceinline__ void at(int64 i) const {
-        float p[1] = {home.master[i]}, g = maximize ? -gradient[i] : gradient[i];
-        p[0] = p[0] * shrink - estimate.scale(unsigned(i)) * g * rate;
-        home.store<1>(i, p);
+        float p[1] = {weights.master[i]}, g = maximize ? -gradient[i] : gradient[i];
+        p[0] = p[0] * decay_factor - estimate.scale(unsigned(i)) * g * rate;
+        weights.store<1>(i, p);
     }
 };
 
 // columns and means are null for a vector; the copies may be null.
 __global__ void adafactor_move(float* master, const float* gradient, const float* rows, const float* columns,
-                               const float* means, __half* half_copy, __nv_bfloat16* brain_copy, const float* rate,
-                               const double* lr, const bool* go, double decay, unsigned height, unsigned width,
+                               const float* means, __half* float16_copy, __nv_bfloat16* bfloat16_copy, const float* rate,
+                               const double* lr, const bool* all_finite, double decay, unsigned height, unsigned width,
                                float least, float floor, bool maximize, unsigned count) {
-    Home<float> home{master, half_copy, brain_copy, {}};
-    if (go && !*go) return home.rewrite<1>(count);
+    MasterWeights<float> weights{master, float16_copy, bfloat16_copy, {}};
+    if (all_finite && !*all_finite) return weights.rewrite<1>(count);
     Estimate estimate{rows, columns, means, height, width, least, floor};
-    over<1>(count, Stride{home, gradient, estimate, float(1.0 - *lr * decay), *rate, maximize});
+    over<1>(count, Stride{weights, gradient, estimate, float(1.0 - *lr * decay), *rate, maximize});
 }
 
 // entries: row_squares

@@ -1,7 +1,7 @@
 """Adafactor's kernel: a parameter in seven launches, a vector in three.
 
 Learning rate, the count of steps and the flag of a real step are read by the kernels. float64 masters are left to the
-reference. Not yet run on a GPU.
+reference. Not yet span on a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _fits(
     columns: Array | None,
     steps: Array,
     lr: Array,
-    go: Array | None,
+    all_finite: Array | None,
     copies: list[Array],
     **options: Any,
 ) -> bool:
@@ -45,7 +45,7 @@ def adafactor_update_cuda(
     columns: Array | None,
     steps: Array,
     lr: Array,
-    go: Array | None,
+    all_finite: Array | None,
     copies: list[Array],
     beta2_decay: float,
     least: float,
@@ -60,18 +60,18 @@ def adafactor_update_cuda(
     sums, rate = there.empty((parts * 2,), float64), there.empty((), float32)
     decay, means = np.float64(beta2_decay), None
     if columns is not None:
-        means = _factors(gradient, rows, columns, steps, go, decay)
+        means = _factors(gradient, rows, columns, steps, all_finite, decay)
     floors = np.float32(least), np.float32(floor_of(least, float32))
     shape = np.uint32(height), np.uint32(width), *floors, np.bool_(maximize), count
     held = master, gradient, rows, columns, means
-    launch("optim/adafactor", "update_size", parts, BLOCK, *held, sums, steps, go, decay, *shape)
+    launch("optim/adafactor", "update_size", parts, BLOCK, *held, sums, steps, all_finite, decay, *shape)
     sizes = np.float64(least_scale), np.float64(limit), np.uint32(parts), count
-    launch("optim/adafactor", "update_rate", 1, BLOCK, sums, rate, steps, lr, go, *sizes)
-    given = *held, by_dtype.get(float16), by_dtype.get(bfloat16), rate, lr, go, np.float64(weight_decay)
+    launch("optim/adafactor", "update_rate", 1, BLOCK, sums, rate, steps, lr, all_finite, *sizes)
+    given = *held, by_dtype.get(float16), by_dtype.get(bfloat16), rate, lr, all_finite, np.float64(weight_decay)
     launch("optim/adafactor", "adafactor_move", grid_for(master.size, 1), BLOCK, *given, *shape)
 
 
-def _factors(gradient: Array, rows: Array, columns: Array, steps: Array, go: Array | None, decay: Any) -> Array:
+def _factors(gradient: Array, rows: Array, columns: Array, steps: Array, all_finite: Array | None, decay: Any) -> Array:
     """Rows and columns take in the mean squares of the gradient -> the mean of the rows, of each matrix."""
     there, (height, width) = backends.backend_of(rows), gradient.shape[-2:]
     outer, all_, lines = gradient.size // (height * width), columns.size, rows.size
@@ -79,17 +79,17 @@ def _factors(gradient: Array, rows: Array, columns: Array, steps: Array, go: Arr
     lanes = _lanes(width)
     many = np.uint32(lines), np.uint32(width), np.uint32(lanes)
     blocks = min(blocks_for(lines * lanes, BLOCK), LINES)
-    launch("optim/adafactor", "row_squares", blocks, BLOCK, gradient, rows, steps, go, decay, *many)
+    launch("optim/adafactor", "row_squares", blocks, BLOCK, gradient, rows, steps, all_finite, decay, *many)
     lanes = _lanes(height)
     many, blocks = (np.uint32(outer), np.uint32(height), np.uint32(lanes)), min(blocks_for(outer * lanes, BLOCK), LINES)
-    launch("optim/adafactor", "row_means", blocks, BLOCK, rows, means, go, *many)
+    launch("optim/adafactor", "row_means", blocks, BLOCK, rows, means, all_finite, *many)
     each = max(EACH, blocks_for(height, PARTS))
     number, wide = blocks_for(height, each), blocks_for(all_, BLOCK)
     parts = there.empty((number * all_,), float64)
     shape = np.uint32(outer), np.uint32(height), np.uint32(width), np.uint32(each)
-    launch("optim/adafactor", "column_squares", (wide, number), BLOCK, gradient, parts, go, *shape)
+    launch("optim/adafactor", "column_squares", (wide, number), BLOCK, gradient, parts, all_finite, *shape)
     numbers = np.uint32(all_), np.uint32(number), np.uint32(height)
-    launch("optim/adafactor", "column_means", wide, BLOCK, parts, columns, steps, go, decay, *numbers)
+    launch("optim/adafactor", "column_means", wide, BLOCK, parts, columns, steps, all_finite, decay, *numbers)
     return means
 
 

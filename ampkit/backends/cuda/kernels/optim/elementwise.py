@@ -2,7 +2,7 @@
 clipping; schedules.
 
 Learning rates, betas, momentum, the count of steps and the flag of a real step are read by the kernels. float64 masters
-are left to the references. Not yet run on a GPU.
+are left to the references. Not yet span on a GPU.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ampkit.optim.adagrad import Adagrad
 from ampkit.optim.adam import Adam
 from ampkit.optim.adamax import Adamax
 from ampkit.optim.asgd import ASGD
-from ampkit.optim.clip import power_sum, shrink
-from ampkit.optim.elementwise import Elementwise, Step, numbers_of, update
-from ampkit.optim.flat.memory import Draw, narrow, narrow_at_random
+from ampkit.optim.clip import power_sum, scale_gradients
+from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update
+from ampkit.optim.flat.memory import RandomBits, narrow, round_stochastically
 from ampkit.optim.lion import Lion
-from ampkit.optim.lr_scheduler.schedule import follow
+from ampkit.optim.lr_scheduler.schedule import advance_schedule
 from ampkit.optim.nadam import NAdam
 from ampkit.optim.radam import RAdam
 from ampkit.optim.rmsprop import RMSprop
@@ -38,73 +38,95 @@ Array = Any  # a CuPy array
 PARTS = 1024  # blocks of a sum, which the threads of one block then add up
 
 
-def _draw(there: Any, draw: Draw | None) -> tuple[Any, ...]:
-    seed, call, start = draw or (0, 0, 0)
+def _draw(there: Any, random_bits: RandomBits | None) -> tuple[Any, ...]:
+    seed, call, start = random_bits or (0, 0, 0)
     return *drawn(there, seed, call), np.int64(start)
 
 
 def _run(
-    name: tuple[str, ...], home: Array, flats: Sequence[Array | None], copies: list[Array], step: Step, *numbers: Any
+    name: tuple[str, ...], weights: Array, flats: Sequence[Array | None], copies: list[Array], step: Step, *numbers: Any
 ) -> None:
-    """Launch an update, in the kernel's order: home, flats, copies, the draw, numbers, maximize, count.
+    """Launch an update, in the kernel's order: weights, flats, copies, the random_bits, numbers, maximize, count.
 
     name: of the kernel, and its first template arguments.
     """
     by_dtype = {copy.dtype: copy for copy in copies}
     grad_buffers = by_dtype.get(float16), by_dtype.get(bfloat16)
     wide, last = (
-        width_of(float32, home, *flats, *grad_buffers),
-        (np.bool_(step.options["maximize"]), np.int64(home.size)),
+        width_of(float32, weights, *flats, *grad_buffers),
+        (np.bool_(step.options["maximize"]), np.int64(weights.size)),
     )
-    entry, grid = typed(*name, home.dtype, str(wide)), grid_for(home.size, wide)
-    draw = _draw(backends.backend_of(home), step.draw)
-    launch("optim/update", entry, grid, BLOCK, home, *flats, *grad_buffers, *draw, *numbers, *last)
+    entry, grid = typed(*name, weights.dtype, str(wide)), grid_for(weights.size, wide)
+    random_bits = _draw(backends.backend_of(weights), step.random_bits)
+    launch("optim/update", entry, grid, BLOCK, weights, *flats, *grad_buffers, *random_bits, *numbers, *last)
 
 
-def _is(rule: type[Elementwise], home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
+def _is(rule: type[Elementwise], weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
         step: Step) -> bool:  # fmt: skip
     """Whether the update is that of just this optimizer, in float32, of masters that there is a kernel for."""
-    ours = step.rule.piece is rule.piece and step.rule.numbers is rule.numbers
-    return ours and _known(home, gradient, moments, copies)
+    ours = step.rule.update_elements is rule.update_elements and step.rule.scalars is rule.scalars
+    return ours and _known(weights, gradient, moments, copies)
 
 
-def _known(home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
-    low = home.dtype in LOW and width_of(float32, home, gradient, *moments, *copies) > 1
-    return gradient.dtype == float32 and (home.dtype == float32 or low)
+def _known(weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
+    low = weights.dtype in LOW and width_of(float32, weights, gradient, *moments, *copies) > 1
+    return gradient.dtype == float32 and (weights.dtype == float32 or low)
 
 
 @update.on("cuda", when=partial(_is, Adam))
 def adam_update_cuda(
-    home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
+    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
 ) -> None:
     decay, lr, betas = step.options["weight_decay"], step.values["lr"], step.values["betas"]
-    decoupled = np.float64(0.0 if step.penalty else decay)
-    numbers = step.steps, lr, betas, step.go, np.float32(step.options["eps"]), decoupled, np.float32(step.penalty)
-    _run(("adam_update",), home, (gradient, *moments), copies, step, *numbers)
+    decoupled = np.float64(0.0 if step.l2 else decay)
+    numbers = (
+        step.steps,
+        lr,
+        betas,
+        step.all_finite,
+        np.float32(step.options["eps"]),
+        decoupled,
+        np.float32(step.l2),
+    )
+    _run(("adam_update",), weights, (gradient, *moments), copies, step, *numbers)
 
 
 @update.on("cuda", when=partial(_is, SGD))
 def sgd_update_cuda(
-    home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
+    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
 ) -> None:
     lr, momentum, nesterov = step.values["lr"], step.values["momentum"], np.bool_(step.options["nesterov"])
-    numbers = step.steps, lr, momentum, step.go, np.float64(step.options["dampening"]), np.float32(step.penalty)
-    _run(("sgd_update",), home, (gradient, *moments), copies, step, *numbers, nesterov)
+    numbers = step.steps, lr, momentum, step.all_finite, np.float64(step.options["dampening"]), np.float32(step.l2)
+    _run(("sgd_update",), weights, (gradient, *moments), copies, step, *numbers, nesterov)
 
 
-_RULES = {kind.piece: kind.__name__ for kind in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop, Rprop)}
+_RULES = {
+    kind.update_elements: kind.__name__
+    for kind in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop, Rprop)
+}
 
 
-@update.on("cuda", when=lambda home, gradient, moments, copies, step: (
-    step.rule.piece in _RULES and _known(home, gradient, moments, copies)))  # fmt: skip
-def update_cuda(home: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step) -> None:
+@update.on("cuda", when=lambda weights, gradient, moments, copies, step: (
+    step.rule.update_elements in _RULES and _known(weights, gradient, moments, copies)))  # fmt: skip
+def update_cuda(
+    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
+) -> None:
     """The rule's numbers, worked out on the device; then one pass."""
-    found = numbers_of(step, float32)
-    row = backends.backend_of(home).empty((len(found),), float32)
+    found = scalars_of(step, float32)
+    row = backends.backend_of(weights).empty((len(found),), float32)
     for place, number in enumerate(found):
         row[place] = number
     flats = (gradient, *moments, *[None] * (3 - len(moments)))
-    _run(("update", _RULES[step.rule.piece]), home, flats, copies, step, row, step.go, np.float32(step.penalty))
+    _run(
+        ("update", _RULES[step.rule.update_elements]),
+        weights,
+        flats,
+        copies,
+        step,
+        row,
+        step.all_finite,
+        np.float32(step.l2),
+    )
 
 
 def _narrows(master: Array, copy: Array) -> bool:
@@ -118,12 +140,21 @@ def narrow_cuda(master: Array, copy: Array) -> None:
     launch("optim/update", entry, grid_for(master.size, wide), BLOCK, master, copy, np.int64(master.size))
 
 
-@narrow_at_random.on("cuda", when=lambda values, home, draw: home.dtype in LOW and in_order(values, home))
-def narrow_at_random_cuda(values: Array, home: Array, draw: Draw) -> None:
-    wide = width_of(float32, values, home)
-    entry, grid = typed("narrow_at_random", home.dtype, str(wide)), grid_for(values.size, wide)
+@round_stochastically.on(
+    "cuda", when=lambda values, weights, random_bits: weights.dtype in LOW and in_order(values, weights)
+)
+def round_stochastically_cuda(values: Array, weights: Array, random_bits: RandomBits) -> None:
+    wide = width_of(float32, values, weights)
+    entry, grid = typed("round_stochastically", weights.dtype, str(wide)), grid_for(values.size, wide)
     launch(
-        "optim/update", entry, grid, BLOCK, values, home, *_draw(backends.backend_of(home), draw), np.int64(values.size)
+        "optim/update",
+        entry,
+        grid,
+        BLOCK,
+        values,
+        weights,
+        *_draw(backends.backend_of(weights), random_bits),
+        np.int64(values.size),
     )
 
 
@@ -133,26 +164,26 @@ def narrow_at_random_cuda(values: Array, home: Array, draw: Draw) -> None:
 @power_sum.on("cuda", when=lambda values, order, scratch: values.dtype in STORED and in_order(values))
 def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
     kind = "0" if order == math.inf else "2" if order == 2 else "1"
-    wide, home = width_of(values.dtype, values), backends.backend_of(values)
+    wide, weights = width_of(values.dtype, values), backends.backend_of(values)
     blocks = grid_for(values.size, wide, PARTS)
-    parts, total = home.empty((blocks,), float64), home.empty((), float64)
+    parts, total = weights.empty((blocks,), float64), weights.empty((), float64)
     entry = typed("power_sum", values.dtype, str(wide), kind)
     launch("optim/update", entry, blocks, BLOCK, values, parts, np.float64(order), np.int64(values.size))
     launch("optim/update", typed("power_sum_finish", kind), 1, BLOCK, parts, total, np.int64(blocks))
     return total
 
 
-@shrink.on("cuda", when=lambda values, factor, go: values.dtype in STORED and in_order(values))
-def shrink_cuda(values: Array, factor: Array, go: Array) -> None:
+@scale_gradients.on("cuda", when=lambda values, factor, all_finite: values.dtype in STORED and in_order(values))
+def scale_gradients_cuda(values: Array, factor: Array, all_finite: Array) -> None:
     wide = width_of(values.dtype, values)
-    entry = typed("shrink", values.dtype, str(wide))
-    launch("optim/update", entry, grid_for(values.size, wide), BLOCK, values, factor, go, np.int64(values.size))
+    entry = typed("scale_gradients", values.dtype, str(wide))
+    launch("optim/update", entry, grid_for(values.size, wide), BLOCK, values, factor, all_finite, np.int64(values.size))
 
 
 # schedules
 
 
-@follow.on("cuda")
-def follow_cuda(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
+@advance_schedule.on("cuda")
+def advance_schedule_cuda(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
     rows, width = table.shape
-    launch("optim/update", "follow", 1, 32, count, seen, steps, table, row, np.int64(rows), np.int64(width))
+    launch("optim/update", "advance_schedule", 1, 32, count, seen, steps, table, row, np.int64(rows), np.int64(width))

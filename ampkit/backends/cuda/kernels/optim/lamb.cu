@@ -61,8 +61,8 @@ struct Learn {
 template <int V>
 __global__ void lamb_learn(const float* master, const float* gradient, float* mean, float* square, double* sums,
                            const __grid_constant__ Segments segments, const int64* steps, const double* betas,
-                           const bool* go, float eps, float decay, bool maximize) {
-    if (go && !*go) return;
+                           const bool* all_finite, float eps, float decay, bool maximize) {
+    if (all_finite && !*all_finite) return;
     int64 start = segments.start[blockIdx.y], count = segments.stop[blockIdx.y] - start;
     double length = 0.0, moved = 0.0;
     __shared__ LambRates rates;
@@ -77,8 +77,8 @@ __global__ void lamb_learn(const float* master, const float* gradient, float* me
 }
 
 // rates: of each segment, a block each, lr times the quotient of the norms; times 1 where either is 0.
-__global__ void lamb_trust(const double* sums, float* rates, const double* lr, const bool* go, int parts) {
-    if (go && !*go) return;
+__global__ void lamb_trust(const double* sums, float* rates, const double* lr, const bool* all_finite, int parts) {
+    if (all_finite && !*all_finite) return;
     const double* mine = sums + 2 * (int64)blockIdx.x * parts;
     double length = 0.0, moved = 0.0;
     for (int i = threadIdx.x; i < parts; i += blockDim.x) length += mine[2 * i], moved += mine[2 * i + 1];
@@ -89,7 +89,7 @@ __global__ void lamb_trust(const double* sums, float* rates, const double* lr, c
 }
 
 struct Move {
-    Home<float> home;
+    MasterWeights<float> weights;
     const float *mean, *square;
     LambRates r;
     float eps, decay, rate;
@@ -97,27 +97,27 @@ struct Move {
     template <int N>
     __device__ __forceinline__ void at(int64 i) const {
         float p[N], m[N], v[N];
-        load_floats<N>(home.master + i, p);
+        load_floats<N>(weights.master + i, p);
         load_floats<N>(mean + i, m);
         load_floats<N>(square + i, v);
 #pragma unroll
         for (int j = 0; j < N; j++) p[j] -= direction(p[j], m[j], v[j], r, eps, decay) * rate;
-        home.store<N>(i, p);
+        weights.store<N>(i, p);
     }
 };
 
-// The copies and go may be null.
+// The copies and all_finite may be null.
 template <int V>
-__global__ void lamb_move(float* master, const float* mean, const float* square, __half* half_copy,
-                          __nv_bfloat16* brain_copy, const float* rates, const __grid_constant__ Segments segments,
-                          const int64* steps, const double* betas, const bool* go, float eps, float decay) {
+__global__ void lamb_move(float* master, const float* mean, const float* square, __half* float16_copy,
+                          __nv_bfloat16* bfloat16_copy, const float* rates, const __grid_constant__ Segments segments,
+                          const int64* steps, const double* betas, const bool* all_finite, float eps, float decay) {
     int64 start = segments.start[blockIdx.y], count = segments.stop[blockIdx.y] - start;
-    Home<float> home{master + start, half_copy ? half_copy + start : nullptr, brain_copy ? brain_copy + start : nullptr, {}};
-    if (go && !*go) return home.rewrite<V>(count);
+    MasterWeights<float> weights{master + start, float16_copy ? float16_copy + start : nullptr, bfloat16_copy ? bfloat16_copy + start : nullptr, {}};
+    if (all_finite && !*all_finite) return weights.rewrite<V>(count);
     __shared__ LambRates shared;
     if (threadIdx.x == 0) shared = lamb_rates(betas[0], betas[1], double(*steps + 1));
     __syncthreads();
-    over<V>(count, Move{home, mean + start, square + start, shared, eps, decay, rates[blockIdx.y]});
+    over<V>(count, Move{weights, mean + start, square + start, shared, eps, decay, rates[blockIdx.y]});
 }
 
 // entries: lamb_learn<V> for V in (4, 1)

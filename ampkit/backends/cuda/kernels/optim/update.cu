@@ -10,24 +10,24 @@ __global__ void narrow(const float* master, T* copy, int64 count) {
 }
 
 template <typename T>
-struct NarrowAtRandom {
+struct RoundStochastically {
     const float* values;
-    T* home;
-    Draw draw;
+    T* weights;
+    RandomBits random_bits;
 
     template <int N>
     __device__ __forceinline__ void at(int64 i) const {
         float p[N];
         load_floats<N>(values + i, p);
-        draw.round<T>(i, p);
-        store_floats<N>(home + i, p);
+        random_bits.round<T>(i, p);
+        store_floats<N>(weights + i, p);
     }
 };
 
 template <typename T, int V>
-__global__ void narrow_at_random(const float* values, T* home, uint64 seed, uint64 call, const uint64* draws,
+__global__ void round_stochastically(const float* values, T* weights, uint64 seed, uint64 call, const uint64* draws,
                                  int64 start, int64 count) {
-    over<V>(count, NarrowAtRandom<T>{values, home, {seed, call, draws, start}});
+    over<V>(count, RoundStochastically<T>{values, weights, {seed, call, draws, start}});
 }
 
 // The gradient of what is minimized, L2 penalty included.
@@ -38,7 +38,7 @@ __device__ __forceinline__ float direction(float p, float g, float decay, bool m
 
 // What is the same for all parameters in a step of Adam, rounded from float64.
 struct AdamRates {
-    float rate, root, shrink, share, hold, take;
+    float rate, root, decay_factor, share, hold, take;
 };
 
 __device__ __forceinline__ AdamRates adam_rates(double lr, double first, double second, double count, double decay) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ AdamRates adam_rates(double lr, double first, double 
 
 template <typename M>
 struct Adam {
-    Home<M> home;
+    MasterWeights<M> weights;
     const float* gradient;
     float *mean, *square, *largest;
     AdamRates r;
@@ -59,7 +59,7 @@ struct Adam {
     template <int N>
     __device__ __forceinline__ void at(int64 i) const {
         float p[N], g[N], m[N], v[N], most[N];
-        load_floats<N>(home.master + i, p);
+        load_floats<N>(weights.master + i, p);
         load_floats<N>(gradient + i, g);
         load_floats<N>(mean + i, m);
         load_floats<N>(square + i, v);
@@ -70,32 +70,32 @@ struct Adam {
             m[j] += (d - m[j]) * r.share;
             v[j] = v[j] * r.hold + d * d * r.take;
             most[j] = largest ? Max::combine(most[j], v[j]) : v[j];
-            p[j] = p[j] * r.shrink - m[j] / (sqrtf(most[j]) / r.root + eps) * r.rate;
+            p[j] = p[j] * r.decay_factor - m[j] / (sqrtf(most[j]) / r.root + eps) * r.rate;
         }
         store_floats<N>(mean + i, m);
         store_floats<N>(square + i, v);
         if (largest) store_floats<N>(largest + i, most);
-        home.template store<N>(i, p);
+        weights.template store<N>(i, p);
     }
 };
 
-// largest, the copies, go and draws may be null. decay: of masters, decoupled; penalty: of what is minimized.
+// largest, the copies, all_finite and draws may be null. decay: of masters, decoupled; penalty: of what is minimized.
 template <typename M, int V>
 __global__ void adam_update(M* master, const float* gradient, float* mean, float* square, float* largest,
-                            __half* half_copy, __nv_bfloat16* brain_copy, uint64 seed, uint64 call, const uint64* draws,
-                            int64 start, const int64* steps, const double* lr, const double* betas, const bool* go,
+                            __half* float16_copy, __nv_bfloat16* bfloat16_copy, uint64 seed, uint64 call, const uint64* draws,
+                            int64 start, const int64* steps, const double* lr, const double* betas, const bool* all_finite,
                             float eps, double decay, float penalty, bool maximize, int64 count) {
-    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
-    if (go && !*go) return home.template rewrite<V>(count);
+    MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
+    if (all_finite && !*all_finite) return weights.template rewrite<V>(count);
     __shared__ AdamRates rates;
     if (threadIdx.x == 0) rates = adam_rates(*lr, betas[0], betas[1], double(*steps + 1), decay);
     __syncthreads();
-    over<V>(count, Adam<M>{home, gradient, mean, square, largest, rates, eps, penalty, maximize});
+    over<V>(count, Adam<M>{weights, gradient, mean, square, largest, rates, eps, penalty, maximize});
 }
 
 template <typename M>
 struct Sgd {
-    Home<M> home;
+    MasterWeights<M> weights;
     const float* gradient;
     float* buffer;
     float rate, push, take, penalty;
@@ -104,7 +104,7 @@ struct Sgd {
     template <int N>
     __device__ __forceinline__ void at(int64 i) const {
         float p[N], g[N], m[N];
-        load_floats<N>(home.master + i, p);
+        load_floats<N>(weights.master + i, p);
         load_floats<N>(gradient + i, g);
         if (buffer) load_floats<N>(buffer + i, m);
 #pragma unroll
@@ -117,20 +117,20 @@ struct Sgd {
             p[j] -= d * rate;
         }
         if (buffer) store_floats<N>(buffer + i, m);
-        home.template store<N>(i, p);
+        weights.template store<N>(i, p);
     }
 };
 
-// buffer, the copies, go and draws may be null. The first gradient starts the buffer whole.
+// buffer, the copies, all_finite and draws may be null. The first gradient starts the buffer whole.
 template <typename M, int V>
-__global__ void sgd_update(M* master, const float* gradient, float* buffer, __half* half_copy, __nv_bfloat16* brain_copy,
+__global__ void sgd_update(M* master, const float* gradient, float* buffer, __half* float16_copy, __nv_bfloat16* bfloat16_copy,
                            uint64 seed, uint64 call, const uint64* draws, int64 start, const int64* steps,
-                           const double* lr, const double* momentum, const bool* go, double dampening, float penalty,
+                           const double* lr, const double* momentum, const bool* all_finite, double dampening, float penalty,
                            bool nesterov, bool maximize, int64 count) {
-    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
-    if (go && !*go) return home.template rewrite<V>(count);
+    MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
+    if (all_finite && !*all_finite) return weights.template rewrite<V>(count);
     float take = *steps == 0 ? 1.0f : float(1.0 - dampening);
-    over<V>(count, Sgd<M>{home, gradient, buffer, float(*lr), float(*momentum), take, penalty, nesterov, maximize});
+    over<V>(count, Sgd<M>{weights, gradient, buffer, float(*lr), float(*momentum), take, penalty, nesterov, maximize});
 }
 
 // The other optimizers: a line moves the weight p and the moments m along d, the gradient of what is minimized, by the
@@ -169,7 +169,7 @@ RULE(Rprop, 2, m[1] = m[1] * n[1] + n[0]; float side = m[0] * d;
 
 template <typename Rule, typename M>
 struct Update {
-    Home<M> home;
+    MasterWeights<M> weights;
     const float* gradient;
     float* moments[3];
     const float* numbers;
@@ -180,7 +180,7 @@ struct Update {
     __device__ __forceinline__ void at(int64 i) const {
         float p[N], g[N], m[3][N];
         bool has[3];
-        load_floats<N>(home.master + i, p);
+        load_floats<N>(weights.master + i, p);
         load_floats<N>(gradient + i, g);
 #pragma unroll
         for (int k = 0; k < 3; k++) {
@@ -197,18 +197,18 @@ struct Update {
 #pragma unroll
         for (int k = 0; k < 3; k++)
             if (has[k]) store_floats<N>(moments[k] + i, m[k]);
-        home.template store<N>(i, p);
+        weights.template store<N>(i, p);
     }
 };
 
-// Moments but the first, the copies, go and draws may be null. numbers: what is the same for all elements.
+// Moments but the first, the copies, all_finite and draws may be null. numbers: what is the same for all elements.
 template <typename Rule, typename M, int V>
 __global__ void update(M* master, const float* gradient, float* moment_0, float* moment_1, float* moment_2,
-                       __half* half_copy, __nv_bfloat16* brain_copy, uint64 seed, uint64 call, const uint64* draws,
-                       int64 start, const float* numbers, const bool* go, float penalty, bool maximize, int64 count) {
-    Home<M> home{master, half_copy, brain_copy, {seed, call, draws, start}};
-    if (go && !*go) return home.template rewrite<V>(count);
-    over<V>(count, Update<Rule, M>{home, gradient, {moment_0, moment_1, moment_2}, numbers, penalty, maximize});
+                       __half* float16_copy, __nv_bfloat16* bfloat16_copy, uint64 seed, uint64 call, const uint64* draws,
+                       int64 start, const float* numbers, const bool* all_finite, float penalty, bool maximize, int64 count) {
+    MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
+    if (all_finite && !*all_finite) return weights.template rewrite<V>(count);
+    over<V>(count, Update<Rule, M>{weights, gradient, {moment_0, moment_1, moment_2}, numbers, penalty, maximize});
 }
 
 // Norms: sums in float64, where no square of a float32 overflows. ORDER 0 is that of the largest, NaN above all; 1, any.
@@ -261,30 +261,30 @@ __global__ void power_sum_finish(const double* parts, double* out, int64 count) 
 }
 
 template <typename T>
-struct Shrink {
+struct ScaleGradients {
     T* values;
     float by;
-    bool go;
+    bool all_finite;
 
     template <int N>
     __device__ __forceinline__ void at(int64 i) const {
         float x[N];
         load_floats<N>(values + i, x);
 #pragma unroll
-        for (int j = 0; j < N; j++) x[j] = (go ? x[j] : 0.0f) * by;
+        for (int j = 0; j < N; j++) x[j] = (all_finite ? x[j] : 0.0f) * by;
         store_floats<N>(values + i, x);
     }
 };
 
-// Times the factor, or where not go zeros; gradients that are short enough are not touched.
+// Times the factor, or where not all_finite zeros; gradients that are short enough are not touched.
 template <typename T, int V>
-__global__ void shrink(T* values, const double* factor, const bool* go, int64 count) {
-    if (*go && *factor == 1.0) return;
-    over<V>(count, Shrink<T>{values, to_float(from_float<T>(float(*factor))), *go});
+__global__ void scale_gradients(T* values, const double* factor, const bool* all_finite, int64 count) {
+    if (*all_finite && *factor == 1.0) return;
+    over<V>(count, ScaleGradients<T>{values, to_float(from_float<T>(float(*factor))), *all_finite});
 }
 
 // One block: count moves on if there were steps since they were last seen, and row becomes that row of table [rows, width].
-__global__ void follow(int64* count, int64* seen, const int64* steps, const double* table, double* row, int64 rows,
+__global__ void advance_schedule(int64* count, int64* seen, const int64* steps, const double* table, double* row, int64 rows,
                        int64 width) {
     int64 now = *count + (*steps > *seen), at = now < rows ? now : rows - 1;
     __syncthreads();  // all have read
@@ -294,14 +294,14 @@ __global__ void follow(int64* count, int64* seen, const int64* steps, const doub
 
 // set FORMS = ((float, 4), (float, 1), (__half, 8), (__half, 1), (__nv_bfloat16, 8), (__nv_bfloat16, 1))
 // set NARROW = ((__half, 4), (__half, 1), (__nv_bfloat16, 4), (__nv_bfloat16, 1))
-// set HOMES = ((float, 4), (float, 1), (__half, 4), (__nv_bfloat16, 4))
-// entries: adam_update<M, V> for (M, V) in HOMES
-// entries: sgd_update<M, V> for (M, V) in HOMES
+// set STORAGE = ((float, 4), (float, 1), (__half, 4), (__nv_bfloat16, 4))
+// entries: adam_update<M, V> for (M, V) in STORAGE
+// entries: sgd_update<M, V> for (M, V) in STORAGE
 // entries: update<R, M, V> for R in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop,
-//     Rprop), (M, V) in HOMES
+//     Rprop), (M, V) in STORAGE
 // entries: narrow<T, V> for (T, V) in NARROW
-// entries: narrow_at_random<T, V> for (T, V) in NARROW
+// entries: round_stochastically<T, V> for (T, V) in NARROW
 // entries: power_sum<T, V, O> for (T, V) in FORMS, O in (0, 1, 2)
 // entries: power_sum_finish<O> for O in (0, 1, 2)
-// entries: shrink<T, V> for (T, V) in FORMS
-// entries: follow
+// entries: scale_gradients<T, V> for (T, V) in FORMS
+// entries: advance_schedule
