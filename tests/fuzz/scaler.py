@@ -12,7 +12,7 @@ from typing import Any
 
 READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"
 PLAIN, SCALED, MIXED = "plain", "scaled", "mixed"
-MAX_OVERFLOWS = 50
+SKIPS = 50
 
 
 class Refused(Exception):  # noqa: N818 - the expected error of a call
@@ -162,7 +162,7 @@ class Model:
             self.tracker, self.overflows, self.skips = 0, self.overflows + 1, self.skips + 1
             if self.overflows >= self.hysteresis:
                 self.scale = max(self.scale * self.backoff, self.low)
-            if self.skips >= MAX_OVERFLOWS or (self.skips >= self.hysteresis and before <= self.low):
+            if self.skips >= SKIPS or (self.skips >= self.hysteresis and before <= self.low):
                 raise Refused("ScaleCollapseError")
             return
         self.tracker, self.overflows, self.skips = self.tracker + 1, 0, 0
