@@ -52,10 +52,10 @@ from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enable
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved
 from .core.autograd.tape import grad
+from .core.dispatch import Primitive, reference_only
 from .core.dlpack import from_dlpack
 from .core.op import op
 from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast_enabled
-from .core.primitive import Primitive, reference_only
 from .core.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
 from .core.tensor import Tensor
 from .core.tensor_base import Shape as Size

@@ -13,7 +13,7 @@ from ampkit import backends, nn, ops, optim
 from ampkit.backends.cuda import device as cuda_device
 from ampkit.backends.cuda.device import connect
 from ampkit.backends.cuda.libs import cublaslt
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 
 @pytest.fixture

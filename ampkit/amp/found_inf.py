@@ -15,8 +15,8 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes, observe
+from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
-from ..core.primitive import Primitive
 from ..core.tensor import Tensor
 from ..optim.flat.arena import Span, spans
 from ..optim.flat.memory import chunks, read_scalar

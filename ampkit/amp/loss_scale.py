@@ -12,8 +12,8 @@ from ..backends import Array, Backend
 from ..base import dtypes
 from ..base.dtypes import float32
 from ..base.errors import ArgumentError, StateError
+from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
-from ..core.primitive import Primitive
 from ..optim.flat.memory import read_scalar
 
 TINY = 2.0**-126  # the smallest normal float32: below it the scale's inverse would overflow

@@ -219,7 +219,7 @@ def _answer(category: Cast, policy: Policy) -> str:
 
 
 def _kernels(op: Op, backend: str) -> str:
-    kernels = op.forward.of(backend)
+    kernels = op.forward.kernels_of(backend)
     names = [kernel.name if kernel.when is None else f"{kernel.name} ({kernel.when.__name__})" for kernel in kernels]
     return ", ".join([*names, *([] if any(kernel.when is None for kernel in kernels) else ["reference"])])
 

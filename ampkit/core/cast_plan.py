@@ -67,7 +67,7 @@ def make_plan(
     tapes = any(wanted) and op.backward_primitive is not None
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.saved_for.items() if not asked & set(users)])
-    kernels = op.forward.of(backend)
+    kernels = op.forward.kernels_of(backend)
     return Plan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops)
 
 

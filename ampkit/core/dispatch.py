@@ -1,38 +1,151 @@
-"""Dispatch: run an op, or its backward, on plain arrays: the kernel that is selected, or else the reference.
+"""Dispatch: which implementation of a primitive runs, and in which dtype its arrays reach it.
 
-A kernel sees arrays as they are stored. The reference sees them widened to the accumulator dtype.
+A primitive has one reference, plain array code that defines it, and faster kernels that backends register for it.
+`Primitive.choose` alone decides which of them runs. A kernel reads arrays as they are stored; a reference reads them
+in the accumulator dtype, and its result is rounded here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
+from math import inf
 from typing import Any
+
+import numpy as np
 
 from .. import backends
 from ..base.dtypes import DType, accumulator
 from .autograd.saved import Saved, widen, widen_saved
-from .primitive import Kernel
+
+Function = Callable[..., Any]
+
+_reference_only: ContextVar[bool] = ContextVar("ampkit.reference_only", default=False)
+
+
+@contextmanager
+def reference_only() -> Iterator[None]:
+    """Within the block every primitive runs its reference: faster kernels are switched off."""
+    token = _reference_only.set(True)
+    try:
+        yield
+    finally:
+        _reference_only.reset(token)
+
+
+class Kernel:
+    """One implementation for one backend: `run`, its predicate `when` (None: always), a backward of its own or None.
+
+    wants_cache: whether it receives the versions of its inputs, under which it can cache values derived from them (see
+    base/version_counter.py), and in a backward the buffers that gradients may be written to.
+    """
+
+    __slots__ = ("min_elements", "name", "own_backward", "run", "wants_cache", "when")
+
+    def __init__(self, run: Function, when: Function | None, wants_cache: bool = False, min_elements: int = 0):
+        self.name = getattr(run, "__name__", "kernel")
+        self.run, self.when, self.wants_cache, self.min_elements = run, when, wants_cache, min_elements
+        self.own_backward: Kernel | None = None
+
+    def backward(self, function: Function) -> Function:
+        """Decorate the backward that belongs to this kernel: it runs for every node that this kernel made."""
+        self.own_backward = Kernel(function, None)
+        return function
+
+
+class Primitive:
+    """`reference` and the faster kernels that backends registered for it with `on`.
+
+    name: as errors, observers and profiles show it. module: the path of its module below `ampkit.ops` (`nn.conv`),
+    under which a backend's kernels are found. They are loaded when the primitive first runs on the backend.
+    """
+
+    def __init__(self, name: str, module: str, reference: Function):
+        self.name, self.module, self.reference = name, module, Kernel(reference, None)
+        self.kernels: dict[str, list[Kernel]] = {}
+        self.min_elements: float = 0  # no kernel that is loaded takes a first array of fewer
+        self._loaded: set[str] = set()
+
+    def on(
+        self, backend: str, when: Function | None = None, wants_cache: bool = False, min_elements: int = 0
+    ) -> Callable[[Function], Kernel]:
+        """Register a faster kernel for `backend`; it runs where the predicate `when`, called like the kernel, is true.
+
+        min_elements: of the first array; for fewer the predicate is not even called, which keeps small calls cheap.
+
+        A kernel receives arrays in the dtype they are stored in and, as `dtype=`, the dtype of the result. What its
+        predicate cannot foresee, such as a library without an algorithm, it answers by returning NotImplemented, and
+        the reference runs. With `wants_cache`, the kernel of an op receives `versions=`, those of its tensor inputs in
+        their order, and the kernel of its backward also `grad_buffers=`: per input, memory for the gradient, or None
+        (see BackwardPass.grad_buffers).
+        """
+
+        def register(run: Function) -> Kernel:
+            kernel = Kernel(run, when, wants_cache, min_elements)
+            self.min_elements = min(self.min_elements, min_elements)
+            self.kernels.setdefault(backend, []).append(kernel)
+            return kernel
+
+        return register
+
+    def kernels_of(self, backend: str) -> list[Kernel]:
+        """The backend's kernels, loaded at the first call; those registered later join the same list."""
+        if backend not in self._loaded:
+            self._loaded.add(backend)
+            backends.load_kernels(backend, self.module)
+            self.min_elements = min((k.min_elements for found in self.kernels.values() for k in found), default=inf)
+        return self.kernels.setdefault(backend, [])
+
+    def choose(self, backend: str, call: Function, args: Sequence[Any], params: Any) -> Kernel:
+        """The kernel that runs on `backend`: in the order written, the first whose predicate holds, else the reference.
+
+        call(function, args, params) calls a predicate like the kernel.
+        """
+        if args and type(args[0]) is np.ndarray and args[0].size < self.min_elements:
+            return self.reference
+        kernels = self.kernels_of(backend)
+        if kernels and not _reference_only.get():
+            for kernel in kernels:
+                if kernel.when is None or call(kernel.when, args, params):
+                    return kernel
+        return self.reference
+
+    def select(self, backend: str, *args: Any, **params: Any) -> Kernel:
+        """The kernel that runs these arguments on `backend` (see `choose`)."""
+        return self.choose(backend, _call, args, params)
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Run the primitive on arrays; the first argument's backend selects the kernel."""
+        device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
+        try:
+            kernel = self.choose(backends.backend_of(args[0]).name, _call, args, params)
+            out = kernel.run(*args, **params)
+            return self.reference.run(*args, **params) if out is NotImplemented else out
+        finally:
+            if device is not None:
+                backends.gpus.leave(device)
+
+
+def _call(function: Function, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    return function(*args, **params)
 
 
 def forward(
     op: Any, kernel: Kernel, arrays: Sequence[Any], params: Any, dtype: DType, compute: DType | None, versions: Any
 ) -> tuple[Any, Kernel]:
-    """What the selected `kernel` of `op` returns for bound arguments, and the one that ran: it may decline.
+    """Run the chosen `kernel` of `op` on bound arguments. -> what it returned, and the kernel that ran.
 
-    dtype: of the answer, for a kernel. compute: what the reference sees its arrays in; None for as they are.
+    dtype: of the result of a kernel. compute: what the reference reads its arrays in; None for as they are stored.
     """
-    primitive, signature = op.forward, op.signature
-
-    def faster(kernel: Kernel) -> Any:
+    if kernel is not op.forward.reference:
         run = partial(kernel.run, versions=versions) if kernel.wants_cache else kernel.run
-        return signature.call_in(run, arrays, params, dtype)
-
-    def reference() -> Any:
-        wide = arrays if compute is None else [widen(a, compute) for a in arrays]
-        return signature.call(primitive.reference.run, wide, params)
-
-    return primitive.attempt(kernel, faster, reference)
+        out = op.signature.call_kernel(run, arrays, params, dtype)
+        if out is not NotImplemented:
+            return out, kernel
+    wide = arrays if compute is None else [widen(a, compute) for a in arrays]
+    return op.call(op.forward.reference.run, wide, params), op.forward.reference
 
 
 def backward(
@@ -46,38 +159,35 @@ def backward(
     versions: Any = (),
     grad_buffers: Any = (),
 ) -> Any:
-    """The gradients that the selected `kernel` of `op`'s backward returns, or the reference, if it declines.
+    """Run the chosen `kernel` of `op`'s backward. -> the gradients of the inputs, as it returned them.
 
-    grad_buffers: per input, memory that the gradient may be left in, or None (see `tape.BackwardPass.grad_buffers`).
+    compute: what the reference reads its arrays in. grad_buffers: see BackwardPass.grad_buffers.
     """
-    primitive = op.backward_primitive
-
-    def faster(kernel: Kernel) -> Any:
+    reference = op.backward_primitive.reference
+    if kernel is not reference:
         more = {"versions": versions, "grad_buffers": grad_buffers} if kernel.wants_cache else {}
-        return kernel.run(dy, saved, needs, **params, **more)
-
-    def reference() -> Any:
-        if compute is None:
-            return primitive.reference.run(dy, saved, needs, **params)
-        return primitive.reference.run(widen(dy, compute), widen_saved(saved, compute), needs, **params)
-
-    return primitive.attempt(kernel, faster, reference)[0]
+        found = kernel.run(dy, saved, needs, **params, **more)
+        if found is not NotImplemented:
+            return found
+    if compute is not None:
+        dy, saved = widen(dy, compute), widen_saved(saved, compute)
+    return reference.run(dy, saved, needs, **params)
 
 
-# Ops inside a kernel of another op: not recorded, and in the dtype that is asked for.
+# For a kernel that is made of other ops: nothing is recorded, and the caller says in which dtype to answer.
 
 
-def forward_in(op: Any, arrays: Sequence[Any], *params: Any, dtype: DType, versions: Any = ()) -> Any:
-    """What `op` makes of arrays, in `dtype`; versions: those of its tensor inputs."""
-    kernel = op.signature.select(op.forward, backends.backend_of(arrays[0]).name, arrays, params)
+def run_op(op: Any, arrays: Sequence[Any], *params: Any, dtype: DType, versions: Any = ()) -> Any:
+    """The first output of `op` on arrays, in `dtype`; versions: those of its tensor inputs."""
+    kernel = op.forward.choose(backends.backend_of(arrays[0]).name, op.call, arrays, params)
     out, _ = forward(op, kernel, arrays, params, dtype, accumulator(dtype), versions)
     return widen(out[0], dtype)
 
 
-def backward_in(
+def run_op_backward(
     op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], versions: Any = (), grad_buffers: Any = (), **params: Any
 ) -> tuple[Any, ...]:
-    """The gradients of `op`'s tensor inputs, in the dtypes that `needs` names; saved: as its reference saves it."""
+    """The gradients of `op`'s tensor inputs, in the dtypes `needs`; saved: what its reference would have saved."""
     kernel = op.backward_primitive.select(backends.backend_of(dy).name, dy, saved, needs, **params)
     found = backward(op, kernel, dy, saved, needs, params, accumulator(dy.dtype), versions, grad_buffers)
     found = found if isinstance(found, tuple) else (found,)

@@ -33,12 +33,12 @@ from . import dispatch, op_call, policy
 from .autograd import double_backward, traced_array
 from .autograd.node import Node
 from .autograd.saved import Saved as Saved
-from .autograd.saved import filled
+from .autograd.saved import with_zeros
 from .autograd.tape import BackwardPass
 from .cast_plan import Plan, make_plan
+from .dispatch import Kernel, Primitive
 from .parameter import Parameter
 from .policy import Cast, _stack
-from .primitive import Kernel, Primitive
 from .signature import Signature
 from .tensor import Tensor
 
@@ -91,17 +91,17 @@ class Op:
         return self.backward_primitive
 
     def on(
-        self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, least: int = 0
+        self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, min_elements: int = 0
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
-        return self.forward.on(backend, when, wants_cache, least)
+        return self.forward.on(backend, when, wants_cache, min_elements)
 
     def on_backward(
-        self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, least: int = 0
+        self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, min_elements: int = 0
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Register a faster backward for a backend: it reads what the reference saved. The op must have a backward."""
         assert self.backward_primitive is not None, self.name
-        return self.backward_primitive.on(backend, when, wants_cache, least)
+        return self.backward_primitive.on(backend, when, wants_cache, min_elements)
 
     __call__: Callable[..., Any]  # written for each op: Signature.entry binds, forward.runner runs and records
 
@@ -122,26 +122,22 @@ class Op:
         """The gradients of `node`'s inputs in the dtypes `needs`, given those of its outputs."""
         self._check_versions(node)
         assert self.backward_primitive is not None
-        dy = filled(node, dys)
-        one = dy[0] if type(dy) is tuple else dy
+        saved, primitive, dy = node.saved, self.backward_primitive, with_zeros(node, dys)
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
-        saved, primitive = node.saved, self.backward_primitive
-        kernel = node.kernel.own_backward or primitive.reference
-        if kernel is primitive.reference and (type(one) is not np.ndarray or one.size >= primitive.least):
-            kernel = primitive.select(backends.backend_of(one).name, dy, saved, needs, **params)
+        kernel = node.kernel.own_backward or primitive.select(node.plan.backend, dy, saved, needs, **params)
         if observe.profilers:
-            observe.notify_start(primitive.name, kernel.name, one)
+            observe.notify_start(primitive.name, kernel.name, dy[0] if type(dy) is tuple else dy)
         grad_buffers = backward_pass.grad_buffers(node) if kernel.wants_cache else ()
         gradients = dispatch.backward(
             self, kernel, dy, saved, needs, params, node.plan.compute, node.versions, grad_buffers
         )
-        found = self.each(gradients, node)
+        found = self.per_input(gradients, node)
         if observe.observers:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
-            observe.notify_end(primitive.name, (one, *arrays), found)
+            observe.notify_end(primitive.name, (dy[0] if type(dy) is tuple else dy, *arrays), found)
         return found
 
-    def each(self, gradients: Any, node: Node) -> tuple[Any, ...]:
+    def per_input(self, gradients: Any, node: Node) -> tuple[Any, ...]:
         """What a backward returned, as one gradient per input. Raises ArgumentError for too few or too many."""
         if type(gradients) is tuple and len(gradients) == len(node.edges):
             return gradients

@@ -1,7 +1,7 @@
-"""One call of an op, from bound arguments to a recorded Tensor. Every operation of every step passes here.
+"""One call of an op, from bound arguments to a recorded Tensor: plan, cast, check, dispatch, round, record.
 
-So what can be decided once stands in the plan, what belongs to the op is held by its own copy of `run`, and what would
-cost another frame is written out.
+Every operation of every step passes here. So what can be decided once stands in the plan (see cast_plan.py), what
+belongs to the op is bound by a closure of its own, and the constructors of Tensor and Node are written out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..base import observe
 from ..base.dtypes import FLOATS, DType, bool_
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
+from ..base.observe import notify_end, notify_start, observers, profilers
 from . import dispatch
 from .autograd.grad_mode import _recording
 from .autograd.node import Node
-from .autograd.saved import Saved
+from .autograd.saved import Saved, cast
 from .autograd.views import link
 from .cast_plan import Plan
 from .fp_errors import pop_ignore, push_ignore
@@ -30,24 +30,23 @@ _new = object.__new__
 
 
 def runner(op: Any) -> Callable[..., Any]:
-    """What `op`'s calls run, with the arguments that `Signature.entry` binds. -> one Tensor, or a tuple of them."""
-    known, call, signature, view = op.plans.get, op.call, op.signature, op.view
-    primitive, reference, ndarray = op.forward, op.forward.reference, np.ndarray
+    """The function that runs a call of `op`, given what `Signature.entry` binds. -> one Tensor, or a tuple of them."""
+    plans, call, view, ndarray = op.plans.get, op.call, op.view, np.ndarray
+    choose, reference = op.forward.choose, op.forward.reference
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
-        plan: Plan = known(key) or op.new_plan(key, inputs)
+        plan: Plan = plans(key) or op.new_plan(key, inputs)
         device = None if backends.gpus is None else backends.gpus.enter(op.name, arrays)
-        kernel, token = reference, push_ignore()
+        token = push_ignore()
         try:
             if plan.casts:
-                _cast(inputs, arrays, plan.casts)
+                _cast_inputs(inputs, arrays, plan.casts)
             if op.checks is not None:
                 call(op.checks, arrays, params)
-            if plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.least):
-                kernel = signature.select(primitive, plan.backend, arrays, params)
-            if observe.profilers:
-                observe.notify_start(op.name, kernel.name, arrays[0])
-            if kernel is reference and not plan.widens:  # nothing to choose: what most small calls are
+            kernel = choose(plan.backend, call, arrays, params) if plan.kernels else reference
+            if profilers:
+                notify_start(op.name, kernel.name, arrays[0])
+            if kernel is reference and not plan.widens:  # most small calls
                 out = call(kernel.run, arrays, params)
             else:
                 compute = plan.compute if plan.widens else None
@@ -55,45 +54,43 @@ def runner(op: Any) -> Callable[..., Any]:
             saved = _NOTHING
             if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
-            elif type(out) is not np.ndarray:
-                out, saved = _parted(op, out)
+            elif type(out) is not ndarray:
+                out, saved = _split(op, out)
             if plan.narrows and kernel is reference:
-                out = _narrow(out, plan)
-                _restore(op, saved, arrays, out)
+                out = _round(out, plan)
+                _save_as_stored(op, saved, arrays, out)
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
-            if (misfit := _of_operands(op, arrays, error)) is None:
+            if (explained := _operand_error(op, arrays, error)) is None:
                 raise
-            raise misfit from error
+            raise explained from error
         except MemoryError as error:
             raise backends.out_of_memory_error(arrays, error) from None
         finally:
             pop_ignore(token)
             if device is not None:
                 backends.gpus.leave(device)
-        if observe.observers:
-            observe.notify_end(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
+        if observers:
+            notify_end(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
             for recorder in recorders:
                 recorder.met(inputs)
         if type(out) is tuple:
             made: Any = tuple([Tensor(o) for o in out])
             first = made[0]
         else:
-            made = first = _new(Tensor)  # its constructor written out
+            made = first = _new(Tensor)  # its constructor, written out
             made.array, made.edge, made.version, made.copies = out, None, [0], None
             made._grad = made.tag = made.views = None
-        if view and made is first:
-            link(inputs[0], made, op, params)
-        elif view:
-            for i, one in enumerate(made):
-                link(inputs[0], one, op, params, i)
+        if view:
+            _link_views(op, params, inputs[0], made)
         if plan.tapes and _recording.get():
-            for name in plan.drops:
-                saved.__dict__.pop(name, None)
-            node = _new(Node)  # likewise
+            if plan.drops:
+                for name in plan.drops:
+                    saved.__dict__.pop(name, None)
+            node = _new(Node)  # its constructor, written out
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
             node.kernel, node.versions, node.result, node.serial = kernel, versions, first.version, tick()
             if made is not first:
-                _link(made, node)
+                _attach(made, node)
             elif out.dtype in FLOATS:
                 made.edge = (node, 0, out.shape, out.dtype)
         return made
@@ -101,14 +98,26 @@ def runner(op: Any) -> Callable[..., Any]:
     return run
 
 
-def _link(outs: tuple[Tensor, ...], node: Node) -> None:
+def _link_views(op: Any, params: Any, parent: Tensor, made: Any) -> None:
+    if type(made) is not tuple:
+        link(parent, made, op, params)
+        return
+    for i, one in enumerate(made):
+        link(parent, one, op, params, i)
+
+
+def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
+    # Several outputs of one node.
     node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
     for i, one in enumerate(outs):
         if one.array.dtype in FLOATS:
             one.edge = (node, i, *node.outputs[i])
 
 
-def _cast(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
+# The casts of a call: inputs to the dtype in which the plan stores them, and the reference's result to the plan's.
+
+
+def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
     region = _stack.get()
     keep = region is None or region.cache
     for i, dtype in enumerate(casts):
@@ -116,16 +125,14 @@ def _cast(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> No
             arrays[i] = inputs[i].copy_in(dtype, keep)
 
 
-def _narrow(out: Any, plan: Plan) -> Any:
+def _round(out: Any, plan: Plan) -> Any:
     if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
-        return (_narrow(out[0], plan), *out[1:])
-    if out.dtype == plan.out or (out.dtype not in FLOATS and plan.out in FLOATS):
-        return out
-    return backends.backend_of(out).cast(out, plan.out)
+        return (_round(out[0], plan), *out[1:])
+    return out if out.dtype not in FLOATS and plan.out in FLOATS else cast(out, plan.out)
 
 
-def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
-    # Keep inputs and the output in the dtype they are stored in, not the wide copies the reference worked on.
+def _save_as_stored(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
+    # Save inputs and the output in the dtype they are stored in, not the wide copies the reference worked on.
     items = saved.__dict__
     if "out" in items:
         items["out"] = out[0] if type(out) is tuple else out
@@ -136,7 +143,7 @@ def _restore(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
             items[name] = arrays[i]
 
 
-def _parted(op: Any, out: Any) -> tuple[Any, Saved]:
+def _split(op: Any, out: Any) -> tuple[Any, Saved]:
     # What a kernel returned: its output or outputs, as arrays, and what it saved.
     saved = _NOTHING
     if type(out) is tuple and out and type(out[-1]) is Saved:
@@ -160,17 +167,17 @@ def _arrays(op: Any, out: Any) -> Any:
     return out
 
 
-def _of_operands(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
-    """The error that says what is wrong with the operands, where they are to blame for `error`; None where not.
+def _operand_error(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | None:
+    """The error that says what is wrong with the operands, if they caused `error`; None if the op's own code did.
 
-    The operands themselves must show it, so that a mistake in an op's own code stays what it is.
+    Only what the operands themselves show counts, so that a bug in an op is not reported as a wrong argument.
     """
     dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
     shapes = [tuple(a.shape) for a in arrays if hasattr(a, "shape")]
     numbers = [i for i, a in enumerate(arrays) if type(a) in (bool, int, float)]
     if isinstance(error, AmpkitError):
         return None
-    if isinstance(error, ValueError) and "broadcast" in str(error) and not _broadcast(shapes):
+    if isinstance(error, ValueError) and "broadcast" in str(error) and not _broadcasts(shapes):
         found = " and ".join(map(str, shapes))
         return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
     if isinstance(error, OverflowError) and (numbers or shapes):
@@ -188,7 +195,7 @@ def _of_operands(op: Any, arrays: list[Any], error: Exception) -> AmpkitError | 
     return None
 
 
-def _broadcast(shapes: list[tuple[int, ...]]) -> bool:
+def _broadcasts(shapes: list[tuple[int, ...]]) -> bool:
     try:
         np.broadcast_shapes(*shapes)
     except ValueError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,8 @@ class Signature:
 
     entry(run) takes the reference's arguments and passes to `run`: the tensor inputs, the other parameters, of each
     input its array, its edge and its version, and the key: the rules of the region and all else that a plan depends on.
-    call(f, inputs, params) calls f like the reference, and call_in(f, inputs, params, dtype) likewise with `dtype=`,
-    as faster kernels are called. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
+    call(f, inputs, params) calls f like the reference; call_kernel(f, inputs, params, dtype) adds `dtype=`, which
+    faster kernels take. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
     never mentions a dtype, gets None. names: the tensor parameters; param_names: the others, in order; variadic: the
     name of the parameter that is a list of tensors, or None. given: all that a caller may pass, PyTorch's words too.
     Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`, or an `Arrays` is not alone.
@@ -49,7 +48,7 @@ class Signature:
         self._optional = [kind[k].endswith("None") for k in tensors]
         self.typed = "dtype" in self.param_names
         self._parameters = parameters
-        self.call, self.call_in = self._call(parameters, ""), self._call(parameters, ", dtype=dtype")
+        self.call, self.call_kernel = self._call(parameters, ""), self._call(parameters, ", dtype=dtype")
 
     def kinds(self, count: int) -> list[bool]:
         """Per input, whether it takes part in the choice of dtype (`Array`) or not (`Index`)."""
@@ -62,10 +61,6 @@ class Signature:
     def name_of(self, position: int) -> str:
         """The name of the input at `position`; for one of a list, the list's."""
         return self.variadic or self.names[position]
-
-    def select(self, primitive: Any, backend: str, inputs: Any, params: Any) -> Any:
-        """The kernel of `primitive` for these arguments."""
-        return self.call(partial(primitive.select, backend), inputs, params)
 
     def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The method that binds the reference's arguments and runs `run`: see the head of the class."""

@@ -11,7 +11,7 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ArgumentError
-from ..core.primitive import Primitive
+from ..core.dispatch import Primitive
 from .argument_checks import NONNEGATIVE, Interval, Limits, hyperparameters, need_number
 from .clip import power_sum
 from .flat.arena import Span

@@ -13,8 +13,8 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError, switch
 from ..core.autograd.scale_tag import count_scaled
+from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
-from ..core.primitive import Primitive
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
 from .argument_checks import refuse_scaled, to_python

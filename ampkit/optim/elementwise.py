@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from ..core.primitive import Primitive
+from ..core.dispatch import Primitive
 from .flat.arena import Span
 from .flat.memory import RandomBits, chunks, narrow, round_stochastically, select_into
 from .optimizer import Optimizer

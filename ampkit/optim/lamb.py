@@ -10,7 +10,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes
-from ..core.primitive import Primitive
+from ..core.dispatch import Primitive
 from .argument_checks import hyperparameters
 from .clip import power_sum
 from .elementwise import Elementwise, Step, scalars_of

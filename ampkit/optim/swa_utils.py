@@ -13,8 +13,8 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError
 from ..core.autograd.grad_mode import no_grad
+from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
-from ..core.primitive import Primitive
 from ..core.tensor import Tensor, uses
 from ..nn.module import Module
 from ..nn.modules.norm import _BatchNorm

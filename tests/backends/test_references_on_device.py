@@ -11,7 +11,7 @@ import pytest
 from ampkit import Tensor, backends, testing
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 
 def _load(path: Path) -> list[testing.Case]:

@@ -18,7 +18,7 @@ import peers
 
 import ampkit
 from ampkit.backends import cpu
-from ampkit.core.primitive import Kernel
+from ampkit.core.dispatch import Kernel
 
 
 class Clock:

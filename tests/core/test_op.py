@@ -11,8 +11,8 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import op as op_module
 from ampkit.core import policy
 from ampkit.core.autograd import traced_array
+from ampkit.core.dispatch import reference_only
 from ampkit.core.op import Array, Arrays, Cast, Index, Op, Saved, op
-from ampkit.core.primitive import reference_only
 
 
 @pytest.fixture(autouse=True)

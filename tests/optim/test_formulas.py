@@ -8,7 +8,7 @@ import pytest
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 SHAPES = [(7, 5), (5,), (2, 3, 4), (), (260, 270)]
 

@@ -9,8 +9,8 @@ import pytest
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, StateError
+from ampkit.core.dispatch import reference_only
 from ampkit.core.fp_errors import ignore_fp_errors
-from ampkit.core.primitive import reference_only
 from ampkit.optim.flat.arena import Span
 from ampkit.optim.flat.memory import RandomBits, round_stochastically
 

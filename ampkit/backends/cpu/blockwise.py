@@ -54,8 +54,8 @@ def in_blocks(op: Any) -> None:
             store(backward(widened(part, wide), type(saved)(**items), needs, **params), result)
         return out
 
-    op.on("cpu", when=fits, least=2 * BLOCK)(blocks)
-    op.on_backward("cpu", when=back_fits, least=2 * BLOCK)(blocks_backward)
+    op.on("cpu", when=fits, min_elements=2 * BLOCK)(blocks)
+    op.on_backward("cpu", when=back_fits, min_elements=2 * BLOCK)(blocks_backward)
 
 
 def plain(array: Any) -> bool:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.base.dtypes import DType, accumulator, float64
 from ampkit.base.errors import ShapeError
 
 from ..blocked_sum import blocked_sum
-from ..primitive import Primitive
+from ..dispatch import Primitive
+from .saved import cast, is_traced
 
 
 def fit(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
@@ -25,15 +25,15 @@ def fit(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None)
     if getattr(gradient, "shape", None) != shape:
         lead = _lead(node, gradient, shape)
         axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
-        gradient = (_sum_over if _is_taped(gradient) else sum_over)(gradient, axes).reshape(shape)
+        gradient = (_sum_over if is_traced(gradient) else sum_over)(gradient, axes).reshape(shape)
     for dtype in dtypes:
         if dtype is not None and gradient.dtype != dtype:
-            gradient = _as(gradient, dtype)
+            gradient = cast(gradient, dtype)
     return gradient
 
 
 def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
-    return blocked_sum(_as(gradient, accumulator(gradient.dtype)), axes, True)
+    return blocked_sum(cast(gradient, accumulator(gradient.dtype)), axes, True)
 
 
 sum_over = Primitive(
@@ -53,27 +53,17 @@ def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
 
 def added(held: Any, gradient: Any) -> Any:
     """The sum of two gradients of one shape, traced if one of them is."""
-    return _add(held, gradient) if _is_taped(held) or _is_taped(gradient) else sum_of_two(held, gradient)
+    return _add(held, gradient) if is_traced(held) or is_traced(gradient) else sum_of_two(held, gradient)
 
 
 def _add(held: Any, gradient: Any) -> Any:
     # In the accumulator, rounded once: to NumPy too, but by its slow conversions, element by element.
     dtype = held.dtype
     wide = accumulator(dtype)
-    total = _as(held, wide) + _as(gradient, wide)
-    return _as(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
+    total = cast(held, wide) + cast(gradient, wide)
+    return cast(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
 
 
 sum_of_two = Primitive(
     "sum_of_two", "autograd.accumulate", _add
 )  # (gradient, another of its shape): their sum, like the first
-
-
-def _as(gradient: Any, dtype: DType) -> Any:
-    if gradient.dtype == dtype:
-        return gradient
-    return gradient.astype(dtype) if _is_taped(gradient) else backends.backend_of(gradient).cast(gradient, dtype)
-
-
-def _is_taped(gradient: Any) -> bool:
-    return hasattr(gradient, "tensor")

@@ -14,7 +14,7 @@ from ampkit.base.dtypes import FLOATS, DType
 
 from ..tensor import Tensor
 from .node import Node, alias
-from .saved import Saved, filled, widen
+from .saved import Saved, widen, with_zeros
 from .tape import grad
 from .traced_array import TracedArray, plain
 
@@ -28,8 +28,8 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...])
         return _replay_forward(op, node, dys, linked)
     saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
     params = dict(zip(op.signature.param_names, node.params, strict=True))
-    gradients = op.backward_primitive.reference.run(_taped(filled(node, dys), compute), saved, needs, **params)
-    return op.each(gradients, node)
+    gradients = op.backward_primitive.reference.run(_taped(with_zeros(node, dys), compute), saved, needs, **params)
+    return op.per_input(gradients, node)
 
 
 def _linked(op: Any, node: Node) -> dict[str, Any]:

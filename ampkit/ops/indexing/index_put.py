@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.core.primitive import Primitive
+from ampkit.core.dispatch import Primitive
 
 from .subscript import beside
 

@@ -12,9 +12,9 @@ from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import AmpkitError, DTypeError, RangeError, ShapeError
 from ampkit.core.arguments import is_whole, shown
 from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.core.dispatch import Primitive
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.primitive import Primitive
 from ampkit.core.tensor import Tensor
 
 from ..shape.axes import axis, axis_of

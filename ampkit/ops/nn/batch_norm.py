@@ -12,10 +12,10 @@ from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.recompute import is_second_run
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.dispatch import Primitive
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.primitive import Primitive
 from ampkit.core.tensor import Tensor
 
 from ..indexing.masks import kept

@@ -12,9 +12,9 @@ from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
+from ampkit.core.dispatch import Primitive
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.primitive import Primitive
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 

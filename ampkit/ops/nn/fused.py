@@ -81,9 +81,9 @@ def linear_gelu_linear_by_op(
     input: Any, weight: Any, bias: Any, weight2: Any, bias2: Any, approximate: str, *, dtype: Any, versions: Any
 ) -> Any:
     """A kernel of linear_gelu_linear; it also saves what lies between."""
-    before = dispatch.forward_in(linear, (input, weight, bias), dtype=dtype, versions=versions[:3])
-    hidden = dispatch.forward_in(gelu, (before,), approximate, dtype=dtype)
-    out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype, versions=(None, *versions[3:]))
+    before = dispatch.run_op(linear, (input, weight, bias), dtype=dtype, versions=versions[:3])
+    hidden = dispatch.run_op(gelu, (before,), approximate, dtype=dtype)
+    out = dispatch.run_op(linear, (hidden, weight2, bias2), dtype=dtype, versions=(None, *versions[3:]))
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
@@ -99,14 +99,14 @@ def linear_gelu_linear_backward_by_op(
     kept, kind = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
     wanted = kind if any(needs[:3]) else None, *needs[3:]
     given = (None, *versions[3:]), (None, *grad_buffers[3:])
-    slope, *second = dispatch.backward_in(linear, dy, kept, wanted, *given)
+    slope, *second = dispatch.run_op_backward(linear, dy, kept, wanted, *given)
     if slope is None:
         return None, None, None, *second
-    (slope,) = dispatch.backward_in(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
+    (slope,) = dispatch.run_op_backward(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
     return *first_linear_backward(slope, saved, needs, versions, grad_buffers), *second
 
 
 def first_linear_backward(slope: Any, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> tuple[Any, ...]:
     """The gradients of input, weight and bias, given that of what gelu was given."""
     kept = Saved(input=saved.input, weight=saved.weight)
-    return dispatch.backward_in(linear, slope, kept, needs[:3], versions[:3], grad_buffers[:3])
+    return dispatch.run_op_backward(linear, slope, kept, needs[:3], versions[:3], grad_buffers[:3])

@@ -14,7 +14,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import accumulator
 from ampkit.core.blocked_sum import blocked_sum
-from ampkit.core.primitive import Primitive
+from ampkit.core.dispatch import Primitive
 
 __all__: list[str] = []
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError
 from ampkit.core.blocked_sum import BLOCK, blocked_sum
-from ampkit.core.primitive import Primitive
+from ampkit.core.dispatch import Primitive
 
 _RUN = 1024  # products that einsum adds up in a row, side by side in the lanes of a vector
 

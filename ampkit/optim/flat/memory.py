@@ -12,7 +12,7 @@ from ampkit.backends import Array
 from ampkit.base import dtypes
 from ampkit.base.dtypes import DType
 from ampkit.core import random
-from ampkit.core.primitive import Primitive
+from ampkit.core.dispatch import Primitive
 
 # Elements of a chunk: with moments and scratch 1.5 MB of float32, the size of a level-2 cache.
 CHUNK = 65536

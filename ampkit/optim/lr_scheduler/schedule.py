@@ -17,7 +17,7 @@ from ampkit.backends import Array
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.core.arguments import checked_constructor, is_number, shown
-from ampkit.core.primitive import Primitive
+from ampkit.core.dispatch import Primitive
 from ampkit.core.saved_state import need_count, need_keys, need_like, unchanged_on_error
 from ampkit.core.tensor import Tensor
 

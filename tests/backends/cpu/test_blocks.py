@@ -9,8 +9,8 @@ import ampkit
 from ampkit import ops
 from ampkit.backends.cpu.blockwise import BLOCK
 from ampkit.backends.cpu.onednn import eltwise
+from ampkit.core.dispatch import reference_only
 from ampkit.core.op import ops as registered
-from ampkit.core.primitive import reference_only
 
 pytestmark = pytest.mark.cpu
 
@@ -42,7 +42,9 @@ CALLS = {
 
 
 def test_every_op_that_runs_in_blocks_is_tried_here():
-    in_blocks = {name for name, op in registered.items() if any(b.name == "blocks" for b in op.forward.of("cpu"))}
+    in_blocks = {
+        name for name, op in registered.items() if any(b.name == "blocks" for b in op.forward.kernels_of("cpu"))
+    }
     assert in_blocks == set(CALLS)
 
 
@@ -74,7 +76,7 @@ def test_blocks_give_what_the_reference_gives(name, dtype):
 def test_what_does_not_lie_in_one_piece_or_is_small_is_left_to_the_reference(view):
     values = np.ones((4, BLOCK), np.float32)
     op = registered["silu"]
-    kernel = op.forward.of("cpu")[-1]
+    kernel = op.forward.kernels_of("cpu")[-1]
     assert kernel.when(values) and not kernel.when(view(values))
 
 

@@ -10,7 +10,7 @@ from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.optim.clip import scale_gradients
 from ampkit.testing import Case, check_precision, normal

@@ -8,7 +8,7 @@ import pytest
 from ampkit import ops
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 

@@ -10,7 +10,7 @@ from ampkit import ops
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.core.tensor import Tensor
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]

@@ -10,8 +10,8 @@ from ampkit.backends.cpu.kernels.nn import batch_norm
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
+from ampkit.core.dispatch import reference_only
 from ampkit.core.policy import Policy, autocast
-from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import Case, assert_close, check_precision, normal
 

@@ -10,7 +10,7 @@ from ampkit import nn, optim
 from ampkit.amp.found_inf import unscale
 from ampkit.backends.cpu.onednn.binary import PIECE
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.optim.clip import power_sum
 from ampkit.optim.elementwise import update
 from ampkit.optim.flat.memory import CHUNK

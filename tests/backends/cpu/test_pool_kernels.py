@@ -10,7 +10,7 @@ from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.onednn.primitive import Call
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import TOLERANCE, Case, assert_close, check_precision, normal
 

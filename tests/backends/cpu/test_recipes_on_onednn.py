@@ -16,7 +16,7 @@ from ampkit.backends.cpu.onednn.eltwise import computes
 from ampkit.backends.cpu.onednn.library import OneDNNError, isa, library, unavailable_reason
 from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
 from ampkit.base.dtypes import parse
-from ampkit.core.primitive import Primitive
+from ampkit.core.dispatch import Primitive
 from ampkit.run.loop import StepRow, fit
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]

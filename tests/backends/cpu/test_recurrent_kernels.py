@@ -10,8 +10,8 @@ from ampkit.backends.cpu.kernels.nn import rnn
 from ampkit.backends.cpu.onednn import gemm
 from ampkit.backends.cpu.onednn.library import library
 from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.core.dispatch import reference_only
 from ampkit.core.op import ops as registry
-from ampkit.core.primitive import reference_only
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason="needs oneDNN")]

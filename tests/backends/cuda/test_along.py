@@ -10,7 +10,7 @@ from ampkit import Tensor, autocast, ops
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64, uint8
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

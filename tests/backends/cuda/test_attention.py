@@ -147,7 +147,7 @@ def test_the_gradient_of_a_mask_comes_from_the_reference(gpu):
 
 @LOW
 def test_the_saved_sums_are_those_of_the_reference(dtype, gpu):
-    from ampkit.core.primitive import reference_only
+    from ampkit.core.dispatch import reference_only
 
     mask = np.random.default_rng(4).random((7, 9)) < 0.5
     mask[3] = False

@@ -10,8 +10,8 @@ from ampkit import Tensor, nn, ops, optim
 from ampkit.backends.cuda import nvrtc
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
+from ampkit.core.dispatch import reference_only
 from ampkit.core.parameter import Parameter
-from ampkit.core.primitive import reference_only
 from ampkit.ops.nn.batch_norm import batch_norm_
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

@@ -13,7 +13,7 @@ from ampkit import Tensor, backends, ops
 from ampkit.backends.cuda import nvrtc
 from ampkit.base.dtypes import float32, float64
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 MISSING = emulator.missing() or nvrtc_compiler.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")

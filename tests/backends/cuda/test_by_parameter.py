@@ -10,8 +10,8 @@ import ampkit
 from ampkit import nn, optim
 from ampkit.backends.cuda.kernels.optim import adafactor, lamb
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
+from ampkit.core.dispatch import reference_only
 from ampkit.core.fp_errors import ignore_fp_errors
-from ampkit.core.primitive import reference_only
 from ampkit.optim.adafactor import adafactor_update
 from ampkit.optim.elementwise import Step
 from ampkit.optim.lamb import lamb_update

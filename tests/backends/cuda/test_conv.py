@@ -11,7 +11,7 @@ from ampkit import Tensor, ops, testing
 from ampkit.backends.precision import set_float32_matmul_precision
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 SITUATIONS = [
     ("conv2d", (2, 16, 9, 7), (24, 16, 3, 3), {"padding": 1}),

@@ -12,7 +12,7 @@ from ampkit.backends.cuda.kernels.loss import ctc
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 OURS = frozenset(nvrtc.entries("loss/ctc"))

@@ -13,7 +13,7 @@ from ampkit.backends.cuda import nvrtc
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core import random
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.ops.nn.dropout import dropout_
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

@@ -9,7 +9,7 @@ from cuda_on_cpu import emulator
 from ampkit import Tensor, ops
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64, uint8
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

@@ -14,9 +14,9 @@ from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64
 from ampkit.core.autograd import accumulate
 from ampkit.core.autograd.tape import grad
+from ampkit.core.dispatch import reference_only
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import ops as registry
-from ampkit.core.primitive import reference_only
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 DTYPES = [float32, float16, bfloat16]

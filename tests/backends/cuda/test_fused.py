@@ -13,8 +13,8 @@ from ampkit.backends.cuda.device import CUDA
 from ampkit.backends.cuda.libs.blas import Epilogue
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
+from ampkit.core.dispatch import reference_only
 from ampkit.core.parameter import Parameter
-from ampkit.core.primitive import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 

@@ -15,7 +15,7 @@ from ampkit.backends.cuda.launch import segment_sum
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, int64
 from ampkit.base.errors import ShapeError
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

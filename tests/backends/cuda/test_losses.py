@@ -13,8 +13,8 @@ from ampkit.backends.cuda.launch import elementwise as maps
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad
+from ampkit.core.dispatch import reference_only
 from ampkit.core.fp_errors import ignore_fp_errors
-from ampkit.core.primitive import reference_only
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 DTYPES = [float32, float16, bfloat16]

@@ -13,8 +13,8 @@ from ampkit.backends.cuda import nvrtc
 from ampkit.backends.cuda.launch import rows
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
+from ampkit.core.dispatch import reference_only
 from ampkit.core.parameter import Parameter
-from ampkit.core.primitive import reference_only
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 OURS = frozenset(nvrtc.entries("nn/layer_norm") + nvrtc.entries("nn/group_norm"))

@@ -12,8 +12,8 @@ import ampkit
 from ampkit import nn, optim
 from ampkit.backends.cuda.kernels.optim import elementwise as kernels
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
+from ampkit.core.dispatch import reference_only
 from ampkit.core.fp_errors import ignore_fp_errors
-from ampkit.core.primitive import reference_only
 from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Step, update
 from ampkit.optim.flat.memory import CHUNK, RandomBits, narrow, round_stochastically

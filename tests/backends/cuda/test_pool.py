@@ -11,7 +11,7 @@ from ampkit.backends.cuda.kernels.nn import pool_windows
 from ampkit.backends.cuda.launch import reduction
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

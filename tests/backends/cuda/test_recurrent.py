@@ -10,8 +10,8 @@ import ampkit
 from ampkit import nn, optim, set_default_device, tensor
 from ampkit.backends.cuda.kernels.nn import rnn
 from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.core.dispatch import reference_only
 from ampkit.core.op import ops as registry
-from ampkit.core.primitive import reference_only
 from ampkit.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ampkit.testing import GRADIENT_TOLERANCE, assert_close
 

@@ -15,7 +15,7 @@ from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.testing import TOLERANCE
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

@@ -10,7 +10,7 @@ from ampkit import Tensor, autocast, manual_seed, nn, ops
 from ampkit.backends.cuda import nvrtc
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 from ampkit.nn.modules.fused import add_norm
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")

@@ -9,7 +9,7 @@ from cuda_on_cpu import emulator
 from ampkit import Tensor, ops
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 OPS = {"softmax": ops.softmax, "log_softmax": ops.log_softmax}

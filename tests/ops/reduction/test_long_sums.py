@@ -17,7 +17,7 @@ from ampkit.base.dtypes import bfloat16
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.tape import grad
 from ampkit.core.blocked_sum import blocked_sum
-from ampkit.core.primitive import reference_only
+from ampkit.core.dispatch import reference_only
 
 pytestmark = pytest.mark.cpu  # the GPU's kernels: tests/backends/cuda/test_sums.py
 EPS = float(np.finfo(np.float32).eps)

@@ -65,7 +65,7 @@ def _anew(scores: HostArray, of_label: Any) -> tuple[Any, Any]:
     return log - (of_label - peak), log + peak
 
 
-@cross_entropy_.on("cpu", when=lambda input, *more: _fits(input) and not more[-1], least=_LARGE)
+@cross_entropy_.on("cpu", when=lambda input, *more: _fits(input) and not more[-1], min_elements=_LARGE)
 def cross_entropy_cpu(
     input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str,
     label_smoothing: float, *, dtype: DType,

@@ -24,7 +24,7 @@ def _masked(values: HostArray, keep: HostArray, p: float) -> HostArray | None:
     return binary.spread("mul", values, keep * np.float32(dropout_scale(p)))  # of a mask for several values at once
 
 
-@dropout_.on("cpu", when=lambda input, *more: _fits(input), least=MIN_ELEMENTS)
+@dropout_.on("cpu", when=lambda input, *more: _fits(input), min_elements=MIN_ELEMENTS)
 def dropout_cpu(input: HostArray, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     keep = keep_mask(seed, call, p, shape or input.shape)
     out = _masked(input, keep, p)
@@ -35,7 +35,7 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
     return needs[0] == dy.dtype and _fits(dy)
 
 
-@dropout_.on_backward("cpu", when=_back_fits, least=MIN_ELEMENTS)
+@dropout_.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)
 def dropout_backward_cpu(dy: HostArray, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Any:
     dx = _masked(dy, saved.keep, p)
     return NotImplemented if dx is None else dx

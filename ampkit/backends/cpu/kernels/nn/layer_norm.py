@@ -157,7 +157,7 @@ def _statistics(rows: HostArray) -> tuple[HostArray, HostArray]:
     return mean.reshape(-1), variance.reshape(-1)
 
 
-@group_norm.on("cpu", when=lambda input, *more: _groups_fit(input), least=_LARGE)
+@group_norm.on("cpu", when=lambda input, *more: _groups_fit(input), min_elements=_LARGE)
 def group_norm_cpu(
     input: HostArray, num_groups: int, weight: HostArray | None, bias: HostArray | None, eps: float, *, dtype: DType
 ) -> Any:
@@ -177,7 +177,7 @@ def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, e
     return known and _groups_fit(dy) and _groups_fit(saved.input)
 
 
-@group_norm.on_backward("cpu", when=_group_back_fits, least=_LARGE)
+@group_norm.on_backward("cpu", when=_group_back_fits, min_elements=_LARGE)
 def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> Any:
     shape = len(saved.rstd), dy.size // len(saved.rstd)
     call = cached(("group_norm_backward", shape), lambda: backward(shape, float32, float32, float32, 0, 0.0))

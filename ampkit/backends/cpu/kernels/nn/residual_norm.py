@@ -31,7 +31,7 @@ def _alike(a: HostArray, b: HostArray) -> bool:
     return same_layout(a, b) and eltwise.fits(a) and eltwise.fits(b)
 
 
-@add_layer_norm_.on("cpu", when=_fits, least=MIN_ELEMENTS)
+@add_layer_norm_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
 def add_layer_norm_cpu(
     residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, normalized_shape: Any,
     eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,

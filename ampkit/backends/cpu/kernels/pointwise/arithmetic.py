@@ -35,7 +35,9 @@ def _sum(op: Any, kind: str) -> None:
         out = _both(kind, input, other)
         return NotImplemented if out is None else out
 
-    op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other), least=MIN_ELEMENTS)(forward)
+    op.on("cpu", when=lambda input, other, alpha: alpha == 1 and _large(input, other), min_elements=MIN_ELEMENTS)(
+        forward
+    )
 
 
 _sum(arithmetic.add, "add")
@@ -48,7 +50,7 @@ def add_backward_cpu(dy: HostArray, saved: Saved, needs: Any, alpha: Any) -> Any
     return dy, dy
 
 
-@arithmetic.mul.on("cpu", when=_large, least=MIN_ELEMENTS)
+@arithmetic.mul.on("cpu", when=_large, min_elements=MIN_ELEMENTS)
 def mul_cpu(input: HostArray, other: HostArray, *, dtype: DType) -> Any:
     out = _both("mul", input, other)
     return NotImplemented if out is None else (out, Saved(input=input, other=other))
@@ -64,7 +66,7 @@ def _slopes_fit(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return all(need in (None, dy.dtype) for need in needs) and all(_large(dy, factor) for factor in factors)
 
 
-@arithmetic.mul.on_backward("cpu", when=_slopes_fit, least=MIN_ELEMENTS)
+@arithmetic.mul.on_backward("cpu", when=_slopes_fit, min_elements=MIN_ELEMENTS)
 def mul_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     gradients = [None if factor is None else _both("mul", dy, factor) for factor in _factors(saved, needs)]
     missing = any(g is None and need is not None for g, need in zip(gradients, needs, strict=True))

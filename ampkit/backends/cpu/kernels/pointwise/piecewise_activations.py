@@ -38,7 +38,11 @@ def _parted(array: HostArray, dim: int, parts: int) -> HostArray:
     return array.reshape(prod(array.shape[: dim % array.ndim]), parts, -1)
 
 
-@piecewise_activations.glu.on("cpu", when=lambda input, dim: input.size >= 4 * BLOCK and plain(input), least=4 * BLOCK)
+def _glu_fits(input: HostArray, dim: int) -> bool:
+    return input.size >= 4 * BLOCK and plain(input)
+
+
+@piecewise_activations.glu.on("cpu", when=_glu_fits, min_elements=4 * BLOCK)
 def glu_cpu(input: HostArray, dim: int, *, dtype: DType) -> Any:
     shape = list(input.shape)
     shape[dim] //= 2
@@ -54,7 +58,7 @@ def _glu_back_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
     return dy.size >= 2 * BLOCK and plain(dy) and plain(saved.input)
 
 
-@piecewise_activations.glu.on_backward("cpu", when=_glu_back_fits, least=2 * BLOCK)
+@piecewise_activations.glu.on_backward("cpu", when=_glu_back_fits, min_elements=2 * BLOCK)
 def glu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> HostArray:
     reference, wide = piecewise_activations.glu.backward_primitive.reference.run, accumulator(needs[0])  # type: ignore[union-attr]
     out = np.empty(saved.input.shape, needs[0])
@@ -83,7 +87,7 @@ def _each(weight: HostArray, rows: int, wide: DType) -> HostArray:
     return np.tile(flat, rows // flat.size)[:, None]
 
 
-@piecewise_activations.prelu.on("cpu", when=_prelu_fits, least=2 * BLOCK)
+@piecewise_activations.prelu.on("cpu", when=_prelu_fits, min_elements=2 * BLOCK)
 def prelu_cpu(input: HostArray, weight: HostArray, *, dtype: DType) -> Any:
     out, wide, whole = np.empty(input.shape, dtype), accumulator(dtype), _laid(input, weight.size)
     made, share = _laid(out, weight.size), _each(weight, len(whole), wide)
@@ -98,7 +102,7 @@ def _prelu_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return dy.size >= 2 * BLOCK and shared and plain(dy) and plain(saved.input)
 
 
-@piecewise_activations.prelu.on_backward("cpu", when=_prelu_back_fits, least=2 * BLOCK)
+@piecewise_activations.prelu.on_backward("cpu", when=_prelu_back_fits, min_elements=2 * BLOCK)
 def prelu_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     weights, wide = prod(saved.shape), accumulator(dy.dtype)
     slope, whole = _laid(dy, weights), _laid(saved.input, weights)

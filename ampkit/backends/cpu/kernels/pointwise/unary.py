@@ -11,7 +11,7 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise.unary import tanh
 
 
-@tanh.on("cpu", when=lambda input: eltwise.worth(input), least=MIN_ELEMENTS)
+@tanh.on("cpu", when=lambda input: eltwise.worth(input), min_elements=MIN_ELEMENTS)
 def tanh_cpu(input: HostArray, *, dtype: DType) -> Any:
     out = eltwise.forward("tanh", 0.0, input)
     return out, Saved(out=out)
@@ -21,6 +21,6 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return needs[0] == dy.dtype and eltwise.worth(dy, saved.out)
 
 
-@tanh.on_backward("cpu", when=_back_fits, least=MIN_ELEMENTS)
+@tanh.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)
 def tanh_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> HostArray:
     return eltwise.backward("tanh_by_output", 0.0, dy, saved.out)

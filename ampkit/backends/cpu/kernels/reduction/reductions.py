@@ -45,7 +45,7 @@ def _parts(array: HostArray, axes: tuple[int, ...]) -> tuple[int, int, int] | No
     return prod(lengths[: at[0]]), prod(lengths[at[0] : at[-1] + 1]), prod(lengths[at[-1] + 1 :])
 
 
-@sum_over.on("cpu", when=_fits, least=MIN_ELEMENTS)
+@sum_over.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
 def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
     parts, flat = _parts(gradient, axes), flat_view(gradient)
     assert parts is not None

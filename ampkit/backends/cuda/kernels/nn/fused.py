@@ -42,7 +42,7 @@ def linear_gelu_linear_cuda(
         return linear_gelu_linear_by_op(
             input, weight, bias, weight2, bias2, approximate, dtype=dtype, versions=versions
         )
-    out = dispatch.forward_in(linear, (hidden, weight2, bias2), dtype=dtype)
+    out = dispatch.run_op(linear, (hidden, weight2, bias2), dtype=dtype)
     return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
 
 
@@ -56,7 +56,7 @@ def linear_gelu_linear_backward_cuda(
     if not known or not with_gelu_slope(folded(dy), saved.weight2, folded(slope), folded(before)):
         return linear_gelu_linear_backward_by_op(dy, saved, needs, approximate, *given)
     kept = Saved(input=saved.hidden, weight=saved.weight2)
-    _, *second = dispatch.backward_in(
+    _, *second = dispatch.run_op_backward(
         linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *grad_buffers[3:])
     )
     return *first_linear_backward(slope, saved, needs, *given), *second

@@ -1,0 +1,72 @@
+"""Dispatch: one rule chooses the kernel, and a kernel that declines leaves the call to the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import ops
+from ampkit.core.dispatch import Kernel, Primitive, reference_only
+
+
+def declining():
+    """A primitive whose kernel doubles in place of adding one, and declines an empty array."""
+    primitive, calls = Primitive("step", "nothing", lambda x, by=1: x + by), []
+
+    @primitive.on("cpu")
+    def kernel(x, by=1):
+        calls.append(by)
+        return x * 2 if x.size else NotImplemented
+
+    return primitive, calls
+
+
+@pytest.mark.cpu
+def test_a_kernel_that_declines_leaves_a_plain_call_to_the_reference():
+    primitive, calls = declining()
+    assert primitive(np.array([3.0])).tolist() == [6]
+    assert primitive(np.array([]), by=2).tolist() == []
+    assert calls == [1, 2]
+    with reference_only():
+        assert primitive(np.array([3.0])).tolist() == [4]
+
+
+@pytest.mark.cpu
+def test_the_first_kernel_whose_predicate_holds_runs():
+    primitive = Primitive("step", "nothing", lambda x: "reference")
+    for name, limit in (("negative", 0.0), ("small", 10.0)):
+        primitive.on("cpu", when=lambda x, limit=limit: x[0] < limit)(lambda x, name=name: name)
+    assert [primitive(np.array([v])) for v in (-1.0, 1.0, 99.0)] == ["negative", "small", "reference"]
+
+
+@pytest.mark.cpu
+def test_an_array_smaller_than_every_kernel_takes_reaches_no_predicate():
+    primitive, asked = Primitive("step", "nothing", lambda x: x), []
+    primitive.on("cpu", when=lambda x: asked.append(x.size) or True, min_elements=8)(lambda x: x + 1)
+    assert primitive(np.zeros(8)).max() == 1
+    assert primitive(np.zeros(7)).max() == 0
+    assert asked == [8]
+
+
+@pytest.mark.cpu
+def test_a_node_names_the_reference_where_the_chosen_kernel_declined():
+    kernels = ops.tanh.forward.kernels_of("cpu")
+    kernels.insert(0, Kernel(lambda input, *, dtype: NotImplemented, None))
+    try:
+        y = ops.tanh(ampkit.tensor(np.ones(1 << 16, np.float32), requires_grad=True))
+    finally:
+        del kernels[0]
+    assert y.node.kernel is ops.tanh.forward.reference
+    assert np.allclose(y.detach().numpy(), np.tanh(1.0))
+
+
+@pytest.mark.cpu
+def test_primitives_of_the_library_answer_where_their_kernels_decline(monkeypatch):
+    from ampkit.core.autograd.accumulate import sum_of_two
+
+    for kernel in sum_of_two.kernels_of("cpu"):
+        monkeypatch.setattr(kernel, "run", lambda *args: NotImplemented)
+    x = ampkit.tensor(np.ones(1 << 16, np.float32), requires_grad=True)
+    (x * 2 + x * 3).sum().backward()
+    assert (x.grad.numpy() == 5).all()
