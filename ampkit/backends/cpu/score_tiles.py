@@ -1,4 +1,4 @@
-"""Masks of attention's scores, and what dropout keeps of their softmax, a tile of them at a time."""
+"""Masks of attention scores, and the dropout mask of attention weights, one tile at a time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .onednn.primitive import Call, HostArray, Layout, cached
 
 
 class Tile(NamedTuple):
-    """Some heads, rows and columns of the scores."""
+    """Ranges of heads, rows and columns of the scores."""
 
     heads: slice
     rows: slice
     columns: slice
 
 
-class Keep:
-    """What dropout keeps of the weights [heads, rows, columns], drawn for a tile when it is asked for.
+class DropoutMask:
+    """The dropout mask of weights [heads, rows, columns], drawn tile by tile.
 
-    draw: (shape, start) -> a piece of the mask of all, which for a long sequence would be larger than all else.
+    draw: (shape, start) -> that part of the mask; the whole of a long sequence would be the largest array of all.
     """
 
     def __init__(self, draw: Callable[[tuple[int, ...], int], HostArray], size: tuple[int, int, int]):
@@ -38,7 +38,7 @@ class Keep:
         heads, rows, columns = self.size
         first, end, _ = tile.heads.indices(heads)
         start, stop, _ = tile.rows.indices(rows)
-        if (start, stop) == (0, rows):  # of several heads one piece of the stream
+        if (start, stop) == (0, rows):  # whole heads are one range of the random stream
             return self._from(first, 0, (end - first, rows, columns))[..., tile.columns]
         found = np.empty((end - first, stop - start, tile.columns.indices(columns)[1]), np.bool_)
         for head in range(first, end):
@@ -50,38 +50,38 @@ class Keep:
         return self.draw(shape, (head * rows + row) * columns)
 
 
-class Mask:
-    """What is done to the scores of a tile: to add a mask, or to keep down what is not allowed."""
+class ScoreMask:
+    """The attn_mask: added to the scores of a tile if it is floating point, else a bound of -inf where it is False."""
 
     def __init__(self, added: Any, allowed: Any, lead: tuple[int, ...], size: tuple[int, int]):
         mask = allowed if added is None else added
         self.kind, self.lead, self.view = "min" if added is None else "add", lead, None
         if mask is not None:
-            alike = math.prod(mask.shape[:-2]) == 1
-            self.lead = (1,) if alike else lead
-            self.view = np.broadcast_to(mask.reshape(1, *mask.shape[-2:]) if alike else mask, (*self.lead, *size))
+            is_shared = math.prod(mask.shape[:-2]) == 1
+            self.lead = (1,) if is_shared else lead
+            self.view = np.broadcast_to(mask.reshape(1, *mask.shape[-2:]) if is_shared else mask, (*self.lead, *size))
 
     def apply(self, scores: HostArray, tile: Tile) -> None:
-        """Mask `scores`, those of the tile, in place."""
+        """Mask the scores of `tile` in place."""
         if self.view is not None:
             heads = np.arange(math.prod(self.lead))[tile.heads if self.lead != (1,) else slice(None)]
             part = self.view[..., tile.rows, tile.columns][np.unravel_index(heads, self.lead)]
-            _combine(self.kind, scores, _bound(part) if self.kind == "min" else in_format(part, float32))
+            _combine(self.kind, scores, _as_upper_bound(part) if self.kind == "min" else in_format(part, float32))
 
 
-def _bound(allowed: HostArray) -> HostArray:
-    # The most that a score may be. Where all is allowed even NaN becomes infinite: softmax answers NaN to either.
+def _as_upper_bound(allowed: HostArray) -> HostArray:
+    # The upper bound of a score. Where True, NaN becomes infinity: softmax returns NaN for either.
     return np.where(allowed, np.float32(np.inf), np.float32(-np.inf))
 
 
-def hide_future(scores: HostArray) -> None:
-    """Mask `scores` [heads, rows, columns], in place: the last of the columns is what the last row looks at."""
-    _combine("min", scores, _past(*scores.shape[1:]))
+def apply_causal_mask(scores: HostArray) -> None:
+    """Mask `scores` [heads, rows, columns] in place: the last row attends to all columns."""
+    _combine("min", scores, _causal_bound(*scores.shape[1:]))
 
 
 @lru_cache(32)
-def _past(rows: int, columns: int) -> HostArray:
-    return _bound(np.tri(rows, columns, columns - rows, np.bool_))[None]
+def _causal_bound(rows: int, columns: int) -> HostArray:
+    return _as_upper_bound(np.tri(rows, columns, columns - rows, np.bool_))[None]
 
 
 def _combine(kind: str, scores: HostArray, mask: HostArray) -> None:
@@ -99,8 +99,8 @@ def _combine(kind: str, scores: HostArray, mask: HostArray) -> None:
         call(scores, np.ascontiguousarray(mask), scores)
 
 
-def looks_nowhere(added: HostArray | None, allowed: HostArray | None) -> bool:
-    """Whether there is a row without anything to look at, which gets zeros."""
+def has_fully_masked_row(added: HostArray | None, allowed: HostArray | None) -> bool:
+    """Whether a row attends to nothing: its output is zero, which only the reference computes."""
     if added is not None:
         return added.ndim == 0 or bool((added.max(-1) == -np.inf).any())
     return allowed is not None and (allowed.ndim == 0 or not allowed.any(-1).all())

@@ -132,7 +132,7 @@ CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *VECTORS, *ELEMENTS, *CONVOLUTIONS, *FE
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
-    if case in [*ATTENTION, *SELF, *MASKED] and attention._complete(dtype) and dtype != float32:
+    if case in [*ATTENTION, *SELF, *MASKED] and attention._all_steps_are_fast(dtype) and dtype != float32:
         check_rounded_weights(case, dtype)
     else:
         check_precision(case, dtype)
@@ -169,9 +169,9 @@ def no_units(monkeypatch, computed):
 def multiplying(monkeypatch, *formats):
     for module, name in ((gemm, "has_fast_matmul"), (conv, "has_fast_conv"), (attention, "has_fast_matmul")):
         monkeypatch.setattr(module, name, lambda dtype: dtype in formats)
-    attention._complete.cache_clear()
+    attention._all_steps_are_fast.cache_clear()
     yield
-    attention._complete.cache_clear()
+    attention._all_steps_are_fast.cache_clear()
 
 
 @pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS, *FEW_WINDOWS], ids=repr)
@@ -181,7 +181,7 @@ def test_products_of_bfloat16_as_it_is_stored_are_those_of_float64_within_tolera
 
 @pytest.mark.parametrize("case", [*ATTENTION, *MASKED], ids=repr)
 def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_their_precision(case, bfloat16_units):
-    assert attention._complete(bfloat16)
+    assert attention._all_steps_are_fast(bfloat16)
     check_rounded_weights(case, bfloat16)
 
 
@@ -434,7 +434,9 @@ def test_what_dropout_keeps_of_attention_is_what_the_reference_keeps(causal):
 @pytest.mark.parametrize("columns", [slice(90), slice(14)])
 def test_what_dropout_keeps_of_a_tile_is_its_part_of_one_mask_of_all(heads, rows, columns):
     whole = keep_mask(3, 4, 0.3, (5, 150, 90))
-    found = score_tiles.Keep(partial(keep_mask, 3, 4, 0.3), whole.shape).of(score_tiles.Tile(heads, rows, columns))
+    found = score_tiles.DropoutMask(partial(keep_mask, 3, 4, 0.3), whole.shape).of(
+        score_tiles.Tile(heads, rows, columns)
+    )
     np.testing.assert_array_equal(found, whole[heads, rows, columns])
 
 
@@ -486,10 +488,10 @@ def test_weights_that_are_kept_are_those_that_would_be_made_again(short, monkeyp
     def run():
         tensors = [Tensor(a, requires_grad=True) for a in (q, k, v)]
         out = ops.scaled_dot_product_attention(*tensors, is_causal=True)
-        assert bool(out.node.saved.weights) == bool(attention.SHORT)
+        assert bool(out.node.saved.weights) == bool(attention.MAX_SAVED_ROW)
         return grad(out, tensors, out.detach())
 
-    monkeypatch.setattr(attention, "ROOM", 2 * 60 * 60)  # two heads to a tile
+    monkeypatch.setattr(attention, "SCORES_PER_TILE", 2 * 60 * 60)  # two heads to a tile
     monkeypatch.setattr(attention, "SHORT", short)
     found = run()
     monkeypatch.setattr(attention, "SHORT", 8 - short)
