@@ -1,10 +1,9 @@
-"""Recurrent cells and layers: Elman's, LSTM and GRU.
+"""Recurrent cells and layers: Elman, LSTM and GRU.
 
-A layer op runs one direction of one layer over whole sequences: the product with the input for all steps at once, then
-the walk over time (recurrence.py); its backward does the same, and makes the gradient of each weight in one product.
-A cell is a sequence of one step. Gates, the LSTM's cell state and the GRU's state are float32 (float64 for float64)
-from the first step to the last; between 16-bit tensors the product with the state reads it rounded to 16 bits, as the
-output has it.
+A layer op runs one layer in one direction over whole sequences (see rnn_loop.py): one product with the input for all
+steps, a loop over time, and in the backward one product for the gradient of each weight. A cell is a sequence of one
+step. Gates, the LSTM's cell state and the GRU's state are float32 (float64 for float64) at all steps; between 16-bit
+tensors the product with the state reads it rounded to 16 bits, as it is output.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..pointwise.conversion import to
-from .rnn_double_backward import gru_unrolled, lstm_unrolled, on_tape, rnn_unrolled
+from .rnn_double_backward import gru_unrolled, is_traced, lstm_unrolled, rnn_unrolled
 from .rnn_loop import RNNOperands, gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
 
 __all__ = ["gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]
 
 
-# cells, as PyTorch calls them
+# cells
 
 
 def rnn_tanh_cell(
@@ -66,21 +65,21 @@ def gru_cell(
 ) -> Tensor:
     """One step of a GRU: input [N, I], hx [N, H], w_ih [3 H, I], w_hh [3 H, H] -> [N, H].
 
-    Gates r, z and the new state n, in this order: n = tanh(x_n + r h_n) for the shares x of input w_ih^T + b_ih and h
-    of hx w_hh^T + b_hh; h' = (1 - z) n + z hx, in float32, rounded once. Raises ShapeError for shapes that do not fit.
+    Gates r, z and the new state n, in this order: n = tanh(x_n + r h_n), where x = input w_ih^T + b_ih and
+    h = hx w_hh^T + b_hh; h' = (1 - z) n + z hx, in float32, rounded once. Raises ShapeError for shapes that do not fit.
     Cho et al. 2014, arXiv:1406.1078, with the reset gate after the product, as cuDNN has it.
     """
     return gru_cell_(input, hx, w_ih, w_hh, b_ih, b_hh)[0]
 
 
-# layers: one direction of one layer over sequences that lie packed, see recurrence.py
+# layers: one direction of one layer over packed sequences, see rnn_loop.py
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def rnn_tanh_(
     input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
 ):  # fmt: skip
-    """A layer of tanh cells. input [R, I], hx [N, H] or None for zeros, sizes: rows of each step -> [R, H], h_n."""
+    """A layer of tanh cells: input [R, I], hx [N, H] or None for zeros, sizes: rows of each step -> [R, H], h_n."""
     return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse, relu=False)
 
 
@@ -111,72 +110,68 @@ def lstm_(
 
 @op(cast=Cast.LOW, integers="refuse")
 def rnn_tanh_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
-    """`rnn_tanh_cell`, and its output once more."""
-    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=False)
+    """`rnn_tanh_cell` -> (h, h)."""
+    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False, relu=False)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def rnn_relu_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
-    """`rnn_relu_cell`, and its output once more."""
-    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False, relu=True)
+    """`rnn_relu_cell` -> (h, h)."""
+    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False, relu=True)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def gru_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
-    """`gru_cell`, and its output once more."""
-    return _gru(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
+    """`gru_cell` -> (h, h)."""
+    return _gru(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False)
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def lstm_cell_(
     input: Array, hx: Array, cx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None
 ):  # fmt: skip
-    """`lstm_cell` -> h, h once more, c."""
-    return _lstm(RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (_rows(input),), False)
+    """`lstm_cell` -> (h, h, c)."""
+    return _lstm(RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False)
 
 
-def _rows(rows: Any) -> int:
-    return rows.shape[0]
+def _rnn(operands: RNNOperands, sizes: Any, reverse: bool, relu: bool) -> Any:
+    return (rnn_unrolled if is_traced(operands) else rnn_forward)(operands, sizes, reverse, relu)
 
 
-def _rnn(g: RNNOperands, sizes: Any, reverse: bool, relu: bool) -> Any:
-    return (rnn_unrolled if on_tape(g) else rnn_forward)(g, sizes, reverse, relu)
+def _gru(operands: RNNOperands, sizes: Any, reverse: bool) -> Any:
+    return (gru_unrolled if is_traced(operands) else gru_forward)(operands, sizes, reverse)
 
 
-def _gru(g: RNNOperands, sizes: Any, reverse: bool) -> Any:
-    return (gru_unrolled if on_tape(g) else gru_forward)(g, sizes, reverse)
+def _lstm(operands: RNNOperands, sizes: Any, reverse: bool) -> Any:
+    return (lstm_unrolled if is_traced(operands) else lstm_forward)(operands, sizes, reverse)
 
 
-def _lstm(g: RNNOperands, sizes: Any, reverse: bool) -> Any:
-    return (lstm_unrolled if on_tape(g) else lstm_forward)(g, sizes, reverse)
+# backwards
 
 
-# their backwards
-
-
-def _one_state(backward: Any, dy: Any, saved: Any, needs: Any, *more: Any) -> Any:
-    # The gradients of a layer without cell state and projection, out of those of RNNOperands.
+def _without_cell(backward: Any, dy: Any, saved: Any, needs: Any, *more: Any) -> Any:
+    # A backward without cell state and projection: its gradients are those of RNNOperands but cx and w_hr.
     dx, dh, _, *others = backward(dy, saved, (*needs[:2], None, *needs[2:]), *more)
     return dx, dh, *others
 
 
-def _one_step(saved: Any) -> tuple[tuple[int], bool]:
+def _single_step(saved: Any) -> tuple[tuple[int], bool]:
     return (saved.out.shape[0],), False
 
 
 @rnn_tanh_.backward
 def rnn_tanh_backward(dy, saved, needs, sizes, reverse):
-    return _one_state(rnn_backward, dy, saved, needs, sizes, reverse, False)
+    return _without_cell(rnn_backward, dy, saved, needs, sizes, reverse, False)
 
 
 @rnn_relu_.backward
 def rnn_relu_backward(dy, saved, needs, sizes, reverse):
-    return _one_state(rnn_backward, dy, saved, needs, sizes, reverse, True)
+    return _without_cell(rnn_backward, dy, saved, needs, sizes, reverse, True)
 
 
 @gru_.backward
 def gru_layer_backward(dy, saved, needs, sizes, reverse):
-    return _one_state(gru_backward, dy, saved, needs, sizes, reverse)
+    return _without_cell(gru_backward, dy, saved, needs, sizes, reverse)
 
 
 @lstm_.backward
@@ -186,50 +181,51 @@ def lstm_layer_backward(dy, saved, needs, sizes, reverse):
 
 @rnn_tanh_cell_.backward
 def rnn_tanh_cell_backward(dy, saved, needs):
-    return _one_state(rnn_backward, dy, saved, needs, *_one_step(saved), False)
+    return _without_cell(rnn_backward, dy, saved, needs, *_single_step(saved), False)
 
 
 @rnn_relu_cell_.backward
 def rnn_relu_cell_backward(dy, saved, needs):
-    return _one_state(rnn_backward, dy, saved, needs, *_one_step(saved), True)
+    return _without_cell(rnn_backward, dy, saved, needs, *_single_step(saved), True)
 
 
 @gru_cell_.backward
 def gru_cell_backward(dy, saved, needs):
-    return _one_state(gru_backward, dy, saved, needs, *_one_step(saved))
+    return _without_cell(gru_backward, dy, saved, needs, *_single_step(saved))
 
 
 @lstm_cell_.backward
 def lstm_cell_backward(dy, saved, needs):
-    return lstm_backward(dy, saved, (*needs, None), *_one_step(saved))[:7]
+    return lstm_backward(dy, saved, (*needs, None), *_single_step(saved))[:7]
 
 
-# their checks
+# checks
 
 
-def _check(where: str, gates: int, g: RNNOperands, batch: int) -> None:
-    w_ih, w_hh = np.shape(g.w_ih), np.shape(g.w_hh)
+def _check(where: str, gates: int, operands: RNNOperands, batch: int) -> None:
+    w_ih, w_hh = np.shape(operands.w_ih), np.shape(operands.w_hh)
     if len(w_ih) != 2 or len(w_hh) != 2 or w_ih[0] % gates or w_hh[0] != w_ih[0]:
         raise ShapeError(where, f"w_ih [{gates} H, I] and w_hh [{gates} H, P]", f"{list(w_ih)} and {list(w_hh)}")
     width = w_ih[0] // gates
-    short = width if g.w_hr is None else (np.shape(g.w_hr) or (0,))[0]
-    needs = {"w_hh": (w_ih[0], short), "b_ih": w_ih[:1], "b_hh": w_ih[:1], "w_hr": (short, width)}
-    needs |= {"hx": (batch, short), "cx": (batch, width)}
-    if np.ndim(g.input) != 2 or np.shape(g.input)[1] != w_ih[1]:
-        raise ShapeError(where, f"input [N, {w_ih[1]}]", f"{list(np.shape(g.input))}")
+    output = width if operands.w_hr is None else (np.shape(operands.w_hr) or (0,))[0]
+    needs = {"w_hh": (w_ih[0], output), "b_ih": w_ih[:1], "b_hh": w_ih[:1], "w_hr": (output, width)}
+    needs |= {"hx": (batch, output), "cx": (batch, width)}
+    if np.ndim(operands.input) != 2 or np.shape(operands.input)[1] != w_ih[1]:
+        raise ShapeError(where, f"input [N, {w_ih[1]}]", f"{list(np.shape(operands.input))}")
     for name, shape in needs.items():
-        found = getattr(g, name)
+        found = getattr(operands, name)
         if found is not None and np.shape(found) != shape:
             raise ShapeError(where, f"{name} {list(shape)}", f"{list(np.shape(found))}")
 
 
-def _check_layer(where: str, gates: int, g: RNNOperands, sizes: Any) -> None:
-    if not sizes or list(sizes) != sorted(sizes, reverse=True) or sum(sizes) != (np.shape(g.input) or (0,))[0]:
-        raise ShapeError(where, "sizes that never grow, and as many rows", f"{list(sizes)[:8]}, {np.shape(g.input)}")
-    _check(where, gates, g, sizes[0])
+def _check_layer(where: str, gates: int, operands: RNNOperands, sizes: Any) -> None:
+    rows = (np.shape(operands.input) or (0,))[0]
+    if not sizes or list(sizes) != sorted(sizes, reverse=True) or sum(sizes) != rows:
+        raise ShapeError(where, f"sizes that never grow and add up to {rows} rows", f"{list(sizes)[:8]}")
+    _check(where, gates, operands, sizes[0])
 
 
-def _bind_checks() -> None:
+def _register_checks() -> None:
     for layer, cell, gates in ((rnn_tanh_, rnn_tanh_cell_, 1), (rnn_relu_, rnn_relu_cell_, 1), (gru_, gru_cell_, 3)):
 
         def check_layer(input, hx, w_ih, w_hh, b_ih, b_hh, sizes, reverse, name=layer.name, gates=gates):
@@ -244,7 +240,7 @@ def _bind_checks() -> None:
         cell.check(check_cell)
 
 
-_bind_checks()
+_register_checks()
 
 
 @lstm_.check
@@ -257,5 +253,5 @@ def lstm_cell_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
     _check("lstm_cell", 4, RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0])
 
 
-# those that run on arrays as they are stored, where a backend's products do
+# ops that a backend may run on arrays as they are stored, without a cast
 OPS = (rnn_tanh_, rnn_relu_, gru_, lstm_, rnn_tanh_cell_, rnn_relu_cell_, gru_cell_, lstm_cell_)

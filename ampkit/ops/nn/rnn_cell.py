@@ -1,7 +1,7 @@
-"""What recurrent layers are made of: one step of a cell, forward and backward, and the product it needs.
+"""One step of a recurrent cell, forward and backward, and its matrix products, as primitives that write in place.
 
-Each writes into arrays that it is given, a row per sequence: a layer makes its arrays once for all steps. Gates and
-states are in the accumulator; `hidden`, `out` and the slopes in the format of the layer, for the next product to read.
+A layer allocates the arrays once for all steps; each has a row per sequence. Gates and states have the accumulator
+dtype; `hidden`, `out` and the gradients of the gates have the dtype of the layer, in which the next product reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = Any
 
 
 def write_rounded(array: Array, *outs: Array | None) -> None:
-    """Write `array`, rounded once, to `outs`, of one format; None takes nothing."""
+    """Write `array`, rounded once, to each of `outs` that is not None; they have one dtype."""
     found = [out for out in outs if out is not None]
     rounded = cast_like(array, found[0])
     for out in found:
@@ -30,12 +30,12 @@ def write_rounded(array: Array, *outs: Array | None) -> None:
 
 
 def cast_like(array: Array, like: Array) -> Array:
-    """`array` in the format of `like`."""
+    """`array` in the dtype of `like`."""
     return array if array.dtype == like.dtype else backends.backend_of(array).cast(array, like.dtype)
 
 
 def to_accumulator(array: Array) -> Array:
-    """`array` in its accumulator."""
+    """`array` in its accumulator dtype."""
     wide = accumulator(array.dtype)
     return array if array.dtype == wide else backends.backend_of(array).cast(array, wide)
 
@@ -43,51 +43,52 @@ def to_accumulator(array: Array) -> Array:
 # products
 
 
-def _multiply(a: Array, b: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
-    found = to_accumulator(a) @ to_accumulator(b)
+def _matmul_into(a: Array, b: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
+    product = to_accumulator(a) @ to_accumulator(b)
     if bias is not None:
-        found += bias
-    if more:
-        out += cast_like(found, out)
+        product += bias
+    if accumulate:
+        out += cast_like(product, out)
     else:
-        write_rounded(found, out)
+        write_rounded(product, out)
 
 
-# (a [M, K], b [K, N], out [M, N], bias [N] like out or None, more): out = a @ b + bias, or with `more` out += a @ b.
-matmul_into = Primitive("matmul_into", "nn.rnn", _multiply)
+# (a [M, K], b [K, N], out [M, N], bias [N] in out's dtype or None, accumulate): out = a @ b + bias, or with
+# `accumulate` out += a @ b.
+matmul_into = Primitive("matmul_into", "nn.rnn", _matmul_into)
 
 
-def _by_weight(weight: Array, rows: int) -> Callable[..., None]:
-    def times(a: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
-        matmul_into(a, weight, out, bias, more)
+def _matmul_by(weight: Array, rows: int) -> Callable[..., None]:
+    def times(a: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
+        matmul_into(a, weight, out, bias, accumulate)
 
     return times
 
 
-# (weight [K, N], rows): what multiplies matrices of up to so many rows by it, step after step: (a, out, bias, more), as
-# `matmul_into`; they lie row after row.
-matmul_by = Primitive("matmul_by", "nn.rnn", _by_weight)
+# (weight [K, N], rows): `matmul_into` with this weight as a function (a, out, bias, accumulate), for contiguous a of at
+# most `rows` rows. It is called at every step; a kernel packs the weight once.
+matmul_by = Primitive("matmul_by", "nn.rnn", _matmul_by)
 
 
 def _column_sums(rows: Array) -> Array:
     return blocked_sum(to_accumulator(rows), 0)
 
 
-column_sums = Primitive("column_sums", "nn.rnn", _column_sums)  # [M, N] -> [N], in the accumulator
+column_sums = Primitive("column_sums", "nn.rnn", _column_sums)  # [M, N] -> [N], in the accumulator dtype
 
 
 # gates
 
 
 def _sigmoid(x: Array) -> None:
-    # In place; exp(-x) may be infinite, which gives 0.
+    # In place; where exp(-x) overflows, the result is 0.
     np.negative(x, out=x)
     np.exp(x, out=x)
     x += 1
     np.divide(1, x, out=x)
 
 
-def parts(gates: Array, count: int) -> list[Array]:
+def split_gates(gates: Array, count: int) -> list[Array]:
     """[n, count H] as `count` views [n, H]."""
     width = gates.shape[1] // count
     return [gates[:, i * width : (i + 1) * width] for i in range(count)]
@@ -101,66 +102,72 @@ def _rnn_step(gates: Array, hidden: Array, out: Array | None, relu: bool) -> Non
     write_rounded(gates, hidden, out)
 
 
-def _rnn_step_backward(gates: Array, dy: Array, dh: Array, slopes: Array, relu: bool) -> None:
-    d = dh + to_accumulator(dy)
-    write_rounded(d * (gates > 0) if relu else d * (1 - gates * gates), slopes)
+def _rnn_step_backward(state: Array, dy: Array, dh: Array, dgates: Array, relu: bool) -> None:
+    dstate = dh + to_accumulator(dy)
+    write_rounded(dstate * (state > 0) if relu else dstate * (1 - state * state), dgates)
 
 
-# (gates [n, H]: what the products left, then the state; hidden and out, or None: written with it, relu)
+# (gates [n, H]: in, the pre-activation; out, the state. hidden, out or None: written, the rounded state. relu)
 rnn_step = Primitive("rnn_step", "nn.rnn", _rnn_step)
-# (gates as above, dy, dh [n, H], slopes [n, H]: written, relu)
+# (state: gates as `rnn_step` left them; dy, dh [n, H]; dgates [n, H]: written; relu)
 rnn_step_backward = Primitive("rnn_step_backward", "nn.rnn", _rnn_step_backward)
 
 
 # LSTM: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000
 
 
-def _lstm_step(gates: Array, cell: Array, before: Array, hidden: Array | None, out: Array) -> None:
-    i, f, g, o = parts(gates, 4)
+def _lstm_step(gates: Array, cell: Array, previous_cell: Array, hidden: Array | None, out: Array) -> None:
+    i, f, g, o = split_gates(gates, 4)
     new = np.tanh(g)
-    _sigmoid(gates)  # of all, and once too many: whole rows take less time than parts of them
+    _sigmoid(gates)  # of all four, although g is replaced: whole rows are faster than parts of them
     g[...] = new
-    before[...] = cell
+    previous_cell[...] = cell
     cell *= f
     cell += i * g
     write_rounded(o * np.tanh(cell), hidden, out)
 
 
-def _lstm_step_backward(gates: Array, before: Array, dy: Array | None, dh: Array, dc: Array, slopes: Array) -> None:
-    i, f, g, o = parts(gates, 4)
-    high = np.tanh(f * before + i * g)
-    d = dh if dy is None else dh + to_accumulator(dy)
-    dc += d * o * (1 - high * high)
-    bends = 1 - gates
-    bends *= gates
-    parts(bends, 4)[2][...] = 1 - g * g
-    to = slopes if slopes.dtype == gates.dtype else np.empty_like(gates)
-    for part, one, other in zip(parts(to, 4), (dc, dc, dc, d), (g, before, i, high), strict=True):
-        np.multiply(one, other, out=part)
-    to *= bends
+def _lstm_step_backward(
+    gates: Array, previous_cell: Array, dy: Array | None, dh: Array, dc: Array, dgates: Array
+) -> None:
+    i, f, g, o = split_gates(gates, 4)
+    tanh_cell = np.tanh(f * previous_cell + i * g)
+    dhidden = dh if dy is None else dh + to_accumulator(dy)
+    dc += dhidden * o * (1 - tanh_cell * tanh_cell)
+    derivative = 1 - gates  # of sigmoid: s (1 - s); of tanh: 1 - g^2
+    derivative *= gates
+    split_gates(derivative, 4)[2][...] = 1 - g * g
+    wide = dgates if dgates.dtype == gates.dtype else np.empty_like(gates)
+    factors = (dc, g), (dc, previous_cell), (dc, i), (dhidden, tanh_cell)
+    for part, (a, b) in zip(split_gates(wide, 4), factors, strict=True):
+        np.multiply(a, b, out=part)
+    wide *= derivative
     dc *= f
-    if to is not slopes:
-        write_rounded(to, slopes)
+    if wide is not dgates:
+        write_rounded(wide, dgates)
 
 
-# (gates [n, 4 H]: what the products left, then the gates i, f, g, o; cell [n, H]: the state, before and after; before,
+# (gates [n, 4 H]: in, the pre-activations; out, the gates i, f, g, o. cell [n, H]: updated in place. previous_cell,
 # hidden or None, out [n, H]: written)
 lstm_step = Primitive("lstm_step", "nn.rnn", _lstm_step)
-# (gates, before as above, dy or None, dh, dc [n, H]: of the cell after, then before; slopes [n, 4 H]: written)
+# (gates, previous_cell as `lstm_step` left them; dy or None, dh [n, H]; dc [n, H]: in, of the new cell state; out, of
+# the previous one; dgates [n, 4 H]: written)
 lstm_step_backward = Primitive("lstm_step_backward", "nn.rnn", _lstm_step_backward)
 
 
 # GRU: Cho et al. 2014, with the reset gate after the product
 
 
-def _gru_step(gates: Array, inner: Array, state: Array, kept: Array, hidden: Array | None, out: Array) -> None:
-    r, z, n = parts(gates, 3)
+def _gru_step(
+    gates: Array, hidden_gates: Array, state: Array, hidden_n: Array, hidden: Array | None, out: Array
+) -> None:
+    r, z, n = split_gates(gates, 3)
     two = 2 * r.shape[1]
-    both = gates[:, :two] + inner[:, :two]  # new memory: whole rows take less time than parts of them
-    _sigmoid(both)
-    gates[:, :two] = both
-    kept[...] = inner[:, two:]
-    n += r * kept
+    rz = gates[:, :two] + hidden_gates[:, :two]  # a copy: whole rows are faster than parts of them
+    _sigmoid(rz)
+    gates[:, :two] = rz
+    hidden_n[...] = hidden_gates[:, two:]
+    n += r * hidden_n
     np.tanh(n, out=n)
     state -= n
     state *= z
@@ -169,24 +176,25 @@ def _gru_step(gates: Array, inner: Array, state: Array, kept: Array, hidden: Arr
 
 
 def _gru_step_backward(
-    gates: Array, kept: Array, previous: Array, dy: Array, dh: Array, to_x: Array, to_h: Array
+    gates: Array, hidden_n: Array, previous: Array, dy: Array, dh: Array, dx_gates: Array, dh_gates: Array
 ) -> None:
-    r, z, n = parts(gates, 3)
-    dr, dz, dn = parts(to_x, 3)
+    r, z, n = split_gates(gates, 3)
+    dr, dz, dn = split_gates(dx_gates, 3)
     dh += to_accumulator(dy)
-    d = dh * (1 - z) * (1 - n * n)
-    write_rounded(d, dn)
-    write_rounded(d * kept * r * (1 - r), dr)
+    dn_wide = dh * (1 - z) * (1 - n * n)
+    write_rounded(dn_wide, dn)
+    write_rounded(dn_wide * hidden_n * r * (1 - r), dr)
     write_rounded(dh * (to_accumulator(previous) - n) * z * (1 - z), dz)
-    both = 2 * r.shape[1]
-    to_h[:, :both] = to_x[:, :both]
-    write_rounded(d * r, to_h[:, both:])
+    two = 2 * r.shape[1]
+    dh_gates[:, :two] = dx_gates[:, :two]
+    write_rounded(dn_wide * r, dh_gates[:, two:])
     dh *= z
 
 
-# (gates [n, 3 H]: the input's share, then the gates r, z, n; inner [n, 3 H]: the state's share; state [n, H]: before,
-# then after; kept [n, H]: the last third of inner; hidden or None, out [n, H]: written)
+# (gates [n, 3 H]: in, the products with the input; out, the gates r, z, n. hidden_gates [n, 3 H]: the products with the
+# state. state [n, H]: updated in place. hidden_n [n, H]: written, the last third of hidden_gates. hidden or None,
+# out [n, H]: written, the rounded state)
 gru_step = Primitive("gru_step", "nn.rnn", _gru_step)
-# (gates, kept as above, previous: the state before, dy [n, H], dh [n, H]: of the state after, then what does not go
-# through the products; to_x, to_h [n, 3 H]: the slopes of the two shares, written)
+# (gates, hidden_n as `gru_step` left them; previous [n, H]: the state before the step; dy [n, H]; dh [n, H]: in, of the
+# new state; out, of the previous one without what the products pass on; dx_gates, dh_gates [n, 3 H]: written)
 gru_step_backward = Primitive("gru_step_backward", "nn.rnn", _gru_step_backward)

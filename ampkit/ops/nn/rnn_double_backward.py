@@ -1,4 +1,4 @@
-"""Recurrent layers out of steps that are ops, each making new arrays: what second derivatives run on."""
+"""Recurrent layers unrolled into differentiable ops on new arrays, which double backward traces."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.tensor import Tensor
 
 from ..pointwise.activation import sigmoid
-from .rnn_loop import RNNOperands, Sizes, walk
+from .rnn_loop import RNNOperands, Sizes, steps_of
 
 __all__: list[str] = []
 
 Array = Any
-# (what the input gives, states) -> the states after; the first of them is the output
+# (input gates, *states) -> the new states; the first of them is the output
 Step = Callable[..., tuple[Array, ...]]
 
 
-def on_tape(g: RNNOperands) -> bool:
-    return any(isinstance(array, TracedArray) for array in g)
+def is_traced(operands: RNNOperands) -> bool:
+    return any(isinstance(array, TracedArray) for array in operands)
 
 
-def rnn_unrolled(g: RNNOperands, sizes: Sizes, reverse: bool, relu: bool) -> tuple[Array, ...]:
+def rnn_unrolled(operands: RNNOperands, sizes: Sizes, reverse: bool, relu: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array) -> tuple[Array]:
-        gate = x + _add_bias(h @ g.w_hh.T, g.b_hh)
+        gate = x + _add_bias(h @ operands.w_hh.T, operands.b_hh)
         return (np.maximum(gate, 0) if relu else np.tanh(gate),)
 
-    return _unrolled(step, g, sizes, reverse, _start(g, g.hx, sizes))
+    return _unroll(step, operands, sizes, reverse, _initial(operands, operands.hx, sizes))
 
 
-def lstm_unrolled(g: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
+def lstm_unrolled(operands: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        i, f, new, o = _parts(x + _add_bias(h @ g.w_hh.T, g.b_hh), 4)
-        c = _gate(f) * c + _gate(i) * np.tanh(new)
-        h = _gate(o) * np.tanh(c)
-        return h if g.w_hr is None else h @ g.w_hr.T, c
+        i, f, new, o = _split_gates(x + _add_bias(h @ operands.w_hh.T, operands.b_hh), 4)
+        c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(new)
+        h = _sigmoid(o) * np.tanh(c)
+        return h if operands.w_hr is None else h @ operands.w_hr.T, c
 
-    width = g.w_hh.shape[0] // 4
-    return _unrolled(step, g, sizes, reverse, _start(g, g.hx, sizes), _start(g, g.cx, sizes, width))
+    h, c = _initial(operands, operands.hx, sizes), _initial(operands, operands.cx, sizes, operands.w_hh.shape[0] // 4)
+    return _unroll(step, operands, sizes, reverse, h, c)
 
 
-def gru_unrolled(g: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
+def gru_unrolled(operands: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array) -> tuple[Array]:
-        (r, z, n), (to_r, to_z, to_n) = _parts(x, 3), _parts(_add_bias(h @ g.w_hh.T, g.b_hh), 3)
-        new, kept = np.tanh(n + _gate(r + to_r) * to_n), _gate(z + to_z)
-        return (new + kept * (h - new),)
+        (r, z, n), (h_r, h_z, h_n) = _split_gates(x, 3), _split_gates(_add_bias(h @ operands.w_hh.T, operands.b_hh), 3)
+        new, update = np.tanh(n + _sigmoid(r + h_r) * h_n), _sigmoid(z + h_z)
+        return (new + update * (h - new),)
 
-    return _unrolled(step, g, sizes, reverse, _start(g, g.hx, sizes))
+    return _unroll(step, operands, sizes, reverse, _initial(operands, operands.hx, sizes))
 
 
-def _unrolled(step: Step, g: RNNOperands, sizes: Sizes, reverse: bool, *first: Array) -> tuple[Array, ...]:
-    projected = _add_bias(g.input @ g.w_ih.T, g.b_ih)
-    steps = walk(sizes, reverse)
+def _unroll(step: Step, operands: RNNOperands, sizes: Sizes, reverse: bool, *first: Array) -> tuple[Array, ...]:
+    input_gates = _add_bias(operands.input @ operands.w_ih.T, operands.b_ih)
+    steps = steps_of(sizes, reverse)
     states, outs, ended = [s[: steps[0][1]] for s in first], [], []
     for at, n in steps:
         if n < (rows := states[0].shape[0]):
@@ -63,16 +63,16 @@ def _unrolled(step: Step, g: RNNOperands, sizes: Sizes, reverse: bool, *first: A
             states = [s[:n] for s in states]
         elif n > rows:
             states = [np.concatenate([s, f[rows:n]]) for s, f in zip(states, first, strict=True)]
-        states = list(step(projected[at], *states))
+        states = list(step(input_gates[at], *states))
         outs.append(states[0])
     last = [np.concatenate([s, *(e[i] for e in reversed(ended))]) for i, s in enumerate(states)]
     return np.concatenate(outs[::-1] if reverse else outs), *last
 
 
-def _start(g: RNNOperands, first: Array | None, sizes: Sizes, width: int | None = None) -> Array:
+def _initial(operands: RNNOperands, first: Array | None, sizes: Sizes, width: int | None = None) -> Array:
     if first is not None:
         return first
-    like = plain(g.w_hh)
+    like = plain(operands.w_hh)
     return TracedArray(Tensor(backends.backend_of(like).zeros((sizes[0], width or like.shape[1]), like.dtype)))
 
 
@@ -80,10 +80,10 @@ def _add_bias(x: Array, bias: Array | None) -> Array:
     return x if bias is None else x + bias
 
 
-def _gate(x: Array) -> Array:
+def _sigmoid(x: Array) -> Array:
     return apply(sigmoid, x)
 
 
-def _parts(x: Array, count: int) -> list[Array]:
+def _split_gates(x: Array, count: int) -> list[Array]:
     width = x.shape[1] // count
     return [x[:, i * width : (i + 1) * width] for i in range(count)]

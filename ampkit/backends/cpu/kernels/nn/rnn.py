@@ -20,9 +20,9 @@ def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
 
 
 @matmul_into.on("cpu", when=_fits)
-def multiply_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, more: bool = False) -> None:
-    if not gemm.matmul_into(a, b, out, bias, accumulate=more):
-        matmul_into.reference.run(a, b, out, bias, more)
+def matmul_into_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, accumulate: bool = False) -> None:
+    if not gemm.matmul_into(a, b, out, bias, accumulate=accumulate):
+        matmul_into.reference.run(a, b, out, bias, accumulate)
 
 
 def _repeats(weight: HostArray, rows: int) -> bool:
@@ -31,12 +31,12 @@ def _repeats(weight: HostArray, rows: int) -> bool:
 
 
 @matmul_by.on("cpu", when=_repeats)
-def by_weight_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
+def matmul_by_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
     packed = gemm.PackedWeight(weight)
 
-    def times(a: HostArray, out: HostArray, bias: HostArray | None = None, more: bool = False) -> None:
-        if not packed(a, out, bias, more):
-            matmul_into.reference.run(a, weight, out, bias, more)
+    def times(a: HostArray, out: HostArray, bias: HostArray | None = None, accumulate: bool = False) -> None:
+        if not packed(a, out, bias, accumulate):
+            matmul_into.reference.run(a, weight, out, bias, accumulate)
 
     return times
 

@@ -29,9 +29,9 @@ def _multiplies(a: Array, b: Array, out: Array, *more: Any) -> bool:
 
 
 @rnn_cell.matmul_into.on("cuda", when=_multiplies)
-def multiply_cuda(a: Array, b: Array, out: Array, bias: Array | None = None, more: bool = False) -> None:
-    if not gemm.multiply(a, b, out, bias, out if more else None):
-        rnn_cell.matmul_into.reference.run(a, b, out, bias, more)
+def matmul_into_cuda(a: Array, b: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
+    if not gemm.multiply(a, b, out, bias, out if accumulate else None):
+        rnn_cell.matmul_into.reference.run(a, b, out, bias, accumulate)
 
 
 @rnn_cell.column_sums.on("cuda", when=lambda rows: gemm.fits(rows) and rows.size > 0)
@@ -39,7 +39,7 @@ def column_sums_cuda(rows: Array) -> Array:
     return gemm.column_sums(rows, accumulator(rows.dtype))
 
 
-# steps: what they are given lies row after row, and `dtype` is that of what products read
+# steps: all arrays are contiguous; products read the dtype of `hidden`, `out` and the gradients of the gates
 
 
 def _known(states: Array, *arrays: Array | None) -> bool:
@@ -61,42 +61,58 @@ def rnn_step_cuda(gates: Array, hidden: Array, out: Array | None, relu: bool) ->
     _launch("rnn_forward", hidden, gates.size, gates, hidden, out, np.uint32(gates.size), np.bool_(relu))
 
 
-@rnn_cell.rnn_step_backward.on("cuda", when=lambda gates, dy, dh, slopes, relu: _alike(gates, slopes, dy, dh))
-def rnn_step_backward_cuda(gates: Array, dy: Array, dh: Array, slopes: Array, relu: bool) -> None:
-    _launch("rnn_backward", slopes, gates.size, gates, dy, dh, slopes, np.uint32(gates.size), np.bool_(relu))
+@rnn_cell.rnn_step_backward.on("cuda", when=lambda gates, dy, dh, dgates, relu: _alike(gates, dgates, dy, dh))
+def rnn_step_backward_cuda(gates: Array, dy: Array, dh: Array, dgates: Array, relu: bool) -> None:
+    _launch("rnn_backward", dgates, gates.size, gates, dy, dh, dgates, np.uint32(gates.size), np.bool_(relu))
 
 
 @rnn_cell.lstm_step.on("cuda", when=lambda gates, *arrays: _known(gates, *arrays))
-def lstm_step_cuda(gates: Array, cell: Array, before: Array, hidden: Array | None, out: Array) -> None:
-    _launch("lstm_forward", out, cell.size, gates, cell, before, hidden, out, *_shape(cell))
+def lstm_step_cuda(gates: Array, cell: Array, previous_cell: Array, hidden: Array | None, out: Array) -> None:
+    _launch("lstm_forward", out, cell.size, gates, cell, previous_cell, hidden, out, *_shape(cell))
 
 
 @rnn_cell.lstm_step_backward.on(
-    "cuda", when=lambda gates, before, dy, dh, dc, slopes: _alike(gates, slopes, dy, before, dh, dc)
+    "cuda", when=lambda gates, previous_cell, dy, dh, dc, dgates: _alike(gates, dgates, dy, previous_cell, dh, dc)
 )
-def lstm_step_backward_cuda(gates: Array, before: Array, dy: Array | None, dh: Array, dc: Array, slopes: Array) -> None:
-    _launch("lstm_backward", slopes, dc.size, gates, before, dy, dh, dc, slopes, *_shape(dc))
+def lstm_step_backward_cuda(
+    gates: Array, previous_cell: Array, dy: Array | None, dh: Array, dc: Array, dgates: Array
+) -> None:
+    _launch("lstm_backward", dgates, dc.size, gates, previous_cell, dy, dh, dc, dgates, *_shape(dc))
 
 
 @rnn_cell.gru_step.on("cuda", when=lambda gates, *arrays: _known(gates, *arrays))
-def gru_step_cuda(gates: Array, inner: Array, state: Array, kept: Array, hidden: Array | None, out: Array) -> None:
-    _launch("gru_forward", out, state.size, gates, inner, state, kept, hidden, out, *_shape(state))
+def gru_step_cuda(
+    gates: Array, hidden_gates: Array, state: Array, hidden_n: Array, hidden: Array | None, out: Array
+) -> None:
+    _launch("gru_forward", out, state.size, gates, hidden_gates, state, hidden_n, hidden, out, *_shape(state))
 
 
 @rnn_cell.gru_step_backward.on(
     "cuda",
-    when=lambda gates, kept, previous, dy, dh, to_x, to_h: (
-        previous.dtype == to_x.dtype and _alike(gates, to_x, dy, kept, previous, dh, to_h)
+    when=lambda gates, hidden_n, previous, dy, dh, dx_gates, dh_gates: (
+        previous.dtype == dx_gates.dtype and _alike(gates, dx_gates, dy, hidden_n, previous, dh, dh_gates)
     ),
 )
 def gru_step_backward_cuda(
-    gates: Array, kept: Array, previous: Array, dy: Array, dh: Array, to_x: Array, to_h: Array
+    gates: Array, hidden_n: Array, previous: Array, dy: Array, dh: Array, dx_gates: Array, dh_gates: Array
 ) -> None:
-    _launch("gru_backward", to_x, dh.size, gates, kept, previous, dy, dh, to_x, to_h, *_shape(dh))
+    _launch(
+        "gru_backward",
+        dx_gates,
+        dh.size,
+        gates,
+        hidden_n,
+        previous,
+        dy,
+        dh,
+        dx_gates,
+        dh_gates,
+        *_shape(dh),
+    )
 
 
-def _alike(gates: Array, slopes: Array, dy: Array | None, *others: Array) -> bool:
-    return (dy is None or dy.dtype == slopes.dtype) and _known(gates, slopes, dy, *others)
+def _alike(gates: Array, dgates: Array, dy: Array | None, *others: Array) -> bool:
+    return (dy is None or dy.dtype == dgates.dtype) and _known(gates, dgates, dy, *others)
 
 
 def _worth(input: Array, *given: Array | None) -> bool:
