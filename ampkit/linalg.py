@@ -6,7 +6,7 @@ from types import FunctionType as _FunctionType
 
 from . import ops as _ops
 from .core.tensor import Tensor as _Tensor
-from .core.torch_compat import accept_compat_args as _accept_compat_args
+from .core.torch_compat import accept_compat_args as accept_compat_args
 from .ops import linalg_cholesky as cholesky
 from .ops import linalg_eigh as eigh
 from .ops import linalg_eigvalsh as eigvalsh
@@ -25,8 +25,8 @@ from .ops import linalg_vecdot as vecdot
 from .ops import linalg_vector_norm as vector_norm
 from .ops import matmul
 from .ops.argument_checks import checked as _checked
-from .ops.linalg.calculus import powers_of as _powers_of
-from .ops.linalg.solvers import SignedLog as _SignedLog
+from .ops.linalg.matrix_powers import batched_vander as _powers_of
+from .ops.linalg.solvers import SlogdetResult as _SignedLog
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
@@ -73,4 +73,4 @@ def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
 
 for _name in __all__:
     if isinstance(globals()[_name], _FunctionType) and globals()[_name].__module__ == __name__:
-        globals()[_name] = _accept_compat_args(_checked(globals()[_name]))
+        globals()[_name] = accept_compat_args(_checked(globals()[_name]))

@@ -28,7 +28,7 @@ from .ops import digamma as psi
 from .ops import lgamma as gammaln
 from .ops import sigmoid as expit
 from .ops.argument_checks import checked
-from .ops.pointwise.special_functions import entr, xlog1py
+from .ops.pointwise.logit_and_entropy import entr, xlog1py
 
 __all__ = [
     "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_softmax", "logit",

@@ -1,33 +1,33 @@
 """Operations: the names of `torch.nn.functional` and of `torch` that ampkit has, and Tensor's operators and methods.
 
-One file per kind of operation, its public names in its `__all__`. `methods.py` holds the table of operators and
-methods, `traced.py` what NumPy's functions mean when a gradient is differentiated again.
+A folder per family, a file per topic, its public names in its `__all__`. `tensor_methods.py` has the table of Tensor's
+operators and methods, `traced_methods.py` the meaning of NumPy's functions in double backward.
 """
 
 from types import FunctionType as _FunctionType
 from types import ModuleType as _ModuleType
 
-from ..core.torch_compat import accept_compat_args as _accept_compat_args
-from . import argument_checks as _given
+from ..core.torch_compat import accept_compat_args as accept_compat_args
+from . import argument_checks as _argument_checks
 from . import tensor_methods, traced_methods
-from .creation.as_tensor import *
-from .creation.factories import *
-from .creation.like import *
+from .creation.constants import *
+from .creation.from_data import *
+from .creation.random import *
 from .creation.ranges import *
 from .creation.window_functions import *
-from .indexing.gather import *
-from .indexing.index_add import *
-from .indexing.scatter import *
-from .indexing.subscript import *
-from .indexing.unique import *
+from .indexing.gather_scatter import *
+from .indexing.getitem import *
+from .indexing.index_select import *
+from .indexing.scatter_reduce import *
+from .indexing.search import *
 from .linalg.bilinear import *
-from .linalg.calculus import *
 from .linalg.decompositions import *
 from .linalg.distances import *
+from .linalg.einsum import *
 from .linalg.matmul import *
-from .linalg.matmul_variants import *
+from .linalg.matrix_powers import *
 from .linalg.solvers import *
-from .linalg.vectors import *
+from .linalg.tensor_products import *
 from .loss.bce import *
 from .loss.ctc import *
 from .loss.margin import *
@@ -48,37 +48,41 @@ from .nn.residual_norm import *
 from .nn.rnn import *
 from .nn.softmax import *
 from .nn.unpool import *
-from .pointwise.activation import *
 from .pointwise.arithmetic import *
 from .pointwise.comparison import *
 from .pointwise.conversion import *
+from .pointwise.error_function import *
+from .pointwise.gamma_function import *
+from .pointwise.logit_and_entropy import *
 from .pointwise.piecewise_activations import *
-from .pointwise.remainders import *
-from .pointwise.rounding import *
+from .pointwise.powers_and_logs import *
 from .pointwise.selection import *
-from .pointwise.special_functions import *
+from .pointwise.sign_and_rounding import *
+from .pointwise.smooth_activations import *
 from .pointwise.trigonometry import *
-from .pointwise.unary import *
-from .predicates import *
+from .reduction.calculus import *
 from .reduction.cumulative import *
+from .reduction.histogram import *
 from .reduction.norms import *
 from .reduction.order_statistics import *
-from .reduction.quantiles import *
 from .reduction.reductions import *
 from .reduction.sorting import *
 from .reduction.statistics import *
-from .shape.concatenation import *
-from .shape.diagonals import *
+from .shape.broadcasting import *
+from .shape.diagonal import *
+from .shape.grids import *
+from .shape.join_split import *
+from .shape.padding import *
 from .shape.pixel_shuffle import *
-from .shape.rearrange import *
-from .shape.split_misc import *
-from .shape.stacks import *
+from .shape.repeat_and_flip import *
+from .shape.triangular import *
 from .shape.view import *
+from .tensor_info import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]
 
-for _name in __all__:  # ops see to their arguments, and take PyTorch's other words, by themselves; functions here
+for _name in __all__:  # ops check their arguments and accept PyTorch's aliases themselves; plain functions here
     if isinstance(globals()[_name], _FunctionType):
-        globals()[_name] = _accept_compat_args(_given.checked(globals()[_name]))
+        globals()[_name] = accept_compat_args(_argument_checks.checked(globals()[_name]))
 
-tensor_methods.bind(globals())
+tensor_methods.add_tensor_methods(globals())

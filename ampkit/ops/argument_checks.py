@@ -1,16 +1,27 @@
-"""What a function is given, checked before it runs. Ops check their tensors themselves (see core/cast_plan.py)."""
+"""Checks of arguments: dims, shapes, operands and values; and `checked`, which checks a function's annotations.
+
+Ops check their tensors themselves (see core/cast_plan.py).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from inspect import isfunction
+from math import prod
+from operator import index
 from typing import Any
 
-from .. import backends
-from ..core.arguments import Checks
-from ..core.nested import tensors_in
-from ..core.tensor import Tensor
+import numpy as np
+
+from ampkit import backends
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
+from ampkit.core.arguments import MOST, Checks, shown
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.nested import tensors_in
+from ampkit.core.tensor import Tensor
 
 __all__: list[str] = []
 
@@ -61,3 +72,173 @@ def _enter(where: str, args: Any, kwargs: Any) -> Any:
     # Make the device of the tensors the current one.
     arrays = [t.array for t in tensors_in((args, kwargs))]
     return backends.gpus.enter(where, arrays[:1] if where in _OF_SEVERAL_DEVICES else arrays)
+
+
+def normalize_axis(where: str, dim: Any, ndim: int) -> int:
+    """`dim` as an axis from 0 to ndim - 1. Raises RangeError outside [-ndim, ndim), DTypeError if it is no integer."""
+    try:
+        dim = index(dim) if type(dim) is not bool else index(None)
+    except TypeError:
+        raise DTypeError(where, "dim as an integer", repr(dim)) from None
+    if not -max(ndim, 1) <= dim < max(ndim, 1):
+        raise RangeError(where, f"dim from {-max(ndim, 1)} to {max(ndim, 1) - 1}", f"{dim}")
+    return dim % max(ndim, 1)
+
+
+def normalize_axis_of(where: str, input: Any, dim: Any) -> int:
+    """`dim` as an axis of `input`, which has to have one: `axis`, that also raises ShapeError for a 0-d tensor."""
+    if not input.ndim:
+        raise ShapeError(where, "a tensor with at least one axis", "one of none")
+    return normalize_axis(where, dim, input.ndim)
+
+
+def normalize_axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
+    """`dim`, one axis or several, as axes from 0 to ndim - 1; None and () are all.
+
+    Raises ShapeError for a repeated one, RangeError for one that is not there.
+    """
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(ndim))
+    if not isinstance(dim, (tuple, list)):
+        return (normalize_axis(where, dim, ndim),) if ndim else _axes_of_scalar(where, dim)
+    found = tuple([normalize_axis(where, d, ndim) for d in dim])
+    if len(set(found)) < len(found):
+        raise ShapeError(where, "each dim once", f"{tuple(dim)}")
+    return found if ndim else ()
+
+
+def _axes_of_scalar(where: str, dim: Any) -> tuple[int, ...]:
+    normalize_axis(where, dim, 0)  # a 0-d tensor takes dim 0 and -1, which name nothing
+    return ()
+
+
+_MAX_ELEMENTS = 1 << 47  # elements: a process of today's machines can address as many bytes
+
+
+def check_addressable(where: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape`. Raises OutOfMemoryError for one that no memory can hold."""
+    if prod([max(n, 1) for n in shape]) >= _MAX_ELEMENTS:
+        raise OutOfMemoryError(where, "a shape that memory can hold", f"{shape}")
+    return shape
+
+
+def check_count(where: str, name: str, value: Any) -> int:
+    """`value`, how many there are to be. Raises ArgumentError below 0, OutOfMemoryError for more than memory holds."""
+    if value < 0:
+        raise ArgumentError(where, f"{name} from 0", f"{value}")
+    return check_addressable(where, (int(value),))[0]
+
+
+def parse_shape(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
+    """A shape given as numbers or as one sequence: `view(2, 3)`, `view((2, 3))`. Raises DTypeError if not integers."""
+    found = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+    try:
+        shape = tuple([index(n) for n in found])
+    except TypeError:
+        raise DTypeError(where, "a shape of integers", ", ".join(map(shown, found))) from None
+    if any(n > MOST for n in shape):
+        raise ArgumentError(where, "sizes within 64 bits", f"{shape}")
+    return shape
+
+
+def describe_int_tuple(axes: int) -> str:
+    """What a window takes for `axes` axes, in words."""
+    return {1: "an integer", 2: "an integer or a pair"}.get(axes, f"an integer or {axes}")
+
+
+_MAX_INT = 1 << 40  # beyond, what is computed from them would leave 64 bits
+
+
+def int_tuple(where: str, name: str, value: Any, least: int, axes: int = 2) -> tuple[int, ...]:
+    """`value`, an integer for all axes or one each. Raises ArgumentError for anything else, or below `least`."""
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
+    if len(found) != axes or not all(isinstance(v, (int, np.integer)) and v >= least for v in found):
+        need = describe_int_tuple(axes) + (" of them" if axes > 1 else "")
+        raise ArgumentError(where, f"{name} as {need}, at least {least}", repr(value))
+    if any(v >= _MAX_INT for v in found):
+        raise ArgumentError(where, f"{name} below {_MAX_INT}", shown(value))
+    return tuple([int(v) for v in found])
+
+
+def broadcast_shape(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that `shapes` broadcast to. Raises ShapeError."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        found = " and ".join(str(tuple(shape)) for shape in shapes)
+        raise ShapeError(where, "shapes that broadcast", found) from None
+
+
+def check_representable(where: str, dtype: dtypes.DType, value: float) -> None:
+    """Raise ArgumentError if the number `value` is beyond what `dtype` holds: a mask's -1e9 is no number in float16."""
+    if dtypes.is_float(dtype):
+        limits = dtypes.finfo(dtype)
+        if math.isfinite(value) and abs(value) > limits.max:
+            cure = f'use float("-inf"), or finfo(input.dtype).min = {limits.min:g}'
+            raise ArgumentError(where, f"a value that {dtype.name} holds (largest {limits.max:g})", f"{value:g}", cure)
+    elif dtype != dtypes.bool_ and (not math.isfinite(value) or value != int(value)):
+        raise ArgumentError(where, f"a whole number, for {dtype.name}", f"{value}", "cast the tensor: x.float()")
+    elif dtype != dtypes.bool_ and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+        raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}", "cast the tensor: x.long()")
+
+
+def check_ndim(where: str, name: str, array: Any, axes: str) -> None:
+    shape = np.shape(array)
+    if len(shape) != axes.count(",") + 1:
+        raise ShapeError(where, f"{name} {axes}", f"{name} {list(shape)}")
+
+
+def check_factor(where: str, name: str, array: Any, other: str, like: Any, axes: str, like_axes: str) -> None:
+    """`like_axes` of `like`, and `axes` of `array`, where {i} stands for the length of axis i of `like`."""
+    check_ndim(where, other, like, like_axes)
+    shape, wanted = np.shape(array), axes.format(*like.shape)
+    parts = wanted.strip("[]").split(", ")
+    if len(shape) != len(parts) or any(p.isdigit() and int(p) != n for p, n in zip(parts, shape, strict=True)):
+        raise ShapeError(where, f"{name} {wanted} for {other} {list(like.shape)}", f"{name} {list(shape)}")
+
+
+def check_addend(where: str, input: Any, shape: tuple[int, ...]) -> None:
+    got = np.shape(input)
+    if len(got) > len(shape) or any(n not in (1, m) for n, m in zip(got[::-1], shape[::-1], strict=False)):
+        raise ShapeError(where, f"input that broadcasts to {list(shape)}", f"input {list(got)}")
+
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def check_reduction(where: str, reduction: Any, allowed: tuple[str, ...] = REDUCTIONS) -> None:
+    """Raise ArgumentError unless `reduction` is one of `allowed`."""
+    if reduction not in allowed:
+        raise ArgumentError(where, f"reduction {', '.join(map(repr, allowed))}", repr(reduction))
+
+
+def integer_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
+    """`factor` for these operands: for integers a whole number, else it would make floats of them. ArgumentError."""
+    kinds = {a.dtype.kind for a in operands if hasattr(a, "dtype")}
+    if not isinstance(factor, float) or not kinds <= {"b", "i", "u"}:
+        return factor
+    if not math.isfinite(factor) or factor != int(factor):
+        raise ArgumentError(where, f"a whole {name} for integers", f"{factor}", "cast first: x.float()")
+    return int(factor)
+
+
+def check_index_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
+    """Raise RangeError for an index outside [lowest, length)."""
+
+    def fail(value: int, position: Any) -> None:
+        raise RangeError(name, f"indices from {lowest} to {length - 1}", f"{value} at position {position}")
+
+    backends.backend_of(index).raise_if(index, (index < lowest) | (index >= length), fail)
+
+
+def check_integer_index(name: str, index: Any) -> None:
+    """Raise DTypeError for an index of floats or booleans."""
+    if plain(index).dtype.kind not in "iu":
+        raise DTypeError(name, "an index of integers", plain(index).dtype.name)
+
+
+def axis_length(input: Any, dim: int) -> int:
+    """The length of axis `dim`; a 0-d tensor counts as one of length 1."""
+    return input.shape[dim] if input.ndim else 1

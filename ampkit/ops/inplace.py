@@ -8,28 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
-from ..base import dtypes
-from ..base.errors import ArgumentError, RangeError, ShapeError, StateError
-from ..core import random
-from ..core.autograd.grad_mode import enable_grad
-from ..core.autograd.inplace import change, is_recorded, need_float, take, write
-from ..core.autograd.scale_tag import ZEROED
-from ..core.autograd.views import become_view, need_changeable
-from ..core.fp_errors import ignore_fp_errors
-from ..core.tensor import Tensor
-from .creation.factories import tensor
-from .indexing.index_add import index_put_
-from .indexing.index_put import assign
-from .indexing.subscript import in_turn, part_of, view_item
+from ampkit import backends
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, RangeError, ShapeError, StateError
+from ampkit.core import random
+from ampkit.core.autograd.grad_mode import enable_grad
+from ampkit.core.autograd.inplace import change, is_recorded, need_float, take, write
+from ampkit.core.autograd.scale_tag import ZEROED
+from ampkit.core.autograd.views import become_view, need_changeable
+from ampkit.core.fp_errors import ignore_fp_errors
+from ampkit.core.tensor import Tensor
+from ampkit.core.tensor_factory import tensor
+
+from .argument_checks import check_representable
+from .indexing.deterministic_scatter import assign_last_wins
+from .indexing.getitem import basic_getitem, parse_index_item, split_mixed_index
+from .indexing.index_select import index_put_
 from .pointwise.conversion import to
-from .pointwise.selection import need_to_hold
-from .shape.view import broadcast_to, reshape
+from .shape.broadcasting import broadcast_to
+from .shape.view import reshape
 
 __all__: list[str] = []
 
 
-def changes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def in_place_method(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function(self, ...)` as a method that writes its answer into self: see `core.inplace.change`."""
 
     def changed(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -40,7 +42,7 @@ def changes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return changed
 
 
-def turns(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def in_place_view_method(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function(self, ...)`, which gives another view of self, as a method that makes self that view: `unsqueeze_`.
 
     Raises StateError for a leaf that requires grad.
@@ -80,15 +82,15 @@ def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
 
 def fill_(self: Tensor, value: Tensor | float) -> Tensor:
     """Overwrite every element with a number. Raises ArgumentError for one that an integer dtype does not hold."""
-    return write(self, _held("fill_", self, value.item() if isinstance(value, Tensor) else value))
+    return write(self, _check_fill_value("fill_", self, value.item() if isinstance(value, Tensor) else value))
 
 
-def _held(where: str, self: Tensor, number: float) -> float:
+def _check_fill_value(where: str, self: Tensor, number: float) -> float:
     # `number`, which the dtype of self holds but for its fraction.
     if not dtypes.is_float(self.dtype) and self.dtype != dtypes.bool_:
         if not math.isfinite(number):
             raise ArgumentError(where, f"a number that {self.dtype.name} holds", f"{number}", "cast first: x.float()")
-        need_to_hold(where, self.dtype, int(number))
+        check_representable(where, self.dtype, int(number))
     return number
 
 
@@ -103,14 +105,14 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: ran
     """Overwrite with normal numbers of the given mean and deviation."""
     if std < 0:
         raise ArgumentError("normal_", "std from 0", f"{std}")
-    return _fill_random(self, lambda g: mean + std * g.standard_normal(self.shape, _float(self)), generator)
+    return _fill_random(self, lambda g: mean + std * g.standard_normal(self.shape, _draw_dtype(self)), generator)
 
 
 def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with uniform numbers from [a, b)."""
     if not a <= b:
         raise ArgumentError("uniform_", "a <= b", f"a={a}, b={b}")
-    return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, _float(self)), generator)
+    return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, _draw_dtype(self)), generator)
 
 
 def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Stream | None = None) -> Tensor:
@@ -126,14 +128,16 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream |
     """Overwrite with exponential numbers of the rate lambd. Raises ArgumentError unless it is positive."""
     if not lambd > 0:
         raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
-    return _fill_random(self, lambda g: g.standard_exponential(self.shape, _float(self)) / lambd, generator)
+    return _fill_random(self, lambda g: g.standard_exponential(self.shape, _draw_dtype(self)) / lambd, generator)
 
 
 def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with numbers whose logarithms are normal, of the given mean and deviation."""
     if not std > 0:
         raise ArgumentError("log_normal_", "std above 0", f"{std}")
-    return _fill_random(self, lambda g: np.exp(mean + std * g.standard_normal(self.shape, _float(self))), generator)
+    return _fill_random(
+        self, lambda g: np.exp(mean + std * g.standard_normal(self.shape, _draw_dtype(self))), generator
+    )
 
 
 def cauchy_(self: Tensor, median: float = 0, sigma: float = 1, *, generator: random.Stream | None = None) -> Tensor:
@@ -157,13 +161,13 @@ def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) 
     """
     if len(bounds) > 2:
         raise ArgumentError("random_", "at most two bounds", f"{len(bounds)}")
-    low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact(self))
+    low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact_integers(self))
     if not low < high:
         raise ArgumentError("random_", "a range of whole numbers", f"from {low} to {high}")
     return _fill_random(self, lambda g: g.integers(low, high, self.shape), generator)
 
 
-def _exact(self: Tensor) -> int:
+def _exact_integers(self: Tensor) -> int:
     if dtypes.is_float(self.dtype):
         return 2 ** (1 - int(np.log2(float(dtypes.finfo(self.dtype).eps)))) + 1
     return 2 if self.dtype == dtypes.bool_ else int(np.iinfo(self.dtype).max)
@@ -178,11 +182,11 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
         raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
     with ignore_fp_errors(), backends.device_guard(self.array):
         values = self.array.copy()
-        np.fill_diagonal(values, _held("fill_diagonal_", self, fill_value), wrap)
+        np.fill_diagonal(values, _check_fill_value("fill_diagonal_", self, fill_value), wrap)
     return write(self, values)
 
 
-def _float(self: Tensor) -> Any:
+def _draw_dtype(self: Tensor) -> Any:
     return np.float64 if self.dtype == dtypes.float64 else np.float32
 
 
@@ -201,39 +205,39 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     held = getattr(value, "array", value)
     if dtypes.is_float(getattr(held, "dtype", dtypes.float32 if isinstance(held, float) else self.dtype)):
         need_float(self)
-    parts = tuple([part_of(i) for i in index]) if type(index) is tuple else part_of(index)
+    parts = tuple([parse_index_item(i) for i in index]) if type(index) is tuple else parse_index_item(index)
     need_changeable(self)
     try:
         with backends.device_guard(
             self.array, held, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"
         ):
             if is_recorded(self, value):
-                _set_recorded(self, parts, value)
+                _assign_recorded(self, parts, value)
             else:
-                _set(self, parts, held)
+                _assign(self, parts, held)
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:
         raise ShapeError("x[index] = value", "a value that broadcasts to the place", str(error)) from None
 
 
-def _set(self: Tensor, parts: Any, value: Any) -> None:
+def _assign(self: Tensor, parts: Any, value: Any) -> None:
     target = self.array
     if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
-        first, parts = in_turn(parts)
+        first, parts = split_mixed_index(parts)
         target = target if first is None else target[first]
     with ignore_fp_errors():
-        assign(target, parts, value)
+        assign_last_wins(target, parts, value)
     self.changed()
 
 
-def _set_recorded(self: Tensor, parts: Any, value: Any) -> None:
+def _assign_recorded(self: Tensor, parts: Any, value: Any) -> None:
     """`_set` on the tape: the places are a view of self, which is overwritten; those of arrays, a part of one."""
     arrays = any(hasattr(part, "dtype") for part in (parts if type(parts) is tuple else (parts,)))
     first = parts
     if arrays:
-        first, parts = in_turn(parts) if type(parts) is tuple else (None, parts)
-    view = self if first is None else view_item(self, first)
+        first, parts = split_mixed_index(parts) if type(parts) is tuple else (None, parts)
+    view = self if first is None else basic_getitem(self, first)
     if arrays:
         copied = tuple([p.copy() if hasattr(p, "dtype") else p for p in (parts if type(parts) is tuple else (parts,))])
         values = value if isinstance(value, Tensor) else tensor(value, self.dtype, self.device)

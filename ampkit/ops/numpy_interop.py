@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import DTypeError
-from ..core.tensor import Tensor
+from ampkit.base.errors import DTypeError
+from ampkit.core.tensor import Tensor
 
 __all__: list[str] = []
 

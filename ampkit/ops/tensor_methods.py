@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ..base import dtypes
-from ..base.errors import DTypeError, ShapeError, StateError
-from ..core.tensor import Tensor
-from . import inplace, numpy_interop, predicates
-from .argument_checks import checked
-from .indexing.subscript import getitem
+from ampkit.base import dtypes
+from ampkit.base.errors import DTypeError, ShapeError, StateError
+from ampkit.core.tensor import Tensor
+from ampkit.ops import inplace, numpy_interop, tensor_info
+
+from .argument_checks import checked, parse_shape
+from .indexing.getitem import getitem
 from .pointwise.arithmetic import div_, rdiv
-from .shape.axes import sizes
-from .shape.split_misc import unfold_along
+from .shape.repeat_and_flip import unfold_axis
 
 __all__: list[str] = []
+
 
 # Methods that call the function of their name with self first.
 METHODS = [
@@ -50,13 +51,17 @@ METHODS = [
     "var", "vdot", "vsplit", "xlogy",
 ]  # fmt: skip
 
+
 # Operators: the function, then whether its operands come the other way round.
 OPERATORS = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
     "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }  # fmt: skip
+
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
 # Those that also come as a change in place: `add_`. The answer has self's shape and is rounded to its dtype.
 IN_PLACE = [
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos",
@@ -72,7 +77,9 @@ IN_PLACE = [
     "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh",
     "sqrt", "square", "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
 ]  # fmt: skip
-TURNS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]  # likewise, where only axes change
+
+IN_PLACE_VIEWS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]  # likewise, where only axes change
+
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
     "long": dtypes.int64, "int": dtypes.int32, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
@@ -80,7 +87,7 @@ CASTS = {
 }  # fmt: skip
 
 
-def bind(functions: dict[str, Any]) -> None:
+def add_tensor_methods(functions: dict[str, Any]) -> None:
     """Give Tensor the operators and methods of the tables; functions: those of `ops`, by name."""
     f = SimpleNamespace(**functions)
     for name in METHODS:
@@ -90,27 +97,27 @@ def bind(functions: dict[str, Any]) -> None:
         _set(f"__{name}__", _binary(function))
         _set(f"__r{name}__", _swapped(function))
         if target != "matmul":
-            _set(f"__i{name}__", inplace.changes(function))
+            _set(f"__i{name}__", inplace.in_place_method(function))
     for name in COMPARISONS:
-        _set(f"__{name}__", _compared(functions[name]))
+        _set(f"__{name}__", _comparison(functions[name]))
     for name in IN_PLACE:
-        _set(f"{name}_", inplace.changes(functions[name]))
-    for name in TURNS:
-        _set(f"{name}_", inplace.turns(functions[name]))
+        _set(f"{name}_", inplace.in_place_method(functions[name]))
+    for name in IN_PLACE_VIEWS:
+        _set(f"{name}_", inplace.in_place_view_method(functions[name]))
     for name, dtype in CASTS.items():
         _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
-    for name, function in {**_single(f), **_shaped(f), **_like_another(f), **_written()}.items():
+    for name, function in {**_special_methods(f), **_shape_methods(f), **_new_methods(f), **_in_place_fills()}.items():
         _set(name, function)
-    _set("polygamma_", inplace.changes(Tensor.polygamma))
-    for function in predicates.METHODS:
+    _set("polygamma_", inplace.in_place_method(Tensor.polygamma))  # type: ignore[attr-defined]
+    for function in tensor_info.METHODS:
         setattr(Tensor, function.__name__, function)
-    for name, fact in predicates.PROPERTIES.items():
+    for name, fact in tensor_info.PROPERTIES.items():
         setattr(Tensor, name, property(fact))
-    Tensor.T = property(_reversed(f), doc="The axes in reversed order; shares memory.")
+    Tensor.T = property(_reverse_axes(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
     for name in ("mT", "mH"):
         setattr(Tensor, name, property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed."))
-    Tensor.H = property(f.t, doc="A matrix transposed.")
-    Tensor.real = property(lambda self: self, doc="The tensor itself.")
+    Tensor.H = property(f.t, doc="A matrix transposed.")  # type: ignore[attr-defined]
+    Tensor.real = property(lambda self: self, doc="The tensor itself.")  # type: ignore[attr-defined]
 
 
 def _set(name: str, function: Any, doc: str | None = None) -> None:
@@ -134,7 +141,7 @@ def _swapped(function: Callable[..., Any]) -> Callable[..., Any]:
 _COMPARABLE = (Tensor, int, float, np.ndarray, np.generic)
 
 
-def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
+def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, other: function(self, other) if isinstance(other, _COMPARABLE) else NotImplemented
 
 
@@ -145,7 +152,7 @@ def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
 _NUMBERS = (int, float, np.generic)
 
 
-def _single(f: Any) -> dict[str, Callable[..., Any]]:
+def _special_methods(f: Any) -> dict[str, Callable[..., Any]]:
     return {
         "__neg__": lambda self: f.neg(self),
         "__pos__": lambda self: self,
@@ -160,7 +167,7 @@ def _single(f: Any) -> dict[str, Callable[..., Any]]:
         "cpu": lambda self, memory_format=None: f.to(self, device="cpu"),
         "cuda": lambda self, device=None, non_blocking=False, memory_format=None: f.to(self, device=_cuda(device)),
         "where": lambda self, condition, other: f.where(condition, self, other),
-        "type": _typed,
+        "type": _type,
     }
 
 
@@ -168,15 +175,15 @@ def _cuda(device: Any) -> str:
     return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
-def _typed(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The values in another dtype; without one, the name of the dtype."""
-    return self.dtype.name if dtype is None else self.to(dtype)
+    return self.dtype.name if dtype is None else self.to(dtype)  # type: ignore[attr-defined]
 
 
 def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
     # In another shape; or, as PyTorch has it, the same bits read as a dtype of the same width.
     if len(shape) != 1 or isinstance(shape[0], (int, tuple, list)):
-        return _viewed(self, f.reshape(self, *shape))
+        return _check_shares_memory(self, f.reshape(self, *shape))
     wanted = dtypes.parse(shape[0])
     if wanted.itemsize != self.itemsize or self.requires_grad:
         got = f"{wanted.name} for {self.dtype.name}" + (", which requires grad" if self.requires_grad else "")
@@ -186,14 +193,14 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
     return out
 
 
-def _viewed(self: Tensor, made: Tensor) -> Tensor:
+def _check_shares_memory(self: Tensor, made: Tensor) -> Tensor:
     if made.array.size and not np.may_share_memory(made.array, self.array):
         cure = "use reshape, which copies where it has to"
         raise StateError("view", "a tensor whose memory fits the new shape", f"strides {self.stride()}", cure)
     return made
 
 
-def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
+def _shape_methods(f: Any) -> dict[str, Callable[..., Any]]:
     def of_another(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Tensor, other: Tensor) -> Tensor:
             if not isinstance(other, Tensor):
@@ -204,7 +211,7 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
 
     return {
         "view": lambda self, *shape, size=None: _view(f, self, shape if size is None else (size,)),
-        "view_as": of_another("view_as", lambda self, other: _viewed(self, f.reshape(self, other.shape))),
+        "view_as": of_another("view_as", lambda self, other: _check_shares_memory(self, f.reshape(self, other.shape))),
         "reshape_as": of_another("reshape_as", lambda self, other: f.reshape(self, other.shape)),
         "expand_as": of_another("expand_as", lambda self, other: f.expand(self, other.shape)),
         "unfold": lambda self, dimension, size, step: _unfold(self, dimension, size, step),
@@ -212,12 +219,12 @@ def _shaped(f: Any) -> dict[str, Callable[..., Any]]:
         "polygamma": lambda self, n: f.polygamma(n, self),
         "narrow_copy": lambda self, dim, start, length: f.clone(f.narrow(self, dim, start, length)),
         "split_with_sizes": lambda self, split_sizes, dim=0: f.split(self, _lengths(split_sizes), dim),
-        "sum_to_size": lambda self, *size: _summed(f, self, sizes("sum_to_size", size)),
+        "sum_to_size": lambda self, *size: _sum_to_size(f, self, parse_shape("sum_to_size", size)),
         "type_as": of_another("type_as", lambda self, other: f.to(self, other.device, other.dtype)),
     }
 
 
-_unfold = checked(unfold_along)
+_unfold = checked(unfold_axis)
 
 
 def _lengths(split_sizes: Any) -> list[int]:
@@ -226,7 +233,7 @@ def _lengths(split_sizes: Any) -> list[int]:
     return list(split_sizes)
 
 
-def _summed(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _sum_to_size(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
     lead = self.ndim - len(shape)
     if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:], strict=True)):
         raise ShapeError("sum_to_size", f"a size that broadcasts to {tuple(self.shape)}", f"{shape}")
@@ -234,7 +241,7 @@ def _summed(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
     return f.reshape(f.sum(self, over), shape) if over else self
 
 
-def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
+def _new_methods(f: Any) -> dict[str, Callable[..., Any]]:
     # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
     def new(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **words: Any) -> Any:
@@ -250,7 +257,7 @@ def _like_another(f: Any) -> dict[str, Callable[..., Any]]:
     return {f"new_{name}": new(getattr(f, name)) for name in ("zeros", "ones", "empty", "full", "tensor")}
 
 
-def _written() -> dict[str, Callable[..., Any]]:
+def _in_place_fills() -> dict[str, Callable[..., Any]]:
     names = [
         "copy_",
         "fill_",
@@ -266,5 +273,5 @@ def _written() -> dict[str, Callable[..., Any]]:
     return {name: checked(getattr(inplace, name)) for name in names}
 
 
-def _reversed(f: Any) -> Callable[..., Any]:
+def _reverse_axes(f: Any) -> Callable[..., Any]:
     return lambda self: f.permute(self, tuple(range(self.ndim))[::-1])

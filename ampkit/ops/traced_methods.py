@@ -10,26 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from ..core.autograd.traced_array import stands_for
-from ..core.tensor import Tensor
-from .creation.like import full_like, ones_like, zeros_like
-from .indexing.gather import gather
-from .indexing.subscript import getitem, index_select
-from .pointwise.arithmetic import add, div_, mul, pow, sub
+from ampkit.core.autograd.traced_array import stands_for
+from ampkit.core.tensor import Tensor
+
+from .creation.constants import full_like, ones_like, zeros_like
+from .indexing.gather_scatter import gather
+from .indexing.getitem import getitem
+from .indexing.index_select import index_select
+from .pointwise.arithmetic import add, div_, mul, sub
 from .pointwise.comparison import eq, ge, gt, le, lt, ne
 from .pointwise.conversion import clone, to
+from .pointwise.powers_and_logs import pow
 from .pointwise.selection import clamp
-from .pointwise.unary import abs, neg
-from .reduction.cumulative import cumprod, cumsum, prod
-from .reduction.reductions import amax, amin, mean, sum
-from .shape.concatenation import cat, stack
-from .shape.rearrange import flip, roll, tile
-from .shape.view import broadcast_to, movedim, permute, reshape, squeeze, transpose, unsqueeze
+from .pointwise.sign_and_rounding import abs, neg
+from .reduction.cumulative import cumprod, cumsum
+from .reduction.reductions import amax, amin, mean, prod, sum
+from .shape.broadcasting import broadcast_to
+from .shape.join_split import cat, stack
+from .shape.repeat_and_flip import flip, roll, tile
+from .shape.view import movedim, permute, reshape, squeeze, transpose, unsqueeze
 
 __all__: list[str] = []
 
 
-def _over(reduce: Callable[..., Any]) -> Callable[..., Any]:
+def _reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def reduced(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
         return reduce(x, axis, keepdims)
 
@@ -69,11 +73,13 @@ stands_for.update(
         # operators and methods of arrays
         "add": add, "sub": sub, "mul": mul, "truediv": div_, "pow": pow, "neg": neg, "abs": abs,
         "eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge,
-        "getitem": getitem, "sum": _over(sum), "mean": _over(mean), "max": _over(amax), "min": _over(amin),
+        "getitem": getitem, "sum": _reduction(sum), "mean": _reduction(mean), "max": _reduction(amax),
+        "min": _reduction(amin),
         "reshape": reshape, "transpose": _transposed, "swapaxes": transpose, "astype": _astype,
         "squeeze": _squeezed, "copy": clone,
         # functions
-        np.sum: _over(sum), np.mean: _over(mean), np.max: _over(amax), np.min: _over(amin), np.prod: _over(prod),
+        np.sum: _reduction(sum), np.mean: _reduction(mean), np.max: _reduction(amax),
+        np.min: _reduction(amin), np.prod: _reduction(prod),
         np.cumsum: cumsum, np.cumprod: cumprod, np.clip: clamp,
         np.reshape: reshape, np.transpose: _transposed, np.swapaxes: transpose, np.moveaxis: movedim,
         np.squeeze: _squeezed, np.expand_dims: unsqueeze, np.broadcast_to: broadcast_to,

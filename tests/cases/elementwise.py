@@ -194,5 +194,5 @@ CASES = [
     # conversions
     Case("to", normal(3, 4), float64),
     Case("clone", normal(3, 4)),
-    Case("move", normal(3, 4), device="cpu"),
+    Case("to_device", normal(3, 4), device="cpu"),
 ]

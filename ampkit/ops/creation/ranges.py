@@ -1,4 +1,4 @@
-"""Ranges: numbers at equal distances, and powers whose exponents are."""
+"""Evenly spaced values: arange, linspace, logspace."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from ampkit.base.errors import ArgumentError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
-from ..pointwise.selection import need_to_hold
-from ..shape.axes import addressable, count
-from .factories import _made
+from ..argument_checks import check_addressable, check_count, check_representable
+from .constants import tensor_from_values
 
 __all__ = ["arange", "linspace", "logspace"]
 
@@ -44,9 +43,9 @@ def arange(
     kind = kind if dtype is None else dtypes.parse(dtype)
     if last is None or step == 0 or (last - first) * step < 0:
         raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
-    addressable("arange", (int((last - first) / step),))
+    check_addressable("arange", (int((last - first) / step),))
     values = _steps(first, last, step, kind) if fractions and _is_whole(kind) else np.arange(first, last, step)
-    return _made(values, kind, device, requires_grad, constant=True)
+    return tensor_from_values(values, kind, device, requires_grad, constant=True)
 
 
 def _steps(first: float, last: float, step: float, dtype: DType) -> Any:
@@ -66,7 +65,7 @@ def _whole(where: str, dtype: DType, value: float) -> int:
     """`value` without its fraction. Raises ArgumentError if `dtype` does not hold it."""
     if not math.isfinite(value):
         raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}")
-    need_to_hold(where, dtype, whole := math.trunc(value))
+    check_representable(where, dtype, whole := math.trunc(value))
     return whole
 
 
@@ -88,7 +87,9 @@ def linspace(
     Computed in float64. For an integer dtype start, end and what lies between them lose their fractions.
     Raises ArgumentError for an end that this dtype does not hold.
     """
-    return _made(_evenly("linspace", start, end, steps, dtype), dtype, device, requires_grad, constant=True)
+    return tensor_from_values(
+        _evenly("linspace", start, end, steps, dtype), dtype, device, requires_grad, constant=True
+    )
 
 
 def logspace(
@@ -107,11 +108,11 @@ def logspace(
         powers = np.power(float(base), exponents)
     if _is_whole(kind) and steps:
         _whole("logspace", kind, float(powers.max()))
-    return _made(powers, dtype, device, requires_grad, constant=True)
+    return tensor_from_values(powers, dtype, device, requires_grad, constant=True)
 
 
 def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
     ends, kind = [_number(value) for value in (start, end)], dtypes.parse(float32 if dtype is None else dtype)
-    steps = count(where, "steps", steps)
+    steps = check_count(where, "steps", steps)
     with ignore_fp_errors():
         return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)

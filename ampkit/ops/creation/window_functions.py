@@ -10,8 +10,8 @@ from ampkit.base.errors import ArgumentError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
-from ..shape.axes import addressable
-from .factories import _made
+from ..argument_checks import check_addressable
+from .constants import tensor_from_values
 
 __all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"]
 
@@ -22,10 +22,10 @@ def _window(
     # shape: of places from 0 to 1. A periodic window is the first part of one that is longer by 1, and symmetric.
     if not isinstance(length, int) or isinstance(length, bool) or length < 0:
         raise ArgumentError(where, "window_length from 0", repr(length))
-    addressable(where, (length,))
+    check_addressable(where, (length,))
     steps = length if periodic else length - 1
     values = shape(np.arange(length) / steps) if length > 1 else np.ones(length)
-    return _made(values, dtype, device, requires_grad)
+    return tensor_from_values(values, dtype, device, requires_grad)
 
 
 def _waves(*weights: float) -> Any:

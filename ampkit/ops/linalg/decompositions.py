@@ -19,25 +19,25 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..indexing.subscript import broadcast_of
+from ..argument_checks import broadcast_shape
 from ..pointwise.conversion import to
 from ..reduction.reductions import sum
-from .solvers import by_lapack, even, need_square, turned
+from .solvers import call_lapack, check_square, symmetrized, transposed
 
 __all__ = [
-    "linalg_eigh", "linalg_eigvalsh", "linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_svd",
-    "linalg_svdvals", "pinverse",
+    "linalg_eigh", "linalg_eigvalsh", "linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_svd", "linalg_svdvals",
+    "pinverse",
 ]  # fmt: skip
 
 
-class Eigen(NamedTuple):
+class EighResult(NamedTuple):
     """Eigenvalues in rising order, and eigenvectors as columns."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
-class Singular(NamedTuple):
+class SVDResult(NamedTuple):
     """U diag(S) Vh."""
 
     U: Tensor
@@ -45,38 +45,38 @@ class Singular(NamedTuple):
     Vh: Tensor
 
 
-class Orthogonal(NamedTuple):
+class QRResult(NamedTuple):
     """Q R."""
 
     Q: Tensor
     R: Tensor
 
 
-def _need_matrix(where: str, x: Any) -> None:
+def _check_matrix(where: str, x: Any) -> None:
     if isinstance(x, TracedArray):
         raise StateError(where, "a first derivative", "a second one")
     if x.ndim < 2:
         raise ShapeError(where, "matrices [.., M, N]", f"shape {tuple(x.shape)}")
 
 
-def _parted(slope: Any, values: Any) -> Any:
+def _divide_by_gaps(slope: Any, values: Any) -> Any:
     # slope / (value j - value i) for i and j that differ, 0 where slope is: [.., n, n], [.., n] -> [.., n, n].
-    none = (slope == 0) | (_one(values) > 0)
+    none = (slope == 0) | (_identity_like(values) > 0)
     return np.where(none, 0, slope / np.where(none, 1, values[..., None, :] - values[..., :, None]))
 
 
-def _one(values: Any) -> Any:
+def _identity_like(values: Any) -> Any:
     # The identity [n, n] beside values [.., n].
     line = np.arange(values.shape[-1], like=values)
     return (line[:, None] == line).astype(values.dtype)
 
 
-def linalg_eigh(A: Tensor, UPLO: str = "L") -> Eigen:  # noqa: N803 - PyTorch's names  # noqa: N803
+def linalg_eigh(A: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803 - PyTorch's names  # noqa: N803
     """(eigenvalues [.., M], eigenvectors [.., M, M]) of symmetric matrices, of (A + A^T) / 2 whatever UPLO."""
     if UPLO not in ("L", "U"):
         raise ArgumentError("eigh", "UPLO 'L' or 'U'", repr(UPLO))
     values, vectors = eigh_(A)
-    return Eigen(values, to(vectors, values.dtype))
+    return EighResult(values, to(vectors, values.dtype))
 
 
 def linalg_eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
@@ -87,19 +87,19 @@ def linalg_eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
 @op(cast=Cast.FP32, integers="refuse")
 def eigh_(input: Array):
     """`linalg_eigh`."""
-    _need_matrix("eigh", input)
-    values, vectors = by_lapack("eigh", "finite matrices", np.linalg.eigh, even(input))
+    _check_matrix("eigh", input)
+    values, vectors = call_lapack("eigh", "finite matrices", np.linalg.eigh, symmetrized(input))
     return (values, vectors), Saved(values=values, vectors=vectors)
 
 
 @eigh_.backward
 def eigh_backward(dy, saved, needs):
     values, v = saved.values, saved.vectors
-    inner = _parted(turned(v) @ dy[1], values) + dy[0][..., None] * _one(values)
-    return even(v @ inner @ turned(v))
+    inner = _divide_by_gaps(transposed(v) @ dy[1], values) + dy[0][..., None] * _identity_like(values)
+    return symmetrized(v @ inner @ transposed(v))
 
 
-def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) -> Singular:  # noqa: N803
+def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) -> SVDResult:  # noqa: N803
     """U [.., M, k], S [.., k] falling, Vh [.., k, N] of matrices [.., M, N], k the smaller side.
 
     full_matrices: U and Vh square. Then, unless A is square, there is no gradient: with a tensor that requires one
@@ -111,10 +111,10 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) 
             raise StateError("svd", "square matrices or reduced factors for a gradient", f"{list(A.shape)}", cure)
         if not A.is_floating_point():
             raise DTypeError("svd", "a floating-point tensor", A.dtype.name, "cast it: x.float()")
-        u, s, vh = by_lapack("svd", "finite matrices", np.linalg.svd, to(A, accumulator(A.dtype)).array)
-        return Singular(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
+        u, s, vh = call_lapack("svd", "finite matrices", np.linalg.svd, to(A, accumulator(A.dtype)).array)
+        return SVDResult(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
     s, u, vh = svd_(A)
-    return Singular(to(u, s.dtype), s, to(vh, s.dtype))
+    return SVDResult(to(u, s.dtype), s, to(vh, s.dtype))
 
 
 def linalg_svdvals(A: Tensor, driver: CompatArg = None) -> Tensor:  # noqa: N803
@@ -125,8 +125,8 @@ def linalg_svdvals(A: Tensor, driver: CompatArg = None) -> Tensor:  # noqa: N803
 @op(cast=Cast.FP32, integers="refuse")
 def svd_(input: Array):
     """`linalg_svd` of reduced factors, the singular values first."""
-    _need_matrix("svd", input)
-    u, s, vh = by_lapack("svd", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
+    _check_matrix("svd", input)
+    u, s, vh = call_lapack("svd", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
     return (s, u, vh), Saved(u=u, s=s, vh=vh)
 
 
@@ -134,16 +134,16 @@ def svd_(input: Array):
 def svd_backward(dy, saved, needs):
     # Townsend 2016, "Differentiating the singular value decomposition", eq. 31.
     u, s, vh, (ds, du, dvh) = saved.u, saved.s, saved.vh, dy
-    left, right = turned(u) @ du, vh @ turned(dvh)
-    mixed = [_parted(x - turned(x), s * s) for x in (left, right)]
-    slope = u @ (mixed[0] * s[..., None, :] + s[..., :, None] * mixed[1] + ds[..., None] * _one(s)) @ vh
+    left, right = transposed(u) @ du, vh @ transposed(dvh)
+    mixed = [_divide_by_gaps(x - transposed(x), s * s) for x in (left, right)]
+    slope = u @ (mixed[0] * s[..., None, :] + s[..., :, None] * mixed[1] + ds[..., None] * _identity_like(s)) @ vh
     nothing = s == 0
     over = np.where(nothing, 0, 1 / np.where(nothing, 1, s))
     slope = slope + ((du - u @ left) * over[..., None, :]) @ vh
-    return slope + u @ (over[..., :, None] * (dvh - turned(right) @ vh))
+    return slope + u @ (over[..., :, None] * (dvh - transposed(right) @ vh))
 
 
-def linalg_qr(A: Tensor, mode: str = "reduced") -> Orthogonal:  # noqa: N803
+def linalg_qr(A: Tensor, mode: str = "reduced") -> QRResult:  # noqa: N803
     """Q [.., M, k] of orthonormal columns and R [.., k, N] upper triangular, of [.., M, N]; k the shorter side.
 
     Other modes than "reduced" are not here.
@@ -151,14 +151,14 @@ def linalg_qr(A: Tensor, mode: str = "reduced") -> Orthogonal:  # noqa: N803
     if mode != "reduced":
         raise ArgumentError("qr", "mode 'reduced'", repr(mode))
     r, q = qr_(A)
-    return Orthogonal(to(q, r.dtype), r)
+    return QRResult(to(q, r.dtype), r)
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def qr_(input: Array):
     """`linalg_qr`, R first."""
-    _need_matrix("qr", input)
-    q, r = by_lapack("qr", "finite matrices", np.linalg.qr, input)
+    _check_matrix("qr", input)
+    q, r = call_lapack("qr", "finite matrices", np.linalg.qr, input)
     return (r, q), Saved(q=q, r=r)
 
 
@@ -171,16 +171,16 @@ def qr_backward(dy, saved, needs):
     if r.shape[-1] == high:
         return _square_qr_backward(dr, dq, q, r)
     dv = dr[..., high:]
-    dx = _square_qr_backward(dr[..., :high], dq + q @ (r[..., high:] @ turned(dv)), q, r[..., :high])
+    dx = _square_qr_backward(dr[..., :high], dq + q @ (r[..., high:] @ transposed(dv)), q, r[..., :high])
     return np.concatenate([dx, q @ dv], -1)
 
 
 def _square_qr_backward(dr: Any, dq: Any, q: Any, r: Any) -> Any:
     # Of a square R; Q may be higher than wide.
-    inner = np.triu(dr @ turned(r) - turned(q) @ dq)
-    inner = inner + turned(np.triu(inner, 1))
-    there = by_lapack("the gradient of qr", "columns that differ", np.linalg.solve, r, turned(dq + q @ inner))
-    return turned(there)
+    inner = np.triu(dr @ transposed(r) - transposed(q) @ dq)
+    inner = inner + transposed(np.triu(inner, 1))
+    there = call_lapack("the gradient of qr", "columns that differ", np.linalg.solve, r, transposed(dq + q @ inner))
+    return transposed(there)
 
 
 # what follows from singular values
@@ -198,17 +198,17 @@ def linalg_pinv(
     Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
     times the longer side. hermitian changes nothing.
     """
-    return pinv_(A, *_bounds("linalg_pinv", A, atol, rtol))
+    return pinv_(A, *_tolerances("linalg_pinv", A, atol, rtol))
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def pinv_(input: Array, atol=None, rtol=None):
     """`linalg_pinv`, with atol and rtol as numbers or arrays."""
-    _need_matrix("pinv", input)
-    u, s, vh = by_lapack("pinv", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
-    good = s > _small(input, s, atol, rtol)
+    _check_matrix("pinv", input)
+    u, s, vh = call_lapack("pinv", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
+    good = s > _cutoff(input, s, atol, rtol)
     over = np.where(good, 1 / np.where(good, s, 1), 0)
-    out = (turned(vh) * over[..., None, :]) @ turned(u)
+    out = (transposed(vh) * over[..., None, :]) @ transposed(u)
     return out, Saved(input=input, out=out)
 
 
@@ -216,8 +216,8 @@ def pinv_(input: Array, atol=None, rtol=None):
 def pinv_backward(dy, saved, needs, atol, rtol):
     # Golub and Pereyra 1973, SIAM J. Numer. Anal. 10, 413, eq. 4.12: no singular vectors, whose own derivatives are
     # infinite where two singular values meet.
-    a, p, dyt = saved.input, saved.out, turned(dy)
-    pt = turned(p)
+    a, p, dyt = saved.input, saved.out, transposed(dy)
+    pt = transposed(p)
     right, left = dyt @ p @ pt, pt @ p @ dyt
     return right - a @ (p @ right) + left - (left @ p) @ a - pt @ dy @ pt
 
@@ -237,16 +237,16 @@ def linalg_matrix_rank(
 ) -> Tensor:
     """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach()).array
-    return sum(Tensor(s > _small(A.array, s, *_bounds("linalg_matrix_rank", A, atol, rtol))), -1)
+    return sum(Tensor(s > _cutoff(A.array, s, *_tolerances("linalg_matrix_rank", A, atol, rtol))), -1)
 
 
-def _bounds(where: str, A: Tensor, *given: Any) -> list[Any]:  # noqa: N803
+def _tolerances(where: str, A: Tensor, *given: Any) -> list[Any]:  # noqa: N803
     # atol and rtol; a tensor of one for each matrix gets an axis beside those of the singular values.
-    broadcast_of(where, A.shape[:-2], *[g.shape for g in given if isinstance(g, Tensor)])
+    broadcast_shape(where, A.shape[:-2], *[g.shape for g in given if isinstance(g, Tensor)])
     return [g.array[..., None] if isinstance(g, Tensor) else g for g in given]
 
 
-def _small(x: Any, s: Any, atol: Any, rtol: Any) -> Any:
+def _cutoff(x: Any, s: Any, atol: Any, rtol: Any) -> Any:
     share = rtol
     if share is None:
         share = 0.0 if atol is not None else max(x.shape[-2:]) * finfo(accumulator(x.dtype)).eps
@@ -254,4 +254,4 @@ def _small(x: Any, s: Any, atol: Any, rtol: Any) -> Any:
     return largest if atol is None else np.maximum(largest, atol)
 
 
-eigh_.check(lambda input: need_square("eigh", input))
+eigh_.check(lambda input: check_square("eigh", input))

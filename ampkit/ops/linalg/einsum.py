@@ -34,7 +34,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 @op(cast=Cast.LOW)
 def einsum_(operands: Arrays, equation):
     """`einsum` of a list of operands."""
-    parts, out = parse(equation, operands)
+    parts, out = parse_equation(equation, operands)
     if len(operands) == 1 and operands[0].dtype.kind in "biu" and len(out) < len(set(parts[0])):  # a sum, as by `sum`
         operands = [operands[0].astype(np.int64)]
     return np.einsum(f"{','.join(parts)}->{out}", *operands, optimize=True), Saved(operands=tuple(operands))
@@ -42,7 +42,7 @@ def einsum_(operands: Arrays, equation):
 
 @einsum_.check
 def einsum_check(operands, equation):
-    parts, _ = parse(equation, operands)
+    parts, _ = parse_equation(equation, operands)
     lengths: dict[str, int] = {}
     for part, operand in zip(parts, operands, strict=True):
         for letter, n in zip(part, operand.shape, strict=True):
@@ -55,15 +55,15 @@ def einsum_check(operands, equation):
 @einsum_.backward
 def einsum_backward(dy, saved, needs, equation):
     operands = saved.operands
-    parts, out = parse(equation, operands)
-    return tuple([_gradient(dy, operands, parts, out, i) if needs[i] else None for i in range(len(operands))])
+    parts, out = parse_equation(equation, operands)
+    return tuple([_operand_gradient(dy, operands, parts, out, i) if needs[i] else None for i in range(len(operands))])
 
 
-def _gradient(dy: Any, operands: Any, parts: list[str], out: str, i: int) -> Any:
+def _operand_gradient(dy: Any, operands: Any, parts: list[str], out: str, i: int) -> Any:
     # The other factors, summed to the indices of operand i. A repeated index is two, tied by an identity matrix; an
     # index that nothing else has is spread.
     terms = [(out, dy), *((p, o) for k, (p, o) in enumerate(zip(parts, operands, strict=True)) if k != i)]
-    own, ties = _distinct(parts[i], "".join(parts) + out)
+    own, ties = _split_repeated(parts[i], "".join(parts) + out)
     lengths = dict(zip(own, operands[i].shape, strict=True))
     terms += [(a + b, _identity(lengths[a], plain(dy))) for a, b in ties]
     held = {letter for part, _ in terms for letter in part}
@@ -79,7 +79,7 @@ def _identity(length: int, like: Any) -> Any:
     return (steps[:, None] == steps).astype(like.dtype)
 
 
-def _distinct(part: str, used: str) -> tuple[str, list[tuple[str, str]]]:
+def _split_repeated(part: str, used: str) -> tuple[str, list[tuple[str, str]]]:
     free, own, ties = [letter for letter in _LETTERS if letter not in used], "", []
     for letter in part:
         if letter in own:
@@ -89,7 +89,7 @@ def _distinct(part: str, used: str) -> tuple[str, list[tuple[str, str]]]:
     return own, ties
 
 
-def parse(equation: Any, operands: Any) -> tuple[list[str], str]:
+def parse_equation(equation: Any, operands: Any) -> tuple[list[str], str]:
     """The subscripts of each operand and of the result, with letters in place of `...`."""
     if not isinstance(equation, str):
         raise ArgumentError("einsum", "an equation such as 'ij,jk->ik'", repr(equation))
@@ -114,8 +114,8 @@ def parse(equation: Any, operands: Any) -> tuple[list[str], str]:
     return full, result
 
 
-def _einsum_of_arrays(equation: str, *operands: Any, optimize: Any = None) -> Tensor:
+def _numpy_einsum(equation: str, *operands: Any, optimize: Any = None) -> Tensor:
     return einsum(equation, *operands)
 
 
-stands_for[np.einsum] = _einsum_of_arrays
+stands_for[np.einsum] = _numpy_einsum

@@ -16,11 +16,9 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
-from ..pointwise.arithmetic import whole_factor
-from .einsum import einsum
-from .operand_shapes import need_addend, need_axes, need_factor
+from ..argument_checks import check_addend, check_factor, check_ndim, integer_factor
 
-__all__ = ["addmm", "baddbmm", "bmm", "dot", "einsum", "linear", "matmul", "mm", "mv", "outer", "vdot"]
+__all__ = ["addmm", "baddbmm", "bmm", "dot", "ger", "linear", "matmul", "mm", "mv", "outer", "vdot"]
 
 
 @op(cast=Cast.LOW)
@@ -30,7 +28,7 @@ def linear(input: Array, weight: Array, bias: Array | None = None):
     input [..., in], weight [out, in], bias [out] -> [..., out]. Products are exact, summed in float32 with the bias,
     and rounded once. Raises ShapeError for shapes that do not fit.
     """
-    out = _fold(input) @ weight.T
+    out = _as_matrix(input) @ weight.T
     if bias is not None:
         out += bias
     out = out if input.ndim == 2 else out.reshape(*input.shape[:-1], weight.shape[0])
@@ -50,9 +48,9 @@ def linear_check(input, weight, bias):
 
 @linear.backward(input="weight", weight="input")
 def linear_backward(dy, saved, needs):
-    rows = _fold(dy)
+    rows = _as_matrix(dy)
     dx = (rows @ saved.weight).reshape(*dy.shape[:-1], saved.weight.shape[1]) if needs[0] else None
-    dw = rows.T @ _fold(saved.input) if needs[1] else None
+    dw = rows.T @ _as_matrix(saved.input) if needs[1] else None
     return dx, dw, blocked_sum(rows, 0) if needs[2] else None
 
 
@@ -97,7 +95,7 @@ def mm(input: Array, mat2: Array):
 
 @mm.check
 def mm_check(input, mat2):
-    need_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]")
+    check_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]")
 
 
 @mm.backward(input="mat2", mat2="input")
@@ -124,7 +122,7 @@ def bmm(input: Array, mat2: Array):
 
 @bmm.check
 def bmm_check(input, mat2):
-    need_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]")
+    check_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]")
 
 
 @bmm.backward(input="mat2", mat2="input")
@@ -141,7 +139,7 @@ def mv(input: Array, vec: Array):
 
 @mv.check
 def mv_check(input, vec):
-    need_factor("mv", "vec", vec, "input", input, "[{1}]", "[M, K]")
+    check_factor("mv", "vec", vec, "input", input, "[{1}]", "[M, K]")
 
 
 @mv.backward(input="vec", vec="input")
@@ -158,7 +156,7 @@ def dot(input: Array, tensor: Array):
 
 @dot.check
 def dot_check(input, tensor):
-    need_factor("dot", "tensor", tensor, "input", input, "[{0}]", "[K]")
+    check_factor("dot", "tensor", tensor, "input", input, "[{0}]", "[K]")
 
 
 @dot.backward(input="tensor", tensor="input")
@@ -174,7 +172,7 @@ def vdot(input: Array, other: Array):
 
 @vdot.check
 def vdot_check(input, other):
-    need_factor("vdot", "other", other, "input", input, "[{0}]", "[K]")
+    check_factor("vdot", "other", other, "input", input, "[{0}]", "[K]")
 
 
 @vdot.backward(input="other", other="input")
@@ -190,8 +188,8 @@ def outer(input: Array, vec2: Array):
 
 @outer.check
 def outer_check(input, vec2):
-    need_axes("outer", "input", input, "[M]")
-    need_axes("outer", "vec2", vec2, "[N]")
+    check_ndim("outer", "input", input, "[M]")
+    check_ndim("outer", "vec2", vec2, "[N]")
 
 
 @outer.backward(input="vec2", vec2="input")
@@ -205,13 +203,13 @@ def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: flo
 
     input broadcastable to [M, N], mat1 [M, K], mat2 [K, N] -> [M, N]. Raises ShapeError for shapes that do not fit.
     """
-    return _added(input, mat1 @ mat2, beta, alpha), Saved(mat1=mat1, mat2=mat2)
+    return _add_scaled(input, mat1 @ mat2, beta, alpha), Saved(mat1=mat1, mat2=mat2)
 
 
 @addmm.check
 def addmm_check(input, mat1, mat2, beta, alpha):
-    need_factor("addmm", "mat2", mat2, "mat1", mat1, "[{1}, N]", "[M, K]")
-    need_addend("addmm", input, (mat1.shape[0], mat2.shape[1]))
+    check_factor("addmm", "mat2", mat2, "mat1", mat1, "[{1}, N]", "[M, K]")
+    check_addend("addmm", input, (mat1.shape[0], mat2.shape[1]))
 
 
 @addmm.backward(mat1="mat2", mat2="mat1")
@@ -227,13 +225,13 @@ def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alph
 
     input broadcastable to [B, M, N], batch1 [B, M, K], batch2 [B, K, N] -> [B, M, N]. Raises ShapeError as `addmm`.
     """
-    return _added(input, batch1 @ batch2, beta, alpha), Saved(batch1=batch1, batch2=batch2)
+    return _add_scaled(input, batch1 @ batch2, beta, alpha), Saved(batch1=batch1, batch2=batch2)
 
 
 @baddbmm.check
 def baddbmm_check(input, batch1, batch2, beta, alpha):
-    need_factor("baddbmm", "batch2", batch2, "batch1", batch1, "[{0}, {2}, N]", "[B, M, K]")
-    need_addend("baddbmm", input, (*batch1.shape[:2], batch2.shape[2]))
+    check_factor("baddbmm", "batch2", batch2, "batch1", batch1, "[{0}, {2}, N]", "[B, M, K]")
+    check_addend("baddbmm", input, (*batch1.shape[:2], batch2.shape[2]))
 
 
 @baddbmm.backward(batch1="batch2", batch2="batch1")
@@ -246,7 +244,7 @@ def baddbmm_backward(dy, saved, needs, beta, alpha):
 # pieces
 
 
-def _fold(array: Array) -> Array:
+def _as_matrix(array: Array) -> Array:
     """[..., K] -> [rows, K]."""
     return array if array.ndim == 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
@@ -261,7 +259,7 @@ def _row(array: Array) -> Array:
 
 def _product(a: Array, b: Array) -> Array:
     if a.ndim > 2 and b.ndim == 2:
-        return (_fold(a) @ b).reshape(*a.shape[:-1], b.shape[1])
+        return (_as_matrix(a) @ b).reshape(*a.shape[:-1], b.shape[1])
     return a @ b
 
 
@@ -278,11 +276,14 @@ def _right_gradient(dy: Array, a: Array, shared: bool) -> Array:
     dy = _column(dy) if vector else dy
     dy = _row(dy) if a.ndim == 1 else dy
     a = _row(a) if a.ndim == 1 else a
-    db = _fold(a).T @ _fold(dy) if shared else a.swapaxes(-1, -2) @ dy
+    db = _as_matrix(a).T @ _as_matrix(dy) if shared else a.swapaxes(-1, -2) @ dy
     return db.reshape(db.shape[:-1]) if vector else db
 
 
-def _added(input: Any, found: Array, beta: float, alpha: float) -> Array:
-    beta, alpha = (whole_factor("addmm", "alpha and beta", factor, input, found) for factor in (beta, alpha))
+def _add_scaled(input: Any, found: Array, beta: float, alpha: float) -> Array:
+    beta, alpha = (integer_factor("addmm", "alpha and beta", factor, input, found) for factor in (beta, alpha))
     found = found if alpha == 1 else found * alpha
     return found if beta == 0 else found + (input if beta == 1 else input * beta)
+
+
+ger = outer

@@ -15,12 +15,12 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..creation.like import ones_like
+from ..creation.constants import ones_like
 from ..pointwise.conversion import to
+from ..pointwise.powers_and_logs import log
 from ..pointwise.selection import where
-from ..pointwise.unary import log
-from ..shape.diagonals import diag_embed, diagonal
-from ..shape.rearrange import tril, triu
+from ..shape.diagonal import diag_embed, diagonal
+from ..shape.triangular import tril, triu
 from ..shape.view import squeeze, transpose, unsqueeze
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def by_lapack(where: str, needs: str, function: Any, *args: Any) -> Any:
+def call_lapack(where: str, needs: str, function: Any, *args: Any) -> Any:
     """`function(*args)`. Raises ArgumentError where LAPACK finds no answer; on a GPU nobody waits to see that."""
     try:
         return function(*args)
@@ -37,17 +37,17 @@ def by_lapack(where: str, needs: str, function: Any, *args: Any) -> Any:
         raise ArgumentError(where, needs, f"others: {str(error).lower()}") from None
 
 
-def turned(x: Any) -> Any:
+def transposed(x: Any) -> Any:
     """Arrays of matrices, transposed."""
     return np.swapaxes(x, -1, -2)
 
 
-def even(x: Any) -> Any:
+def symmetrized(x: Any) -> Any:
     """Half of matrices and their transposes."""
-    return (x + turned(x)) * 0.5
+    return (x + transposed(x)) * 0.5
 
 
-def need_square(where: str, x: Any) -> None:
+def check_square(where: str, x: Any) -> None:
     """Raise ShapeError unless x holds square matrices."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ShapeError(where, "square matrices [.., M, M]", f"shape {tuple(x.shape)}")
@@ -56,12 +56,12 @@ def need_square(where: str, x: Any) -> None:
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.inv)
 def inverse(input: Array):
     """The inverses of matrices [.., M, M]. Raises ArgumentError for a singular one, on a CPU."""
-    return by_lapack("inverse", "matrices with an inverse", np.linalg.inv, input), Saved(input=input)
+    return call_lapack("inverse", "matrices with an inverse", np.linalg.inv, input), Saved(input=input)
 
 
 @inverse.backward
 def inverse_backward(dy, saved, needs):
-    y = turned(np.linalg.inv(saved.input))
+    y = transposed(np.linalg.inv(saved.input))
     return -(y @ dy @ y)
 
 
@@ -79,27 +79,27 @@ def det(input: Array):
 @det.backward
 def det_backward(dy, saved, needs):
     x = saved.input
-    return (dy * np.linalg.det(x)).reshape(*dy.shape, 1, 1) * turned(_inverse("det", x))
+    return (dy * np.linalg.det(x)).reshape(*dy.shape, 1, 1) * transposed(_inverse_for_grad("det", x))
 
 
-def _inverse(where: str, x: Any) -> Any:
-    return by_lapack(f"the gradient of {where}", "matrices with an inverse", np.linalg.inv, x)
+def _inverse_for_grad(where: str, x: Any) -> Any:
+    return call_lapack(f"the gradient of {where}", "matrices with an inverse", np.linalg.inv, x)
 
 
-class SignedLog(NamedTuple):
+class SlogdetResult(NamedTuple):
     """The sign of a determinant, and the logarithm of its size."""
 
     sign: Tensor
     logabsdet: Tensor
 
 
-def slogdet(input: Tensor) -> SignedLog:
+def slogdet(input: Tensor) -> SlogdetResult:
     """(sign, log |det|) of matrices, which cannot overflow: [.., M, M] -> [..], [..]; 0 and -inf of a singular one.
 
     The gradient needs matrices that have an inverse.
     """
     size, sign = slogdet_(input)
-    return SignedLog(to(sign.detach(), size.dtype), size)
+    return SlogdetResult(to(sign.detach(), size.dtype), size)
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -111,7 +111,7 @@ def slogdet_(input: Array):
 
 @slogdet_.backward
 def slogdet_backward(dy, saved, needs):
-    return dy[0].reshape(*dy[0].shape, 1, 1) * turned(_inverse("slogdet", saved.input))
+    return dy[0].reshape(*dy[0].shape, 1, 1) * transposed(_inverse_for_grad("slogdet", saved.input))
 
 
 def logdet(input: Tensor) -> Tensor:
@@ -141,20 +141,20 @@ def solve_(A: Array, B: Array):  # noqa: N803
     """`linalg_solve` of matrices."""
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     sides = [np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (A, B)]
-    return by_lapack("solve", "matrices with an inverse", np.linalg.solve, *sides), Saved(A=A, B=B)
+    return call_lapack("solve", "matrices with an inverse", np.linalg.solve, *sides), Saved(A=A, B=B)
 
 
 @solve_.check
 def solve_check(A, B):  # noqa: N803
-    need_square("solve", A)
+    check_square("solve", A)
     if B.ndim < 2 or B.shape[-2] != A.shape[-1]:
         raise ShapeError("solve", f"B [.., {A.shape[-1]}, K] for A {list(A.shape)}", f"{list(B.shape)}")
 
 
 @solve_.backward
 def solve_backward(dy, saved, needs):
-    there = np.linalg.solve(turned(saved.A), dy)
-    return -(there @ turned(np.linalg.solve(saved.A, saved.B))) if needs[0] is not None else None, there
+    there = np.linalg.solve(transposed(saved.A), dy)
+    return -(there @ transposed(np.linalg.solve(saved.A, saved.B))) if needs[0] is not None else None, there
 
 
 def linalg_solve_triangular(
@@ -166,7 +166,7 @@ def linalg_solve_triangular(
     unitriangular: bool = False,
 ) -> Tensor:
     """`linalg_solve` with the upper, or lower, triangle of A; unitriangular: with ones on its diagonal."""
-    need_square("solve_triangular", A)
+    check_square("solve_triangular", A)
     part = triu(A, 1 if unitriangular else 0) if upper else tril(A, -1 if unitriangular else 0)
     if unitriangular:
         part = part + diag_embed(ones_like(diagonal(A, 0, -2, -1)))
@@ -200,18 +200,20 @@ def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.cholesky)
 def cholesky_(input: Array):
     """`linalg_cholesky`, lower."""
-    return by_lapack("cholesky", "positive definite matrices", np.linalg.cholesky, even(input)), Saved(input=input)
+    return call_lapack("cholesky", "positive definite matrices", np.linalg.cholesky, symmetrized(input)), Saved(
+        input=input
+    )
 
 
 @cholesky_.backward
 def cholesky_backward(dy, saved, needs):
     # Iain Murray 2016, arXiv:1602.07527, eq. 10.
-    upper = turned(np.linalg.cholesky(even(saved.input)))
+    upper = transposed(np.linalg.cholesky(symmetrized(saved.input)))
     line = np.arange(dy.shape[-1], like=plain(dy))
     low, half = ((line[:, None] >= line) * 1.0).astype(dy.dtype), ((line[:, None] == line) * 0.5).astype(dy.dtype)
     inner = np.linalg.solve(upper, (upper @ (dy * low)) * (low - half))
-    return even(turned(np.linalg.solve(upper, turned(inner))))
+    return symmetrized(transposed(np.linalg.solve(upper, transposed(inner))))
 
 
 for _op in (inverse, det, slogdet_, cholesky_):
-    _op.check(lambda input, name=_op.name: need_square(name, input))
+    _op.check(lambda input, name=_op.name: check_square(name, input))

@@ -17,7 +17,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import CompatArg
 
-from ..pointwise.activation import sigmoid
+from ..pointwise.smooth_activations import sigmoid
 from .regression import check_pair, reduce_loss, unreduced_grad
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits"]

@@ -15,7 +15,7 @@ from ampkit.base.errors import DTypeError, RangeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.blocked_sum import blocked_sum
 
-from ..reduction.dot_products import check_reduction
+from ..argument_checks import check_reduction
 
 INTEGERS = "labels are integers: cast them with .long()"
 

@@ -18,8 +18,8 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
+from ..argument_checks import check_reduction
 from ..nn.softmax import detached_max
-from ..reduction.dot_products import check_reduction
 from .class_labels import (
     INTEGERS,
     check_classes,

@@ -19,7 +19,8 @@ from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..reduction.dot_products import check_reduction, times
+from ..argument_checks import check_reduction
+from ..reduction.dot_products import matmul_arrays
 from ..shape.view import reshape
 from .class_labels import check_mean
 
@@ -236,7 +237,7 @@ def _of_classes(shares: Any, labels: Any, blank: int, shape: Any) -> Any:
     if labels.shape[1]:
         same = labels[:, :, None] == labels[:, None]
         first, each = np.argmax(same, 2)[:, None], (batch, frames, labels.shape[1])
-        sums = times(shares[:, :, 1::2].copy(), same.astype(shares.dtype))
+        sums = matmul_arrays(shares[:, :, 1::2].copy(), same.astype(shares.dtype))
         sums = np.take_along_axis(sums, np.broadcast_to(first, each), 2)
         np.put_along_axis(out, np.broadcast_to(np.maximum(labels, 0)[:, None], each), sums, 2)
     out[:, :, blank] = shares[:, :, ::2].sum(2)

@@ -22,10 +22,10 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..linalg.vectors import pairwise_distance
-from ..pointwise.activation import sigmoid
+from ..argument_checks import check_reduction
+from ..linalg.distances import pairwise_distance
 from ..pointwise.selection import clamp, minimum
-from ..reduction.dot_products import check_reduction
+from ..pointwise.smooth_activations import sigmoid
 from .bce import check_broadcast, softplus
 from .class_labels import check_mean
 from .pairwise import mean_of

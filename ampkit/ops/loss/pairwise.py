@@ -20,10 +20,10 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..linalg.vectors import cosine_similarity, pairwise_distance
-from ..pointwise.activation import sigmoid
+from ..argument_checks import check_reduction
+from ..linalg.distances import cosine_similarity, pairwise_distance
 from ..pointwise.selection import clamp, minimum, where
-from ..reduction.dot_products import check_reduction
+from ..pointwise.smooth_activations import sigmoid
 from .class_labels import check_mean
 from .regression import reduce_loss
 

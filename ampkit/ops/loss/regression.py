@@ -18,8 +18,8 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import CompatArg
 
-from ..indexing.masks import sign
-from ..reduction.dot_products import REDUCTIONS, check_reduction
+from ..argument_checks import REDUCTIONS, check_reduction
+from ..pointwise.sign_and_rounding import sign_of
 from .class_labels import check_mean
 from .cross_entropy import cross_entropy, nll_loss
 
@@ -128,7 +128,7 @@ def l1_loss_check(input, target, reduction):
 @l1_loss.backward
 def l1_loss_backward(dy, saved, needs, reduction):
     gap = saved.input - saved.target
-    return _pair(sign(plain(gap)) * unreduced_grad(dy, reduction, gap), needs)
+    return _pair(sign_of(plain(gap)) * unreduced_grad(dy, reduction, gap), needs)
 
 
 @op(cast=Cast.FP32, integers="float")

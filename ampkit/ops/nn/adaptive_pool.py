@@ -18,12 +18,12 @@ from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..indexing.gather import gather
-from ..indexing.subscript import beside
-from ..reduction.dot_products import times
-from ..shape.axes import addressable
+from ..argument_checks import check_addressable, int_tuple
+from ..indexing.deterministic_scatter import index_on_device_of
+from ..indexing.gather_scatter import gather
+from ..reduction.dot_products import matmul_arrays
 from ..shape.view import flatten, reshape, squeeze, unsqueeze
-from .conv_geometry import batch_first, batch_last, batched, pair, unbatched
+from .conv_geometry import batch_first, batch_last, batched, unbatched
 from .pool import check_images, of_row
 
 __all__ = [
@@ -47,7 +47,7 @@ def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d
     axes = len(size)
     asked = tuple(output_size) if isinstance(output_size, (list, tuple)) else (output_size,) * axes
     filled = tuple(n if a is None else a for a, n in zip(asked, size, strict=False))
-    return addressable(where, pair(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
+    return check_addressable(where, int_tuple(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
 
 
 def _check(where: str, input: Any, output_size: Any) -> None:
@@ -112,7 +112,7 @@ def _times_along(x: Array, matrix: Array, axis: int) -> Array:
     # matrix @ each vector of x along an axis.
     moved = x.swapaxes(axis, -1)
     rows = moved.reshape(-1, moved.shape[-1])
-    found = rows @ matrix.T if isinstance(x, TracedArray) else times(rows, matrix.T)
+    found = rows @ matrix.T if isinstance(x, TracedArray) else matmul_arrays(rows, matrix.T)
     return found.reshape(*moved.shape[:-1], len(matrix)).swapaxes(axis, -1)
 
 
@@ -155,8 +155,8 @@ def adaptive_max_pool_(input: Array, output_size):
     for taps in product(*tables):
         values, flat = input, 0
         for axis, (n, tap) in enumerate(zip(size, taps, strict=True), -len(output_size)):
-            values, flat = np.take(values, beside(input, tap), axis), np.expand_dims(flat * n, -1) + tap
-        index = beside(input, flat)
+            values, flat = np.take(values, index_on_device_of(input, tap), axis), np.expand_dims(flat * n, -1) + tap
+        index = index_on_device_of(input, flat)
         if best is None:
             best, argmax = values, np.zeros_like(values, np.int64) + index
             continue

@@ -14,7 +14,7 @@ from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..shape.concatenation import unbind
+from ..shape.join_split import unbind
 from ..shape.view import reshape, transpose
 from .attention_math import Operands, backward, broadcast, forward, join_heads, on_tape, split_heads
 

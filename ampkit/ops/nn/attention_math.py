@@ -15,7 +15,7 @@ import numpy as np
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.op import Array
 
-from ..reduction.dot_products import dot_along, times
+from ..reduction.dot_products import dot_along, matmul_arrays
 from .dropout import mask
 
 __all__: list[str] = []
@@ -70,7 +70,9 @@ def forward(a: Operands, causal: bool, scale: float, dropout_p: float, draw: Any
         lse[block.rows] = np.where(total == 0, np.inf, highest + np.log(total))[..., 0]
         if keep is not None:
             weights *= keep[block.scores]
-        out[block.rows] = times(weights, a.value[block.columns]) / (np.where(total == 0, 1, total) * (1 - dropout_p))
+        out[block.rows] = matmul_arrays(weights, a.value[block.columns]) / (
+            np.where(total == 0, 1, total) * (1 - dropout_p)
+        )
     return out, lse
 
 
@@ -87,10 +89,10 @@ def backward(
         weights /= np.where(total == 0, 1, total)  # lse is rounded as scores are, which a weight near 1 would pass on
         kept = weights if keep is None else weights * keep[block.scores] / (1 - dropout_p)
         if dv is not None:
-            dv[block.columns] += times(kept.swapaxes(-1, -2), slopes)
+            dv[block.columns] += matmul_arrays(kept.swapaxes(-1, -2), slopes)
         if dq is None and dk is None and dadded is None:
             continue
-        ds = times(slopes, a.value[block.columns].swapaxes(-1, -2))
+        ds = matmul_arrays(slopes, a.value[block.columns].swapaxes(-1, -2))
         if keep is not None:
             ds *= keep[block.scores]
             ds /= 1 - dropout_p
@@ -99,9 +101,9 @@ def backward(
         if dadded is not None:
             dadded[block.scores] = ds
         if dq is not None:
-            dq[block.rows] = times(ds, a.key[block.columns]) * scale
+            dq[block.rows] = matmul_arrays(ds, a.key[block.columns]) * scale
         if dk is not None:
-            dk[block.columns] += times(ds.swapaxes(-1, -2), a.query[block.rows] * scale)
+            dk[block.columns] += matmul_arrays(ds.swapaxes(-1, -2), a.query[block.rows] * scale)
     return dq, dk, dv, dadded
 
 
@@ -126,7 +128,7 @@ def on_tape(a: Operands, causal: bool, scale: float, dropout_p: float, draw: Any
 
 
 def _scores(a: Operands, block: _Block, causal: bool, scale: float) -> Array:
-    scores = times(a.query[block.rows] * scale, a.key[block.columns].swapaxes(-1, -2))
+    scores = matmul_arrays(a.query[block.rows] * scale, a.key[block.columns].swapaxes(-1, -2))
     if a.added is not None:
         scores += a.added[block.scores]
     if a.allowed is not None:

@@ -18,9 +18,9 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..indexing.masks import kept
-from ..reduction.dot_products import channels, dot_channels, sum_channels
-from ..shape.rearrange import tile
+from ..pointwise.selection import select_or_zero
+from ..reduction.dot_products import dot_channels, flatten_spatial, sum_channels
+from ..shape.repeat_and_flip import tile
 from ..shape.view import reshape
 
 __all__ = ["batch_norm", "batch_norm_relu", "instance_norm"]
@@ -106,7 +106,7 @@ def batch_norm_(
 
     The variance is biased. relu: whether ReLU follows; it commutes with rounding y.
     """
-    x = channels(input)
+    x = flatten_spatial(input)
     if running_mean is not None:
         y, mean, residual_mean, var = x - running_mean.reshape(-1, 1), running_mean, 0, running_var.reshape(-1, 1)
     else:
@@ -119,7 +119,7 @@ def batch_norm_(
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
         saved.bias = bias  # the backward recomputes from it where y was positive
-        y = kept(y, np.logical_not(y <= 0))
+        y = select_or_zero(y, np.logical_not(y <= 0))
     return (y, saved) if running_mean is not None else ((y, mean, var.reshape(-1)), saved)
 
 
@@ -153,12 +153,12 @@ def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
 def batch_norm_backward(dy, saved, needs, eps, relu):
     running = saved.running_mean is not None
     dy, dmean, dvar = (dy, None, None) if running else dy
-    grad, centred = channels(dy), channels(saved.input) - saved.mean.reshape(-1, 1)
+    grad, centred = flatten_spatial(dy), flatten_spatial(saved.input) - saved.mean.reshape(-1, 1)
     count, rstd = grad.shape[0] * grad.shape[2], saved.rstd
     scale = rstd if saved.weight is None else rstd * saved.weight.reshape(-1, 1)
     if relu:
         y = centred * scale + (0 if saved.bias is None else saved.bias.reshape(-1, 1))
-        grad = kept(grad, np.logical_not(y <= 0))
+        grad = select_or_zero(grad, np.logical_not(y <= 0))
     grad_sum = sum_channels(grad)
     grad_dot = dot_channels(grad, centred)
     if running:

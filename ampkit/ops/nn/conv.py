@@ -15,8 +15,9 @@ from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..argument_checks import int_tuple
 from ..shape.view import permute
-from .conv_geometry import ConvGeometry, batched, conv_geometry, fold, pair, unbatched, unfold
+from .conv_geometry import ConvGeometry, batched, conv_geometry, fold, unbatched, unfold
 from .conv_products import convolve, input_gradient, weight_gradient
 
 __all__ = [
@@ -91,8 +92,11 @@ def transposed_geometry(
     """
     axes = weight.ndim - 2
     size, kernel = input.shape[-axes:], weight.shape[2:]
-    stride, dilation = pair(where, "stride", stride, 1, axes), pair(where, "dilation", dilation, 1, axes)
-    pads, extra = pair(where, "padding", padding, 0, axes), pair(where, "output_padding", output_padding, 0, axes)
+    stride, dilation = int_tuple(where, "stride", stride, 1, axes), int_tuple(where, "dilation", dilation, 1, axes)
+    pads, extra = (
+        int_tuple(where, "padding", padding, 0, axes),
+        int_tuple(where, "output_padding", output_padding, 0, axes),
+    )
     if any(e >= s for e, s in zip(extra, stride, strict=True)):
         raise ArgumentError(where, f"output_padding smaller than stride {stride}", f"{extra}")
     arguments = zip(size, stride, pads, dilation, kernel, extra, strict=True)

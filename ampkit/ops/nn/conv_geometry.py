@@ -22,8 +22,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..shape.axes import addressable, numbers_of
-from ..shape.axes import pair as pair
+from ..argument_checks import check_addressable, describe_int_tuple, int_tuple
 
 __all__ = ["fold", "unfold"]
 
@@ -132,11 +131,11 @@ def _conv_geometry(
     where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, size: Any, ceil: bool
 ) -> ConvGeometry:
     axes = len(size)
-    kernel, stride = pair(where, "kernel_size", kernel, 1, axes), pair(where, "stride", stride, 1, axes)
-    dilation = pair(where, "dilation", dilation, 1, axes)
+    kernel, stride = int_tuple(where, "kernel_size", kernel, 1, axes), int_tuple(where, "stride", stride, 1, axes)
+    dilation = int_tuple(where, "dilation", dilation, 1, axes)
     geometry = ConvGeometry(kernel, stride, dilation, _padding(where, padding, kernel, stride, dilation), size)
     geometry = _with_ceil_mode(geometry) if ceil else geometry
-    addressable(where, geometry.padded_size)
+    check_addressable(where, geometry.padded_size)
     if min(geometry.output_size) < 1:
         need = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, geometry.padding, strict=True)]
         least, got = (" x ".join(map(str, axes)) for axes in (need, size))
@@ -154,10 +153,10 @@ def _padding(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axe
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return tuple([(n // 2, n - n // 2) for n in total])
     if isinstance(padding, str):
-        raise ArgumentError(where, f"padding 'same', 'valid', {numbers_of(axes)}", repr(padding))
+        raise ArgumentError(where, f"padding 'same', 'valid', {describe_int_tuple(axes)}", repr(padding))
     if isinstance(padding, tuple) and len(padding) == axes and isinstance(padding[0], tuple):
-        return tuple([pair(where, "padding", each, 0) for each in padding])  # type: ignore[misc]
-    return tuple([(n, n) for n in pair(where, "padding", padding, 0, axes)])
+        return tuple([int_tuple(where, "padding", each, 0) for each in padding])  # type: ignore[misc]
+    return tuple([(n, n) for n in int_tuple(where, "padding", padding, 0, axes)])
 
 
 def _with_ceil_mode(geometry: ConvGeometry) -> ConvGeometry:
@@ -277,7 +276,7 @@ def fold(
     input [N, C * kernel, windows] or [C * kernel, windows] -> [N, C, *output_size] in the input's dtype, summed in
     float32. Raises ShapeError for columns that do not fit such images.
     """
-    size = pair("fold", "output_size", output_size, 1)
+    size = int_tuple("fold", "output_size", output_size, 1)
     geometry = conv_geometry("fold", kernel_size, stride, padding, dilation, size)
     kernel, total = prod(geometry.kernel), prod(geometry.output_size)
     if input.ndim not in (2, 3) or input.shape[-2] % kernel or input.shape[-1] != total:

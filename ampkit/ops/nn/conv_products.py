@@ -15,7 +15,7 @@ from ampkit.core.autograd.traced_array import TracedArray, apply
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array
 
-from ..reduction.dot_products import times
+from ..reduction.dot_products import matmul_arrays
 from .conv_geometry import ConvGeometry, add_columns, batch_first, batch_last, fold_, padded, unfold_
 
 __all__: list[str] = []
@@ -28,7 +28,7 @@ def convolve(images: Array, weight: Array, geometry: ConvGeometry, groups: int) 
         return (kernels @ _columns(images, geometry, groups)).reshape(batch, weight.shape[0], *geometry.output_size)
     out = np.empty_like(images, shape=(*kernels.shape[:2], prod(geometry.output_size) * batch), order="C")
     for at, columns in columns_by_block(images, geometry):
-        times(kernels, _grouped(columns, groups), out[:, :, at])
+        matmul_arrays(kernels, _grouped(columns, groups), out[:, :, at])
     return batch_first(out.reshape(weight.shape[0], *geometry.output_size, batch))
 
 
@@ -39,7 +39,9 @@ def input_gradient(dy: Array, weight: Array, geometry: ConvGeometry, groups: int
         columns = kernels @ _by_group(dy, groups)
         return apply(fold_, columns.reshape(batch, columns.shape[1] * columns.shape[2], columns.shape[3]), geometry)
     rows = _rows(dy, groups)
-    multiply = np.multiply if rows.shape[1] == 1 else times  # with one output channel per group, an outer product
+    multiply = (
+        np.multiply if rows.shape[1] == 1 else matmul_arrays
+    )  # with one output channel per group, an outer product
     if geometry.pointwise:
         return batch_first(multiply(kernels, rows).reshape(channels, *geometry.input_size, batch))
     out = np.zeros_like(dy, shape=(channels, *geometry.padded_size, batch), order="C")
@@ -60,7 +62,7 @@ def weight_gradient(images: Array, dy: Array, geometry: ConvGeometry, groups: in
     rows = _rows(dy, groups)
     total: Any = None
     for at, columns in columns_by_block(images, geometry):
-        product = times(rows[:, :, at], _grouped(columns, groups).swapaxes(1, 2))
+        product = matmul_arrays(rows[:, :, at], _grouped(columns, groups).swapaxes(1, 2))
         total = product if total is None else total + product
     return total.reshape(shape)
 

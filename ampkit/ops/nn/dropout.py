@@ -16,11 +16,12 @@ from ampkit.core.dispatch import Primitive
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
+from ampkit.core.tensor_factory import tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..creation.factories import ones, tensor
-from ..pointwise.activation import leaky_relu
+from ..creation.constants import ones
 from ..pointwise.comparison import gt, ne
+from ..pointwise.piecewise_activations import leaky_relu
 from ..pointwise.selection import where
 
 __all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout", "rrelu"]

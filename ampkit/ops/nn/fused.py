@@ -15,7 +15,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
 from ..linalg.matmul import linear
-from ..pointwise.activation import gelu
+from ..pointwise.smooth_activations import gelu
 
 __all__ = ["linear_gelu_linear"]
 

@@ -13,8 +13,9 @@ from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
-from ..indexing.masks import kept
-from ..indexing.subscript import beside, pick_item, put_item
+from ..indexing.deterministic_scatter import index_on_device_of
+from ..indexing.getitem import advanced_getitem, put_into_zeros
+from ..pointwise.selection import select_or_zero
 
 __all__ = ["affine_grid", "grid_sample"]
 
@@ -71,14 +72,14 @@ def grid_sample_backward(dy, saved, needs, mode, padding_mode, align_corners):
     for place, inside, weights, slopes in _reads(shape, saved.grid, mode, padding_mode, align_corners):
         if needs[0]:
             places.append(place)
-            spread.append(kept(slope * _product(weights).reshape(-1, 1), inside.reshape(-1, 1)))
+            spread.append(select_or_zero(slope * _product(weights).reshape(-1, 1), inside.reshape(-1, 1)))
         if needs[1] and mode != "nearest":
             met = (slope * _read(rows, place, inside)).sum(-1)
             for i, each in enumerate(slopes):
                 turns[i] = turns[i] + met * _product([*weights[:i], each, *weights[i + 1 :]])
     dx = dgrid = None
     if needs[0]:
-        home = apply(put_item, np.concatenate(spread), (np.concatenate(places),), rows.shape)
+        home = apply(put_into_zeros, np.concatenate(spread), (np.concatenate(places),), rows.shape)
         dx = np.moveaxis(home.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
     if needs[1]:
         dgrid = np.zeros_like(saved.grid) if mode == "nearest" else np.stack(turns[::-1], -1).reshape(saved.grid.shape)
@@ -95,7 +96,7 @@ def _images(rows: Array, grid: Array) -> Array:
 
 
 def _read(rows: Array, place: Array, inside: Array) -> Array:
-    return kept(apply(pick_item, rows, (place,)), inside.reshape(-1, 1))
+    return select_or_zero(apply(advanced_getitem, rows, (place,)), inside.reshape(-1, 1))
 
 
 def _product(weights: Any) -> Any:
@@ -222,7 +223,7 @@ def _base(like: Any, size: Any, corners: Any) -> Any:
     sides = [_centres(n, bool(corners)) for n in size[2:]]
     grids = np.meshgrid(*sides, indexing="ij")[::-1]
     base = np.stack([*(g.ravel() for g in grids), np.ones(prod(size[2:]))], -1)[:, None]
-    return beside(like, base.astype(plain(like).dtype))
+    return index_on_device_of(like, base.astype(plain(like).dtype))
 
 
 def _centres(n: int, corners: bool) -> Any:

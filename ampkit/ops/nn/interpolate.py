@@ -19,8 +19,8 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..indexing.subscript import beside
-from ..shape.axes import addressable
+from ..argument_checks import check_addressable
+from ..indexing.deterministic_scatter import index_on_device_of
 from .adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 
 __all__ = ["interpolate"]
@@ -106,7 +106,7 @@ def _sizes(input: Tensor, size: Any, scale: Any, recompute: bool) -> tuple[tuple
         kind = "integer" if scale is None else "number"
         raise ArgumentError("interpolate", f"a positive {kind}, or {len(lengths)} of them", repr(given))
     sizes = each if scale is None else tuple(int(n * s) for n, s in zip(lengths, each, strict=True))
-    addressable("interpolate", sizes)
+    check_addressable("interpolate", sizes)
     if min(sizes) < 1 or 0 in lengths:
         raise ShapeError("interpolate", "at least one pixel", f"{lengths} to {sizes}")
     if scale is None or recompute:
@@ -173,10 +173,10 @@ def interpolate_(input: Array, axes):
     for i, (places, weights, _) in enumerate(axes, -len(axes)):
         at = input.ndim + i
         if weights is None:
-            input = np.take(input, beside(input, places[0]), at)
+            input = np.take(input, index_on_device_of(input, places[0]), at)
             continue
         share = np.asarray(weights, input.dtype).reshape(*weights.shape, *(1,) * (-1 - i))
-        input = (np.take(input, beside(input, places), at) * beside(input, share)).sum(at)
+        input = (np.take(input, index_on_device_of(input, places), at) * index_on_device_of(input, share)).sum(at)
     return input, Saved()
 
 

@@ -14,9 +14,9 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
-from ..reduction.dot_products import channels, dot_along, dot_channels, dot_last, sum_channels
-from ..reduction.norms import size_of, slope_of
-from ..shape.axes import axis, sizes
+from ..argument_checks import normalize_axis, parse_shape
+from ..reduction.dot_products import dot_along, dot_channels, dot_last, flatten_spatial, sum_channels
+from ..reduction.norms import p_norm, p_norm_grad
 from .batch_norm import check_scales
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
@@ -36,7 +36,7 @@ def _trailing(shape: Any) -> tuple[int, ...]:
 
 
 def _check_trailing(where: str, input: Any, shape: Any, **scales: Any) -> None:
-    shape = sizes(where, (shape,))
+    shape = parse_shape(where, (shape,))
     if not shape or tuple(input.shape[-len(shape) :]) != shape:
         raise ShapeError(where, f"input whose trailing axes are {shape}", f"shape {tuple(input.shape)}")
     if 0 in shape:
@@ -157,7 +157,7 @@ def group_norm(
     Wu, He 2018, arXiv:1803.08494, eq. 1-6.
     """
     y, mean, rstd = _standardize(_groups(input, num_groups), eps)
-    y = y.reshape(channels(input).shape)
+    y = y.reshape(flatten_spatial(input).shape)
     if weight is not None:
         y *= weight.reshape(-1, 1)
     if bias is not None:
@@ -179,7 +179,7 @@ def group_norm_check(input, num_groups, weight, bias, eps):
 @group_norm.backward(weight="input")
 def group_norm_backward(dy, saved, needs, num_groups, eps):
     dx = dw = None
-    grad = channels(dy)
+    grad = flatten_spatial(dy)
     hat = _groups(saved.input, num_groups) - saved.mean
     hat *= saved.rstd
     if needs[1] is not None:
@@ -207,12 +207,12 @@ def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
 def _norm(input: Any, p: float, dim: int) -> Any:
     if p == 2:
         return np.sqrt(dot_along(input, input, dim))
-    return size_of(input, p, dim, True)
+    return p_norm(input, p, dim, True)
 
 
 @normalize.check
 def normalize_check(input, p, dim, eps):
-    axis("normalize", dim, input.ndim)
+    normalize_axis("normalize", dim, input.ndim)
     if math.isnan(p):
         raise ArgumentError("normalize", "p as a number", f"{p}")
     if (p < 0 or math.isinf(p)) and not input.shape[dim]:
@@ -224,7 +224,7 @@ def normalize_backward(dy, saved, needs, p, dim, eps):
     x, norm = saved.input, saved.norm
     divisor = np.maximum(norm, eps)
     dot = dot_along(dy, x, dim) / (divisor * divisor)
-    dnorm = x / divisor if p == 2 else slope_of(x, norm, p, dim)
+    dnorm = x / divisor if p == 2 else p_norm_grad(x, norm, p, dim)
     return dy / divisor - np.where(norm < eps, 0, dot) * dnorm
 
 

@@ -15,8 +15,9 @@ from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..argument_checks import int_tuple
 from ..shape.view import squeeze, unsqueeze
-from .conv_geometry import ConvGeometry, batch_first, batch_last, batched, conv_geometry, fold_, padded, pair, unbatched
+from .conv_geometry import ConvGeometry, batch_first, batch_last, batched, conv_geometry, fold_, padded, unbatched
 
 __all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
 
@@ -140,7 +141,7 @@ def avg_pool_backward(dy, saved, needs, kernel_size, stride, padding, ceil_mode,
 
 def _divisor(like: Array, geometry: ConvGeometry, padding: Any, count_include_pad: bool, override: Any) -> Any:
     # A number where all windows count equally many pixels, else an array [H', W'] of the dtype of `like`.
-    pads = pair("avg_pool", "padding", padding, 0, len(geometry.input_size))
+    pads = int_tuple("avg_pool", "padding", padding, 0, len(geometry.input_size))
     beyond = any(after != p for (_, after), p in zip(geometry.padding, pads, strict=True))
     # ceil_mode's last windows reach beyond the padding, and what is there never counts
     if override is not None or (not beyond and (count_include_pad or not any(pads))):
@@ -176,7 +177,7 @@ def pool_geometry(
     """The geometry of a pool's arguments. Raises as `conv_geometry`."""
     step = kernel if stride is None or (isinstance(stride, (list, tuple)) and not stride) else stride
     return conv_geometry(
-        where, kernel, step, pair(where, "padding", padding, 0, axes), dilation, input.shape[-axes:], ceil
+        where, kernel, step, int_tuple(where, "padding", padding, 0, axes), dilation, input.shape[-axes:], ceil
     )
 
 
@@ -185,7 +186,7 @@ def _check(where: str, input: Any, kernel_size: Any, padding: Any) -> None:
     check_images(where, input, axes)
     if input.dtype == np.bool_:
         raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
-    kernel, pads = pair(where, "kernel_size", kernel_size, 1, axes), pair(where, "padding", padding, 0, axes)
+    kernel, pads = int_tuple(where, "kernel_size", kernel_size, 1, axes), int_tuple(where, "padding", padding, 0, axes)
     if any(2 * p > k for p, k in zip(pads, kernel, strict=True)):
         raise ArgumentError(where, f"padding of at most half the kernel {kernel}", f"{pads}")
 

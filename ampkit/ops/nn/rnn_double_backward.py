@@ -11,7 +11,7 @@ from ampkit import backends
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.tensor import Tensor
 
-from ..pointwise.activation import sigmoid
+from ..pointwise.smooth_activations import sigmoid
 from .rnn_loop import RNNOperands, Sizes, steps_of
 
 __all__: list[str] = []

@@ -14,13 +14,13 @@ from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
+from ampkit.core.tensor_factory import tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..creation.factories import tensor
-from ..creation.like import zeros_like
-from ..indexing.scatter import scatter
+from ..argument_checks import normalize_axes, normalize_axis
+from ..creation.constants import zeros_like
+from ..indexing.scatter_reduce import scatter
 from ..reduction.dot_products import dot_along
-from ..shape.axes import axes, axis
 
 __all__ = ["gumbel_softmax", "log_softmax", "logsumexp", "softmax", "softmin"]
 
@@ -29,7 +29,7 @@ def _need_axis(where: str, dim: Any, ndim: int) -> None:
     if dim is None:
         cure = f"dim={int(ndim not in (0, 1, 3))} is what PyTorch guesses here, dim=-1 the last axis"
         raise ArgumentError(where, "dim, the axis to normalize over", "None", cure)
-    axis(where, dim, ndim)
+    normalize_axis(where, dim, ndim)
 
 
 def _over(dim: int, ndim: int) -> int | None:
@@ -111,7 +111,7 @@ def logsumexp(input: Array, dim, keepdim=False):
     input). Slices of -inf, and empty ones, give -inf; one with +inf gives inf. Raises RangeError for a `dim` out of
     range.
     """
-    over = axes("logsumexp", dim, input.ndim)
+    over = normalize_axes("logsumexp", dim, input.ndim)
     shift = detached_max(input, over)
     shift = np.where(np.isinf(shift), 0, shift)
     out = np.log(blocked_sum(np.exp(input - shift), over, True)) + shift
@@ -120,7 +120,7 @@ def logsumexp(input: Array, dim, keepdim=False):
 
 @logsumexp.check
 def logsumexp_check(input, dim, keepdim):
-    axes("logsumexp", dim, input.ndim)
+    normalize_axes("logsumexp", dim, input.ndim)
 
 
 @logsumexp.backward
@@ -128,7 +128,7 @@ def logsumexp_backward(dy, saved, needs, dim, keepdim):
     # Softmax is recomputed from input: exp(input - result), with the result rounded to 16 bits, would be off by as much
     # as a factor of e^0.25 at 100.
     shape = saved.input.shape
-    over = axes("logsumexp", dim, len(shape))
+    over = normalize_axes("logsumexp", dim, len(shape))
     keepdim_shape = tuple([1 if i in over else n for i, n in enumerate(shape)])
     shift = detached_max(plain(saved.input), over)
     exps = np.exp(saved.input - np.where(np.isinf(shift), 0, shift))
@@ -144,7 +144,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
     Raises ArgumentError for a tau that is not positive, RangeError for a `dim` out of range, DTypeError for integers.
     Jang, Gu, Poole 2017, arXiv:1611.01144, eq. 2; Maddison, Mnih, Teh 2017, arXiv:1611.00712.
     """
-    at = axis("gumbel_softmax", dim, logits.ndim)
+    at = normalize_axis("gumbel_softmax", dim, logits.ndim)
     if not tau > 0:
         raise ArgumentError("gumbel_softmax", "a positive tau", f"{tau}")
     if not is_float(logits.array.dtype):

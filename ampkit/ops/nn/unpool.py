@@ -13,11 +13,11 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..creation.like import full_like
-from ..indexing.gather import scatter_
-from ..indexing.subscript import in_range
-from ..shape.view import broadcast_to, flatten, reshape, squeeze, unsqueeze
-from .conv_geometry import pair
+from ..argument_checks import check_index_range, int_tuple
+from ..creation.constants import full_like
+from ..indexing.gather_scatter import scatter_
+from ..shape.broadcasting import broadcast_to
+from ..shape.view import flatten, reshape, squeeze, unsqueeze
 from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, check_images, pool_geometry
 
 __all__ = ["lp_pool1d", "lp_pool2d", "lp_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]
@@ -31,15 +31,15 @@ def _max_unpool(
     if indices.shape != input.shape or indices.dtype.kind not in "iu":
         got = f"{indices.dtype.name} of shape {tuple(indices.shape)}"
         raise ShapeError(where, f"indices as integers of input's shape {tuple(input.shape)}", got)
-    kernel, pads = pair(where, "kernel_size", kernel_size, 1, axes), pair(where, "padding", padding, 0, axes)
-    steps = kernel if stride is None else pair(where, "stride", stride, 1, axes)
+    kernel, pads = int_tuple(where, "kernel_size", kernel_size, 1, axes), int_tuple(where, "padding", padding, 0, axes)
+    steps = kernel if stride is None else int_tuple(where, "stride", stride, 1, axes)
     arguments = zip(input.shape[-axes:], kernel, steps, pads, strict=True)
     size = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in arguments])
     if output_size is not None:
         size = _checked_size(where, size, steps, output_size)
     if min(size) < 1:
         raise ArgumentError(where, f"padding that leaves a pixel of {list(input.shape[-axes:])}", f"{pads}")
-    in_range(where, indices.array, prod(size))
+    check_index_range(where, indices.array, prod(size))
     zero = full_like(input[(..., *(slice(1),) * axes)], 0)
     zeros = broadcast_to(flatten(zero, -axes), (*input.shape[:-axes], prod(size)))
     out = scatter_(zeros, -1, flatten(indices, -axes), flatten(input, -axes))
@@ -109,7 +109,7 @@ def _power_sums(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bo
 
 
 def _area(kernel_size: Any, axes: int) -> int:
-    return prod(pair(f"lp_pool{axes}d", "kernel_size", kernel_size, 1, axes))
+    return prod(int_tuple(f"lp_pool{axes}d", "kernel_size", kernel_size, 1, axes))
 
 
 def _lp_pool_check(axes: int) -> Any:
@@ -143,6 +143,6 @@ for _op, _axes in ((lp_pool2d, 2), (lp_pool3d, 3)):
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """The p-th root of each window's sum of p-th powers: input [N, C, L] or [C, L]; see `lp_pool2d`."""
     check_images("lp_pool1d", input, 1)
-    (kernel,) = pair("lp_pool1d", "kernel_size", kernel_size, 1, 1)
-    step = kernel if stride is None else pair("lp_pool1d", "stride", stride, 1, 1)[0]
+    (kernel,) = int_tuple("lp_pool1d", "kernel_size", kernel_size, 1, 1)
+    step = kernel if stride is None else int_tuple("lp_pool1d", "stride", stride, 1, 1)[0]
     return squeeze(lp_pool2d(unsqueeze(input, -2), norm_type, (1, kernel), (1, step), ceil_mode), -2)

@@ -5,45 +5,34 @@ Operands broadcast; where their dtypes differ they agree on the widest. A Python
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import FLOATS, bool_, float32
+from ampkit.base.dtypes import FLOATS, bool_
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError
-from ampkit.core.autograd.traced_array import TracedArray, plain
+from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-__all__ = [
-    "add", "addcdiv", "addcmul", "atan2", "div", "divide", "floor_divide", "lerp", "mul", "multiply", "pow",
-    "remainder", "sub", "subtract", "true_divide",
-]  # fmt: skip
+from ..argument_checks import integer_factor
 
-_FEW = (int, float)
+__all__ = [
+    "add", "addcdiv", "addcmul", "div", "divide", "floor_divide", "fmod", "lerp", "mul", "multiply", "remainder",
+    "rsub", "sub", "subtract", "true_divide",
+]  # fmt: skip
 
 
 @op(cast=Cast.WIDEST, numpy=np.add)
 def add(input: Array, other: Array, *, alpha: float = 1):
     """input + alpha * other, broadcast; bool with bool is `or`. Raises ShapeError if the shapes do not broadcast."""
-    return input + (other if alpha == 1 else _times(alpha, input, other))
+    return input + (other if alpha == 1 else _scaled(alpha, input, other))
 
 
-def _times(alpha: Any, input: Any, other: Any) -> Any:
-    return whole_factor("add and sub", "alpha", alpha, input, other) * other
-
-
-def whole_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
-    """`factor` for these operands: for integers a whole number, else it would make floats of them. ArgumentError."""
-    kinds = {a.dtype.kind for a in operands if hasattr(a, "dtype")}
-    if not isinstance(factor, float) or not kinds <= {"b", "i", "u"}:
-        return factor
-    if not math.isfinite(factor) or factor != int(factor):
-        raise ArgumentError(where, f"a whole {name} for integers", f"{factor}", "cast first: x.float()")
-    return int(factor)
+def _scaled(alpha: Any, input: Any, other: Any) -> Any:
+    return integer_factor("add and sub", "alpha", alpha, input, other) * other
 
 
 @add.backward
@@ -54,7 +43,7 @@ def add_backward(dy, saved, needs, alpha):
 @op(cast=Cast.WIDEST, numpy=np.subtract)
 def sub(input: Array, other: Array, *, alpha: float = 1):
     """input - alpha * other, broadcast. Raises ShapeError if the shapes do not broadcast."""
-    return input - (other if alpha == 1 else _times(alpha, input, other))
+    return input - (other if alpha == 1 else _scaled(alpha, input, other))
 
 
 @sub.backward
@@ -99,20 +88,20 @@ def rdiv_backward(dy, saved, needs, other):
 @op(cast=Cast.WIDEST, numpy=np.floor_divide)
 def floor_divide(input: Array, other: Array):
     """The quotient rounded down, broadcast; its gradient is zero. Raises RangeError for an integer by 0."""
-    _need_divisor("floor_divide", input, other)
+    check_divisor("floor_divide", input, other)
     return np.floor_divide(input, other)
 
 
 @op(cast=Cast.WIDEST)
 def trunc_divide(input: Array, other: Array):
     """The quotient rounded towards zero, broadcast (`div(rounding_mode="trunc")`); its gradient is zero."""
-    _need_divisor("trunc_divide", input, other)
+    check_divisor("trunc_divide", input, other)
     down = np.floor_divide(input, other)
     inexact = (down * other != input) & (down < 0)
     return down + inexact
 
 
-def _need_divisor(where: str, input: Any, other: Any) -> None:
+def check_divisor(where: str, input: Any, other: Any) -> None:
     if all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in (input, other)):
         raise DTypeError(where, "numbers", "bool", "cast it: x.int()")
     # Floats have infinity and NaN for it; NumPy answers 0 for integers.
@@ -128,12 +117,13 @@ def _need_divisor(where: str, input: Any, other: Any) -> None:
     backends.backend_of(divisor).raise_if(divisor, divisor == 0, fail)
 
 
-def _flat(dy, saved, needs):
+def _zero_gradients(dy, saved, needs):
     return np.zeros_like(dy), np.zeros_like(dy)
 
 
-floor_divide.backward(_flat)
-trunc_divide.backward(_flat)
+floor_divide.backward(_zero_gradients)
+
+trunc_divide.backward(_zero_gradients)
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
@@ -152,71 +142,13 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 @op(cast=Cast.WIDEST, numpy=np.remainder)
 def remainder(input: Array, other: Array):
     """input - other * floor(input / other), broadcast: the sign is other's. Raises RangeError for an integer by 0."""
-    _need_divisor("remainder", input, other)
+    check_divisor("remainder", input, other)
     return np.remainder(input, other), Saved(input=input, other=other)
 
 
 @remainder.backward(input="other", other="other")
 def remainder_backward(dy, saved, needs):
     return dy, -dy * np.floor_divide(saved.input, saved.other) if needs[1] else None
-
-
-@op(cast=Cast.FP32, numpy=np.power)
-def pow(input: Array, exponent: Array):
-    """input to the power exponent, broadcast. In float32; integers stay integers.
-
-    Raises ArgumentError for integers to a negative integer power.
-    """
-    out = _whole_power(input, exponent) if getattr(exponent, "dtype", float32) not in FLOATS else input**exponent
-    return out, Saved(input=input, exponent=exponent, out=out)
-
-
-def _whole_power(input: Any, exponent: Any) -> Any:
-    def fail(value: Any, position: Any) -> None:
-        cure = "cast first: x.float()"
-        raise ArgumentError("pow", "non-negative exponents for integers", f"{value} at position {position}", cure)
-
-    backends.backend_of(exponent).raise_if(exponent, exponent < 0, fail)
-    power = input**exponent
-    return power.astype(np.bool_) if exponent.dtype == np.bool_ else power  # NumPy's is int8
-
-
-@pow.check
-def pow_check(input, exponent):
-    if type(exponent) is int and exponent < 0 and input.dtype.kind in "biu":
-        raise ArgumentError("pow", "a non-negative exponent for integers", f"{exponent}", "cast first: x.float()")
-
-
-@pow.backward(exponent="input exponent", out="exponent")
-def pow_backward(dy, saved, needs):
-    x, k = saved.input, saved.exponent
-    return _pow_base(dy, x, k) if needs[0] else None, _pow_exponent(dy, saved) if needs[1] else None
-
-
-def _pow_base(dy: Any, x: Any, k: Any) -> Any:
-    if type(k) in _FEW:
-        return np.zeros_like(dy) if k == 0 else dy * (x if k == 2 else x ** (k - 1)) * k
-    return np.where(plain(k) == 0, 0, dy * k * x ** (k - 1))
-
-
-def _pow_exponent(dy: Any, saved: Any) -> Any:
-    zero = plain(saved.input) == 0  # 0 to a positive power stays 0 as the power moves
-    slope = dy * saved.out * np.log(saved.input)
-    return np.where(zero & (plain(saved.exponent) >= 0), 0, slope)
-
-
-@op(cast=Cast.WIDEST, integers="float", numpy=np.arctan2)
-def atan2(input: Array, other: Array):
-    """The angle of the point (other, input), in radians from -pi to pi, broadcast."""
-    return np.arctan2(input, other), Saved(input=input, other=other)
-
-
-@atan2.backward
-def atan2_backward(dy, saved, needs):
-    y, x = saved.input, saved.other
-    square = x * x + y * y
-    share = dy / np.where(plain(square) == 0, 1, square)  # at the origin, 0
-    return share * x if needs[0] else None, -share * y if needs[1] else None
 
 
 @op(cast=Cast.WIDEST)
@@ -237,7 +169,7 @@ def lerp_backward(dy, saved, needs):
 @op(cast=Cast.WIDEST)
 def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1):
     """input + value * tensor1 * tensor2, broadcast, rounded once."""
-    value = whole_factor("addcmul", "value", value, input, tensor1, tensor2)
+    value = integer_factor("addcmul", "value", value, input, tensor1, tensor2)
     return input + value * (tensor1 * tensor2), Saved(tensor1=tensor1, tensor2=tensor2)
 
 
@@ -269,3 +201,20 @@ def addcdiv_backward(dy, saved, needs, value):
 
 
 multiply, divide, true_divide, subtract = mul, div, div, sub
+
+
+@op(cast=Cast.WIDEST)
+def fmod(input: Array, other: Array):
+    """input - other * trunc(input / other), broadcast: the sign is input's. Raises RangeError for an integer by 0."""
+    check_divisor("fmod", input, other)
+    return np.fmod(input, other), Saved(input=input, other=other)
+
+
+@fmod.backward(input="other", other="other")
+def fmod_backward(dy, saved, needs):
+    return dy, -dy * np.trunc(saved.input / saved.other) if needs[1] is not None else None
+
+
+def rsub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+    """other - alpha * input, broadcast."""
+    return sub(other, input, alpha=alpha)

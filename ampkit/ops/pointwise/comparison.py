@@ -14,19 +14,20 @@ from ampkit.core.tensor import Tensor
 
 __all__ = [
     "allclose", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "eq", "equal", "gcd", "ge", "gt", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "lcm",
-    "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
+    "eq", "equal", "gcd", "ge", "greater", "greater_equal", "gt", "isclose", "isfinite", "isinf", "isnan", "isneginf",
+    "isposinf", "isreal", "lcm", "le", "less", "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "lt", "ne", "not_equal",
 ]  # fmt: skip
 
 
-def _pair(name: str, function: Any, meaning: str) -> Op:
+def _binary(name: str, function: Any, meaning: str) -> Op:
     def reference(input: Array, other: Array):
         return function(input, other)
 
     return _define(name, function, reference, f"{meaning}; broadcast: [...], [...] -> [...].")
 
 
-def _single(name: str, function: Any, meaning: str) -> Op:
+def _unary(name: str, function: Any, meaning: str) -> Op:
     def reference(input: Array):
         return function(input)
 
@@ -39,7 +40,7 @@ def _define(name: str, function: Any, reference: Any, meaning: str) -> Op:
     return op(cast=Cast.WIDEST, moves=True, numpy=function)(reference)
 
 
-def _need_integers(made: Op) -> Op:
+def _require_integers(made: Op) -> Op:
     def check(*arrays: Any) -> None:
         for array in arrays:
             if dtypes.is_float(getattr(array, "dtype", dtypes.int64)) or isinstance(array, float):
@@ -50,38 +51,59 @@ def _need_integers(made: Op) -> Op:
     return made
 
 
-eq = _pair("eq", np.equal, "Whether input equals other, as bool")
-ne = _pair("ne", np.not_equal, "Whether input differs from other, as bool")
-lt = _pair("lt", np.less, "Whether input is less than other, as bool")
-le = _pair("le", np.less_equal, "Whether input is at most other, as bool")
-gt = _pair("gt", np.greater, "Whether input is greater than other, as bool")
-ge = _pair("ge", np.greater_equal, "Whether input is at least other, as bool")
+eq = _binary("eq", np.equal, "Whether input equals other, as bool")
 
-logical_and = _pair("logical_and", np.logical_and, "Whether both are true (not 0), as bool")
-logical_or = _pair("logical_or", np.logical_or, "Whether one of them is true (not 0), as bool")
-logical_xor = _pair("logical_xor", np.logical_xor, "Whether exactly one is true (not 0), as bool")
-logical_not = _single("logical_not", np.logical_not, "Whether input is false (0), as bool")
+ne = _binary("ne", np.not_equal, "Whether input differs from other, as bool")
 
-bitwise_and = _need_integers(_pair("bitwise_and", np.bitwise_and, "The bits set in both, of integers or bool"))
-bitwise_or = _need_integers(_pair("bitwise_or", np.bitwise_or, "The bits set in either, of integers or bool"))
-bitwise_xor = _need_integers(_pair("bitwise_xor", np.bitwise_xor, "The bits set in one alone, of integers or bool"))
-bitwise_not = _need_integers(_single("bitwise_not", np.invert, "Every bit the other way, of integers or bool"))
+lt = _binary("lt", np.less, "Whether input is less than other, as bool")
 
-bitwise_left_shift = _need_integers(
-    _pair("bitwise_left_shift", np.left_shift, "input times 2 to the power other, of integers")
+le = _binary("le", np.less_equal, "Whether input is at most other, as bool")
+
+gt = _binary("gt", np.greater, "Whether input is greater than other, as bool")
+
+ge = _binary("ge", np.greater_equal, "Whether input is at least other, as bool")
+
+logical_and = _binary("logical_and", np.logical_and, "Whether both are true (not 0), as bool")
+
+logical_or = _binary("logical_or", np.logical_or, "Whether one of them is true (not 0), as bool")
+
+logical_xor = _binary("logical_xor", np.logical_xor, "Whether exactly one is true (not 0), as bool")
+
+logical_not = _unary("logical_not", np.logical_not, "Whether input is false (0), as bool")
+
+bitwise_and = _require_integers(_binary("bitwise_and", np.bitwise_and, "The bits set in both, of integers or bool"))
+
+bitwise_or = _require_integers(_binary("bitwise_or", np.bitwise_or, "The bits set in either, of integers or bool"))
+
+bitwise_xor = _require_integers(
+    _binary("bitwise_xor", np.bitwise_xor, "The bits set in one alone, of integers or bool")
 )
-bitwise_right_shift = _need_integers(
-    _pair("bitwise_right_shift", np.right_shift, "input over 2 to the power other, rounded down, of integers")
-)
-gcd = _need_integers(_pair("gcd", np.gcd, "The greatest common divisor, of integers"))
-lcm = _need_integers(_pair("lcm", np.lcm, "The least common multiple, of integers"))
 
-isnan = _single("isnan", np.isnan, "Whether an element is NaN, as bool")
-isinf = _single("isinf", np.isinf, "Whether an element is infinite, as bool")
-isfinite = _single("isfinite", np.isfinite, "Whether an element is a finite number, as bool")
-isposinf = _single("isposinf", lambda input: input == np.inf, "Whether an element is plus infinity, as bool")
-isneginf = _single("isneginf", lambda input: input == -np.inf, "Whether an element is minus infinity, as bool")
-isreal = _single("isreal", lambda input: np.ones_like(input, np.bool_), "True: there are no complex numbers")
+bitwise_not = _require_integers(_unary("bitwise_not", np.invert, "Every bit the other way, of integers or bool"))
+
+bitwise_left_shift = _require_integers(
+    _binary("bitwise_left_shift", np.left_shift, "input times 2 to the power other, of integers")
+)
+
+bitwise_right_shift = _require_integers(
+    _binary("bitwise_right_shift", np.right_shift, "input over 2 to the power other, rounded down, of integers")
+)
+
+gcd = _require_integers(_binary("gcd", np.gcd, "The greatest common divisor, of integers"))
+
+lcm = _require_integers(_binary("lcm", np.lcm, "The least common multiple, of integers"))
+
+isnan = _unary("isnan", np.isnan, "Whether an element is NaN, as bool")
+
+isinf = _unary("isinf", np.isinf, "Whether an element is infinite, as bool")
+
+isfinite = _unary("isfinite", np.isfinite, "Whether an element is a finite number, as bool")
+
+isposinf = _unary("isposinf", lambda input: input == np.inf, "Whether an element is plus infinity, as bool")
+
+isneginf = _unary("isneginf", lambda input: input == -np.inf, "Whether an element is minus infinity, as bool")
+
+isreal = _unary("isreal", lambda input: np.ones_like(input, np.bool_), "True: there are no complex numbers")
 
 
 @op(cast=Cast.WIDEST)
@@ -107,3 +129,6 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether two tensors have one shape and the same values; reads the device."""
     return input.shape == other.shape and bool(eq(input, other).array.all())
+
+
+greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne

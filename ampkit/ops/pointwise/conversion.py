@@ -42,12 +42,12 @@ def to(
             device = item
         elif item is not None and not isinstance(item, bool):
             dtype = item
-    out = input if dtype is None else _typed(input, dtypes.parse(dtype))
-    out = out if device is None else _placed(out, device)
+    out = input if dtype is None else _cast(input, dtypes.parse(dtype))
+    out = out if device is None else _move(out, device)
     return clone(out) if copy and out is input else out
 
 
-def _typed(input: Tensor, dtype: DType) -> Tensor:
+def _cast(input: Tensor, dtype: DType) -> Tensor:
     if input.dtype == dtype:
         return input
     if input.dtype in FLOATS and dtype in FLOATS:
@@ -67,22 +67,22 @@ def to_backward(dy, saved, needs, dtype):
     return dy
 
 
-def _placed(input: Tensor, device: Any) -> Tensor:
+def _move(input: Tensor, device: Any) -> Tensor:
     there = backends.get(device)
-    return input if backends.backend_of(input.array) is there else move(input, device=there.device)
+    return input if backends.backend_of(input.array) is there else to_device(input, device=there.device)
 
 
 @op(cast=Cast.KEEP, moves=True)
-def move(input: Array, *, device):
+def to_device(input: Array, *, device):
     """A copy of input on another device: from GPU to GPU directly, else through the host's memory."""
     here = backends.backend_of(input)
     return backends.to_backend(input, backends.get(device)), Saved(home=here.device_of(input))
 
 
-@move.backward
-def move_backward(dy, saved, needs, device):
+@to_device.backward
+def to_device_backward(dy, saved, needs, device):
     if isinstance(dy, TracedArray):
-        return TracedArray(_placed(dy.tensor, saved.home))
+        return TracedArray(_move(dy.tensor, saved.home))
     return backends.to_backend(dy, backends.get(saved.home))
 
 

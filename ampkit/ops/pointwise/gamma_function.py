@@ -1,11 +1,21 @@
-"""The logarithm of the gamma function and its derivatives in array code: NumPy and CuPy have none."""
+"""lgamma, digamma and polygamma, and the series that compute them: NumPy and CuPy have none."""
 
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 import numpy as np
+
+from ampkit.base.errors import ArgumentError
+from ampkit.core.autograd.traced_array import TracedArray, apply
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+__all__ = ["digamma", "lgamma", "polygamma"]
+
 
 # zeta(k) - 1 for k = 2, 3, ...: from there on its terms of the series below are beyond float64.
 _ZETA = (0.6449340668482264, 0.2020569031595943, 0.08232323371113819, 0.03692775514336993, 0.01734306198444914,
@@ -15,11 +25,13 @@ _ZETA = (0.6449340668482264, 0.2020569031595943, 0.08232323371113819, 0.03692775
       1.908212716553939e-06, 9.539620338727962e-07, 4.769329867878064e-07, 2.38450502727733e-07,
       1.1921992596531106e-07, 5.960818905125948e-08, 2.980350351465228e-08, 1.4901554828365043e-08,
       7.45071178983543e-09, 3.725334024788457e-09)  # fmt: skip
+
 _EULER = 0.5772156649015329
+
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)  # B_2, B_4, ...
 
 
-def log_gamma(x: Any) -> Any:
+def lgamma_array(x: Any) -> Any:
     """log |gamma(x)|, element by element: infinite at 0 and below it at whole numbers; within 20 eps for x > 0.
 
     Within [1.5, 2.5] by the series around 2, Abramowitz and Stegun 6.1.33; elsewhere by recurrence, from 16 on by
@@ -27,14 +39,14 @@ def log_gamma(x: Any) -> Any:
     """
     below = x < 0.5
     y = np.where(below, 1 - x, x)
-    found = np.where(y < 16, _by_recurrence(np.minimum(y, 16)), _stirling(np.maximum(y, 16)))
+    found = np.where(y < 16, _lgamma_small(np.minimum(y, 16)), _lgamma_stirling(np.maximum(y, 16)))
     turn = np.abs(x - 2 * np.round(x / 2))  # from 0 to 1, as is |sin(pi x)| of it
     sine = np.sin(math.pi * np.minimum(turn, 1 - turn))
     found = np.where(below, math.log(math.pi) - np.log(sine) - found, found)
     return np.where(np.abs(x) == np.inf, np.inf, found)
 
 
-def _by_recurrence(y: Any) -> Any:
+def _lgamma_small(y: Any) -> Any:
     factor = np.ones_like(y)
     for _ in range(14):
         high = y > 2.5
@@ -50,12 +62,12 @@ def _by_recurrence(y: Any) -> Any:
     return series + np.log(factor) - np.where(low, np.log1p(np.where(low, z, 0)), 0)
 
 
-def _stirling(y: Any) -> Any:
+def _lgamma_stirling(y: Any) -> Any:
     t = 1 / y
-    return (y - 0.5) * (np.log(y) - 1) + 0.5 * (math.log(2 * math.pi) - 1) + t * _sum_of_bernoulli(t * t, -1)
+    return (y - 0.5) * (np.log(y) - 1) + 0.5 * (math.log(2 * math.pi) - 1) + t * _bernoulli_series(t * t, -1)
 
 
-def _sum_of_bernoulli(t: Any, n: int) -> Any:
+def _bernoulli_series(t: Any, n: int) -> Any:
     # B_2k (2k + n - 1)! / (2k)! t^(k - 1) over k = 1, 2, ...
     total: Any = 0
     for k in range(len(_BERNOULLI), 0, -1):
@@ -63,7 +75,7 @@ def _sum_of_bernoulli(t: Any, n: int) -> Any:
     return total
 
 
-def poly_gamma(n: int, x: Any) -> Any:
+def polygamma_array(n: int, x: Any) -> Any:
     """The derivative of order n + 1 of log gamma(x), element by element.
 
     By recurrence to beyond 10 + n and there by its series, Abramowitz and Stegun 6.4.6 and 6.4.11; below 0 by
@@ -76,29 +88,78 @@ def poly_gamma(n: int, x: Any) -> Any:
         total = total + np.where(low, y ** -(n + 1.0), 0)
         y = np.where(low, y + 1, y)
     first = -np.log(y) if n == 0 else math.factorial(n - 1) * y ** -float(n)
-    tail = y ** -(n + 2.0) * _sum_of_bernoulli(y**-2.0, n)
+    tail = y ** -(n + 2.0) * _bernoulli_series(y**-2.0, n)
     found = (-1) ** (n + 1) * (first + math.factorial(n) * (0.5 * y ** -(n + 1.0) + total) + tail)
-    return np.where(x < 0, _reflected(n, x, found), found)
+    return np.where(x < 0, _polygamma_reflection(n, x, found), found)
 
 
-def _reflected(n: int, x: Any, found: Any) -> Any:
+def _polygamma_reflection(n: int, x: Any, found: Any) -> Any:
     # From `found` at 1 - x. At a pole NaN for n = 0, else as PyTorch has it: -inf for even n, inf for odd.
     turn = math.pi * (x - np.round(x))
     pole = turn == 0
     cotangent, total = 1 / np.tan(np.where(pole, 1, turn)), np.zeros_like(x)
-    for factor in reversed(_slope_of_cotangent(n)):
+    for factor in reversed(_cotangent_derivative(n)):
         total = total * cotangent + factor
-    return np.where(pole, _at_pole(n), (-1) ** n * found - math.pi ** (n + 1) * total)
+    return np.where(pole, _polygamma_at_pole(n), (-1) ** n * found - math.pi ** (n + 1) * total)
 
 
-def _at_pole(n: int) -> float:
+def _polygamma_at_pole(n: int) -> float:
     return math.nan if n == 0 else math.inf if n % 2 else -math.inf
 
 
-def _slope_of_cotangent(n: int) -> list[int]:
+def _cotangent_derivative(n: int) -> list[int]:
     # The derivative of order n of cot(t) as a polynomial in cot(t), whose own derivative is -(1 + cot(t)^2).
     factors = [0, 1]
     for _ in range(n):
         first = [-i * factor for i, factor in enumerate(factors)][1:]
         factors = [low + high for low, high in zip([*first, 0, 0], [0, 0, *first], strict=True)]
     return factors
+
+
+@op(cast=Cast.KEEP, integers="float")
+def lgamma(input: Array):
+    """The logarithm of the absolute value of the gamma function; infinite at 0 and at negative whole numbers."""
+    return lgamma_array(input), Saved(input=input)
+
+
+@lgamma.backward
+def lgamma_backward(dy, saved, needs):
+    return dy * apply(polygamma_, saved.input, n=0)
+
+
+_MAX_ORDER = 1 << 10  # derivatives of a higher order are beyond all formats: 170! is the largest that float64 holds
+
+
+@op(cast=Cast.KEEP, integers="float")
+def polygamma_(input: Array, n):
+    """`polygamma`, input first."""
+    if isinstance(input, TracedArray):
+        return polygamma_array(n, input), Saved(input=input)
+    # In float64: below 0 the reflection subtracts terms many times larger than the answer.
+    return polygamma_array(n, input.astype(np.float64)).astype(input.dtype), Saved(input=input)
+
+
+@polygamma_.check
+def polygamma_check(input, n):
+    if n < 0:
+        raise ArgumentError("polygamma", "n from 0", f"{n}")
+    if n > _MAX_ORDER:
+        raise ArgumentError("polygamma", f"n up to {_MAX_ORDER}", f"{n}")
+
+
+@polygamma_.backward
+def polygamma_backward(dy, saved, needs, n):
+    return dy * apply(polygamma_, saved.input, n=n + 1)
+
+
+def polygamma(n: int, input: Tensor) -> Tensor:
+    """The derivative of order n of `digamma`; infinite at 0 and at negative whole numbers, for n from 1.
+
+    Raises ArgumentError for a negative n.
+    """
+    return polygamma_(input, index(n))
+
+
+def digamma(input: Tensor) -> Tensor:
+    """The derivative of `lgamma`; -inf at 0, NaN at negative whole numbers."""
+    return polygamma_(input, 0)

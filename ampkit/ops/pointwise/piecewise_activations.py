@@ -1,6 +1,6 @@
-"""More activations: piecewise lines, shrinkage, and those with a parameter of their own.
+"""Piecewise linear activations: ReLU, PReLU, hardtanh, shrinkage, threshold.
 
-`inplace=True` writes the answer into input.
+`inplace=True` writes the result into input.
 """
 
 from __future__ import annotations
@@ -10,21 +10,51 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..shape.axes import axis
-from .activation import sigmoid
-from .arithmetic import whole_factor
+from ..argument_checks import integer_factor
+from .selection import select_or_zero
 
 __all__ = [
-    "celu", "glu", "hardshrink", "hardsigmoid", "hardswish", "prelu", "selu", "softshrink", "softsign", "tanhshrink",
+    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "prelu", "relu", "relu6", "softshrink",
     "threshold",
 ]  # fmt: skip
+
+
+@op(cast=Cast.KEEP, moves=True)
+def relu(input: Array, inplace: CompatArg = False):
+    """max(input, 0); its slope at 0 is 0, and NaN stays NaN (Nair & Hinton 2010, ICML)."""
+    out = select_or_zero(input, np.logical_not(input <= 0))
+    return out, Saved(out=out)
+
+
+@relu.backward
+def relu_backward(dy, saved, needs):
+    return select_or_zero(
+        dy, plain(saved.out).astype(bool)
+    )  # not 0: `out` is positive or NaN, and 16-bit compares are slow
+
+
+@op(cast=Cast.KEEP, integers="refuse")
+def leaky_relu(input: Array, negative_slope=0.01, inplace: CompatArg = False):
+    """input where positive, else negative_slope * input (Maas et al. 2013, ICML)."""
+    return _leaky(input, input, negative_slope), Saved(input=input)
+
+
+@leaky_relu.backward
+def leaky_relu_backward(dy, saved, needs, negative_slope):
+    return _leaky(dy, plain(saved.input), negative_slope)
+
+
+def _leaky(values: Any, x: Any, negative_slope: float) -> Any:
+    return values * (negative_slope + (1 - negative_slope) * (x > 0)).astype(x.dtype)
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -35,7 +65,7 @@ def hardsigmoid(input: Array, inplace: CompatArg = False):
 
 @hardsigmoid.backward
 def hardsigmoid_backward(dy, saved, needs):
-    return dy * _inside(saved.input).astype(dy.dtype) / 6
+    return dy * _is_sloped(saved.input).astype(dy.dtype) / 6
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -47,79 +77,11 @@ def hardswish(input: Array, inplace: CompatArg = False):
 @hardswish.backward
 def hardswish_backward(dy, saved, needs):
     x = saved.input
-    return dy * np.where(_inside(x), x / 3 + 0.5, (plain(x) > 0).astype(x.dtype))
+    return dy * np.where(_is_sloped(x), x / 3 + 0.5, (plain(x) > 0).astype(x.dtype))
 
 
-def _inside(x: Any) -> Any:
+def _is_sloped(x: Any) -> Any:
     return np.abs(plain(x)) < 3
-
-
-# Klambauer et al. 2017, arXiv:1706.02515, eq. 14: the fixed point of mean 0 and variance 1.
-_ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805
-
-
-@op(cast=Cast.KEEP, integers="refuse")
-def selu(input: Array, inplace: CompatArg = False):
-    """1.0507 times: input where positive, else 1.6733 (exp(input) - 1). Klambauer et al. 2017, arXiv:1706.02515."""
-    return _SCALE * _bent(input, _ALPHA, 1.0), Saved(input=input)
-
-
-@selu.backward
-def selu_backward(dy, saved, needs):
-    return dy * _SCALE * _slope(saved.input, _ALPHA, 1.0)
-
-
-@op(cast=Cast.KEEP, integers="refuse")
-def celu(input: Array, alpha=1.0, inplace: CompatArg = False):
-    """input where positive, else alpha (exp(input / alpha) - 1). Barron 2017, arXiv:1704.07483.
-
-    Raises ArgumentError for an alpha of 0.
-    """
-    return _bent(input, alpha, 1 / alpha), Saved(input=input)
-
-
-@celu.check
-def celu_check(input, alpha):
-    if alpha == 0:
-        raise ArgumentError("celu", "an alpha other than 0", f"{alpha}")
-
-
-@celu.backward
-def celu_backward(dy, saved, needs, alpha):
-    return dy * _slope(saved.input, 1.0, 1 / alpha)
-
-
-def _bent(x: Any, height: float, rate: float) -> Any:
-    return np.where(x > 0, x, height * np.expm1(rate * np.minimum(x, 0)))
-
-
-def _slope(x: Any, height: float, rate: float) -> Any:
-    return np.where(plain(x) > 0, 1.0, height * np.exp(rate * np.minimum(x, 0)))
-
-
-@op(cast=Cast.KEEP, integers="float")
-def softsign(input: Array):
-    """input / (1 + |input|). Glorot and Bengio 2010, AISTATS, sec. 3."""
-    return input / (1 + np.abs(input)), Saved(input=input)
-
-
-@softsign.backward
-def softsign_backward(dy, saved, needs):
-    return dy / np.square(1 + np.abs(saved.input))
-
-
-# shrinkage: small values become 0
-
-
-@op(cast=Cast.KEEP, integers="float")
-def tanhshrink(input: Array):
-    """input - tanh(input)."""
-    return input - np.tanh(input), Saved(input=input)
-
-
-@tanhshrink.backward
-def tanhshrink_backward(dy, saved, needs):
-    return dy * np.square(np.tanh(saved.input))
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -157,7 +119,7 @@ def softshrink_backward(dy, saved, needs, lambd):
 @op(cast=Cast.KEEP)
 def threshold(input: Array, threshold: float, value: float, inplace: CompatArg = False):
     """input where it is above `threshold`, else the number `value`, which for integers has to be whole."""
-    value = whole_factor("threshold", "value", value, input)
+    value = integer_factor("threshold", "value", value, input)
     return np.where(input <= threshold, value, input), Saved(input=input)
 
 
@@ -175,7 +137,7 @@ def prelu(input: Array, weight: Array):
 
     Raises ShapeError for a weight of another length. He et al. 2015, arXiv:1502.01852, eq. 1.
     """
-    return np.where(input > 0, input, _along(weight, input) * input), Saved(
+    return np.where(input > 0, input, _per_channel(weight, input) * input), Saved(
         input=input, weight=weight, shape=weight.shape
     )
 
@@ -190,7 +152,7 @@ def prelu_check(input, weight):
 @prelu.backward(weight="input")
 def prelu_backward(dy, saved, needs):
     x, below = saved.input, plain(saved.input) <= 0
-    dx = np.where(below, dy * _along(saved.weight, x), dy) if needs[0] is not None else None
+    dx = np.where(below, dy * _per_channel(saved.weight, x), dy) if needs[0] is not None else None
     if needs[1] is None:
         return dx, None
     share = np.where(below, dy * x, 0)
@@ -199,34 +161,39 @@ def prelu_backward(dy, saved, needs):
     return dx, blocked_sum(share).reshape(saved.shape)
 
 
-def _along(weight: Any, input: Any) -> Any:
+def _per_channel(weight: Any, input: Any) -> Any:
     return weight.reshape((1, -1, *(1,) * (input.ndim - 2))[: input.ndim] if input.ndim > 1 else (1,) * input.ndim)
 
 
-@op(cast=Cast.KEEP, integers="refuse")
-def glu(input: Array, dim=-1):
-    """The first half of input along `dim` times the sigmoid of the second: [.., 2 n, ..] -> [.., n, ..].
+@op(cast=Cast.KEEP, moves=True)
+def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: CompatArg = False):
+    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN.
 
-    Raises ShapeError for an odd length. Dauphin et al. 2016, arXiv:1612.08083, sec. 2.
+    Raises ArgumentError for a min_val above max_val.
     """
-    value, gate = _halves(input, dim)
-    return value / (1 + np.exp(-gate)), Saved(input=input)
+    low, high = min_val, max_val
+    if not dtypes.is_float(input.dtype):
+        if not low == low or not high == high:
+            raise ArgumentError("hardtanh", "bounds other than NaN for integers", f"{low} and {high}")
+        limits = np.iinfo(input.dtype)
+        low, high = [sorted((limits.min, int(bound), limits.max))[1] for bound in (low, high)]
+    return np.minimum(np.maximum(input, low), high), Saved(input=input)
 
 
-@glu.check
-def glu_check(input, dim):
-    at = axis("glu", dim, input.ndim)
-    if not input.ndim or input.shape[at] % 2:
-        raise ShapeError("glu", f"an even length along dim {dim}", f"shape {tuple(input.shape)}")
+@hardtanh.check
+def hardtanh_check(input, min_val, max_val):
+    if input.dtype == dtypes.bool_:
+        raise DTypeError("hardtanh", "numbers", "bool", "cast it: x.float()")
+    if min_val > max_val:
+        raise ArgumentError("hardtanh", "min_val up to max_val", f"{min_val} and {max_val}")
 
 
-@glu.backward
-def glu_backward(dy, saved, needs, dim):
-    value, gate = _halves(saved.input, dim)
-    open_ = apply(sigmoid, gate)
-    return np.concatenate([dy * open_, dy * value * open_ * (1 - open_)], dim)
+@hardtanh.backward
+def hardtanh_backward(dy, saved, needs, min_val, max_val):
+    x = plain(saved.input)
+    return select_or_zero(dy, np.logical_not((x <= min_val) | (x >= max_val)))
 
 
-def _halves(x: Any, dim: int) -> tuple[Any, Any]:
-    before, half = (slice(None),) * (dim % x.ndim), x.shape[dim] // 2
-    return x[(*before, slice(0, half))], x[(*before, slice(half, None))]
+def relu6(input: Tensor, inplace: CompatArg = False) -> Tensor:
+    """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
+    return hardtanh(input, 0, 6)

@@ -1,4 +1,4 @@
-"""Choices between values: the larger, the smaller, bounds, masks. Operands broadcast and agree on the widest dtype."""
+"""Selection between values: maximum, clamp, where, masked_fill, nan_to_num. Operands broadcast."""
 
 from __future__ import annotations
 
@@ -8,16 +8,32 @@ from typing import Any
 import numpy as np
 
 from ampkit.base import dtypes
+from ampkit.base.dtypes import FLOATS, finfo
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
-from ampkit.core.autograd.traced_array import plain
+from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import CompatArg
 
-from ..indexing.masks import kept
+from ..argument_checks import check_representable
 
-__all__ = ["clamp", "clip", "hardtanh", "masked_fill", "maximum", "minimum", "relu6", "where"]
+__all__ = [
+    "clamp", "clamp_max", "clamp_min", "clip", "fmax", "fmin", "masked_fill", "maximum", "minimum", "nan_to_num",
+    "where",
+]  # fmt: skip
+
+_BITS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+def select_or_zero(values: Any, mask: Any) -> Any:
+    """`values` where `mask`, 0 elsewhere: [...] any float, [...] bool -> [...].
+
+    Selects on the bits: infinities and NaNs outside the mask vanish too, where a product with the mask would keep them,
+    and nothing branches, which is several times as fast as np.where on a mask without a pattern.
+    """
+    if isinstance(values, TracedArray):
+        return np.where(mask, values, 0)
+    return (values.view(_BITS[values.itemsize]) * mask).view(values.dtype)
 
 
 @op(cast=Cast.WIDEST, moves=True, numpy=np.maximum)
@@ -28,7 +44,7 @@ def maximum(input: Array, other: Array):
 
 @maximum.backward
 def maximum_backward(dy, saved, needs):
-    return _shared(dy, plain(saved.input), plain(saved.other))
+    return _extremum_grads(dy, plain(saved.input), plain(saved.other))
 
 
 @op(cast=Cast.WIDEST, moves=True, numpy=np.minimum)
@@ -39,12 +55,12 @@ def minimum(input: Array, other: Array):
 
 @minimum.backward
 def minimum_backward(dy, saved, needs):
-    return _shared(dy, plain(saved.other), plain(saved.input))
+    return _extremum_grads(dy, plain(saved.other), plain(saved.input))
 
 
-def _shared(dy: Any, winner: Any, loser: Any) -> tuple[Any, Any]:
+def _extremum_grads(dy: Any, winner: Any, loser: Any) -> tuple[Any, Any]:
     dy = np.where(winner == loser, dy * 0.5, dy)
-    return kept(dy, np.logical_not(winner < loser)), kept(dy, np.logical_not(winner > loser))
+    return select_or_zero(dy, np.logical_not(winner < loser)), select_or_zero(dy, np.logical_not(winner > loser))
 
 
 @op(cast=Cast.WIDEST, moves=True)
@@ -71,9 +87,9 @@ def clamp_backward(dy, saved, needs):
     alone = high is None
     low, high = -math.inf if low is None else low, math.inf if alone else high
     return (
-        kept(dy, (x >= low) & (x <= high)) if needs[0] else None,
-        kept(dy, (x < low) & ((low < high) | alone)) if needs[1] else None,
-        kept(dy, (x > high) | (low > high)) if needs[2] else None,
+        select_or_zero(dy, (x >= low) & (x <= high)) if needs[0] else None,
+        select_or_zero(dy, (x < low) & ((low < high) | alone)) if needs[1] else None,
+        select_or_zero(dy, (x > high) | (low > high)) if needs[2] else None,
     )
 
 
@@ -89,13 +105,17 @@ def where_check(condition, input, other):
         raise DTypeError("where", "a condition of dtype bool", condition.dtype.name, "compare it: x != 0")
     for array, number in ((input, other), (other, input)):
         if type(number) is int and hasattr(array, "dtype"):
-            need_to_hold("where", array.dtype, number)
+            check_representable("where", array.dtype, number)
 
 
 @where_.backward
 def where_backward(dy, saved, needs):
     condition = plain(saved.condition)
-    return None, kept(dy, condition) if needs[1] else None, kept(dy, np.logical_not(condition)) if needs[2] else None
+    return (
+        None,
+        select_or_zero(dy, condition) if needs[1] else None,
+        select_or_zero(dy, np.logical_not(condition)) if needs[2] else None,
+    )
 
 
 def where(condition: Tensor, input: Tensor | float | None = None, other: Tensor | float | None = None) -> Any:
@@ -134,72 +154,72 @@ def masked_fill_(input: Array, mask: Index, value: float):
 
 @masked_fill_.check
 def masked_fill_check(input, mask, value):
-    need_to_hold("masked_fill", input.dtype, value)
+    check_representable("masked_fill", input.dtype, value)
     if getattr(mask, "dtype", None) != dtypes.bool_:
         got = getattr(mask, "dtype", type(mask)).name if hasattr(mask, "dtype") else type(mask).__name__
         raise DTypeError("masked_fill", "a mask of dtype bool", got, "compare it: mask != 0")
-    if mask.shape != input.shape and _meet(mask.shape, input.shape) is None:
+    if mask.shape != input.shape and _broadcast(mask.shape, input.shape) is None:
         needs = f"a mask that broadcasts with {tuple(input.shape)}"
         raise ShapeError("masked_fill", needs, f"shape {tuple(mask.shape)}")
 
 
-def _meet(*shapes: tuple[int, ...]) -> Any:
+def _broadcast(*shapes: tuple[int, ...]) -> Any:
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         return None
 
 
-def need_to_hold(where: str, dtype: dtypes.DType, value: float) -> None:
-    """Raise ArgumentError if the number `value` is beyond what `dtype` holds: a mask's -1e9 is no number in float16."""
-    if dtypes.is_float(dtype):
-        limits = dtypes.finfo(dtype)
-        if math.isfinite(value) and abs(value) > limits.max:
-            cure = f'use float("-inf"), or finfo(input.dtype).min = {limits.min:g}'
-            raise ArgumentError(where, f"a value that {dtype.name} holds (largest {limits.max:g})", f"{value:g}", cure)
-    elif dtype != dtypes.bool_ and (not math.isfinite(value) or value != int(value)):
-        raise ArgumentError(where, f"a whole number, for {dtype.name}", f"{value}", "cast the tensor: x.float()")
-    elif dtype != dtypes.bool_ and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
-        raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}", "cast the tensor: x.long()")
-
-
 @masked_fill_.backward
 def masked_fill_backward(dy, saved, needs, value):
-    return kept(dy, np.logical_not(plain(saved.mask))), None
-
-
-@op(cast=Cast.KEEP, moves=True)
-def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: CompatArg = False):
-    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN.
-
-    Raises ArgumentError for a min_val above max_val.
-    """
-    low, high = min_val, max_val
-    if not dtypes.is_float(input.dtype):
-        if not low == low or not high == high:
-            raise ArgumentError("hardtanh", "bounds other than NaN for integers", f"{low} and {high}")
-        limits = np.iinfo(input.dtype)
-        low, high = [sorted((limits.min, int(bound), limits.max))[1] for bound in (low, high)]
-    return np.minimum(np.maximum(input, low), high), Saved(input=input)
-
-
-@hardtanh.check
-def hardtanh_check(input, min_val, max_val):
-    if input.dtype == dtypes.bool_:
-        raise DTypeError("hardtanh", "numbers", "bool", "cast it: x.float()")
-    if min_val > max_val:
-        raise ArgumentError("hardtanh", "min_val up to max_val", f"{min_val} and {max_val}")
-
-
-@hardtanh.backward
-def hardtanh_backward(dy, saved, needs, min_val, max_val):
-    x = plain(saved.input)
-    return kept(dy, np.logical_not((x <= min_val) | (x >= max_val)))
-
-
-def relu6(input: Tensor, inplace: CompatArg = False) -> Tensor:
-    """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
-    return hardtanh(input, 0, 6)
+    return select_or_zero(dy, np.logical_not(plain(saved.mask))), None
 
 
 clip = clamp
+
+
+def _nan_ignoring_extremum(name: str, wins: Any, meaning: str) -> Any:
+    def reference(input: Array, other: Array):
+        return np.where(wins(input, other) | (other != other), input, other), Saved(input=input, other=other)
+
+    def backward(dy, saved, needs):
+        x, y = plain(saved.input), plain(saved.other)
+        first = wins(x, y) | (y != y)
+        return select_or_zero(dy, first), select_or_zero(dy, np.logical_not(first))
+
+    reference.__name__ = reference.__qualname__ = name
+    reference.__doc__ = f"The {meaning} of two, broadcast; a number wins over NaN. Equal ones: input has the gradient."
+    made = op(cast=Cast.WIDEST, moves=True)(reference)
+    made.backward(backward)
+    return made
+
+
+fmax = _nan_ignoring_extremum("fmax", lambda x, y: x >= y, "larger")
+
+fmin = _nan_ignoring_extremum("fmin", lambda x, y: x <= y, "smaller")
+
+
+@op(cast=Cast.KEEP, moves=True)
+def nan_to_num(input: Array, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None):
+    """input with numbers in place of NaN and the infinities: by default 0 and the largest numbers of its dtype."""
+    if input.dtype not in FLOATS:
+        return input.copy(), Saved(input=input)
+    limits, kind = finfo(input.dtype), input.dtype.type
+    most, least = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
+    out = np.where(np.isnan(input), kind(0.0 if nan is None else nan), input)
+    return np.where(out == np.inf, kind(most), np.where(out == -np.inf, kind(least), out)), Saved(input=input)
+
+
+@nan_to_num.backward
+def nan_to_num_backward(dy, saved, needs, nan, posinf, neginf):
+    return select_or_zero(dy, np.isfinite(plain(saved.input)))
+
+
+def clamp_min(input: Tensor, min: Tensor | float) -> Tensor:
+    """input, but at least min (a number or a tensor); see `clamp`."""
+    return clamp(input, min)
+
+
+def clamp_max(input: Tensor, max: Tensor | float) -> Tensor:
+    """input, but at most max (a number or a tensor); see `clamp`."""
+    return clamp(input, max=max)

@@ -1,4 +1,4 @@
-"""Angles, in radians: sines and their inverses, and the hyperbolic ones with theirs, element by element."""
+"""Trigonometric and hyperbolic functions and their inverses, in radians."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ampkit.core.tensor import Tensor
 from .arithmetic import mul
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "deg2rad", "hypot", "rad2deg", "sin", "sinc",
-    "sinh", "tan",
+    "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan",
+    "atan2", "atanh", "cos", "cosh", "deg2rad", "hypot", "rad2deg", "sin", "sinc", "sinh", "tan", "tanh",
 ]  # fmt: skip
 
 
@@ -189,3 +189,36 @@ def hypot_backward(dy, saved, needs):
         share * saved.input if needs[0] is not None else None,
         share * saved.other if needs[1] is not None else None,
     )
+
+
+@op(cast=Cast.WIDEST, integers="float", numpy=np.arctan2)
+def atan2(input: Array, other: Array):
+    """The angle of the point (other, input), in radians from -pi to pi, broadcast."""
+    return np.arctan2(input, other), Saved(input=input, other=other)
+
+
+@atan2.backward
+def atan2_backward(dy, saved, needs):
+    y, x = saved.input, saved.other
+    square = x * x + y * y
+    share = dy / np.where(plain(square) == 0, 1, square)  # at the origin, 0
+    return share * x if needs[0] else None, -share * y if needs[1] else None
+
+
+# bounded curves
+
+
+@op(cast=Cast.KEEP, integers="float", numpy=np.tanh)
+def tanh(input: Array):
+    """The hyperbolic tangent."""
+    out = np.tanh(input)
+    return out, Saved(out=out)
+
+
+@tanh.backward
+def tanh_backward(dy, saved, needs):
+    return dy * (1 - saved.out * saved.out)
+
+
+arccos, arcsin, arctan, arctan2 = acos, asin, atan, atan2
+arccosh, arcsinh, arctanh = acosh, asinh, atanh

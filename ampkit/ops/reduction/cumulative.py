@@ -1,4 +1,4 @@
-"""Products over an axis, and running sums and products along one."""
+"""Cumulative sums, products and extremes along an axis."""
 
 from __future__ import annotations
 
@@ -8,47 +8,18 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.dtypes import accumulator
-from ampkit.core.autograd.traced_array import TracedArray, plain
+from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
 
-from ..shape.axes import axis
-from .reductions import over, spread
+from ..argument_checks import normalize_axis
+from ..indexing.gather_scatter import along_axis_index
+from ..indexing.getitem import put_into_zeros, to_accumulator
+from .reductions import exclusive_cumprod
+from .sorting import ValuesIndices
 
-__all__ = ["cumprod", "cumsum", "logcumsumexp", "prod"]
-
-
-@op(cast=Cast.FP32)
-def prod(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The product over one `dim`, or of all elements. In float32; integers in int64, or in the given `dtype`.
-
-    Zeros are differentiated exactly. Raises RangeError for an axis that input does not have.
-    """
-    return np.prod(input, over(dim, input.ndim), accumulator(input.dtype), keepdims=keepdim), Saved(input=input)
-
-
-@prod.check
-def prod_check(input, dim, keepdim, dtype):
-    if dim is not None:
-        axis("prod", dim, input.ndim)
-
-
-@prod.backward
-def prod_backward(dy, saved, needs, dim, keepdim, dtype):
-    x = saved.input
-    flat = x.reshape(-1) if dim is None else x
-    at = 0 if dim is None else axis("prod", dim, flat.ndim)
-    if not x.ndim:
-        return dy
-    others = _before(flat, at) * np.flip(_before(np.flip(flat, at), at), at)
-    return spread(dy, x.shape, dim, keepdim) * others.reshape(x.shape)
-
-
-def _before(x: Any, axis: int) -> Any:
-    # The product of the elements before each one: 1, a, ab, ...
-    index = (slice(None),) * axis
-    one = np.ones_like(plain(x)[(*index, slice(0, 1))])
-    return np.concatenate([one, np.cumprod(x[(*index, slice(0, -1))], axis)], axis)
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 
 # running sums and products
@@ -57,22 +28,22 @@ def _before(x: Any, axis: int) -> Any:
 @op(cast=Cast.FP32)
 def cumsum(input: Array, dim, dtype=None):
     """The running sum along `dim`. In float32; integers in int64, or in the given `dtype`."""
-    return (_running_sum(input, dim % input.ndim) if input.ndim else input.astype(accumulator(input.dtype))), Saved()
+    return (_blocked_cumsum(input, dim % input.ndim) if input.ndim else input.astype(accumulator(input.dtype))), Saved()
 
 
-_ROW = 4096  # elements whose running sum is one: with random signs off by some ten roundings
+_UNBLOCKED = 4096  # elements whose running sum is one: with random signs off by some ten roundings
 
 
-def _running_sum(x: Any, axis: int) -> Any:
+def _blocked_cumsum(x: Any, axis: int) -> Any:
     # Of long rows, running sums within blocks, each raised by that of the blocks before it.
     n, wide = x.shape[axis], accumulator(x.dtype)
-    if n <= _ROW or isinstance(x, TracedArray) or wide.kind == "i":
+    if n <= _UNBLOCKED or isinstance(x, TracedArray) or wide.kind == "i":
         return np.cumsum(x, axis, wide)
     block = isqrt(n)
     whole, lead = n - n % block, (slice(None),) * axis
     blocks = *x.shape[:axis], whole // block, block, *x.shape[axis + 1 :]
     parts = np.cumsum(x[(*lead, slice(whole))].reshape(blocks), axis + 1, wide)
-    ends = _running_sum(parts[(*lead, slice(None), -1)], axis)
+    ends = _blocked_cumsum(parts[(*lead, slice(None), -1)], axis)
     parts[(*lead, slice(1, None))] += np.expand_dims(ends[(*lead, slice(-1))], axis + 1)
     parts = parts.reshape(*x.shape[:axis], whole, *x.shape[axis + 1 :])
     if whole == n:
@@ -83,7 +54,7 @@ def _running_sum(x: Any, axis: int) -> Any:
 
 @cumsum.backward
 def cumsum_backward(dy, saved, needs, dim, dtype):
-    return np.flip(_running_sum(np.flip(dy, dim), dim % dy.ndim), dim) if dy.ndim else dy
+    return np.flip(_blocked_cumsum(np.flip(dy, dim), dim % dy.ndim), dim) if dy.ndim else dy
 
 
 @op(cast=Cast.FP32)
@@ -108,7 +79,7 @@ def cumprod_backward(dy, saved, needs, dim, dtype):
     ]  # tail_i = dy_i + x_{i+1} tail_{i+1}: what output i and those after it pass on, less what came before
     for i in range(len(x) - 2, -1, -1):
         tail.append(dy[i] + x[i + 1] * tail[-1])
-    return np.moveaxis(_before(x, 0) * np.stack(tail[::-1]), 0, dim)
+    return np.moveaxis(exclusive_cumprod(x, 0) * np.stack(tail[::-1]), 0, dim)
 
 
 @op(cast=Cast.KEEP, integers="float")
@@ -133,16 +104,77 @@ def logcumsumexp_backward(dy, saved, needs, dim):
     x, out, dy = (np.moveaxis(a, dim, 0) for a in (saved.input, saved.sums, dy))
     tail = [dy[-1]]  # tail_i = dy_i + tail_{i+1} exp(out_i - out_{i+1}), whose exponent is never above 0
     for i in range(len(x) - 2, -1, -1):
-        tail.append(dy[i] + tail[-1] * _share(out[i], out[i + 1]))
-    return np.moveaxis(np.stack(tail[::-1]) * _share(x, out), 0, dim)
+        tail.append(dy[i] + tail[-1] * _exp_difference(out[i], out[i + 1]))
+    return np.moveaxis(np.stack(tail[::-1]) * _exp_difference(x, out), 0, dim)
 
 
-def _share(part: Any, whole: Any) -> Any:
+def _exp_difference(part: Any, whole: Any) -> Any:
     # exp(part - whole), 0 for a part of exp(-inf).
     nothing = plain(part) == -np.inf
     return np.where(nothing, 0, np.exp(np.where(nothing, 0, part) - np.where(nothing, 0, whole)))
 
 
-logcumsumexp.check(lambda input, dim: axis("logcumsumexp", dim, input.ndim))
+logcumsumexp.check(lambda input, dim: normalize_axis("logcumsumexp", dim, input.ndim))
+
 for _op in (cumsum, cumprod):
-    _op.check(lambda input, dim, dtype, name=_op.name: axis(name, dim, input.ndim))
+    _op.check(lambda input, dim, dtype, name=_op.name: normalize_axis(name, dim, input.ndim))
+
+
+# running extremes
+
+
+def cummax(input: Tensor, dim: int) -> ValuesIndices:
+    """(values, indices): the largest so far along `dim`, of equal ones the last. NaN stays once it is met."""
+    return ValuesIndices(*cummax_(input, dim))
+
+
+def cummin(input: Tensor, dim: int) -> ValuesIndices:
+    """(values, indices): the smallest so far along `dim`, of equal ones the last. NaN stays once it is met."""
+    return ValuesIndices(*cummin_(input, dim))
+
+
+@op(cast=Cast.KEEP)
+def cummax_(input: Array, dim):
+    """`cummax`."""
+    found = cumulative_extremum(np.greater_equal, input, dim)
+    return found, Saved(at=found[1], shape=input.shape)
+
+
+@op(cast=Cast.KEEP)
+def cummin_(input: Array, dim):
+    """`cummin`."""
+    found = cumulative_extremum(np.less_equal, input, dim)
+    return found, Saved(at=found[1], shape=input.shape)
+
+
+def cumulative_extremum(wins: Any, values: Any, dim: int) -> tuple[Any, Any]:
+    """The winners of what stands up to each place, and where they stand; in log n steps, for CuPy has no such scan."""
+    if not values.ndim:
+        return values, np.zeros_like(values, np.int64)
+    at, n, step = dim % values.ndim, values.shape[dim], 1
+    line = np.arange(n, like=values).reshape((-1,) + (1,) * (values.ndim - 1 - at))
+    places = np.broadcast_to(line, values.shape).astype(np.int64)
+    while step < n:
+        late, early, head = (
+            (slice(None),) * at + (part,) for part in (slice(step, n), slice(0, n - step), slice(step))
+        )
+        new, old = values[late], values[early]
+        stays = (new != new) | ((old == old) & wins(new, old))
+        values, places = (
+            np.concatenate([held[head], np.where(stays, held[late], held[early])], at) for held in (values, places)
+        )
+        step *= 2
+    return values, places
+
+
+def _cumulative_extremum_backward(dy, saved, needs, dim):
+    return (
+        apply(put_into_zeros, to_accumulator(dy[0]), along_axis_index(saved.at, dim), saved.shape)
+        if saved.shape
+        else dy[0]
+    )
+
+
+for _op in (cummax_, cummin_):
+    _op.check(lambda input, dim, name=_op.name: normalize_axis(name, dim, input.ndim))
+    _op.backward(_cumulative_extremum_backward)

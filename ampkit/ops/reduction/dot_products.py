@@ -1,5 +1,6 @@
-"""Sums of products, as the references of norms, softmax and losses need them: on plain arrays in one pass, without a
-temporary; on traced ones by their definition.
+"""Sums of products for the references of norms, softmax and losses.
+
+On NumPy arrays in one pass without a temporary, on traced arrays by definition.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.errors import ArgumentError
 from ampkit.core.blocked_sum import BLOCK, blocked_sum
 from ampkit.core.dispatch import Primitive
 
-_RUN = 1024  # products that einsum adds up in a row, side by side in the lanes of a vector
+__all__: list[str] = []
+
+_EINSUM_RUN = 1024  # products that einsum adds up in a row, side by side in the lanes of a vector
 
 
 def dot_last(a: Any, b: Any) -> Any:
@@ -21,10 +23,10 @@ def dot_last(a: Any, b: Any) -> Any:
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return blocked_sum(a * b, -1, True)  # CuPy's einsum may be a product of cuBLAS, which cannot be recorded
     n = a.shape[-1]
-    if n <= 2 * _RUN:
+    if n <= 2 * _EINSUM_RUN:
         return np.einsum("...i,...i->...", a, b)[..., None]
-    whole = n - n % _RUN
-    runs = [x[..., :whole].reshape(*x.shape[:-1], -1, _RUN) for x in (a, b)]
+    whole = n - n % _EINSUM_RUN
+    runs = [x[..., :whole].reshape(*x.shape[:-1], -1, _EINSUM_RUN) for x in (a, b)]
     total = blocked_sum(np.einsum("...i,...i->...", *runs), -1, True)
     return total if whole == n else total + dot_last(a[..., whole:], b[..., whole:])
 
@@ -36,16 +38,15 @@ def dot_along(a: Any, b: Any, axis: int) -> Any:
     return dot_last(a, b) if axis in (-1, a.ndim - 1) else blocked_sum(a * b, axis, True)
 
 
-def _times(a: Any, b: Any, out: Any = None) -> Any:
+def _matmul_arrays(a: Any, b: Any, out: Any = None) -> Any:
     return a @ b if out is None else np.matmul(a, b, out=out)
 
 
-times = Primitive(
-    "times", "reduction.dot_products", _times
-)  # (a [..., M, K], b [..., K, N], out or None): the product of float arrays
+# (a [..., M, K], b [..., K, N], out or None): the product of float arrays
+matmul_arrays = Primitive("matmul_arrays", "reduction.dot_products", _matmul_arrays)
 
 
-def channels(array: Any) -> Any:
+def flatten_spatial(array: Any) -> Any:
     """[N, C, ...] -> [N, C, S]."""
     return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
 
@@ -57,7 +58,7 @@ def dot_channels(a: Any, b: Any) -> Any:
     if a.shape[2] > BLOCK:
         return blocked_sum(dot_last(a, b)[..., 0], 0)[:, None]
     rows = a.shape[0], a.shape[1] * a.shape[2]
-    return _by_place(_dot_rows(a.reshape(rows), b.reshape(rows)), a.shape)
+    return _sum_positions(_dot_rows(a.reshape(rows), b.reshape(rows)), a.shape)
 
 
 def _dot_rows(a: Any, b: Any) -> Any:
@@ -69,7 +70,7 @@ def _dot_rows(a: Any, b: Any) -> Any:
     return blocked_sum(np.einsum("bnk,bnk->bk", *blocks), 0) + rest
 
 
-def _by_place(sums: Any, shape: tuple[int, ...]) -> Any:
+def _sum_positions(sums: Any, shape: tuple[int, ...]) -> Any:
     # Sums over the samples [C * S] -> [C, 1].
     return sums.reshape(shape[1], shape[2]).sum(1, keepdims=True)
 
@@ -77,18 +78,9 @@ def _by_place(sums: Any, shape: tuple[int, ...]) -> Any:
 def sum_channels(a: Any) -> Any:
     """Sum over all but the channels: [N, C, S] -> [C, 1]. Blocked, as `blocked_sum` is."""
     batch, channels, size = a.shape
-    if not isinstance(a, np.ndarray) or size > _RUN:
+    if not isinstance(a, np.ndarray) or size > _EINSUM_RUN:
         return blocked_sum(a, (0, 2)).reshape(-1, 1)
     if size <= BLOCK:
-        return _by_place(blocked_sum(a.reshape(batch, channels * size), 0), a.shape)
+        return _sum_positions(blocked_sum(a.reshape(batch, channels * size), 0), a.shape)
     rows = a.reshape(batch * channels, size) @ np.ones(size, a.dtype)  # a product outruns sums of short rows
     return blocked_sum(rows.reshape(batch, channels), 0)[:, None]
-
-
-REDUCTIONS = ("none", "mean", "sum")
-
-
-def check_reduction(where: str, reduction: Any, allowed: tuple[str, ...] = REDUCTIONS) -> None:
-    """Raise ArgumentError unless `reduction` is one of `allowed`."""
-    if reduction not in allowed:
-        raise ArgumentError(where, f"reduction {', '.join(map(repr, allowed))}", repr(reduction))

@@ -15,10 +15,10 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..indexing.masks import sign as sign_of
-from ..shape.axes import axes, axis_of
+from ..argument_checks import normalize_axes, normalize_axis_of
+from ..pointwise.sign_and_rounding import sign_of
 from ..shape.view import movedim, reshape
-from .reductions import amax, amin, over, spread, sum
+from .reductions import amax, amin, expand_reduced, numpy_axis, sum
 
 __all__ = ["linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "renorm"]
 
@@ -44,13 +44,13 @@ def norm(
 @op(cast=Cast.FP32, integers="refuse")
 def norm_(input: Array, p: float | str | None = "fro", dim=None, keepdim=False, *, dtype=None):
     """`norm` of vectors."""
-    out = size_of(input, _order(p), over(dim, input.ndim), keepdim)
+    out = p_norm(input, _order(p), numpy_axis(dim, input.ndim), keepdim)
     return out, Saved(input=input, out=out)
 
 
 @norm_.check
 def norm_check(input, p, dim, keepdim, dtype):
-    gone = axes("norm", dim, input.ndim)
+    gone = normalize_axes("norm", dim, input.ndim)
     if (_order(p) < 0 or math.isinf(_order(p))) and not math.prod(input.shape[i] for i in gone):
         raise ShapeError("norm", "at least one element for this p", f"shape {tuple(input.shape)}")
 
@@ -61,7 +61,7 @@ def _order(p: Any) -> float:
     return 2.0 if isinstance(p, str) or p is None else float(p)
 
 
-def size_of(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
+def p_norm(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
     """The norm of order p over `axis`, as NumPy takes axes."""
     size = np.abs(x)
     if math.isinf(p):
@@ -73,13 +73,13 @@ def size_of(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
     return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
 
 
-def slope_of(x: Any, size: Any, p: float, axis: Any) -> Any:
+def p_norm_grad(x: Any, size: Any, p: float, axis: Any) -> Any:
     """The gradient of `size_of`, whose result is `size` with its axes kept: the shape of x. Where it is 0, 0."""
     sign = sign_of(plain(x))
     if p in (0, 1):
         return sign * p
     if math.isinf(p):
-        hit = np.abs(plain(x)) == size_of(plain(x), p, axis, True)  # of x itself: `size` may have been rounded
+        hit = np.abs(plain(x)) == p_norm(plain(x), p, axis, True)  # of x itself: `size` may have been rounded
         return sign * hit / np.maximum(hit.sum(axis, keepdims=True).astype(sign.dtype), 1)
     zero = plain(size) == 0
     safe = np.where(zero, 1, size)
@@ -90,8 +90,8 @@ def slope_of(x: Any, size: Any, p: float, axis: Any) -> Any:
 @norm_.backward
 def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
     x = saved.input
-    size, each = spread(saved.out, x.shape, dim, keepdim), spread(dy, x.shape, dim, keepdim)
-    return each * slope_of(x, size, _order(p), over(dim, x.ndim))
+    size, each = expand_reduced(saved.out, x.shape, dim, keepdim), expand_reduced(dy, x.shape, dim, keepdim)
+    return each * p_norm_grad(x, size, _order(p), numpy_axis(dim, x.ndim))
 
 
 def linalg_vector_norm(
@@ -103,8 +103,14 @@ def linalg_vector_norm(
 
 # matrices
 
-_BY_SIGHT = {1: (0, amax), -1: (0, amin), math.inf: (1, amax), -math.inf: (1, amin)}  # sums along rows or columns
-_BY_SINGULAR_VALUES = ("nuc", 2, -2)
+_ROW_COLUMN_NORMS = {
+    1: (0, amax),
+    -1: (0, amin),
+    math.inf: (1, amax),
+    -math.inf: (1, amin),
+}  # sums along rows or columns
+
+_SINGULAR_VALUE_NORMS = ("nuc", 2, -2)
 
 
 def linalg_matrix_norm(
@@ -122,17 +128,17 @@ def linalg_matrix_norm(
     none is 0. In float32.
     Raises ArgumentError for another ord, ShapeError unless dim names two axes, and for the smallest of none.
     """
-    pair = axes("linalg_matrix_norm", dim, A.ndim) if isinstance(dim, (tuple, list)) else ()
+    pair = normalize_axes("linalg_matrix_norm", dim, A.ndim) if isinstance(dim, (tuple, list)) else ()
     if len(pair) != 2:
         raise ShapeError("linalg_matrix_norm", "two axes of a matrix as dim", f"{dim} of shape {tuple(A.shape)}")
     if ord == "fro":
         return norm_(A, 2, pair, keepdim, dtype=dtype)
-    if ord in _BY_SIGHT:
-        at, extreme = _BY_SIGHT[ord]
+    if ord in _ROW_COLUMN_NORMS:
+        at, extreme = _ROW_COLUMN_NORMS[ord]
         sums = norm_(A, 1, pair[at], True, dtype=dtype)
         none = extreme is amax and not sums.shape[pair[1 - at]]
         found = (sum if none else extreme)(sums, pair[1 - at], True)
-    elif ord in _BY_SINGULAR_VALUES:
+    elif ord in _SINGULAR_VALUE_NORMS:
         found = singular_norm(movedim(A, pair, (-2, -1)), ord, dtype=dtype)
     else:
         raise ArgumentError("linalg_matrix_norm", "ord 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2", repr(ord))
@@ -199,22 +205,22 @@ def renorm(input: Array, p: float, dim: int, maxnorm: float):
 
     Raises ShapeError for fewer than two axes, ArgumentError unless p and maxnorm are positive.
     """
-    return input * _shrinking(input, p, dim, maxnorm)[0], Saved(input=input)
+    return input * _renorm_scale(input, p, dim, maxnorm)[0], Saved(input=input)
 
 
-def _shrinking(x: Any, p: float, dim: int, maxnorm: float) -> tuple[Any, Any]:
-    size = size_of(x, p, _others(x, dim), True)
+def _renorm_scale(x: Any, p: float, dim: int, maxnorm: float) -> tuple[Any, Any]:
+    size = p_norm(x, p, _other_axes(x, dim), True)
     above = plain(size) > maxnorm
     return np.where(above, maxnorm / (size + 1e-7), 1), size  # as PyTorch has it, a little below maxnorm
 
 
-def _others(x: Any, dim: int) -> tuple[int, ...]:
+def _other_axes(x: Any, dim: int) -> tuple[int, ...]:
     return tuple([i for i in range(x.ndim) if i != dim % x.ndim])
 
 
 @renorm.check
 def renorm_check(input, p, dim, maxnorm):
-    axis_of("renorm", input, dim)
+    normalize_axis_of("renorm", input, dim)
     if input.ndim < 2:
         raise ShapeError("renorm", "at least two axes", f"shape {tuple(input.shape)}")
     if not p > 0 or not maxnorm >= 0:
@@ -224,6 +230,6 @@ def renorm_check(input, p, dim, maxnorm):
 @renorm.backward
 def renorm_backward(dy, saved, needs, p, dim, maxnorm):
     x = saved.input
-    scale, size = _shrinking(x, p, dim, maxnorm)
-    moved = blocked_sum(dy * x, _others(x, dim), True) * -scale / (size + 1e-7)
-    return dy * scale + np.where(plain(size) > maxnorm, moved, 0) * slope_of(x, size, p, _others(x, dim))
+    scale, size = _renorm_scale(x, p, dim, maxnorm)
+    moved = blocked_sum(dy * x, _other_axes(x, dim), True) * -scale / (size + 1e-7)
+    return dy * scale + np.where(plain(size) > maxnorm, moved, 0) * p_norm_grad(x, size, p, _other_axes(x, dim))

@@ -7,54 +7,57 @@ reduced in float32 and rounded once; integers are summed in int64.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampkit.base.errors import ShapeError
+from ampkit.base.dtypes import LOW, accumulator, float32
+from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..shape.axes import axes
+from ..argument_checks import normalize_axes, normalize_axis
+from ..pointwise.arithmetic import div
+from ..pointwise.comparison import isnan, logical_not
+from ..pointwise.conversion import to
+from ..pointwise.selection import masked_fill
 
-__all__ = [
-    "all", "amax", "amin", "any", "count_nonzero", "mean", "std", "sum", "var",
-]  # fmt: skip
+__all__ = ["all", "amax", "amin", "aminmax", "any", "count_nonzero", "mean", "nanmean", "nansum", "prod", "sum"]
 
 
-def _check_dim(name: str, some: bool = False) -> Any:
+def check_dim(name: str, some: bool = False) -> Any:
     # A check that input has the axes `dim` and, with `some`, that there is something to reduce.
     def check(input: Any, dim: Any = None, *args: Any, **params: Any) -> None:
         if dim is not None and not (type(dim) is int and -input.ndim <= dim < input.ndim):
-            axes(name, dim, input.ndim)
-        if some and not input.size and not _count(input.shape, dim):
+            normalize_axes(name, dim, input.ndim)
+        if some and not input.size and not count_reduced(input.shape, dim):
             raise ShapeError(name, "at least one element", f"shape {tuple(input.shape)}")
 
     return check
 
 
-def over(dim: Any, ndim: int) -> Any:
+def numpy_axis(dim: Any, ndim: int) -> Any:
     """`dim`, already checked, as NumPy takes it: None, one axis, or a tuple."""
-    return dim if dim is None or (type(dim) is int and ndim) else axes("", dim, ndim)
+    return dim if dim is None or (type(dim) is int and ndim) else normalize_axes("", dim, ndim)
 
 
-def spread(dy: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
+def expand_reduced(dy: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
     """The gradient of a reduction over `dim`, one number per result, at every element of the input's `shape`."""
     if not keepdim:
-        gone = axes("", dim, len(shape))
+        gone = normalize_axes("", dim, len(shape))
         dy = dy.reshape(tuple([1 if i in gone else n for i, n in enumerate(shape)]))
     return np.broadcast_to(dy, shape)
 
 
-def _count(shape: tuple[int, ...], dim: Any) -> int:
-    return math.prod([shape[i] for i in axes("", dim, len(shape))])
+def count_reduced(shape: tuple[int, ...], dim: Any) -> int:
+    return math.prod([shape[i] for i in normalize_axes("", dim, len(shape))])
 
 
-def _sum(x: Any, dim: Any, keepdim: bool) -> Any:
-    return blocked_sum(x, over(dim, x.ndim), keepdim)
+def sum_array(x: Any, dim: Any, keepdim: bool) -> Any:
+    return blocked_sum(x, numpy_axis(dim, x.ndim), keepdim)
 
 
 @op(cast=Cast.FP32)
@@ -63,12 +66,12 @@ def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
 
     Raises RangeError for an axis that input does not have.
     """
-    return _sum(input, dim, keepdim), Saved(shape=input.shape)
+    return sum_array(input, dim, keepdim), Saved(shape=input.shape)
 
 
 @sum.backward
 def sum_backward(dy, saved, needs, dim, keepdim, dtype):
-    return spread(dy, saved.shape, dim, keepdim)
+    return expand_reduced(dy, saved.shape, dim, keepdim)
 
 
 @op(cast=Cast.KEEP, integers="float")
@@ -78,12 +81,12 @@ def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
     Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing, DTypeError for an integer
     `dtype`.
     """
-    return _sum(input, dim, keepdim) / _count(input.shape, dim), Saved(shape=input.shape)
+    return sum_array(input, dim, keepdim) / count_reduced(input.shape, dim), Saved(shape=input.shape)
 
 
 @mean.backward
 def mean_backward(dy, saved, needs, dim, keepdim, dtype):
-    return spread(dy / _count(saved.shape, dim), saved.shape, dim, keepdim)
+    return expand_reduced(dy / count_reduced(saved.shape, dim), saved.shape, dim, keepdim)
 
 
 # extremes
@@ -91,95 +94,28 @@ def mean_backward(dy, saved, needs, dim, keepdim, dtype):
 
 def _extreme(name: str, function: Any, meaning: str) -> Any:
     def reference(input: Array, dim=None, keepdim=False):
-        out = function(input, over(dim, input.ndim), keepdims=keepdim)
+        out = function(input, numpy_axis(dim, input.ndim), keepdims=keepdim)
         return out, Saved(input=input, out=out)
 
     reference.__name__ = reference.__qualname__ = name
     reference.__doc__ = f"The {meaning} over `dim`; equal ones share the gradient evenly. NaN wins."
     made = op(cast=Cast.KEEP)(reference)
-    made.check(_check_dim(name, some=True))
+    made.check(check_dim(name, some=True))
     made.backward(_extreme_backward)
     return made
 
 
 def _extreme_backward(dy, saved, needs, dim, keepdim):
     x, out = plain(saved.input), plain(saved.out)
-    out = spread(out, x.shape, dim, keepdim)
+    out = expand_reduced(out, x.shape, dim, keepdim)
     hit = (x == out) | ((x != x) & (out != out))
-    count = hit.sum(over(dim, x.ndim), keepdims=keepdim).astype(dy.dtype)
-    return spread(dy / count, x.shape, dim, keepdim) * hit.astype(dy.dtype)
+    count = hit.sum(numpy_axis(dim, x.ndim), keepdims=keepdim).astype(dy.dtype)
+    return expand_reduced(dy / count, x.shape, dim, keepdim) * hit.astype(dy.dtype)
 
 
 amax = _extreme("amax", np.max, "largest value")
+
 amin = _extreme("amin", np.min, "smallest value")
-
-
-# variance
-
-
-def var(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
-) -> Tensor:
-    """The variance over `dim`: the sum of squared distances to the mean, over n - correction.
-
-    unbiased=False is correction=0, also in the place of `dim`: var(x, False). In two passes, so a large mean costs no
-    accuracy. NaN for n <= correction. Raises RangeError for an axis that input does not have.
-    """
-    return var_(input, *_which(dim, unbiased, keepdim, correction))
-
-
-def std(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
-) -> Tensor:
-    """The standard deviation over `dim`, the square root of `var`; where it is 0 the gradient is 0."""
-    return std_(input, *_which(dim, unbiased, keepdim, correction))
-
-
-def _which(dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> tuple[Any, bool, float]:
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    return dim, keepdim, int(unbiased) if unbiased is not None else 1 if correction is None else correction
-
-
-@op(cast=Cast.KEEP, integers="refuse")
-def var_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
-    """The variance over `dim`."""
-    return _variance(input, dim, keepdim, correction), Saved(input=input)
-
-
-@var_.backward
-def var_backward(dy, saved, needs, dim, keepdim, correction):
-    return _variance_slope(dy, saved.input, dim, keepdim, correction)
-
-
-@op(cast=Cast.KEEP, integers="refuse")
-def std_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
-    """The square root of the variance over `dim`."""
-    out = np.sqrt(_variance(input, dim, keepdim, correction))
-    return out, Saved(input=input, out=out)
-
-
-@std_.backward
-def std_backward(dy, saved, needs, dim, keepdim, correction):
-    flat = plain(saved.out) == 0
-    slope = np.where(flat, 0, dy / np.where(flat, 1, 2 * saved.out))
-    return _variance_slope(slope, saved.input, dim, keepdim, correction)
-
-
-def _centred(x: Any, dim: Any) -> Any:
-    count = max(_count(x.shape, dim), 1)  # of no elements, as NumPy warns of their mean
-    return x - _sum(x, dim, True) / count
-
-
-def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
-    off, free = _centred(x, dim), _count(x.shape, dim) - correction
-    total = _sum(off * off, dim, keepdim)
-    return total / free if free > 0 else total * math.nan
-
-
-def _variance_slope(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
-    free = _count(x.shape, dim) - correction
-    return spread(dy * (2 / free if free > 0 else math.nan), x.shape, dim, keepdim) * _centred(x, dim)
 
 
 # questions
@@ -188,29 +124,97 @@ def _variance_slope(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float)
 @op(cast=Cast.KEEP, moves=True)
 def any(input: Array, dim=None, keepdim=False):
     """Whether any element over `dim` is true (not 0), as bool; of uint8 in uint8. dim=() is over no axis."""
-    return _answered(np.any(input != 0, _asked(dim, input.ndim), keepdims=keepdim), input)
+    return _logical_result(np.any(input != 0, _logical_axis(dim, input.ndim), keepdims=keepdim), input)
 
 
 @op(cast=Cast.KEEP, moves=True)
 def all(input: Array, dim=None, keepdim=False):
     """Whether all elements over `dim` are true (not 0), as bool; of uint8 in uint8. dim=() is over no axis."""
-    return _answered(np.all(input != 0, _asked(dim, input.ndim), keepdims=keepdim), input)
+    return _logical_result(np.all(input != 0, _logical_axis(dim, input.ndim), keepdims=keepdim), input)
 
 
-def _asked(dim: Any, ndim: int) -> Any:
-    return () if isinstance(dim, (tuple, list)) and not dim else over(dim, ndim)
+def _logical_axis(dim: Any, ndim: int) -> Any:
+    return () if isinstance(dim, (tuple, list)) and not dim else numpy_axis(dim, ndim)
 
 
-def _answered(found: Any, input: Any) -> Any:
+def _logical_result(found: Any, input: Any) -> Any:
     return found.astype(np.uint8) if input.dtype == np.uint8 else found
 
 
 @op(cast=Cast.KEEP, moves=True)
 def count_nonzero(input: Array, dim=None):
     """How many elements over `dim` are not 0, as int64."""
-    return (input != 0).sum(over(dim, input.ndim))
+    return (input != 0).sum(numpy_axis(dim, input.ndim))
 
 
-mean.check(_check_dim("mean", some=True))
-for _op in (sum, var_, std_, any, all, count_nonzero):
-    _op.check(_check_dim(_op.name))
+mean.check(check_dim("mean", some=True))
+
+for _op in (sum, any, all, count_nonzero):
+    _op.check(check_dim(_op.name))
+
+
+@op(cast=Cast.FP32)
+def prod(input: Array, dim=None, keepdim=False, *, dtype=None):
+    """The product over one `dim`, or of all elements. In float32; integers in int64, or in the given `dtype`.
+
+    Zeros are differentiated exactly. Raises RangeError for an axis that input does not have.
+    """
+    return np.prod(input, numpy_axis(dim, input.ndim), accumulator(input.dtype), keepdims=keepdim), Saved(input=input)
+
+
+@prod.check
+def prod_check(input, dim, keepdim, dtype):
+    if dim is not None:
+        normalize_axis("prod", dim, input.ndim)
+
+
+@prod.backward
+def prod_backward(dy, saved, needs, dim, keepdim, dtype):
+    x = saved.input
+    flat = x.reshape(-1) if dim is None else x
+    at = 0 if dim is None else normalize_axis("prod", dim, flat.ndim)
+    if not x.ndim:
+        return dy
+    others = exclusive_cumprod(flat, at) * np.flip(exclusive_cumprod(np.flip(flat, at), at), at)
+    return expand_reduced(dy, x.shape, dim, keepdim) * others.reshape(x.shape)
+
+
+def exclusive_cumprod(x: Any, axis: int) -> Any:
+    # The product of the elements before each one: 1, a, ab, ...
+    index = (slice(None),) * axis
+    one = np.ones_like(plain(x)[(*index, slice(0, 1))])
+    return np.concatenate([one, np.cumprod(x[(*index, slice(0, -1))], axis)], axis)
+
+
+class MinMax(NamedTuple):
+    """The smallest and the largest value."""
+
+    min: Tensor
+    max: Tensor
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """(min, max) over `dim`, or of all elements: `amin` and `amax`."""
+    return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
+
+
+# without NaN
+
+
+def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """`sum`, of NaN as 0."""
+    return sum(masked_fill(input, isnan(input), 0), dim, keepdim, dtype=dtype)
+
+
+def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The mean over `dim` of what is not NaN; NaN of nothing. In float32 for 16-bit tensors, rounded once.
+
+    Raises DTypeError for integers, also as `dtype`.
+    """
+    given = to(input, dtype=dtype) if dtype is not None else input
+    for t in (input, given):
+        if not t.is_floating_point():
+            raise DTypeError("nanmean", "a floating-point tensor", t.dtype.name, "cast it: x.float()")
+    full = to(given, float32) if given.dtype in LOW else given
+    count = to(sum(logical_not(isnan(full)), dim, keepdim), full.dtype)
+    return to(div(nansum(full, dim, keepdim), count), given.dtype)

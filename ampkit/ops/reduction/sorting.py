@@ -1,4 +1,4 @@
-"""Order: positions of extremes, sorting, the k largest."""
+"""Sorting and extremes with their indices: argmax, max, sort, topk."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..indexing.gather import places
-from ..indexing.subscript import put_item
+from ..argument_checks import normalize_axis
+from ..indexing.gather_scatter import along_axis_index
+from ..indexing.getitem import put_into_zeros
 from ..pointwise.selection import maximum, minimum
-from ..shape.axes import axis
 from .reductions import amax, amin
 
-__all__ = ["argmax", "argmin", "argsort", "max", "min", "sort", "topk"]
+__all__ = ["argmax", "argmin", "argsort", "max", "min", "msort", "sort", "topk"]
 
 
-class Found(NamedTuple):
+class ValuesIndices(NamedTuple):
     """Values, and where along the axis they were: int64."""
 
     values: Tensor
     indices: Tensor
 
 
-def _need_some(name: str) -> Any:
+def _check_nonempty(name: str) -> Any:
     def check(input: Any, dim: Any = None, *rest: Any, **params: Any) -> None:
-        at = None if dim is None and name.startswith("arg") else axis(name.rstrip("_"), dim, input.ndim)
+        at = None if dim is None and name.startswith("arg") else normalize_axis(name.rstrip("_"), dim, input.ndim)
         length = input.size if at is None or not input.ndim else input.shape[at]
         if not length:
             raise ShapeError(name, "at least one element", f"shape {tuple(input.shape)}")
@@ -57,8 +57,9 @@ def argmin(input: Array, dim=None, keepdim=False):
     return np.argmin(input, dim if input.ndim else None, keepdims=keepdim)
 
 
-argmax.check(_need_some("argmax"))
-argmin.check(_need_some("argmin"))
+argmax.check(_check_nonempty("argmax"))
+
+argmin.check(_check_nonempty("argmin"))
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
@@ -74,22 +75,22 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None
 def _extreme(input: Tensor, dim: Any, keepdim: bool, whole: Any, along: Any, paired: Any) -> Any:
     if dim is None:
         return whole(input)
-    return paired(input, dim) if isinstance(dim, Tensor) else Found(*along(input, dim, keepdim))
+    return paired(input, dim) if isinstance(dim, Tensor) else ValuesIndices(*along(input, dim, keepdim))
 
 
 @op(cast=Cast.KEEP)
 def max_(input: Array, dim, keepdim=False):
     """(values, indices) of the largest value along `dim`."""
-    return _picked(input, np.argmax(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
+    return values_at(input, np.argmax(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
 
 
 @op(cast=Cast.KEEP)
 def min_(input: Array, dim, keepdim=False):
     """(values, indices) of the smallest value along `dim`."""
-    return _picked(input, np.argmin(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
+    return values_at(input, np.argmin(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
 
 
-def _picked(input: Any, at: Any, dim: int, keepdim: bool) -> Any:
+def values_at(input: Any, at: Any, dim: int, keepdim: bool) -> Any:
     if not input.ndim:
         return (input, at), Saved(at=at, shape=())
     values, drop = np.take_along_axis(input, at, dim), None if keepdim else dim
@@ -97,7 +98,7 @@ def _picked(input: Any, at: Any, dim: int, keepdim: bool) -> Any:
     return outs, Saved(at=at, shape=input.shape)
 
 
-def _picked_backward(dy, saved, needs, dim, keepdim):
+def values_at_backward(dy, saved, needs, dim, keepdim):
     dy = dy[0]
     if not saved.shape:
         return dy
@@ -108,16 +109,16 @@ def _picked_backward(dy, saved, needs, dim, keepdim):
 
 
 for _op in (max_, min_):
-    _op.check(_need_some(_op.name))
-    _op.backward(_picked_backward)
+    _op.check(_check_nonempty(_op.name))
+    _op.backward(values_at_backward)
 
 
 # sorting
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
     """(values, indices) in rising (or falling) order along `dim`; equal ones keep their order. NaN is largest."""
-    return Found(*sort_(input, dim, descending))
+    return ValuesIndices(*sort_(input, dim, descending))
 
 
 @op(cast=Cast.KEEP)
@@ -125,13 +126,13 @@ def sort_(input: Array, dim=-1, descending=False):
     """(values, indices) of `input` in order along `dim`, stable."""
     if not input.ndim:
         return (input, np.zeros_like(input, dtype=np.int64)), Saved(at=None)
-    at = _order(input, dim, descending)
+    at = stable_order(input, dim, descending)
     return (np.take_along_axis(input, at, dim), at), Saved(at=at)
 
 
 @sort_.check
 def sort_check(input, dim, descending):
-    axis("sort", dim, input.ndim)
+    normalize_axis("sort", dim, input.ndim)
 
 
 @sort_.backward
@@ -144,19 +145,19 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
     return sort_(input.detach(), dim, descending)[1]
 
 
-def _order(x: Any, dim: int, descending: bool) -> Any:
+def stable_order(x: Any, dim: int, descending: bool) -> Any:
     x = x if x.dtype != bfloat16 else x.astype(float32)  # which CuPy cannot sort
     if not descending:
         return np.argsort(x, dim, kind="stable")
     return x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim)
 
 
-def topk(input: Tensor, k: int, dim: int | None = -1, largest: bool = True, sorted: bool = True) -> Found:
+def topk(input: Tensor, k: int, dim: int | None = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
     """(values, indices) of the k largest (or smallest) along `dim`, in order.
 
     Raises RangeError for a k beyond the length of the axis. NaN counts as the largest.
     """
-    return Found(*topk_(input, k, -1 if dim is None else dim, largest))
+    return ValuesIndices(*topk_(input, k, -1 if dim is None else dim, largest))
 
 
 @op(cast=Cast.KEEP)
@@ -165,13 +166,13 @@ def topk_(input: Array, k, dim=-1, largest=True):
     if not input.ndim:
         at = np.zeros_like(input, dtype=np.int64)
         return (input, at), Saved(at=at, shape=())
-    at = np.take(_order(input, dim, largest), np.arange(k, like=input), dim)
+    at = np.take(stable_order(input, dim, largest), np.arange(k, like=input), dim)
     return (np.take_along_axis(input, at, dim), at), Saved(at=at, shape=input.shape)
 
 
 @topk_.check
 def topk_check(input, k, dim, largest):
-    at = axis("topk", dim, input.ndim)
+    at = normalize_axis("topk", dim, input.ndim)
     length = input.shape[at] if input.ndim else 1
     if not 0 <= k <= length:
         raise RangeError("topk", f"k from 0 to {length}, the length of dim {dim}", f"{k}")
@@ -179,4 +180,9 @@ def topk_check(input, k, dim, largest):
 
 @topk_.backward
 def topk_backward(dy, saved, needs, k, dim, largest):
-    return apply(put_item, dy[0], places(saved.at, dim), saved.shape) if saved.shape else dy[0]
+    return apply(put_into_zeros, dy[0], along_axis_index(saved.at, dim), saved.shape) if saved.shape else dy[0]
+
+
+def msort(input: Tensor) -> Tensor:
+    """The values in rising order along the first axis."""
+    return sort(input, 0).values

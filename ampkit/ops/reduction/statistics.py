@@ -1,30 +1,119 @@
-"""Covariances and histograms."""
+"""Variance, standard deviation, covariance and correlation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import DType, accumulator, float32, promote
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
-from ampkit.core.fp_errors import ignore_fp_errors
-from ampkit.core.policy import autocast
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast, autocast
 from ampkit.core.tensor import Tensor
 
-from ..indexing.subscript import added_at
 from ..linalg.matmul import matmul
 from ..pointwise.arithmetic import div, mul, sub
 from ..pointwise.conversion import to
+from ..pointwise.powers_and_logs import sqrt
 from ..pointwise.selection import clamp
-from ..pointwise.unary import sqrt
-from ..shape.diagonals import diagonal
+from ..shape.diagonal import diagonal
 from ..shape.view import reshape, squeeze, transpose, unsqueeze
-from .reductions import sum
+from .reductions import check_dim, count_reduced, expand_reduced, mean, sum, sum_array
 
-__all__ = ["corrcoef", "cov", "histogram"]
+__all__ = ["corrcoef", "cov", "std", "std_mean", "var", "var_mean"]
+
+
+# variance
+
+
+def var(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
+) -> Tensor:
+    """The variance over `dim`: the sum of squared distances to the mean, over n - correction.
+
+    unbiased=False is correction=0, also in the place of `dim`: var(x, False). In two passes, so a large mean costs no
+    accuracy. NaN for n <= correction. Raises RangeError for an axis that input does not have.
+    """
+    return var_(input, *_parse_correction(dim, unbiased, keepdim, correction))
+
+
+def std(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
+) -> Tensor:
+    """The standard deviation over `dim`, the square root of `var`; where it is 0 the gradient is 0."""
+    return std_(input, *_parse_correction(dim, unbiased, keepdim, correction))
+
+
+def _parse_correction(dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> tuple[Any, bool, float]:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return dim, keepdim, int(unbiased) if unbiased is not None else 1 if correction is None else correction
+
+
+@op(cast=Cast.KEEP, integers="refuse")
+def var_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
+    """The variance over `dim`."""
+    return _variance(input, dim, keepdim, correction), Saved(input=input)
+
+
+@var_.backward
+def var_backward(dy, saved, needs, dim, keepdim, correction):
+    return _variance_gradient(dy, saved.input, dim, keepdim, correction)
+
+
+@op(cast=Cast.KEEP, integers="refuse")
+def std_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
+    """The square root of the variance over `dim`."""
+    out = np.sqrt(_variance(input, dim, keepdim, correction))
+    return out, Saved(input=input, out=out)
+
+
+var_.check(check_dim("var"))
+
+std_.check(check_dim("std"))
+
+
+@std_.backward
+def std_backward(dy, saved, needs, dim, keepdim, correction):
+    flat = plain(saved.out) == 0
+    slope = np.where(flat, 0, dy / np.where(flat, 1, 2 * saved.out))
+    return _variance_gradient(slope, saved.input, dim, keepdim, correction)
+
+
+def _centered(x: Any, dim: Any) -> Any:
+    count = max(count_reduced(x.shape, dim), 1)  # of no elements, as NumPy warns of their mean
+    return x - sum_array(x, dim, True) / count
+
+
+def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
+    off, free = _centered(x, dim), count_reduced(x.shape, dim) - correction
+    total = sum_array(off * off, dim, keepdim)
+    return total / free if free > 0 else total * math.nan
+
+
+def _variance_gradient(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
+    free = count_reduced(x.shape, dim) - correction
+    return expand_reduced(dy * (2 / free if free > 0 else math.nan), x.shape, dim, keepdim) * _centered(x, dim)
+
+
+def var_mean(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
+) -> tuple[Tensor, Tensor]:
+    """`var` and `mean` over `dim`."""
+    over = None if isinstance(dim, bool) else dim
+    return var(input, dim, unbiased, keepdim, correction=correction), mean(input, over, keepdim)
+
+
+def std_mean(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
+) -> tuple[Tensor, Tensor]:
+    """`std` and `mean` over `dim`."""
+    over = None if isinstance(dim, bool) else dim
+    return std(input, dim, unbiased, keepdim, correction=correction), mean(input, over, keepdim)
 
 
 def cov(
@@ -41,7 +130,7 @@ def cov(
         raise ShapeError("cov", "input [variables, observations]", f"shape {tuple(input.shape)}")
     with autocast(enabled=False):
         found = squeeze(_covariances(input, correction, fweights, aweights))
-        return to(found, _answer(input, aweights))
+        return to(found, _result_dtype(input, aweights))
 
 
 def corrcoef(input: Tensor) -> Tensor:
@@ -56,11 +145,11 @@ def corrcoef(input: Tensor) -> Tensor:
         found = _covariances(input, 1, None, None)
         size = sqrt(diagonal(found))
         found = div(div(found, unsqueeze(size, 1)), unsqueeze(size, 0))
-        return to(squeeze(clamp(found, -1, 1)), _answer(input, None))
+        return to(squeeze(clamp(found, -1, 1)), _result_dtype(input, None))
 
 
 def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None) -> Tensor:
-    wide = to(input, accumulator(_answer(input, aweights)))
+    wide = to(input, accumulator(_result_dtype(input, aweights)))
     rows = wide if input.ndim == 2 else reshape(wide, (1, -1))
     count = rows.shape[1]
     weight = None
@@ -70,7 +159,7 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
         if given.shape != (count,) or (name == "fweights" and given.is_floating_point()):
             kind = "whole numbers" if name == "fweights" else "numbers"
             raise ShapeError("cov", f"{name} [{count}], {kind}", f"{given.dtype.name} {list(given.shape)}")
-        _need_positive(name, given.array)
+        _check_nonnegative(name, given.array)
         weight = to(given, rows.dtype) if weight is None else mul(weight, to(given, rows.dtype))
     if weight is None and count <= correction:
         raise ShapeError("cov", f"more than {correction} observations", f"{count}")
@@ -83,71 +172,13 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
     return div(matmul(apart if weight is None else mul(apart, weight), transpose(apart, 0, 1)), free)
 
 
-def _need_positive(name: str, weights: Any) -> None:
+def _check_nonnegative(name: str, weights: Any) -> None:
     def fail(value: Any, position: Any) -> None:
         raise ArgumentError("cov", f"{name} from 0", f"{value} at position {position}")
 
     backends.backend_of(weights).raise_if(weights, weights < 0, fail)
 
 
-def _answer(input: Tensor, aweights: Tensor | None) -> DType:
+def _result_dtype(input: Tensor, aweights: Tensor | None) -> DType:
     given = [t.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
     return promote(*given) if given else float32
-
-
-class Histogram(NamedTuple):
-    """Counts, and the edges between them."""
-
-    hist: Tensor
-    bin_edges: Tensor
-
-
-def histogram(
-    input: Tensor,
-    bins: Any,
-    *,
-    range: Sequence[float] | None = None,
-    weight: Tensor | None = None,
-    density: bool = False,
-) -> Histogram:
-    """(hist [n], bin_edges [n + 1]): how many elements, or the sum of whose weights, lie between neighbouring edges.
-
-    bins: a number of equal parts of `range`, (low, high), by default what input spans; or the rising edges, a tensor.
-    A part holds its lower edge, the last one both. density: such that the sum of hist times widths is 1. In input's
-    dtype. Raises DTypeError for integers, ArgumentError for no bins or a range that does not rise, ShapeError for
-    weights of another shape.
-    """
-    if not input.is_floating_point():
-        raise DTypeError("histogram", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
-    if weight is not None and weight.shape != input.shape:
-        raise ShapeError("histogram", f"weight of shape {tuple(input.shape)}", f"{tuple(weight.shape)}")
-    x = to(input.detach(), accumulator(input.dtype)).array.reshape(-1)
-    edges = _edges(x, bins, range)
-    at = np.searchsorted(edges, x, "right") - 1
-    at = np.where(x == edges[-1], edges.size - 2, at)
-    at = np.where((x >= edges[0]) & (x <= edges[-1]), at, edges.size - 1)  # what lies outside, into a part of its own
-    if weight is None:
-        counts = np.bincount(at, minlength=edges.size)
-    else:  # CuPy's bincount adds weights in any order
-        counts = added_at(weight.detach().array.reshape(-1).astype(np.float64), (at,), (edges.size,))
-    counts = counts[:-1].astype(edges.dtype)
-    if density:
-        with ignore_fp_errors():
-            counts = counts / counts.sum() / (edges[1:] - edges[:-1])
-    return Histogram(to(Tensor(counts), input.dtype), to(Tensor(edges), input.dtype))
-
-
-def _edges(x: Any, bins: Any, range: Sequence[float] | None) -> Any:
-    if isinstance(bins, Tensor):
-        if bins.ndim != 1 or bins.numel() < 2:
-            raise ShapeError("histogram", "bins as edges [2 or more]", f"shape {tuple(bins.shape)}")
-        return bins.detach().array.astype(x.dtype)
-    if not isinstance(bins, int) or not 1 <= bins < 1 << 40:
-        raise ArgumentError("histogram", "bins from 1, or edges as a tensor", repr(bins))
-    if range is not None and (len(range) != 2 or not range[0] <= range[1]):
-        raise ArgumentError("histogram", "range as (low, high)", repr(range))
-    low, high = range if range is not None else (x.min(), x.max()) if x.size else (0.0, 1.0)
-    same = low == high
-    low, high = low - 0.5 * same, high + 0.5 * same
-    parts = np.arange(bins + 1, dtype=np.float64, like=x) / bins
-    return (low * (1 - parts) + high * parts).astype(x.dtype)

@@ -1,7 +1,8 @@
-"""Padding by what is inside: mirrored, repeated or wrapped round; and its transpose, which adds it back."""
+"""pad: with a constant, or reflected, replicated or circular values of the input."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,23 +11,25 @@ from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.traced_array import apply
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
 
-from ..indexing.subscript import wide
+from ..argument_checks import check_addressable, check_representable
+from ..indexing.getitem import getitem, to_accumulator
 
-__all__: list[str] = []
+__all__ = ["pad"]
 
-_WORDS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # PyTorch's, and NumPy's
+_NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # PyTorch's, and NumPy's
 
 
 @op(cast=Cast.KEEP, moves=True)
-def extend(input: Array, widths, mode):
+def pad_from_input(input: Array, widths, mode):
     """input with `widths` (before, after) more elements along each axis, taken from inside as `mode` says."""
-    return np.pad(input, widths, mode=_WORDS[mode]), Saved()  # type: ignore[call-overload]
+    return np.pad(input, widths, mode=_NUMPY_MODES[mode]), Saved()  # type: ignore[call-overload]
 
 
-@extend.check
-def extend_check(input, widths, mode):
-    if mode not in _WORDS:
+@pad_from_input.check
+def pad_from_input_check(input, widths, mode):
+    if mode not in _NUMPY_MODES:
         raise ArgumentError("pad", "mode 'constant', 'reflect', 'replicate' or 'circular'", repr(mode))
     for (before, after), n in zip(widths, input.shape, strict=True):
         most = {"reflect": n - 1, "circular": n}.get(mode, before + after if n else 0)
@@ -34,26 +37,26 @@ def extend_check(input, widths, mode):
             raise ShapeError("pad", f"at most {max(most, 0)} more in mode {mode!r} beside {n}", f"{(before, after)}")
 
 
-@extend.backward
-def extend_backward(dy, saved, needs, widths, mode):
-    return apply(add_edges, wide(dy), widths, mode)
+@pad_from_input.backward
+def pad_from_input_backward(dy, saved, needs, widths, mode):
+    return apply(pad_from_input_transpose, to_accumulator(dy), widths, mode)
 
 
 @op(cast=Cast.KEEP)
-def add_edges(input: Array, widths, mode):
+def pad_from_input_transpose(input: Array, widths, mode):
     """input without `widths` at its edges, what lay there added where `extend` took it from."""
     for axis, (before, after) in enumerate(widths):
         if before or after:
-            input = np.moveaxis(_added(np.moveaxis(input, axis, 0), before, after, mode), 0, axis)
+            input = np.moveaxis(_fold_edges(np.moveaxis(input, axis, 0), before, after, mode), 0, axis)
     return input, Saved()
 
 
-@add_edges.backward
-def add_edges_backward(dy, saved, needs, widths, mode):
-    return apply(extend, dy, widths, mode)
+@pad_from_input_transpose.backward
+def pad_from_input_transpose_backward(dy, saved, needs, widths, mode):
+    return apply(pad_from_input, dy, widths, mode)
 
 
-def _added(x: Any, before: int, after: int, mode: str) -> Any:
+def _fold_edges(x: Any, before: int, after: int, mode: str) -> Any:
     n = len(x) - before - after
     first, inner, last = x[:before], x[before : before + n].copy(), x[before + n :]
     if mode == "reflect":
@@ -66,3 +69,52 @@ def _added(x: Any, before: int, after: int, mode: str) -> Any:
         inner[n - before :] += first
         inner[:after] += last
     return inner
+
+
+@op(cast=Cast.KEEP, moves=True)
+def pad_(input: Array, widths, value):
+    """input with `widths` (before, after) more elements of `value` along each axis."""
+    filler = input.dtype.type(value)
+    return np.pad(input, widths, constant_values=filler) if widths else input.copy(), Saved()
+
+
+@pad_.check
+def pad_check(input, widths, value):
+    check_representable("pad", input.dtype, value)
+
+
+@pad_.backward
+def pad_backward(dy, saved, needs, widths, value):
+    return dy[tuple([slice(before, n - after) for (before, after), n in zip(widths, dy.shape, strict=True)])]
+
+
+def _clip_replicate_widths(pair: tuple[int, int], n: int) -> tuple[int, int]:
+    # Widths that cut all n elements away and repeat the last of them, as widths that leave that one.
+    rest = n + sum(pair) - 1
+    if not n or rest < 0 or max(pair) <= 0 or n + min(pair) > 0:
+        return pair
+    return (1 - n, rest) if pair[0] < 0 else (rest, 1 - n)
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """input with more elements around it; pad: (before, after) of the last axis, then the one before it.
+
+    They are `value` (0); or with mode "reflect" mirrored at the outer element, "replicate" the outer element repeated,
+    "circular" those of the other end. A negative number cuts away. Raises ShapeError for an odd number of widths or too
+    many, and for more than there is to mirror or to wrap; ArgumentError for another mode, or a value with these.
+    """
+    if mode != "constant" and (value or not isinstance(mode, str)):
+        raise ArgumentError("pad", "a mode, and no value but with mode 'constant'", f"{mode!r} and {value}")
+    if len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
+    pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]
+    if mode == "replicate":
+        pairs = [_clip_replicate_widths(pair, n) for pair, n in zip(pairs, input.shape, strict=True)]
+    for (before, after), n in zip(pairs, input.shape, strict=True):
+        if n + min(before, 0) + min(after, 0) < 0:
+            raise ShapeError("pad", f"to cut at most {n} elements of an axis of {n}", f"{(before, after)}")
+    cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, input.shape, strict=True)])
+    inner = getitem(input, cut) if any(n < 0 for n in pad) else input
+    widths = tuple([(max(a, 0), max(b, 0)) for a, b in pairs])
+    check_addressable("pad", tuple([n + a + b for n, (a, b) in zip(inner.shape, widths, strict=True)]))
+    return pad_(inner, widths, value or 0) if mode == "constant" else pad_from_input(inner, widths, mode)

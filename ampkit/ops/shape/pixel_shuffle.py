@@ -16,7 +16,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     Raises ShapeError if r^2 does not divide the channels. Shi et al. 2016, arXiv:1609.05158, eq. 4.
     """
     r = upscale_factor
-    lead, (channels, high, wide) = input.shape[:-3], _image("pixel_shuffle", input)
+    lead, (channels, high, wide) = input.shape[:-3], _image_shape("pixel_shuffle", input)
     if r < 1 or channels % (r * r):
         raise ShapeError("pixel_shuffle", f"channels that {r} * {r} divides", f"{channels}")
     blocks = reshape(input, (*lead, channels // (r * r), r, r, high, wide))
@@ -32,7 +32,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     Raises ShapeError if r does not divide height and width.
     """
     r = downscale_factor
-    lead, (channels, high, wide) = input.shape[:-3], _image("pixel_unshuffle", input)
+    lead, (channels, high, wide) = input.shape[:-3], _image_shape("pixel_unshuffle", input)
     if r < 1 or high % r or wide % r:
         raise ShapeError("pixel_unshuffle", f"a height and a width that {r} divides", f"{high} and {wide}")
     blocks = reshape(input, (*lead, channels, high // r, r, wide // r, r))
@@ -54,7 +54,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     return reshape(permute(split, (0, 2, 1, *range(3, split.ndim))), input.shape)
 
 
-def _image(where: str, input: Tensor) -> tuple[int, ...]:
+def _image_shape(where: str, input: Tensor) -> tuple[int, ...]:
     if input.ndim < 3:
         raise ShapeError(where, "input [..., C, H, W]", f"shape {tuple(input.shape)}")
     return input.shape[-3:]

@@ -1,4 +1,4 @@
-"""Shapes: the same elements in another shape or order. Nothing is computed, so every dtype passes through."""
+"""Shape and order of axes: reshape, squeeze, permute, transpose. Results share memory where they can."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from .axes import addressable, axes, axis, axis_of, sizes
+from ..argument_checks import normalize_axes, normalize_axis, normalize_axis_of, parse_shape
 
 __all__ = [
-    "broadcast_to", "expand", "flatten", "moveaxis", "movedim", "permute", "reshape", "squeeze", "swapaxes", "swapdims",
-    "t", "transpose", "unflatten", "unsqueeze",
+    "atleast_1d", "atleast_2d", "atleast_3d", "flatten", "moveaxis", "movedim", "permute", "ravel", "reshape",
+    "squeeze", "swapaxes", "swapdims", "t", "transpose", "unflatten", "unsqueeze",
 ]  # fmt: skip
 
 
@@ -47,12 +45,12 @@ def reshape(input: Tensor, *shape: Any) -> Tensor:
 
     Shares memory where the layout allows. Raises ShapeError if the number of elements differs.
     """
-    return reshape_(input, sizes("reshape", shape))
+    return reshape_(input, parse_shape("reshape", shape))
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """input with the axes from start_dim to end_dim made one. Raises ShapeError if they come in the wrong order."""
-    first, last = axis("flatten", start_dim, input.ndim), axis("flatten", end_dim, input.ndim)
+    first, last = normalize_axis("flatten", start_dim, input.ndim), normalize_axis("flatten", end_dim, input.ndim)
     if first > last:
         raise ShapeError("flatten", "start_dim before end_dim", f"{start_dim} and {end_dim}")
     shape = tuple(input.shape)
@@ -62,7 +60,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """input with axis `dim` split into axes of `sizes`; one -1 stands for what is left."""
-    at, shape, parts = axis_of("unflatten", input, dim), tuple(input.shape), list(sizes)
+    at, shape, parts = normalize_axis_of("unflatten", input, dim), tuple(input.shape), list(sizes)
     if -1 in parts:
         parts[parts.index(-1)] = shape[at] // max(1, -math.prod(parts))
     if math.prod(parts) != shape[at]:
@@ -72,13 +70,13 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """input without its axes of length 1, or without those among `dim` that have length 1."""
-    gone = () if isinstance(dim, (tuple, list)) and not dim else axes("squeeze", dim, input.ndim)
+    gone = () if isinstance(dim, (tuple, list)) and not dim else normalize_axes("squeeze", dim, input.ndim)
     return reshape_(input, tuple([n for i, n in enumerate(input.shape) if n != 1 or i not in gone]))
 
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """input with a new axis of length 1 at `dim`. Raises RangeError outside [-ndim - 1, ndim]."""
-    at, shape = axis("unsqueeze", dim, input.ndim + 1), tuple(input.shape)
+    at, shape = normalize_axis("unsqueeze", dim, input.ndim + 1), tuple(input.shape)
     return reshape_(input, (*shape[:at], 1, *shape[at:]))
 
 
@@ -93,7 +91,7 @@ def permute_(input: Array, dims):
 
 @permute_.check
 def permute_check(input, dims):
-    if len(axes("permute", dims, input.ndim)) != input.ndim or len(dims) != input.ndim:
+    if len(normalize_axes("permute", dims, input.ndim)) != input.ndim or len(dims) != input.ndim:
         raise ShapeError("permute", f"each of {input.ndim} dims once", f"{tuple(dims)}")
 
 
@@ -105,12 +103,12 @@ def permute_backward(dy, saved, needs, dims):
 
 def permute(input: Tensor, *dims: Any) -> Tensor:
     """input with its axes in the order `dims`; shares memory. Raises ShapeError unless each axis is named once."""
-    return permute_(input, sizes("permute", dims))
+    return permute_(input, parse_shape("permute", dims))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """input with two axes exchanged; shares memory."""
-    a, b = axis("transpose", dim0, input.ndim), axis("transpose", dim1, input.ndim)
+    a, b = normalize_axis("transpose", dim0, input.ndim), normalize_axis("transpose", dim1, input.ndim)
     order = list(range(input.ndim))
     if order:
         order[a], order[b] = b, a
@@ -126,8 +124,10 @@ def t(input: Tensor) -> Tensor:
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     """input with the axes `source` moved to `destination`, the others in their order; shares memory."""
-    here = axes("movedim", source if isinstance(source, (tuple, list)) else (source,), input.ndim)
-    there = axes("movedim", destination if isinstance(destination, (tuple, list)) else (destination,), input.ndim)
+    here = normalize_axes("movedim", source if isinstance(source, (tuple, list)) else (source,), input.ndim)
+    there = normalize_axes(
+        "movedim", destination if isinstance(destination, (tuple, list)) else (destination,), input.ndim
+    )
     if len(here) != len(there):
         raise ShapeError("movedim", "as many destinations as sources", f"{len(here)} and {len(there)}")
     order = [i for i in range(input.ndim) if i not in here]
@@ -136,43 +136,40 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     return permute_(input, tuple(order))
 
 
-@op(cast=Cast.KEEP, moves=True, view=True, numpy=np.broadcast_to)
-def broadcast_to(input: Array, shape):
-    """input repeated along axes of length 1, and along new leading axes, to `shape`; shares memory.
-
-    Raises ShapeError if input does not broadcast to it.
-    """
-    return np.broadcast_to(input, shape), Saved()
-
-
-@broadcast_to.check
-def broadcast_to_check(input, shape):
-    addressable("broadcast_to", sizes("broadcast_to", (shape,)))
-    if not isinstance(shape, (tuple, list)):
-        raise DTypeError("broadcast_to", "a shape", repr(shape))
-    ends, positive = shape[len(shape) - input.ndim :], min(shape, default=0) >= 0
-    if not positive or len(shape) < input.ndim or not all(n in (1, m) for n, m in zip(input.shape, ends, strict=True)):
-        raise ShapeError("broadcast_to", f"a shape that {tuple(input.shape)} broadcasts to", f"{tuple(shape)}")
-
-
-@broadcast_to.backward
-def broadcast_to_backward(dy, saved, needs, shape):
-    return dy  # the tape sums what broadcasting repeated
-
-
-def expand(input: Tensor, *size: Any) -> Tensor:
-    """input repeated along its axes of length 1, and along new leading axes; -1 keeps a length. Shares memory."""
-    shape = list(sizes("expand", size))
-    new = len(shape) - input.ndim
-    for i, n in enumerate(shape):
-        if n == -1 and i >= new >= 0:
-            shape[i] = input.shape[i - new]
-    return broadcast_to(input, tuple(shape))
-
-
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
     """`transpose`, with NumPy's names."""
     return transpose(input, axis0, axis1)
 
 
 moveaxis, swapdims = movedim, transpose
+
+
+def _map_tensors(where: str, function: Any, tensors: tuple[Any, ...]) -> Any:
+    given = tensors[0] if len(tensors) == 1 else tensors
+    if len(tensors) > 1 and not all(isinstance(t, Tensor) for t in tensors):
+        raise DTypeError(where, "Tensors", "a list among them")
+    return function(given) if isinstance(given, Tensor) else tuple(function(t) for t in given)
+
+
+def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> Any:
+    """A tensor, or several, with at least one axis: [] -> [1]."""
+    return _map_tensors("atleast_1d", lambda t: reshape(t, 1) if not t.ndim else t, tensors)
+
+
+def atleast_2d(*tensors: Tensor | Sequence[Tensor]) -> Any:
+    """A tensor, or several, with at least two axes: [n] -> [1, n]."""
+    return _map_tensors(
+        "atleast_2d", lambda t: reshape(t, *(1,) * (2 - t.ndim), *t.shape) if t.ndim < 2 else t, tensors
+    )
+
+
+def atleast_3d(*tensors: Tensor | Sequence[Tensor]) -> Any:
+    """A tensor, or several, with at least three axes: [n] -> [1, n, 1], [n, m] -> [n, m, 1]."""
+    return _map_tensors(
+        "atleast_3d", lambda t: reshape(atleast_2d(t), *atleast_2d(t).shape, 1) if t.ndim < 3 else t, tensors
+    )
+
+
+def ravel(input: Tensor) -> Tensor:
+    """All elements in row-major order, on one axis; shares memory where it can."""
+    return flatten(input)

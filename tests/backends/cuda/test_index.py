@@ -9,7 +9,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, ops
-from ampkit.backends.cuda.kernels.indexing import gather
+from ampkit.backends.cuda.kernels.indexing import gather_scatter
 from ampkit.backends.cuda.launch import row_copy as rows
 from ampkit.backends.cuda.launch import segment_sum
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, int64
@@ -37,7 +37,7 @@ PICKS = {  # shape, index: arrays and whole axes
 def launches(monkeypatch):
     """The entries that are launched."""
     found = []
-    for module in (gather, rows, segment_sum):
+    for module in (gather_scatter, rows, segment_sum):
         launch = module.launch
         monkeypatch.setattr(
             module, "launch", lambda *args, launch=launch, **more: (found.append(args[1]), launch(*args, **more))

@@ -7,7 +7,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, ops
-from ampkit.backends.cuda.kernels.shape import concatenation
+from ampkit.backends.cuda.kernels.shape import join_split
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64, uint8
 from ampkit.core.autograd.tape import grad
 
@@ -18,8 +18,8 @@ DTYPES = [float32, float16, bfloat16, float64, int64, uint8, bool_]
 @pytest.fixture
 def launches(monkeypatch):
     """The entries that are launched."""
-    found, launch = [], concatenation.launch
-    monkeypatch.setattr(concatenation, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
+    found, launch = [], join_split.launch
+    monkeypatch.setattr(join_split, "launch", lambda *args, **more: (found.append(args[1]), launch(*args, **more)))
     return found
 
 

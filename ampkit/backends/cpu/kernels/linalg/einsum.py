@@ -9,7 +9,7 @@ from ampkit.backends.cpu.onednn.gemm import gemm, is_profitable
 from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.linalg.einsum import einsum_, parse
+from ampkit.ops.linalg.einsum import einsum_, parse_equation
 
 
 def _spells_product(parts: list[str], out: str, operands: Any) -> bool:
@@ -42,7 +42,7 @@ def _contracted(a: HostArray, first: str, b: HostArray, second: str, out: str, d
 
 @einsum_.on("cpu", when=lambda operands, equation: len(operands) == 2)
 def einsum_cpu(operands: list[HostArray], equation: str, *, dtype: DType) -> Any:
-    parts, out = parse(equation, operands)
+    parts, out = parse_equation(equation, operands)
     if not _spells_product(parts, out, operands):
         return NotImplemented
     found = _contracted(operands[0], parts[0], operands[1], parts[1], out, dtype)
@@ -51,7 +51,7 @@ def einsum_cpu(operands: list[HostArray], equation: str, *, dtype: DType) -> Any
 
 @einsum_.on_backward("cpu", when=lambda dy, saved, needs, equation: len(saved.operands) == 2)
 def einsum_backward_cpu(dy: HostArray, saved: Saved, needs: Any, equation: str) -> Any:
-    (a, b), (parts, out) = saved.operands, parse(equation, saved.operands)
+    (a, b), (parts, out) = saved.operands, parse_equation(equation, saved.operands)
     if not _spells_product(parts, out, (a, b)):
         return NotImplemented
     da = _contracted(dy, out, b, parts[1], parts[0], needs[0]) if needs[0] else None

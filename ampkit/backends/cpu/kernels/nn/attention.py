@@ -24,10 +24,10 @@ from ampkit.backends.cpu.score_tiles import DropoutMask, ScoreMask, Tile, apply_
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
-from ampkit.ops.indexing.masks import kept
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
 from ampkit.ops.nn.attention import self_attention_ as self_attention
 from ampkit.ops.nn.attention import split_qkv
+from ampkit.ops.pointwise.selection import select_or_zero
 
 # Fewer rows waste less on masked scores; more rows amortize the packing of the other operand for AMX.
 ROWS_PER_TILE, ROWS_PER_TILE_AMX = 64, 256
@@ -81,7 +81,7 @@ class _TiledAttention:
             if self.saves_weights:
                 saved.append(weights)
             if dropout is not None:
-                weights = kept(weights, dropout.of(tile))
+                weights = select_or_zero(weights, dropout.of(tile))
             part = out[tile.heads, tile.rows]
             _matmul(weights, self.value[tile.heads, tile.columns], part, 1 / (1 - dropout_p))
         return out, saved
@@ -113,7 +113,7 @@ class _TiledAttention:
             dropped = weights
             if dropout is not None:
                 mask = dropout.of(tile)
-                dropped, ds = kept(weights, mask), kept(ds, mask)
+                dropped, ds = select_or_zero(weights, mask), select_or_zero(ds, mask)
             _matmul(dropped.swapaxes(1, 2), dy, dv[heads, columns], accumulate=accumulate)
             ds = _softmax_backward(ds, weights)
             _matmul(ds, self.key[heads, columns], dq[heads, rows])

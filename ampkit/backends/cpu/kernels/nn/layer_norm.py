@@ -28,7 +28,7 @@ from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
-from ampkit.ops.reduction.dot_products import channels, dot_channels, dot_last, sum_channels
+from ampkit.ops.reduction.dot_products import dot_channels, dot_last, flatten_spatial, sum_channels
 
 _LARGE = 1 << 17  # elements, for rms_norm; NumPy is as fast for fewer
 _BLOCK = 1 << 18  # elements that are read several times in a row
@@ -167,7 +167,7 @@ def group_norm_cpu(
     out, mean, variance = found
     for kind, scale in (("mul", weight), ("add", bias)):
         if scale is not None:
-            _by_channel(kind, channels(out), in_format(scale, float32))
+            _by_channel(kind, flatten_spatial(out), in_format(scale, float32))
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
     return in_format(out, dtype), Saved(input=input, weight=weight, mean=mean.reshape(-1, 1), rstd=rstd)
 
@@ -184,8 +184,8 @@ def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups:
     hat = _standardized(saved.input, num_groups, eps) if needs[1] else None
     if call is None or (needs[1] and hat is None):
         return NotImplemented
-    dx, slope = empty(dy.shape, float32), channels(in_format(dy, float32))
-    dw = None if hat is None else in_format(dot_channels(slope, channels(hat[0])).reshape(-1), needs[1])
+    dx, slope = empty(dy.shape, float32), flatten_spatial(in_format(dy, float32))
+    dw = None if hat is None else in_format(dot_channels(slope, flatten_spatial(hat[0])).reshape(-1), needs[1])
     db = in_format(sum_channels(slope).reshape(-1), needs[2]) if needs[2] else None
     push = slope if saved.weight is None else _by_channel("mul", slope.copy(), in_format(saved.weight, float32))
     call(push, in_format(saved.input, float32), saved.mean, saved.rstd.reshape(-1) ** -2, dx)

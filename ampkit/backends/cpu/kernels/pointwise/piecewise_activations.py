@@ -1,6 +1,6 @@
-"""Kernels of the piecewise and shrinking activations: in blocks, and so are PReLU and GLU.
+"""Kernels of the piecewise linear activations: ReLU and leaky ReLU by oneDNN, the others block by block.
 
-Of oneDNN's, hardsigmoid and the slope of hardswish make 1 of NaN, and hardswish loses digits near -3.
+oneDNN's hardsigmoid and the gradient of its hardswish return 1 for NaN, and its hardswish loses digits near -3.
 """
 
 from __future__ import annotations
@@ -12,61 +12,57 @@ import numpy as np
 
 from ampkit.backends.cpu.blockwise import BLOCK, in_blocks, pieces, plain, store, widened
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.onednn.primitive import HostArray
+from ampkit.backends.cpu.onednn import binary, eltwise
+from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray
 from ampkit.base.dtypes import DType, accumulator
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise import piecewise_activations
 
+
+def _leaks(array: HostArray, negative_slope: Any) -> bool:
+    # Where it does not leak, oneDNN turns NaN into 0.
+    return negative_slope != 0 and eltwise.fits(array)
+
+
+@piecewise_activations.leaky_relu.on("cpu", when=_leaks, min_elements=MIN_ELEMENTS)
+def leaky_relu_cpu(input: HostArray, negative_slope: float, *, dtype: DType) -> Any:
+    return eltwise.forward("relu", negative_slope, input), Saved(input=input)
+
+
+def _leaky_back_fits(dy: HostArray, saved: Saved, needs: Any, negative_slope: float) -> bool:
+    return needs[0] == dy.dtype and _leaks(dy, negative_slope) and eltwise.fits(dy, saved.input)
+
+
+@piecewise_activations.leaky_relu.on_backward("cpu", when=_leaky_back_fits, min_elements=MIN_ELEMENTS)
+def leaky_relu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, negative_slope: float) -> HostArray:
+    return eltwise.backward("relu", negative_slope, dy, saved.input)
+
+
+@piecewise_activations.relu.on("cpu", when=lambda input: eltwise.fits(input), min_elements=MIN_ELEMENTS)
+def relu_cpu(input: HostArray, *, dtype: DType) -> Any:
+    out = binary.positive(input)
+    return out, Saved(out=out)
+
+
+def _relu_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
+    return needs[0] == dy.dtype and binary.fits(dy, saved.out)
+
+
+@piecewise_activations.relu.on_backward("cpu", when=_relu_back_fits, min_elements=MIN_ELEMENTS)
+def relu_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
+    dx = binary.where_nonzero(dy, saved.out)
+    return NotImplemented if dx is None else dx
+
+
 for _op in (
-    piecewise_activations.celu,
+    piecewise_activations.hardtanh,
+    piecewise_activations.leaky_relu,
     piecewise_activations.hardshrink,
     piecewise_activations.hardsigmoid,
     piecewise_activations.hardswish,
-    piecewise_activations.selu,
     piecewise_activations.softshrink,
-    piecewise_activations.softsign,
-    piecewise_activations.tanhshrink,
 ):
     in_blocks(_op)
-
-
-# glu
-
-
-def _parted(array: HostArray, dim: int, parts: int) -> HostArray:
-    # As [before, parts, behind], of which `parts` are along `dim`.
-    return array.reshape(prod(array.shape[: dim % array.ndim]), parts, -1)
-
-
-def _glu_fits(input: HostArray, dim: int) -> bool:
-    return input.size >= 4 * BLOCK and plain(input)
-
-
-@piecewise_activations.glu.on("cpu", when=_glu_fits, min_elements=4 * BLOCK)
-def glu_cpu(input: HostArray, dim: int, *, dtype: DType) -> Any:
-    shape = list(input.shape)
-    shape[dim] //= 2
-    out, wide, whole = np.empty(shape, dtype), accumulator(dtype), _parted(input, dim, 2)
-    made = _parted(out, dim, 1)
-    for rows, columns in pieces(len(whole), whole.shape[2]):
-        found, _ = piecewise_activations.glu.forward.reference.run(widened(whole[rows, :, columns], wide), 1)
-        store(found, made[rows, :, columns])
-    return out, Saved(input=input)
-
-
-def _glu_back_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
-    return dy.size >= 2 * BLOCK and plain(dy) and plain(saved.input)
-
-
-@piecewise_activations.glu.on_backward("cpu", when=_glu_back_fits, min_elements=2 * BLOCK)
-def glu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> HostArray:
-    reference, wide = piecewise_activations.glu.backward_primitive.reference.run, accumulator(needs[0])  # type: ignore[union-attr]
-    out = np.empty(saved.input.shape, needs[0])
-    whole, made, slope = _parted(saved.input, dim, 2), _parted(out, dim, 2), _parted(dy, dim, 1)
-    for rows, columns in pieces(len(whole), whole.shape[2]):
-        given = Saved(input=widened(whole[rows, :, columns], wide))
-        store(reference(widened(slope[rows, :, columns], wide), given, needs, 1), made[rows, :, columns])
-    return out
 
 
 # prelu

@@ -8,7 +8,7 @@ from typing import Any
 from ampkit.backends.cuda.libs.gemm import fits, product
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.linalg.einsum import einsum_, parse
+from ampkit.ops.linalg.einsum import einsum_, parse_equation
 
 Array = Any  # a CuPy array
 
@@ -17,7 +17,7 @@ def _spells_a_product(operands: Any, equation: Any) -> bool:
     """Whether each index is in two of the three, in no operand twice, and as long in one as in the other."""
     if len(operands) != 2 or not fits(*operands):
         return False
-    (first, second), out = parse(equation, operands)
+    (first, second), out = parse_equation(equation, operands)
     distinct = all(len(set(part)) == len(part) for part in (first, second))
     lengths = dict(zip(first, operands[0].shape, strict=True))
     alike = all(lengths.get(letter, n) == n for letter, n in zip(second, operands[1].shape, strict=True))
@@ -47,7 +47,7 @@ def _moved(array: Array, axes: str, order: list[str]) -> Array:
 
 @einsum_.on("cuda", when=_spells_a_product)
 def einsum_cuda(operands: Any, equation: Any, *, dtype: DType) -> Any:
-    (first, second), out = parse(equation, operands)
+    (first, second), out = parse_equation(equation, operands)
     found = _contracted(first, operands[0], second, operands[1], out, dtype)
     return NotImplemented if found is None else (found, Saved(operands=tuple(operands)))
 
@@ -58,7 +58,7 @@ def einsum_cuda(operands: Any, equation: Any, *, dtype: DType) -> Any:
 )
 def einsum_backward_cuda(dy: Array, saved: Saved, needs: Any, equation: Any) -> Any:
     a, b = saved.operands
-    (first, second), out = parse(equation, saved.operands)
+    (first, second), out = parse_equation(equation, saved.operands)
     da = _contracted(out, dy, second, b, first, needs[0]) if needs[0] else None
     db = _contracted(first, a, out, dy, second, needs[1]) if needs[1] else None
     missing = (needs[0] and da is None) or (needs[1] and db is None)

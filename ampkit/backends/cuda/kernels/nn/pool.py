@@ -8,8 +8,9 @@ from typing import Any
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.core.autograd.saved import Saved
+from ampkit.ops.argument_checks import int_tuple
 from ampkit.ops.nn import pool
-from ampkit.ops.nn.conv_geometry import batched, pair
+from ampkit.ops.nn.conv_geometry import batched
 
 from .pool_windows import fits, gradient, lies_last, pooled
 
@@ -38,7 +39,7 @@ def _maximum(op: Any, axes: int) -> None:
 def _averages(op: Any, axes: int) -> None:
     def counted(padding: Any, count_include_pad: bool, override: Any) -> dict[str, Any]:
         # What decides by how much sums are divided: the padding that counts, and what is given instead.
-        edge = pair(op.name, "padding", padding, 0, axes) if count_include_pad else None
+        edge = int_tuple(op.name, "padding", padding, 0, axes) if count_include_pad else None
         return {"divisor": override or 0, "edge": edge}
 
     def forward(

@@ -1,4 +1,4 @@
-"""Kernels of sums, products, quotients and powers: maps, see elementwise.cu. Operands may differ in dtype."""
+"""Kernels of sums, products, quotients and remainders: functions of elementwise.cu. Operands may differ in dtype."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ forwards(ops.sub, "Sub")
 mapped(ops.mul, "Mul", "input", "other")
 mapped(ops.div_, "Div", "input", "other")
 mapped(ops.rdiv, "RDiv", "input")
-mapped(ops.pow, "Pow", "input", "exponent", "out")
-mapped(ops.atan2, "Atan2", "input", "other")
 forwards(ops.floor_divide, "FloorDivide")
 forwards(ops.remainder, "Remainder", "input", "other")
 backwards(ops.remainder, "Remainder", "input", "other", passes=(0,))
+forwards(ops.fmod, "FMod", "input", "other")
+backwards(ops.fmod, "FMod", "input", "other", passes=(0,))
 mapped(ops.lerp, "Lerp", "input", "end", "weight")
 for name, op in {"AddCMul": ops.addcmul, "AddCDiv": ops.addcdiv}.items():
     forwards(op, name, "tensor1", "tensor2")

@@ -1,14 +1,12 @@
-"""Kernels of the piecewise, shrinking and gated activations: maps, see elementwise.cu.
+"""Kernels of the piecewise linear activations: functions of elementwise.cu.
 
-The slope of prelu's weight is a map and a sum. Not yet run on a GPU.
+The gradient of prelu's weight is an elementwise kernel and a sum. Not yet run on a GPU.
 """
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.launch import elementwise as maps
@@ -22,17 +20,16 @@ from .registration import back_fits, fits, mapped
 Array = Any
 
 for name, op in {
+    "LeakyRelu": ops.leaky_relu,
+    "HardTanh": ops.hardtanh,
     "HardSigmoid": ops.hardsigmoid,
     "HardSwish": ops.hardswish,
-    "Selu": ops.selu,
-    "Celu": ops.celu,
-    "Softsign": ops.softsign,
-    "TanhShrink": ops.tanhshrink,
     "HardShrink": ops.hardshrink,
     "SoftShrink": ops.softshrink,
     "Threshold": ops.threshold,
 }.items():
     mapped(op, name, "input")
+mapped(ops.relu, "Relu", "out")
 
 
 @ops.prelu.on("cuda", when=fits)
@@ -60,20 +57,3 @@ def prelu_backward_cuda(dy: Array, saved: Any, needs: Any) -> Any:
 def _along(weight: Array, input: Array) -> Array:
     # One weight for each channel, or for all.
     return weight.reshape(tuple([-1 if i == min(1, input.ndim - 1) else 1 for i in range(input.ndim)]))
-
-
-@ops.glu.on("cuda", when=fits)
-def glu_cuda(input: Array, dim: int, *, dtype: DType) -> Any:
-    value, gate = np.split(input, 2, dim)
-    out = maps.forward("Glu", (value, gate), dtype)
-    return out if out is NotImplemented else (out, Saved(input=input))
-
-
-@ops.glu.on_backward("cuda", when=back_fits)
-def glu_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int) -> Any:
-    """Both halves by one launch: an axis of two stands for them, along which dy, value and gate are broadcast."""
-    x, at = saved.input, dim % dy.ndim
-    parts = [a.reshape((*dy.shape[:at], -1, *dy.shape[at:])) for a in (dy, *np.split(x, 2, at))]
-    half = np.arange(2, dtype=float32, like=x).reshape((2, *(1,) * (dy.ndim - at)))
-    found = maps.forward("GluSlope", (*parts, half), needs[0])
-    return found if found is NotImplemented else found.reshape(x.shape)

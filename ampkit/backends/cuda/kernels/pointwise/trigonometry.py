@@ -1,4 +1,4 @@
-"""Kernels of sines and their kin: maps, see elementwise.cu."""
+"""Kernels of trigonometric and hyperbolic functions: functions of elementwise.cu."""
 
 from __future__ import annotations
 
@@ -21,4 +21,6 @@ for name, op in {
 }.items():
     mapped(op, name, "input")
 mapped(ops.tan, "Tan", "out")
+mapped(ops.tanh, "Tanh", "out")
+mapped(ops.atan2, "Atan2", "input", "other")
 mapped(ops.hypot, "Hypot", "input", "other", "out")

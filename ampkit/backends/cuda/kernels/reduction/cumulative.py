@@ -1,42 +1,30 @@
-"""Kernels of products, by the kernels of `reductions`, and of running sums of contiguous arrays: a block per row, or a
-thread per column.
-
-Not yet run on a GPU.
-"""
+"""Kernels of cumsum on contiguous arrays: a block per row, or a thread per column. Not yet run on a GPU."""
 
 from __future__ import annotations
 
-from math import prod as product
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32
-from ampkit.core.autograd.saved import Saved
-from ampkit.ops.reduction.cumulative import cumsum, prod
+from ampkit.ops.reduction.cumulative import cumsum
 
 Array = Any
 BLOCK = 256
-
-
-@prod.on("cuda", when=lambda input, *args, **params: input.dtype in STORED)
-def prod_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    found = reduced("Multiply", input, dim, keepdim, dtype)
-    return found if found is NotImplemented else (found, Saved(input=input))
 
 
 def _fits(x: Array, *args: Any, **params: Any) -> bool:
     return x.dtype in STORED and x.ndim > 0 and 0 < x.size <= MOST and bool(x.flags.c_contiguous)
 
 
-def _running(x: Array, dim: int, dtype: DType, back: bool) -> Any:
+def _cumsum(x: Array, dim: int, dtype: DType, back: bool) -> Any:
     if dtype not in (x.dtype, float32) and x.dtype != float32:
         return NotImplemented
     out, axis = backends.backend_of(x).empty(x.shape, dtype), dim % x.ndim
-    n, inner = x.shape[axis], product(x.shape[axis + 1 :])
+    n, inner = x.shape[axis], prod(x.shape[axis + 1 :])
     columns = x.size // n
     if inner == 1:
         threads, entry = (32 if n <= 128 else BLOCK), typed("running_rows", x.dtype, dtype)
@@ -49,9 +37,9 @@ def _running(x: Array, dim: int, dtype: DType, back: bool) -> Any:
 
 @cumsum.on("cuda", when=_fits)
 def cumsum_cuda(input: Array, dim: int, dtype: DType) -> Any:
-    return _running(input, dim, dtype, back=False)
+    return _cumsum(input, dim, dtype, back=False)
 
 
 @cumsum.on_backward("cuda", when=_fits)
 def cumsum_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int, dtype: Any) -> Any:
-    return _running(dy, dim, needs[0], back=True)
+    return _cumsum(dy, dim, needs[0], back=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cuda.libs.gemm import fits, multiply, product
-from ampkit.ops.reduction.dot_products import times
+from ampkit.ops.reduction.dot_products import matmul_arrays
 
 Array = Any
 
 
-@times.on("cuda", when=lambda a, b, out=None: fits(a, b, out) and a.size > 0 and b.size > 0)
+@matmul_arrays.on("cuda", when=lambda a, b, out=None: fits(a, b, out) and a.size > 0 and b.size > 0)
 def times_cuda(a: Array, b: Array, out: Array | None = None) -> Array:
     if out is not None:
-        return out if multiply(a, b, out) else times.reference.run(a, b, out)
+        return out if multiply(a, b, out) else matmul_arrays.reference.run(a, b, out)
     found = product(a, b, a.dtype)
-    return times.reference.run(a, b) if found is None else found
+    return matmul_arrays.reference.run(a, b) if found is None else found

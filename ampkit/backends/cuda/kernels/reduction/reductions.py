@@ -53,37 +53,20 @@ def amin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     return _out(found, input=input, out=found)
 
 
-def _variance(input: Array, dim: Any, keepdim: bool, correction: float, dtype: DType, root: bool) -> Any:
-    """In two passes: the means, and the squared distances to them."""
-    count = _count(input.shape, dim)
-    if count <= correction:
-        return NotImplemented
-    means = reduced("Add", input, dim, False, float32, Finish(count))
-    if means is NotImplemented:
-        return means
-    return reduced("AddGaps", input, dim, keepdim, dtype, Finish(count - correction, root), means)
+@ops.prod.on("cuda", when=lambda input, *args, **params: input.dtype in STORED)
+def prod_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    return _out(reduced("Multiply", input, dim, keepdim, dtype), input=input)
 
 
-@ops.var_.on("cuda", when=_float)
-def var_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
-    return _out(_variance(input, dim, keepdim, correction, dtype, root=False), input=input)
-
-
-@ops.std_.on("cuda", when=_float)
-def std_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
-    found = _variance(input, dim, keepdim, correction, dtype, root=True)
-    return _out(found, input=input, out=found)
-
-
-# questions
+# any, all, count_nonzero
 
 
 def _known(input: Array, *args: Any, **params: Any) -> bool:
     return input.dtype in {*STORED, bool_} and 0 < input.size <= MOST
 
 
-def _asked(op: Any, kind: str, compare: str) -> None:
-    """A kernel for a question over axes: how the count of `kind` compares with 0."""
+def _logical(op: Any, kind: str, compare: str) -> None:
+    """Register a kernel that compares a count of elements over axes, the sum of `kind`, with 0."""
 
     def kernel(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
         count = NotImplemented if dim in ((), []) else reduced(kind, input, dim, keepdim, float32)
@@ -93,8 +76,8 @@ def _asked(op: Any, kind: str, compare: str) -> None:
     op.on("cuda", when=_known)(kernel)
 
 
-_asked(ops.any, "AddTruths", "NotEqual")
-_asked(ops.all, "AddUntruths", "Equal")
+_logical(ops.any, "AddTruths", "NotEqual")
+_logical(ops.all, "AddUntruths", "Equal")
 
 
 @ops.count_nonzero.on("cuda", when=lambda input, dim: _known(input) and _count(input.shape, dim) <= EXACT)

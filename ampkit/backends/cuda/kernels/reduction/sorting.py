@@ -46,9 +46,9 @@ def argmin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
 
 @sorting.max_.on("cuda", when=_rows)
 def max_cuda(input: Array, dim: int, keepdim: bool, *, dtype: DType) -> Any:
-    return sorting._picked(input, _best("ArgMax", input, dim, True), dim, keepdim)
+    return sorting.values_at(input, _best("ArgMax", input, dim, True), dim, keepdim)
 
 
 @sorting.min_.on("cuda", when=_rows)
 def min_cuda(input: Array, dim: int, keepdim: bool, *, dtype: DType) -> Any:
-    return sorting._picked(input, _best("ArgMin", input, dim, True), dim, keepdim)
+    return sorting.values_at(input, _best("ArgMin", input, dim, True), dim, keepdim)

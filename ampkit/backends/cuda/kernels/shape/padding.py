@@ -1,4 +1,4 @@
-"""Kernels of padding by what is inside, see `padding`."""
+"""Kernels of padding, with a constant or with values of the input: padding.cu."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from ampkit.backends.cuda.launch.padding import added, extended, fits, widened
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.shape.padding import extend
+from ampkit.ops.shape.padding import pad_, pad_from_input
 
 Array = Any
 
 
-@extend.on("cuda", when=lambda input, widths, mode: fits(input, widened(input.shape, widths)))
-def extend_cuda(input: Array, widths: Any, mode: str, *, dtype: DType) -> Any:
+@pad_.on("cuda", when=lambda input, widths, value: fits(input, widened(input.shape, widths)))
+def pad_cuda(input: Array, widths: Any, value: Any, *, dtype: DType) -> Any:
+    return extended(input, widths, "constant", value), Saved()
+
+
+@pad_from_input.on("cuda", when=lambda input, widths, mode: fits(input, widened(input.shape, widths)))
+def pad_from_input_cuda(input: Array, widths: Any, mode: str, *, dtype: DType) -> Any:
     return extended(input, widths, mode), Saved()
 
 
@@ -22,6 +27,6 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> b
     return dy.dtype in STORED and needs[0] in (dy.dtype, float32) and fits(dy, dy.shape)
 
 
-@extend.on_backward("cuda", when=_back_fits)
-def extend_backward_cuda(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> Array:
+@pad_from_input.on_backward("cuda", when=_back_fits)
+def pad_from_input_backward_cuda(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> Array:
     return added(dy, widths, mode, needs[0])

@@ -1,0 +1,83 @@
+"""Kernels of indexing: slices copied by index, and sums at the places that index arrays name, in a fixed order.
+
+CuPy adds at places by atomic operations, whose order differs from run to run. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit.backends.cuda.launch import segment_sum
+from ampkit.backends.cuda.launch.row_copy import rows_of, whole
+from ampkit.backends.cuda.nvrtc import MOST, STORED
+from ampkit.base.dtypes import int32, int64
+from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
+
+Array = Any
+
+
+class Places(NamedTuple):
+    """Index arrays, of neighbouring axes between whole ones: the axes before, those that are indexed, those after."""
+
+    arrays: tuple[Array, ...]
+    before: tuple[int, ...]
+    indexed: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is found at these places."""
+        return (*self.before, *np.broadcast_shapes(*[a.shape for a in self.arrays]), *self.after)
+
+    def keys(self) -> Array:
+        """The places, numbered in row-major order of the indexed axes."""
+        found, step = 0, 1
+        for array, n in zip(reversed(self.arrays), reversed(self.indexed), strict=True):
+            array = array.astype(int64)
+            found = found + np.where(array < 0, array + n, array) * step
+            step *= n
+        return found
+
+
+def _places(index: Any, shape: tuple[int, ...]) -> Places | None:
+    """None for an index of another form, or with masks, whose number of elements only the device knows."""
+    parts = list(index) if type(index) is tuple else [index]
+    if any(part is ... for part in parts):
+        at = next(i for i, part in enumerate(parts) if part is ...)
+        parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
+    kinds = ["a" if getattr(getattr(p, "dtype", None), "kind", "") in ("i", "u") else ":" for p in parts]
+    text = "".join(kinds).rstrip(":")
+    first = text.find("a")
+    rest = [p for p, kind in zip(parts, kinds, strict=True) if kind == ":"]
+    if first < 0 or ":" in text[first:] or not all(type(p) is slice and p == slice(None) for p in rest):
+        return None
+    end = len(text)
+    return Places(tuple(parts[first:end]), shape[:first], shape[first:end], shape[end:])
+
+
+@add_at.on("cuda", when=lambda values, index, shape: values.dtype in STORED and values.size > 0)
+def added_at_cuda(values: Array, index: Any, shape: tuple[int, ...]) -> Array:
+    places = _places(index, shape)
+    if places is None or places.shape != values.shape:
+        return add_at.reference.run(values, index, shape)
+    keys, rows = places.keys(), prod(places.indexed)
+    if not segment_sum.fits(values, keys, rows, values.dtype):
+        return add_at.reference.run(values, index, shape)
+    outer = prod(places.before)
+    return segment_sum.sums(values, segment_sum.ordered(keys, rows), values.dtype, outer).reshape(shape)
+
+
+def _fits(rows: Array, keys: Array, cells: int) -> bool:
+    return 0 < rows.size <= MOST and 0 < cells < MOST
+
+
+@last_per_key.on("cuda", when=_fits)
+def last_per_key_cuda(rows: Array, keys: Array, cells: int) -> Array:
+    rows, (outer, n, _) = segment_sum.side_by_side(rows), rows.shape
+    if not whole(rows, keys, n):
+        return last_per_key.reference.run(rows, keys, cells)
+    last = rows_of(segment_sum.last(keys, cells), keys, cells).reshape(-1)
+    return rows_of(rows, last - int32.type(1), n, outer)

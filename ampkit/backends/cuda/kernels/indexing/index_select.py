@@ -1,0 +1,27 @@
+"""Kernel of index_select: slices copied by index. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ampkit.backends.cuda.launch.row_copy import rows_of, whole
+from ampkit.base.dtypes import DType
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.argument_checks import check_index_range
+from ampkit.ops.indexing.index_select import index_select
+
+Array = Any
+
+
+def _slices(input: Array, dim: int, index: Array) -> bool:
+    return input.ndim > 0 and whole(input, index, input.shape[dim])
+
+
+@index_select.on("cuda", when=_slices)
+def index_select_cuda(input: Array, dim: int, index: Array, *, dtype: DType) -> Any:
+    at = dim % input.ndim
+    check_index_range("index_select", index, input.shape[at])
+    out = rows_of(input, index, input.shape[at], prod(input.shape[:at]))
+    shape = *input.shape[:at], index.size, *input.shape[at + 1 :]
+    return out.reshape(shape), Saved(index=index, shape=input.shape)

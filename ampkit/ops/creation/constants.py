@@ -1,0 +1,118 @@
+"""Tensors of constants: zeros, ones, full, eye, and their `*_like` forms.
+
+Everywhere: dtype (float32 by default), device (the CPU), requires_grad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base import dtypes
+from ampkit.base.dtypes import DType, bool_, float32, int64
+from ampkit.base.errors import ShapeError
+from ampkit.core.fp_errors import ignore_fp_errors
+from ampkit.core.tensor import Tensor
+
+from ..argument_checks import check_addressable, check_count, check_representable, parse_shape
+
+__all__ = ["empty", "empty_like", "eye", "full", "full_like", "ones", "ones_like", "zero_", "zeros", "zeros_like"]
+
+
+def tensor_from_values(
+    values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType = float32, constant: bool = False
+) -> Tensor:
+    wanted = default if dtype is None else dtypes.parse(dtype)
+    with ignore_fp_errors():
+        made = np.asarray(values).astype(wanted, copy=False)
+    there = backends.get(device)
+    return Tensor(there.constant(made) if constant else there.asarray(made), requires_grad)
+
+
+def parse_size(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+    shape = parse_shape(where, size)
+    if any(n < 0 for n in shape):
+        raise ShapeError(where, "sizes from 0", f"{shape}")
+    return check_addressable(where, shape)
+
+
+# constants
+
+
+def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of `size`, every element `fill_value`: bool, int64 or float32 as its type.
+
+    Raises ArgumentError for a number that an integer `dtype` does not hold.
+    """
+    kind = {bool: bool_, int: int64}.get(type(fill_value), float32)
+    wanted = kind if dtype is None else dtypes.parse(dtype)
+    if not dtypes.is_float(wanted):
+        check_representable("full", wanted, fill_value)
+    return tensor_from_values(
+        np.full(parse_size("full", (size,)), fill_value),
+        dtype,
+        device,
+        requires_grad,
+        kind,
+        constant=True,
+    )
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of zeros."""
+    wanted = float32 if dtype is None else dtypes.parse(dtype)
+    return Tensor(backends.get(device).zeros(parse_size("zeros", size), wanted), requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of ones."""
+    return tensor_from_values(np.ones(parse_size("ones", size), np.int8), dtype, device, requires_grad, constant=True)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor whose values are whatever the memory held."""
+    wanted = float32 if dtype is None else dtypes.parse(dtype)
+    return Tensor(backends.get(device).empty(parse_size("empty", size), wanted), requires_grad)
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """The identity matrix [n, m], m being n by default."""
+    n, m = check_count("eye", "n", n), check_count("eye", "m", n if m is None else m)
+    check_addressable("eye", (n, m))
+    return tensor_from_values(np.eye(n, m), dtype, device, requires_grad, constant=True)
+
+
+def _constant_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+    def like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return make(tuple(input.shape), **options_like(input, dtype, device, requires_grad))
+
+    like.__name__ = like.__qualname__ = f"{make.__name__}_like"
+    like.__doc__ = f"{what}, with the shape, dtype and device of input."
+    return like
+
+
+def options_like(input: Tensor, dtype: Any, device: Any, requires_grad: bool) -> dict[str, Any]:
+    device = input.device if device is None else device
+    return {"dtype": input.dtype if dtype is None else dtype, "device": device, "requires_grad": requires_grad}
+
+
+zeros_like = _constant_like(zeros, "Zeros")
+
+ones_like = _constant_like(ones, "Ones")
+
+empty_like = _constant_like(empty, "Whatever the memory held")
+
+
+def full_like(
+    input: Tensor, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`fill_value` throughout, with the shape, dtype and device of input."""
+    return full(tuple(input.shape), fill_value, **options_like(input, dtype, device, requires_grad))
+
+
+def zero_(input: Tensor) -> Tensor:
+    """`Tensor.zero_`: overwrite every element of input with 0."""
+    return input.zero_()

@@ -1,0 +1,220 @@
+"""Random tensors: rand, randn, randint, normal, bernoulli, multinomial, and their `*_like` forms.
+
+Numbers come from the stream that `manual_seed` seeds, or from `generator`, a `core.random.Stream`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ampkit.base import dtypes
+from ampkit.base.dtypes import DType, float32, int64
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core import random
+from ampkit.core.arguments import MOST, is_whole, shown
+from ampkit.core.random import Stream
+from ampkit.core.tensor import Tensor
+
+from ..argument_checks import check_count
+from .constants import options_like, parse_size, tensor_from_values
+
+__all__ = [
+    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
+    "randperm",
+]  # fmt: skip
+
+
+Generator = np.random.Generator
+
+
+# random numbers
+
+
+def _draw(
+    draw: Callable[[Generator], Any],
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,
+    generator: Stream | None,
+    default: DType = float32,
+) -> Tensor:
+    return tensor_from_values(
+        draw(random.generator(*(generator or random.default).take())), dtype, device, requires_grad, default
+    )
+
+
+def _draw_dtype(dtype: Any) -> Any:
+    # The format NumPy draws in: float64 only where asked for.
+    return np.float64 if dtype is not None and dtypes.parse(dtype) == dtypes.float64 else np.float32
+
+
+def rand(
+    *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Uniform numbers from [0, 1)."""
+    shape = parse_size("rand", size)
+    return _draw(lambda g: g.random(shape, _draw_dtype(dtype)), dtype, device, requires_grad, generator)
+
+
+def randn(
+    *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Normal numbers of mean 0 and variance 1."""
+    shape = parse_size("randn", size)
+    return _draw(lambda g: g.standard_normal(shape, _draw_dtype(dtype)), dtype, device, requires_grad, generator)
+
+
+def randint(
+    low: int = 0,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Stream | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Whole numbers from [low, high), int64; `randint(high, size)` starts at 0.
+
+    Raises ArgumentError for an empty range.
+    """
+    if size is None:
+        low, high, size = 0, low, high
+    for name, bound in (("low", low), ("high", high)):
+        if not is_whole(bound) or not -MOST - 1 <= bound <= MOST:
+            raise ArgumentError("randint", f"{name} as an integer within 64 bits", shown(bound))
+    if not low < high:
+        raise ArgumentError("randint", "low below high", f"{low} and {high}")
+    shape = parse_size("randint", (size,))
+    return _draw(lambda g: g.integers(low, high, shape), dtype, device, requires_grad, generator, int64)
+
+
+def randperm(
+    n: int, *, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """The numbers from 0 to n - 1 in random order, int64."""
+    return _draw(
+        lambda g: g.permutation(check_count("randperm", "n", n)), dtype, device, requires_grad, generator, int64
+    )
+
+
+def _normal_shape(given: list[Any], size: tuple[int, ...] | None) -> tuple[int, ...]:
+    # The shape of mean and std, or of the size that they have to fit in.
+    shapes = [np.shape(value) for value in given]
+    try:
+        found = np.broadcast_shapes(*shapes, *([] if size is None else [size]))
+    except ValueError:
+        found = None
+    if found is None or (size is not None and found != size):
+        got = f"mean {shapes[0]}, std {shapes[1]}" + ("" if size is None else f", size {size}")
+        raise ShapeError("normal", "mean and std that broadcast, to size if there is one", got)
+    return found
+
+
+def normal(
+    mean: Tensor | float = 0.0,
+    std: Tensor | float = 1.0,
+    size: Any = None,
+    *,
+    generator: Stream | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Normal numbers of the given mean and deviation: numbers with a size, or tensors, whose shape it then is.
+
+    In the dtype of the first of these that is a floating-point tensor.
+    """
+    given = [v.numpy(force=True) if isinstance(v, Tensor) else v for v in (mean, std)]
+    if device is None:
+        device = next((v.device for v in (mean, std) if isinstance(v, Tensor)), None)
+    kinds = [v.dtype for v in (mean, std) if isinstance(v, Tensor) and v.is_floating_point()]
+    dtype = kinds[0] if dtype is None and kinds else dtype
+    shape = _normal_shape(given, None if size is None else parse_size("normal", (size,)))
+    if np.min(given[1], initial=0) < 0:
+        raise ArgumentError("normal", "std from 0", f"{np.min(given[1])}")
+    return _draw(
+        lambda g: given[0] + given[1] * g.standard_normal(shape, _draw_dtype(dtype)),
+        dtype,
+        device,
+        requires_grad,
+        generator,
+    )
+
+
+def bernoulli(input: Tensor, *, generator: Stream | None = None) -> Tensor:
+    """1 with the probability that each element of input is, else 0, in input's dtype."""
+    p = input.numpy(force=True).astype(np.float64)
+    if not np.all((p >= 0) & (p <= 1)):
+        raise ArgumentError("bernoulli", "probabilities from 0 to 1", "others")
+    return _draw(lambda g: g.random(p.shape) < p, input.dtype, input.device, False, generator)
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Stream | None = None
+) -> Tensor:
+    """Positions drawn with probabilities proportional to the rows of input: [..., n] -> [..., num_samples] int64.
+
+    Raises ArgumentError for weights that are negative, not finite or all 0, for no samples, and for more than a row can
+    give.
+    """
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise ArgumentError("multinomial", "num_samples from 1", repr(num_samples))
+    if not input.is_floating_point():
+        raise DTypeError("multinomial", "floating-point weights", input.dtype.name, "cast them: x.float()")
+    weights = input.numpy(force=True).astype(np.float64)
+    if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
+        raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")
+    check_count("multinomial", "num_samples", num_samples)
+    if not replacement and num_samples > (weights > 0).sum(-1).min(initial=weights.shape[-1]):
+        raise ArgumentError("multinomial", "num_samples at most the positive weights of a row", f"{num_samples}")
+
+    def draw(g: Generator) -> Any:
+        if replacement:
+            ends = np.cumsum(weights, -1)[..., None, :]
+            return (g.random((*weights.shape[:-1], num_samples, 1)) * ends[..., -1:] >= ends).sum(-1)
+        # The largest u^(1/w) sample without replacement (Efraimidis & Spirakis 2006, Inf. Proc. Lett. 97, 181).
+        keys = np.where(weights > 0, g.exponential(size=weights.shape) / np.where(weights > 0, weights, 1), np.inf)
+        return np.argsort(keys, -1)[..., :num_samples]
+
+    return _draw(draw, None, input.device, False, generator, int64)
+
+
+def _random_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+    def like(
+        input: Tensor,
+        *,
+        generator: Stream | None = None,
+        dtype: Any = None,
+        device: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        return make(tuple(input.shape), generator=generator, **options_like(input, dtype, device, requires_grad))
+
+    like.__name__ = like.__qualname__ = f"{make.__name__}_like"
+    like.__doc__ = f"{what}, with the shape, dtype and device of input."
+    return like
+
+
+rand_like = _random_like(rand, "Uniform numbers from [0, 1)")
+
+randn_like = _random_like(randn, "Normal numbers of mean 0 and variance 1")
+
+
+def randint_like(
+    input: Tensor,
+    low: int = 0,
+    high: Any = None,
+    *,
+    generator: Stream | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Whole numbers from [low, high), or [0, low), with the shape, dtype and device of input."""
+    low, high = (0, low) if high is None else (low, high)
+    options = options_like(input, dtype, device, requires_grad)
+    return randint(low, high, tuple(input.shape), generator=generator, **options)

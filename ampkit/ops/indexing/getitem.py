@@ -1,0 +1,173 @@
+"""`x[index]`, its transpose (values put into zeros), and narrow, select, masked_select."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.dtypes import accumulator
+from ampkit.base.errors import AmpkitError, DTypeError, RangeError, ShapeError
+from ampkit.core.arguments import is_whole
+from ampkit.core.autograd.traced_array import apply
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from ..argument_checks import broadcast_shape, normalize_axis_of
+from ..shape.broadcasting import broadcast_to
+from .deterministic_scatter import add_at, index_on_device_of
+
+__all__ = ["masked_select", "narrow", "select"]
+
+
+def to_accumulator(dy: Any) -> Any:
+    """`dy` in the format that its sums are carried in."""
+    dtype = accumulator(dy.dtype)
+    return dy if dy.dtype == dtype else dy.astype(dtype)
+
+
+# getitem and what undoes it
+
+
+def getitem(input: Tensor, index: Any) -> Tensor:
+    """input[index]: integers, slices, None, ..., and tensors of integers or bool, as in NumPy.
+
+    Slices share memory. The gradient is added up in float32 where an element was selected more than once.
+    Raises RangeError outside an axis, DTypeError for an index of another kind.
+    """
+    parts = tuple([parse_index_item(i) for i in index]) if type(index) is tuple else parse_index_item(index)
+    try:
+        if _is_basic(parts):
+            return basic_getitem(input, parts)
+        first, parts = split_mixed_index(parts if type(parts) is tuple else (parts,))
+        input = input if first is None else basic_getitem(input, first)
+        with backends.device_guard(input.array, *parts, where="index"):
+            if input.requires_grad:  # backward reads the indices too, and they may change until then
+                parts = tuple([p if type(p) in _BASIC else p.copy() for p in parts])
+            return advanced_getitem(input, parts)
+    except IndexError as error:
+        if isinstance(error, AmpkitError):
+            raise
+        raise _index_error(input, error) from None
+
+
+_BASIC = (int, slice, type(None), type(...))
+
+
+def parse_index_item(part: Any) -> Any:
+    """One part of an index as NumPy takes it. Raises DTypeError for what is no index."""
+    if type(part) in _BASIC:
+        return part
+    if isinstance(part, Tensor):
+        part = part.array
+    elif isinstance(part, (list, range)):
+        part = _listed(part)
+    elif type(part) is not bool and is_whole(part):
+        return index(part)
+    kind = getattr(getattr(part, "dtype", None), "kind", None)
+    if kind not in ("i", "u", "b") or not hasattr(part, "astype"):
+        got = part.dtype.name if hasattr(part, "dtype") else type(part).__name__
+        raise DTypeError("index", "integers, slices, None, ... or tensors of integers or bool", got)
+    if part.dtype == np.uint8:
+        raise DTypeError("index", "integers or bool", "uint8, which may mean either", "say which: .long() or .bool()")
+    return int(part) if part.ndim == 0 and kind != "b" else part
+
+
+def _listed(part: Any) -> Any:
+    try:
+        return np.asarray(part, None if len(part) else np.int64)
+    except ValueError:
+        raise ShapeError("index", "nested lists of equal lengths", repr(part)[:80]) from None
+
+
+def split_mixed_index(parts: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+    """An index with arrays as PyTorch means it: what applies first (or None), and then the arrays.
+
+    NumPy would count an integer among the arrays, and move their axes to the front where a slice stands between.
+    """
+    if all(type(p) in (slice, type(...)) or hasattr(p, "dtype") for p in parts):
+        return None, parts
+    first: list[Any] = []
+    then: list[Any] = []
+    for part in parts:
+        if hasattr(part, "dtype"):
+            first += [slice(None)] * (part.ndim if part.dtype == np.bool_ else 1)
+            then.append(part)
+        else:
+            first.append(part)
+            then += [] if type(part) is int else [part if part is ... else slice(None)]
+    return tuple(first), tuple(then)
+
+
+def _is_basic(parts: Any) -> bool:
+    return all(type(p) in _BASIC for p in parts) if type(parts) is tuple else type(parts) in _BASIC
+
+
+def _index_error(input: Tensor, error: IndexError) -> RangeError:
+    return RangeError("index", f"indices within shape {tuple(input.shape)}", str(error))
+
+
+@op(cast=Cast.KEEP, moves=True, view=True)
+def basic_getitem(input: Array, index):
+    """input[index] for slices and numbers."""
+    out = input[index]
+    if isinstance(out, np.generic):  # one element: an ellipsis makes it a view
+        out = input[(*index, ...) if type(index) is tuple else (index, ...)]
+    return out, Saved(shape=input.shape)
+
+
+@basic_getitem.backward
+def basic_getitem_backward(dy, saved, needs, index):
+    return apply(put_into_zeros, dy, index, saved.shape)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def advanced_getitem(input: Array, index):
+    """input[index] where arrays are among the indices."""
+    return input[index], Saved(shape=input.shape)
+
+
+@advanced_getitem.backward
+def advanced_getitem_backward(dy, saved, needs, index):
+    return apply(put_into_zeros, to_accumulator(dy), index, saved.shape)
+
+
+@op(cast=Cast.KEEP)
+def put_into_zeros(input: Array, index, shape):
+    """Zeros of `shape` with `input` added at [index]: what undoes getitem."""
+    if not _is_basic(index):
+        return add_at(input, index_on_device_of(input, index), shape), Saved()
+    out = np.zeros(shape, input.dtype, like=input)
+    out[index] = input
+    return out, Saved()
+
+
+@put_into_zeros.backward
+def put_into_zeros_backward(dy, saved, needs, index, shape):
+    return apply(basic_getitem if _is_basic(index) else advanced_getitem, dy, index)
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """`length` elements of `dim` from `start` on; shares memory. Raises RangeError if they are not there."""
+    at = normalize_axis_of("narrow", input, dim)
+    size = input.shape[at]
+    first = start + size if start < 0 else start
+    if not 0 <= first <= first + length <= size:
+        raise RangeError("narrow", f"a range within the {size} elements of dim {dim}", f"{start} to {start + length}")
+    return basic_getitem(input, (slice(None),) * at + (slice(first, first + length),))
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """The slice of input at `index` of `dim`; shares memory."""
+    return getitem(input, (slice(None),) * normalize_axis_of("select", input, dim) + (index,))
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements of input where mask (bool, broadcast with input) is true: [n], in row-major order."""
+    if mask.dtype != np.bool_:
+        raise DTypeError("masked_select", "a mask of dtype bool", mask.dtype.name)
+    shape = broadcast_shape("masked_select", input.shape, mask.shape)
+    return getitem(broadcast_to(input, shape), broadcast_to(mask, shape))

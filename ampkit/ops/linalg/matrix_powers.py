@@ -1,0 +1,118 @@
+"""Chains and powers: chain_matmul, multi_dot, matrix_power, vander."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.tensor import Tensor
+
+from ..argument_checks import check_factor, check_ndim
+from ..creation.constants import ones_like
+from ..pointwise.selection import where
+from ..reduction.cumulative import cumprod
+from ..shape.broadcasting import expand
+from ..shape.join_split import cat
+from ..shape.repeat_and_flip import flip
+from ..shape.view import squeeze, unsqueeze
+from .matmul import matmul
+from .solvers import inverse
+
+__all__ = ["chain_matmul", "linalg_multi_dot", "matrix_power", "vander"]
+
+
+def chain_matmul(*matrices: Any) -> Tensor:
+    """The product of matrices [a, b], [b, c], ... in the order that takes the fewest multiplications.
+
+    Every product is rounded on its own, as by `matmul`. Raises ShapeError unless each fits the next, DTypeError
+    for none. Cormen et al., Introduction to Algorithms, sec. 15.2.
+    """
+    chain = tuple(matrices[0]) if len(matrices) == 1 and isinstance(matrices[0], (list, tuple)) else matrices
+    if not chain or not all(isinstance(m, Tensor) for m in chain):
+        raise DTypeError("chain_matmul", "Tensors, at least one", ", ".join(type(m).__name__ for m in chain) or "none")
+    check_ndim("chain_matmul", "matrix", chain[0].array, "[M, K]")
+    for left, right in pairwise(m.array for m in chain):
+        check_factor("chain_matmul", "matrix", right, "a matrix", left, "[{1}, N]", "[M, K]")
+    return _multiply_range(
+        chain, _optimal_splits((*(m.shape[0] for m in chain), chain[-1].shape[1])), 0, len(chain) - 1
+    )
+
+
+def linalg_multi_dot(tensors: Iterable[Tensor]) -> Tensor:
+    """`chain_matmul` of a list of at least two, whose first may be a row [a] and whose last a column [z].
+
+    Their axis is missing in the answer. Raises as `chain_matmul`, and ArgumentError for fewer than two.
+    """
+    chain = list(tensors)
+    if len(chain) < 2:
+        raise ArgumentError("multi_dot", "at least two tensors", f"{len(chain)}")
+    gone = [at for at, vector in ((0, chain[0].ndim == 1), (-1, chain[-1].ndim == 1)) if vector]
+    for at in gone:
+        chain[at] = unsqueeze(chain[at], at)
+    return squeeze(chain_matmul(*chain), tuple(gone)) if gone else chain_matmul(*chain)
+
+
+def _optimal_splits(sizes: tuple[int, ...]) -> Any:
+    """(first, last) -> where the matrices from first to last are best parted: after which one."""
+
+    @cache
+    def cost(first: int, last: int) -> tuple[int, int]:
+        if first == last:
+            return 0, first
+        ends = sizes[first] * sizes[last + 1]
+        return min((cost(first, k)[0] + cost(k + 1, last)[0] + ends * sizes[k + 1], k) for k in range(first, last))
+
+    return lambda first, last: cost(first, last)[1]
+
+
+def _multiply_range(chain: Sequence[Tensor], split: Any, first: int, last: int) -> Tensor:
+    if first == last:
+        return chain[first]
+    at = split(first, last)
+    return matmul(_multiply_range(chain, split, first, at), _multiply_range(chain, split, at + 1, last))
+
+
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """The product of n matrices that are all the same: [.., M, M] -> [.., M, M]; of none, the identity.
+
+    By squares, log2(n) products and more, each rounded on its own, as by `matmul`. Raises ShapeError for matrices that
+    are not square. Below 0, of the inverses.
+    """
+    if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
+        raise ShapeError("matrix_power", "square matrices [.., M, M]", f"shape {tuple(input.shape)}")
+    if not isinstance(n, int):
+        raise ArgumentError("matrix_power", "n as a whole number", repr(n))
+    if n < 0:
+        return matrix_power(inverse(input), -n)
+    if n == 0:
+        one = Tensor(backends.backend_of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype))
+        return where(ones_like(input, dtype=np.bool_), one, input)
+    half = input if n == 1 else matrix_power(input, n // 2)
+    square = half if n == 1 else matmul(half, half)
+    return matmul(square, input) if n > 1 and n % 2 else square
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803 - PyTorch's name
+    """The powers of a vector as columns, from N - 1 down to 0, or rising: [n] -> [n, N], N = n by default.
+
+    In float32, as `cumprod`; integers in int64. Raises ShapeError for other shapes, ArgumentError for N below 0.
+    """
+    if x.ndim != 1:
+        raise ShapeError("vander", "a vector [n]", f"shape {tuple(x.shape)}")
+    return batched_vander(x, N, increasing)
+
+
+def batched_vander(x: Tensor, N: int | None, increasing: bool) -> Tensor:  # noqa: N803
+    """`vander` of vectors [.., n] -> [.., n, N]."""
+    width = x.shape[-1] if N is None else N
+    if not isinstance(width, int) or width < 0:
+        raise ArgumentError("vander", "N from 0", repr(N))
+    ones = Tensor(np.ones_like(x.array)[..., None][..., : min(1, width)])
+    powers = cumprod(cat([ones, expand(unsqueeze(x, -1), (*x.shape, max(width - 1, 0)))], -1), -1)
+    return powers if increasing else flip(powers, (-1,))

@@ -1,0 +1,189 @@
+"""Inner, cross, Kronecker and tensor products, and addmv, addr, addbmm.
+
+Most are one `addmm`, `matmul` or `einsum` in another shape: exact products, sums in float32, one rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.dtypes import bool_
+from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.arguments import is_whole
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from ..argument_checks import broadcast_shape, check_addend, check_factor, check_ndim, normalize_axes, normalize_axis
+from ..pointwise.arithmetic import mul
+from ..pointwise.comparison import logical_and, logical_or
+from ..shape.broadcasting import broadcast_to
+from ..shape.view import movedim, permute, reshape, squeeze, unsqueeze
+from .einsum import einsum
+from .matmul import addmm, tensordot_
+
+__all__ = ["addbmm", "addmv", "addr", "cross", "inner", "kron", "linalg_vecdot", "tensordot", "vecdot"]
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * (mat @ vec), rounded once; beta=0 leaves input out, NaN and all.
+
+    input broadcastable to [M], mat [M, K], vec [K] -> [M]. Raises ShapeError for shapes that do not fit.
+    """
+    check_factor("addmv", "vec", vec.array, "mat", mat.array, "[{1}]", "[M, K]")
+    check_addend("addmv", input.array, mat.shape[:1])
+    return squeeze(addmm(unsqueeze(input, -1), mat, unsqueeze(vec, 1), beta=beta, alpha=alpha), 1)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * all products of two vectors' elements, rounded once; beta=0 leaves input out.
+
+    input broadcastable to [M, N], vec1 [M], vec2 [N] -> [M, N]. Of bool, "or" and "and" take the places of sum and
+    product. Raises ShapeError for shapes that do not fit.
+    """
+    check_ndim("addr", "vec1", vec1.array, "[M]")
+    check_ndim("addr", "vec2", vec2.array, "[N]")
+    check_addend("addr", input.array, (*vec1.shape, *vec2.shape))
+    column, row = unsqueeze(vec1, 1), unsqueeze(vec2, 0)
+    if {input.dtype, vec1.dtype, vec2.dtype} == {bool_}:  # whose sum is "or", and whose product "and"
+        both = logical_and(logical_and(column, row), Tensor(np.full_like(row.array, bool(alpha))))
+        return logical_or(logical_and(input, Tensor(np.full_like(row.array, bool(beta)))), both)
+    return addmm(input, column, row, beta=beta, alpha=alpha)
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * the sum over the batch of batch1 @ batch2, rounded once; beta=0 leaves input out.
+
+    input broadcastable to [M, N], batch1 [B, M, K], batch2 [B, K, N] -> [M, N]. One product over B and K together.
+    Raises ShapeError for shapes that do not fit.
+    """
+    check_factor("addbmm", "batch2", batch2.array, "batch1", batch1.array, "[{0}, {2}, N]", "[B, M, K]")
+    batch, rows, inner = batch1.shape
+    columns = batch2.shape[2]
+    check_addend("addbmm", input.array, (rows, columns))
+    left = reshape(permute(batch1, (1, 0, 2)), (rows, batch * inner))
+    return addmm(input, left, reshape(batch2, (batch * inner, columns)), beta=beta, alpha=alpha)
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The inner products of vectors along `dim`: x, y [.., n, ..], broadcast -> [..]. Precision as `matmul`.
+
+    Raises ShapeError for shapes that do not broadcast, RangeError for an axis that is not there.
+    """
+    shape = broadcast_shape("vecdot", x.shape, y.shape)
+    x, y = (t if shape else unsqueeze(t, 0) for t in (x, y))
+    shape = shape or (1,)
+    at = normalize_axis("vecdot", dim, len(shape))
+    x, y = (movedim(broadcast_to(t, shape), at, -1) for t in (x, y))
+    return einsum("...i,...i->...", x, y)
+
+
+linalg_vecdot = vecdot
+
+
+@op(cast=Cast.WIDEST)
+def cross(input: Array, other: Array, dim=None):
+    """The cross product of vectors of 3 along `dim`, by default the first axis of length 3; broadcast, rounded once.
+
+    Raises ShapeError if there is no such axis.
+    """
+    at = _cross_axis(input, other, dim)
+    return _cross(input, other, at), Saved(input=input, other=other, at=at)
+
+
+def _cross_axis(a: Any, b: Any, dim: int | None) -> int:
+    # Counted from the end, as broadcasting does.
+    rank = max(a.ndim, b.ndim)
+    if dim is not None:
+        return normalize_axis("cross", dim, rank) - rank
+    longest = a if a.ndim >= b.ndim else b
+    return longest.shape.index(3) - rank
+
+
+def _cross(a: Any, b: Any, at: int) -> Any:
+    def turned(x: Any, by: int) -> Any:
+        return np.roll(x, -by, at)
+
+    return turned(a, 1) * turned(b, 2) - turned(a, 2) * turned(b, 1)
+
+
+@cross.check
+def cross_check(input, other, dim):
+    found = f"{tuple(input.shape)} and {tuple(other.shape)}"
+    longest = input if input.ndim >= other.ndim else other
+    if not longest.ndim or (dim is None and 3 not in longest.shape):
+        raise ShapeError("cross", "an axis of length 3", found)
+    at = _cross_axis(input, other, dim)
+    if any(-at > x.ndim or x.shape[at] != 3 for x in (input, other)):
+        raise ShapeError("cross", "an axis of length 3 in both", found)
+
+
+@cross.backward(input="other", other="input")
+def cross_backward(dy, saved, needs, dim):
+    da = _cross(saved.other, dy, saved.at) if needs[0] is not None else None
+    return da, _cross(dy, saved.input, saved.at) if needs[1] is not None else None
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """The products over the last axes: [..., n], [*S, n] -> [..., *S]; with a number, all of it multiplied.
+
+    Raises ShapeError if the last axes differ.
+    """
+    if not input.ndim or not other.ndim:
+        return input * other
+    if input.shape[-1] != other.shape[-1]:
+        raise ShapeError("inner", "last axes of equal lengths", f"{tuple(input.shape)} and {tuple(other.shape)}")
+    return tensordot(input, other, ([-1], [-1]))
+
+
+def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Any] = 2) -> Tensor:
+    """The products of a and b summed over pairs of axes: the last `dims` of a and the first of b, or two lists of axes.
+
+    What is left of a, then of b, are the axes of the answer. An axis of length 1 is broadcast. One matrix product in
+    the wider dtype of the two, summed in float32 and rounded once.
+    Raises ShapeError if the axes of a pair differ in length, ArgumentError for a number of axes that one does not have.
+    """
+    ours, theirs = _contracted_axes(a, b, dims)
+    summed = [broadcast_shape("tensordot", (a.shape[i],), (b.shape[j],))[0] for i, j in zip(ours, theirs, strict=True)]
+    a, b = _broadcast_axes(a, ours, summed), _broadcast_axes(b, theirs, summed)
+    rows, columns = ([i for i in range(t.ndim) if i not in over] for t, over in ((a, ours), (b, theirs)))
+    left = reshape(permute(a, (*rows, *ours)), (math.prod(a.shape[i] for i in rows), math.prod(summed)))
+    right = reshape(permute(b, (*theirs, *columns)), (math.prod(summed), math.prod(b.shape[i] for i in columns)))
+    return reshape(tensordot_(left, right), (*(a.shape[i] for i in rows), *(b.shape[i] for i in columns)))
+
+
+def _contracted_axes(a: Tensor, b: Tensor, dims: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    # The axes of a and of b that are summed over.
+    if is_whole(dims):
+        dims = index(dims)
+        if not 0 <= dims <= min(a.ndim, b.ndim):
+            raise ArgumentError("tensordot", f"dims from 0 to {min(a.ndim, b.ndim)}", f"{dims}")
+        dims = tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims))
+    if len(dims) != 2 or not all(isinstance(over, (list, tuple)) for over in dims):
+        raise ArgumentError("tensordot", "dims as a number, or two lists of axes", repr(dims)[:80])
+    pairs = zip((a, b), dims, strict=True)
+    ours, theirs = (normalize_axes("tensordot", tuple(over), t.ndim) if len(over) else () for t, over in pairs)
+    if len(ours) != len(theirs):
+        raise ShapeError("tensordot", "as many axes of a as of b", f"{len(ours)} and {len(theirs)}")
+    return ours, theirs
+
+
+def _broadcast_axes(x: Tensor, over: tuple[int, ...], lengths: list[int]) -> Tensor:
+    shape = list(x.shape)
+    for i, length in zip(over, lengths, strict=True):
+        shape[i] = length
+    return x if shape == list(x.shape) else broadcast_to(x, tuple(shape))
+
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """Kronecker's product: each element of input times all of other, missing leading axes added; [a], [b] -> [a b]."""
+    rank = max(input.ndim, other.ndim)
+    ours, theirs = ((1,) * (rank - t.ndim) + tuple(t.shape) for t in (input, other))
+    left = reshape(input, [n for size in ours for n in (size, 1)])
+    right = reshape(other, [n for size in theirs for n in (1, size)])
+    return reshape(mul(left, right), [a * b for a, b in zip(ours, theirs, strict=True)])

@@ -1,0 +1,147 @@
+"""Signs and rounding: neg, abs, sign, floor, round, frac, copysign, heaviside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.dtypes import bool_
+from ampkit.core.autograd.traced_array import plain
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from .selection import select_or_zero
+
+__all__ = [
+    "abs", "absolute", "ceil", "conj", "conj_physical", "copysign", "fix", "floor", "frac", "heaviside", "neg",
+    "negative", "positive", "real", "resolve_conj", "round", "sgn", "sign", "signbit", "trunc",
+]  # fmt: skip
+
+
+def sign_of(x: Any) -> Any:
+    """-1, 0 or 1 as the sign of a number, 0 for NaN, in the dtype of `x`."""
+    return np.subtract(x > 0, x < 0, dtype=x.dtype)
+
+
+@op(cast=Cast.KEEP, numpy=np.negative)
+def neg(input: Array):
+    """-input."""
+    return -input
+
+
+@neg.backward
+def neg_backward(dy, saved, needs):
+    return -dy
+
+
+@op(cast=Cast.KEEP, numpy=np.abs)
+def abs(input: Array):
+    """The absolute value; its slope at 0 is 0."""
+    return np.abs(input), Saved(input=input)
+
+
+@abs.backward
+def abs_backward(dy, saved, needs):
+    return dy * sign_of(plain(saved.input))
+
+
+# rounding: steps, whose slope is 0
+
+
+def _step_function(name: str, function: Any, meaning: str, kernel: Any = None) -> Any:
+    kernel = kernel or function
+
+    def reference(input: Array):
+        return input.copy() if input.dtype == bool_ else kernel(input)
+
+    reference.__name__ = reference.__qualname__ = name
+    reference.__doc__ = f"{meaning} Its gradient is zero."
+    made = op(cast=Cast.KEEP, numpy=function)(reference)
+    made.backward(_zero_gradient)
+    return made
+
+
+def _zero_gradient(dy, saved, needs, **params):
+    return np.zeros_like(dy)
+
+
+sign = _step_function("sign", np.sign, "-1, 0 or 1, as the sign; 0 for NaN.", sign_of)
+
+floor = _step_function("floor", np.floor, "The largest whole number not above input.")
+
+ceil = _step_function("ceil", np.ceil, "The smallest whole number not below input.")
+
+trunc = _step_function("trunc", np.trunc, "input without its fraction.")
+
+
+@op(cast=Cast.KEEP, numpy=np.round)
+def round(input: Array, *, decimals: int = 0):
+    """The nearest whole number, halves to even; with `decimals`, the nearest multiple of 10^-decimals.
+
+    Its gradient is zero.
+    """
+    return input.copy() if input.dtype == bool_ else np.round(input, decimals)
+
+
+round.backward(_zero_gradient)
+
+
+@op(cast=Cast.WIDEST, integers="float")
+def copysign(input: Array, other: Array):
+    """The size of input with the sign of other, that of -0.0 too; broadcast. The slope at 0 is 0, other takes none."""
+    out = np.copysign(input, other)
+    return out, Saved(input=input, out=out)
+
+
+@copysign.backward
+def copysign_backward(dy, saved, needs):
+    if needs[0] is None:  # input may be a number
+        return None, None
+    return dy * (sign_of(plain(saved.input)) * sign_of(plain(saved.out))), None
+
+
+@op(cast=Cast.KEEP)
+def signbit(input: Array):
+    """Whether an element is negative, -0.0 too, as bool."""
+    return np.signbit(input) if input.dtype.kind == "f" else input < 0
+
+
+@op(cast=Cast.KEEP)
+def frac(input: Array):
+    """input less its whole part: the sign is input's."""
+    return input.copy() if input.dtype == bool_ else input - np.trunc(input)
+
+
+@frac.backward
+def frac_backward(dy, saved, needs):
+    return dy
+
+
+@op(cast=Cast.WIDEST, moves=True)
+def heaviside(input: Array, values: Array):
+    """0 below 0, 1 above it and `values` at it, broadcast; 0 for NaN. Its gradient goes to values, where they stand."""
+    step = (input > 0).astype(input.dtype) if hasattr(input, "dtype") else float(input > 0)
+    return np.where(input == 0, values, step), Saved(input=input)
+
+
+@heaviside.backward(input="values")
+def heaviside_backward(dy, saved, needs):
+    zeros = np.zeros_like(dy) if needs[0] is not None else None
+    return zeros, select_or_zero(dy, plain(saved.input) == 0) if needs[1] is not None else None
+
+
+def positive(input: Tensor) -> Tensor:
+    """The tensor itself."""
+    return input
+
+
+def conj(input: Tensor) -> Tensor:
+    """The tensor itself: there are no complex numbers."""
+    return input
+
+
+conj_physical = resolve_conj = real = conj
+
+absolute, negative, fix, sgn = abs, neg, trunc, sign

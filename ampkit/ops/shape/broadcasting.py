@@ -1,0 +1,70 @@
+"""Broadcasting: broadcast_to, expand, broadcast_tensors, broadcast_shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+from ampkit.core.tensor_base import Shape
+
+from ..argument_checks import check_addressable, parse_shape
+
+__all__ = [
+    "broadcast_shapes", "broadcast_tensors", "broadcast_to", "expand",
+]  # fmt: skip
+
+
+@op(cast=Cast.KEEP, moves=True, view=True, numpy=np.broadcast_to)
+def broadcast_to(input: Array, shape):
+    """input repeated along axes of length 1, and along new leading axes, to `shape`; shares memory.
+
+    Raises ShapeError if input does not broadcast to it.
+    """
+    return np.broadcast_to(input, shape), Saved()
+
+
+@broadcast_to.check
+def broadcast_to_check(input, shape):
+    check_addressable("broadcast_to", parse_shape("broadcast_to", (shape,)))
+    if not isinstance(shape, (tuple, list)):
+        raise DTypeError("broadcast_to", "a shape", repr(shape))
+    ends, positive = shape[len(shape) - input.ndim :], min(shape, default=0) >= 0
+    if not positive or len(shape) < input.ndim or not all(n in (1, m) for n, m in zip(input.shape, ends, strict=True)):
+        raise ShapeError("broadcast_to", f"a shape that {tuple(input.shape)} broadcasts to", f"{tuple(shape)}")
+
+
+@broadcast_to.backward
+def broadcast_to_backward(dy, saved, needs, shape):
+    return dy  # the tape sums what broadcasting repeated
+
+
+def expand(input: Tensor, *size: Any) -> Tensor:
+    """input repeated along its axes of length 1, and along new leading axes; -1 keeps a length. Shares memory."""
+    shape = list(parse_shape("expand", size))
+    new = len(shape) - input.ndim
+    for i, n in enumerate(shape):
+        if n == -1 and i >= new >= 0:
+            shape[i] = input.shape[i - new]
+    return broadcast_to(input, tuple(shape))
+
+
+def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
+    """The shape that shapes broadcast to. Raises ShapeError if they do not."""
+    given = [parse_shape("broadcast_shapes", (s,)) for s in shapes]
+    try:
+        return Shape(np.broadcast_shapes(*given))
+    except ValueError:
+        found = " and ".join(map(str, given))
+        raise ShapeError("broadcast", "shapes that broadcast", found) from None
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, each broadcast to the shape they have together; they share memory."""
+    shape = tuple(broadcast_shapes(*(t.shape for t in tensors)))
+    return tuple([broadcast_to(t, shape) for t in tensors])

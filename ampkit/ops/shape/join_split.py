@@ -1,0 +1,242 @@
+"""Joining and splitting along an axis. Elements are copied or viewed, so every dtype passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.arguments import is_whole
+from ampkit.core.op import Array, Arrays, Saved, op
+from ampkit.core.policy import Cast
+from ampkit.core.tensor import Tensor
+
+from ..argument_checks import normalize_axis, normalize_axis_of
+from ..indexing.getitem import narrow
+from .view import atleast_1d, atleast_2d, atleast_3d, reshape
+
+__all__ = [
+    "cat", "chunk", "column_stack", "concat", "concatenate", "dsplit", "dstack", "hsplit", "hstack", "row_stack",
+    "split", "stack", "tensor_split", "unbind", "vsplit", "vstack",
+]  # fmt: skip
+
+
+@op(cast=Cast.WIDEST, moves=True)
+def cat_(tensors: Arrays, dim=0):
+    """The tensors joined along `dim`."""
+    return np.concatenate(tensors, dim), Saved(lengths=tuple([t.shape[dim] for t in tensors]))
+
+
+@cat_.check
+def cat_check(tensors, dim):
+    first = tensors[0]
+    at = normalize_axis("cat", dim, first.ndim)
+    for t in tensors[1:]:
+        if t.ndim != first.ndim or t.shape[:at] + t.shape[at + 1 :] != first.shape[:at] + first.shape[at + 1 :]:
+            found = ", ".join(str(tuple(t.shape)) for t in tensors)
+            raise ShapeError("cat", f"shapes that agree except along dim {dim}", found)
+    if not first.ndim:
+        raise ShapeError("cat", "tensors with at least one axis", "0-d ones", "use stack")
+
+
+@cat_.backward
+def cat_backward(dy, saved, needs, dim):
+    parts, start, before = [], 0, (slice(None),) * (dim % dy.ndim)
+    for length in saved.lengths:
+        parts.append(dy[(*before, slice(start, start + length))])
+        start += length
+    return tuple(parts)
+
+
+def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
+    """The tensors joined along `dim`; dtypes agree on the widest. Raises ShapeError if the other axes differ.
+
+    An empty one of shape [0] joins any others, as in PyTorch.
+    """
+    return cat_(_reshape_empty(_nonempty_list("cat", tensors), dim), dim)
+
+
+def _reshape_empty(tensors: list[Tensor], dim: int) -> list[Tensor]:
+    # Tensors of shape [0] with the axes of the others, and length 0 along `dim`.
+    shape = next((tuple(t.shape) for t in tensors if isinstance(t, Tensor) and t.ndim > 1), None)
+    if shape is None:
+        return tensors
+    at = normalize_axis("cat", dim, len(shape))
+    empty = (*shape[:at], 0, *shape[at + 1 :])
+    return [reshape(t, empty) if isinstance(t, Tensor) and t.shape == (0,) else t for t in tensors]
+
+
+@op(cast=Cast.WIDEST, moves=True)
+def stack_(tensors: Arrays, dim=0):
+    """The tensors joined along a new axis at `dim`."""
+    return np.stack(tensors, dim), Saved()
+
+
+@stack_.check
+def stack_check(tensors, dim):
+    normalize_axis("stack", dim, tensors[0].ndim + 1)
+    if any(t.shape != tensors[0].shape for t in tensors):
+        found = ", ".join(str(tuple(t.shape)) for t in tensors)
+        raise ShapeError("stack", "equal shapes", found)
+
+
+@stack_.backward
+def stack_backward(dy, saved, needs, dim):
+    before = (slice(None),) * (dim % dy.ndim)
+    return tuple([dy[(*before, i)] for i in range(dy.shape[dim])])
+
+
+def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
+    """The tensors joined along a new axis at `dim`; dtypes agree on the widest. Raises ShapeError if shapes differ."""
+    return stack_(_nonempty_list("stack", tensors), dim)
+
+
+def _nonempty_list(name: str, tensors: Any) -> list[Tensor]:
+    found = list(tensors)
+    if not found:
+        raise ArgumentError(name, "at least one tensor", "none")
+    return found
+
+
+@op(cast=Cast.KEEP, moves=True, view=True)
+def split_(input: Array, ends, dim):
+    """Pieces of input along `dim`, cut at `ends`."""
+    before, starts = (slice(None),) * dim, (0, *ends[:-1])
+    return tuple([input[(*before, slice(a, b))] for a, b in zip(starts, ends, strict=True)]), Saved()
+
+
+@split_.backward
+def split_backward(dy, saved, needs, ends, dim):
+    return np.concatenate(list(dy), dim) if type(dy) is tuple else dy
+
+
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces along `dim`: of a given length (the last may be shorter), or of the lengths in a list. Shares memory.
+
+    Raises ShapeError if the lengths do not add up to the axis.
+    """
+    at = normalize_axis_of("split", tensor, dim)
+    length = tensor.shape[at]
+    if is_whole(split_size_or_sections):
+        size = index(split_size_or_sections)
+        if size <= 0 and (size or length):
+            raise ArgumentError("split", "a length from 1", f"{size}")
+        lengths = [min(size, length - start) for start in range(0, length, size or 1)] or [0]
+    else:
+        lengths = list(split_size_or_sections)
+    if not lengths or sum(lengths) != length or min(lengths) < 0:
+        raise ShapeError("split", f"lengths from 0 that add up to {length}", f"{lengths}")
+    ends = tuple([sum(lengths[: i + 1]) for i in range(len(lengths))])
+    return split_(tensor, ends, at)
+
+
+MAX_PIECES = 1 << 24  # each is a Tensor of its own: more would take hours and all memory
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` pieces along `dim`, of equal length but for the last. Shares memory."""
+    if not 1 <= chunks < MAX_PIECES:
+        raise ArgumentError("chunk", f"chunks from 1, below {MAX_PIECES}", f"{chunks}")
+    length = input.shape[normalize_axis_of("chunk", input, dim)]
+    return split(input, -(-length // chunks) if length else [0] * chunks, dim)
+
+
+@op(cast=Cast.KEEP, moves=True, view=True)
+def unbind_(input: Array, dim):
+    """The slices of input along `dim`."""
+    before = (slice(None),) * dim
+    return tuple([input[(*before, i, ...)] for i in range(input.shape[dim])]), Saved()
+
+
+@unbind_.backward
+def unbind_backward(dy, saved, needs, dim):
+    return np.stack(list(dy), dim) if type(dy) is tuple else np.expand_dims(dy, dim)
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices of input along `dim`, without that axis. Shares memory."""
+    at = normalize_axis_of("unbind", input, dim)
+    return unbind_(input, at) if input.shape[at] else ()
+
+
+concat = cat
+
+
+def _tensor_list(where: str, tensors: Any) -> tuple[Tensor, ...]:
+    found = tuple(tensors) if isinstance(tensors, (list, tuple)) else (tensors,)
+    for item in found:
+        if not isinstance(item, Tensor):
+            raise DTypeError(where, "a list of Tensors", f"a {type(item).__name__}", "wrap it: ampkit.tensor(...)")
+    return found
+
+
+def hstack(tensors: Any) -> Tensor:
+    """The tensors joined along axis 1, vectors and numbers along axis 0. Raises ShapeError if other axes differ."""
+    found = [atleast_1d(t) for t in _tensor_list("hstack", tensors)]
+    return cat(found, 0 if found and found[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Any) -> Tensor:
+    """The tensors joined along axis 0, vectors [n] as rows [1, n]. Raises ShapeError if other axes differ."""
+    return cat([atleast_2d(t) for t in _tensor_list("vstack", tensors)], 0)
+
+
+def dstack(tensors: Any) -> Tensor:
+    """The tensors joined along axis 2, with axes added as by `atleast_3d`."""
+    return cat([atleast_3d(t) for t in _tensor_list("dstack", tensors)], 2)
+
+
+def column_stack(tensors: Any) -> Tensor:
+    """The tensors joined along axis 1, vectors [n] as columns [n, 1]."""
+    return cat([reshape(t, -1, 1) if t.ndim < 2 else t for t in _tensor_list("column_stack", tensors)], 1)
+
+
+row_stack = vstack
+
+
+def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces along `dim`: a number of nearly equal ones, the first the longer, or cut at places. Shares memory."""
+    at = normalize_axis_of("tensor_split", input, dim)
+    length, cuts = input.shape[at], indices_or_sections
+    if isinstance(cuts, Tensor):
+        if cuts.ndim > 1 or cuts.is_floating_point():
+            got = f"{cuts.dtype.name} of shape {tuple(cuts.shape)}"
+            raise DTypeError("tensor_split", "a number or a vector of integers", got)
+        cuts = cuts.tolist()
+    if is_whole(cuts):
+        cuts = index(cuts)
+        if not 1 <= cuts < MAX_PIECES:
+            raise ArgumentError("tensor_split", f"sections from 1, below {MAX_PIECES}", f"{cuts}")
+        return split(input, [length // cuts + (i < length % cuts) for i in range(cuts)], at)
+    ends = [min(max(c + length if c < 0 else c, 0), length) for c in (*cuts, length)]
+    starts = [0, *ends[:-1]]
+    return tuple([narrow(input, at, min(a, b), max(b - a, 0)) for a, b in zip(starts, ends, strict=True)])
+
+
+def hsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
+    """`tensor_split` along the second axis, of vectors along their only one; a number has to divide it."""
+    return _even_split("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1)
+
+
+def vsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
+    """`tensor_split` along the first of at least two axes; a number has to divide it."""
+    return _even_split("vsplit", input, indices_or_sections, 0, 2)
+
+
+def dsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
+    """`tensor_split` along the third axis; a number has to divide it."""
+    return _even_split("dsplit", input, indices_or_sections, 2, 3)
+
+
+def _even_split(where: str, input: Tensor, sections: Any, dim: int, least: int = 1) -> tuple[Tensor, ...]:
+    if input.ndim < max(least, dim + 1):
+        raise ShapeError(where, f"at least {max(least, dim + 1)} axes", f"shape {tuple(input.shape)}")
+    if is_whole(sections) and (sections < 1 or input.shape[dim] % sections):
+        raise ShapeError(where, f"a number of sections that divides {input.shape[dim]}", f"{sections}")
+    return tensor_split(input, sections, dim)
+
+
+concatenate = cat

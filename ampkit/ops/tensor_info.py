@@ -1,0 +1,136 @@
+"""Properties of tensors and dtypes: kind, size, device, type promotion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.dtypes import FLOATS, DType, bool_, float32, is_float, parse, promote
+from ampkit.base.errors import DTypeError
+from ampkit.core.cast_plan import result_type as agreed
+from ampkit.core.tensor import Tensor
+from ampkit.core.torch_compat import strided
+
+__all__ = [
+    "can_cast", "get_default_dtype", "get_device", "is_complex", "is_floating_point", "is_nonzero", "is_same_size",
+    "is_signed", "is_tensor", "numel", "promote_types", "result_type",
+]  # fmt: skip
+
+
+def nelement(self: Tensor) -> int:
+    """The number of elements."""
+    return self.numel()
+
+
+def ndimension(self: Tensor) -> int:
+    """The number of axes."""
+    return self.ndim
+
+
+def get_device(self: Tensor) -> int:
+    """The number of its GPU; -1 on the CPU."""
+    return -1 if self.device.type == "cpu" else self.device.index or 0
+
+
+def is_complex(input: Tensor) -> bool:
+    """False: there are no complex tensors."""
+    return False
+
+
+def is_signed(self: Tensor) -> bool:
+    """Whether its dtype has negative numbers."""
+    return is_float(self.dtype) or self.dtype.kind == "i"
+
+
+def is_nonzero(self: Tensor) -> bool:
+    """Whether the one element is not 0; waits for the device. Raises ShapeError for more elements or none."""
+    return bool(self.item())
+
+
+def is_same_size(self: Tensor, other: Tensor) -> bool:
+    """Whether another tensor has this shape. Raises DTypeError for anything else."""
+    if not isinstance(other, Tensor):
+        raise DTypeError("is_same_size", "a Tensor for `other`", type(other).__name__)
+    return self.shape == other.shape
+
+
+def is_pinned(self: Tensor) -> bool:
+    """False: memory of the CPU is not pinned here."""
+    return False
+
+
+def pin_memory(self: Tensor) -> Tensor:
+    """The tensor itself: copies to a device do not need pinned memory here."""
+    return self
+
+
+def data_ptr(self: Tensor) -> int:
+    """The address of the first element."""
+    on_host = getattr(self.array, "__array_interface__", None)
+    return int(self.array.data.ptr if on_host is None else on_host["data"][0])
+
+
+def detach_(self: Tensor) -> Tensor:
+    """Take the tensor off the tape, in place: from now on it is a leaf that requires no grad."""
+    self.edge = None
+    return self
+
+
+METHODS = [
+    nelement, ndimension, get_device, is_complex, is_signed, is_nonzero, is_same_size, is_pinned, pin_memory, data_ptr,
+    detach_,
+]  # fmt: skip
+
+PROPERTIES: dict[str, Any] = {
+    "is_cpu": lambda self: self.device.type == "cpu",
+    "is_cuda": lambda self: self.device.type == "cuda",
+    "is_sparse": lambda self: False,
+    "is_quantized": lambda self: False,
+    "is_meta": lambda self: False,
+    "layout": lambda self: strided,
+}
+
+
+def numel(input: Tensor) -> int:
+    """The number of elements."""
+    return input.numel()
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the elements are floating-point numbers. Raises DTypeError for something that is no Tensor."""
+    if not isinstance(input, Tensor):
+        raise DTypeError("is_floating_point", "a Tensor", type(input).__name__)
+    return input.is_floating_point()
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether `obj` is a Tensor."""
+    return isinstance(obj, Tensor)
+
+
+def get_default_dtype() -> DType:
+    """float32, in which numbers with a point become tensors."""
+    return float32
+
+
+def promote_types(type1: Any, type2: Any) -> DType:
+    """The narrowest dtype that holds values of both: what tensors with axes agree on."""
+    return promote(parse(type1), parse(type2))
+
+
+def can_cast(from_: Any, to: Any) -> bool:
+    """Whether a change in place may round values of the one dtype to the other: no floats to integers, none to bool."""
+    ranks = [2 if d in FLOATS else int(d != bool_) for d in map(parse, (from_, to))]
+    return ranks[0] <= ranks[1]
+
+
+def _number_type(number: Any) -> type:
+    return type(number.item() if isinstance(number, np.generic) else number)
+
+
+def result_type(tensor1: Tensor | float, tensor2: Tensor | float) -> DType:
+    """The dtype that two tensors or numbers agree on; a tensor without axes, or a number, only widens a lower kind."""
+    return agreed(
+        [(t.dtype if t.ndim else (t.dtype,)) if isinstance(t, Tensor) else _number_type(t) for t in (tensor1, tensor2)]
+    )
