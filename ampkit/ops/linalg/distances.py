@@ -146,7 +146,7 @@ def _normalized(x: Any, dim: int, eps: float) -> Any:
 @cosine_similarity.check
 def cosine_similarity_check(x1, x2, dim, eps):
     at = _from_end(x1, x2, dim)
-    if any(-at > x.ndim for x in (x1, x2)):
+    if -at > min(x1.ndim, x2.ndim):
         raise ShapeError(
             "cosine_similarity", f"two tensors with axis {dim}", f"{tuple(x1.shape)} and {tuple(x2.shape)}"
         )
