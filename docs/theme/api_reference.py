@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,6 @@ NAMESPACES = {
     "ampkit.autograd": ("autograd", "Gradients by hand, and functions with a backward of their own."),
     "ampkit.linalg": ("linalg", "Linear algebra."),
     "ampkit.special": ("special", "Special functions."),
-    "ampkit.data": ("data", "Prefetching; the data sets have modules of their own."),
     "ampkit.utils.data": ("utils.data", "Datasets, samplers and the loader."),
     "ampkit.models": ("models", "Models with the parameter names of torchvision, torchaudio and Hugging Face."),
     "ampkit.cuda": ("cuda", "Devices, memory and synchronization. Not yet run on a GPU."),
@@ -55,6 +55,7 @@ def pages() -> dict[str, str]:
     for namespace, (name, about) in NAMESPACES.items():
         module = importlib.import_module(namespace)
         found[name] = _page(name, about, _listed(module, definitions), _other_names(module))
+    found["data"] = _page("data", "Data sets, augmentation and prefetching.", _data(definitions), [])
     families: dict[str, list[tuple[str, str]]] = {}
     for name, path in _listed(ampkit.ops, definitions):
         family = path.split(".")[2]
@@ -68,6 +69,18 @@ def pages() -> dict[str, str]:
         about = f"{inspect.getdoc(_value(f'ampkit.ops.{family}'))} Each is `ops.<name>` and `ampkit.<name>`."
         found[f"ops.{family}"] = _page(f"ops: {family}", about, listed, [])
     return found | {"ops.others": others}
+
+
+def _data(definitions: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """What the modules of `ampkit.data` with a data set define, and augmentation; the loader is in utils.data."""
+    yield from _listed(ampkit.data, definitions)
+    for info in pkgutil.iter_modules(ampkit.data.__path__):
+        module = importlib.import_module(f"ampkit.data.{info.name}")
+        if hasattr(module, "load_splits") or info.name == "augment":
+            own = (
+                (n, p) for n, p in _listed(module, definitions) if p.startswith(module.__name__) and n != "load_splits"
+            )
+            yield from ((f"{info.name}.{name}", path) for name, path in own)
 
 
 def _page(title: str, about: str, listed: Iterable[tuple[str, str]], rest: Iterable[str]) -> str:

@@ -80,6 +80,8 @@ def key_table(section: str, kind: type[BaseModel], keys: dict[str, str]) -> str:
     """A row for each key of a model."""
     rows = ["| key | value | default |", "|---|---|---|"]
     for key, field in kind.model_fields.items():
+        if key == "name" and len(get_args(field.annotation)) == 1:
+            continue  # the heading says it
         description = field.description or keys.get(key, "")
         about = f"<br>{_literal(description.replace('None', 'unset'))}" if description else ""
         rows.append(f"| `{section}.{key}` | {_type(field.annotation, field.metadata)}{about} | {_shown(field)} |")
