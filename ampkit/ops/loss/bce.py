@@ -1,7 +1,6 @@
 """Binary cross entropy: of logits, and of probabilities.
 
-`reduction` is "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had before, and
-win over it.
+reduction: "none", "mean" or "sum"; size_average and reduce, PyTorch's deprecated arguments, override it.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ def binary_cross_entropy_with_logits(
     reduction="mean",
     pos_weight: Array | None = None,
 ):
-    """The cross entropy of sigmoid(input) against probabilities, without leaving the logarithm: finite for every logit.
+    """The cross entropy of sigmoid(input) with target probabilities, in log space: finite for every logit.
 
     input [...], target [...] in [0, 1]; weight, pos_weight broadcast to them -> [...] or []. The loss is
     weight * (pos_weight * target * log(1 + exp(-x)) + (1 - target) * log(1 + exp(x))). Computed in float32 (float64
     for float64 input). Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an
     unknown reduction.
     """
-    loss = (1 - target) * input + _lift(target, pos_weight) * softplus(-input)
+    loss = (1 - target) * input + _positive_weight(target, pos_weight) * softplus(-input)
     if weight is not None:
         loss *= weight
     return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
@@ -55,18 +54,18 @@ def bce_with_logits_check(input, target, weight, reduction, pos_weight):
 @binary_cross_entropy_with_logits.backward
 def bce_with_logits_backward(dy, saved, needs, reduction):
     x, t, weight, pos_weight = saved.input, saved.target, saved.weight, saved.pos_weight
-    slope = unreduced_grad(dy, reduction, x)
-    weighted = slope if weight is None else slope * weight
-    dx = weighted * ((1 - t) - _lift(t, pos_weight) * apply(sigmoid, -x)) if needs[0] is not None else None
+    grad = unreduced_grad(dy, reduction, x)
+    weighted = grad if weight is None else grad * weight
+    dx = weighted * ((1 - t) - _positive_weight(t, pos_weight) * apply(sigmoid, -x)) if needs[0] is not None else None
     if not any(n is not None for n in needs[1:]):
         return dx, None, None, None
     log = softplus(-x)
     dt = weighted * ((0 if pos_weight is None else (pos_weight - 1) * log) - x) if needs[1] is not None else None
-    dw = slope * ((1 - t) * x + _lift(t, pos_weight) * log) if needs[2] is not None else None
+    dw = grad * ((1 - t) * x + _positive_weight(t, pos_weight) * log) if needs[2] is not None else None
     return dx, dt, dw, weighted * t * log if needs[3] is not None else None
 
 
-def _lift(target: Any, pos_weight: Any) -> Any:
+def _positive_weight(target: Any, pos_weight: Any) -> Any:
     return 1 if pos_weight is None else 1 + (pos_weight - 1) * target
 
 
@@ -78,9 +77,9 @@ def softplus(x: Any) -> Any:
 def check_broadcast(where: str, input: Any, **scales: Any) -> None:
     """Raise ShapeError unless each of `scales` broadcasts to the shape of `input`, or is missing."""
     for name, scale in scales.items():
-        shape, room = np.shape(scale) if scale is not None else (), np.shape(input)
-        if len(shape) > len(room) or any(n not in (1, m) for n, m in zip(shape[::-1], room[::-1], strict=False)):
-            raise ShapeError(where, f"{name} that broadcasts to {tuple(room)}", f"{tuple(shape)}")
+        shape, full = np.shape(scale) if scale is not None else (), np.shape(input)
+        if len(shape) > len(full) or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
+            raise ShapeError(where, f"{name} that broadcasts to {tuple(full)}", f"{tuple(shape)}")
 
 
 @op(
@@ -96,10 +95,10 @@ def binary_cross_entropy(
     reduce: CompatArg = None,
     reduction="mean",
 ):
-    """The cross entropy of probabilities against probabilities; each logarithm is at least -100.
+    """The cross entropy of probabilities with target probabilities; each logarithm is clamped to at least -100.
 
     input [...] in [0, 1], target [...]; weight broadcasts to them -> [...] or []. Computed in float32 (float64 for
-    float64 input); refused inside autocast. Raises ShapeError for shapes that differ and for a mean over nothing,
+    float64 input); raises inside autocast. Raises ShapeError for shapes that differ and for a mean over nothing,
     ArgumentError for an unknown reduction, RangeError for an input outside [0, 1], named with its position.
     """
     if not isinstance(input, TracedArray):
@@ -119,12 +118,12 @@ def binary_cross_entropy_check(input, target, weight, reduction):
 @binary_cross_entropy.backward
 def binary_cross_entropy_backward(dy, saved, needs, reduction):
     x, t, weight = saved.input, saved.target, saved.weight
-    slope = unreduced_grad(dy, reduction, x)
-    weighted = slope if weight is None else slope * weight
-    # 1e-12 bounds the slope at 0 and 1, where that of the bounded logarithm would be 0 and the element never learn.
+    grad = unreduced_grad(dy, reduction, x)
+    weighted = grad if weight is None else grad * weight
+    # 1e-12 bounds the gradient at 0 and 1, where the derivative of the clamped logarithm is 0 and would stop learning.
     dx = weighted * (x - t) / np.maximum(x * (1 - x), 1e-12) if needs[0] is not None else None
     dt = weighted * (_log(1 - x) - _log(x)) if needs[1] is not None else None
-    return dx, dt, slope * ((t - 1) * _log(1 - x) - t * _log(x)) if needs[2] is not None else None
+    return dx, dt, grad * ((t - 1) * _log(1 - x) - t * _log(x)) if needs[2] is not None else None
 
 
 def _log(x: Any) -> Any:
@@ -132,7 +131,7 @@ def _log(x: Any) -> Any:
 
 
 def check_unit_interval(input: Any, outside: Any) -> None:
-    """RangeError, wherever the values are looked at, for the first of `input` that `outside` marks."""
+    """Raise RangeError, deferred on a GPU, for the first element of `input` where `outside` is True."""
 
     def fail(value: float, position: Any) -> None:
         cure = "pass probabilities, or logits to binary_cross_entropy_with_logits"

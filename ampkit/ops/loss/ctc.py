@@ -1,7 +1,8 @@
-"""Connectionist temporal classification: the likelihood of a sequence of labels under all its alignments to frames.
+"""Connectionist temporal classification: the likelihood of a label sequence, summed over its alignments to frames.
 
-Between and around the labels of a target stand blanks: these are the states that an alignment passes through, one per
-frame, each time staying, going on to the next, or leaping over a blank between two labels that differ.
+The states of an alignment are the labels with blanks before, between and after them. From frame to frame it stays,
+moves to the next state, or skips a blank between two different labels. alpha and beta are the forward and backward
+log-probabilities of the states.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .class_labels import check_mean
 
 __all__ = ["ctc_loss"]
 
-# The logarithm of zero. Finite, so that no difference of two is NaN; 1e8 frames of it still fit in a float32.
+# The logarithm of zero: finite, so that no difference of two is NaN; the sum over 1e8 frames still fits in float32.
 NEVER = -1e30
 
 
@@ -39,38 +40,38 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Minus the log-probability of each target: the sum over all its alignments to the frames of its input.
+    """The negative log-probability of each target, summed over its alignments to the frames of its input.
 
-    log_probs [T, N, C] logarithms of probabilities; targets [N, S] with anything after the end of each, or all one
-    after the other [sum of target_lengths]: classes other than `blank`; input_lengths, target_lengths [N], tensors or
+    log_probs [T, N, C] logarithms of probabilities; targets [N, S], arbitrary beyond the end of each, or
+    concatenated [sum of target_lengths]: classes other than `blank`; input_lengths, target_lengths [N], tensors or
     sequences of integers -> [N], or []. Without N: [T, C], [S], lengths that are numbers -> []. The mean is over the
-    batch, of each loss by the length of its target (1 where that is 0). A target that no alignment reaches costs
-    infinity, with a gradient of NaN, or nothing at all with `zero_infinity`. Computed in float32 (float64 for float64).
+    batch, of each loss divided by the length of its target (at least 1). A target without an alignment has an infinite
+    loss and a NaN gradient, or 0 for both with `zero_infinity`. Computed in float32 (float64 for float64).
     Raises ShapeError for shapes that do not fit and for a mean over nothing, DTypeError for labels or lengths that are
-    no integers, RangeError for those out of range and for a blank among the labels, ArgumentError for another
-    reduction. Graves et al. 2006, ICML, eq. 6-8, 10, 14-15.
+    not integers, RangeError for those out of range and for a blank among the labels, ArgumentError for an
+    unknown reduction. Graves et al. 2006, ICML, eq. 6-8, 10, 14-15.
     """
     check_reduction("ctc_loss", reduction)
     if log_probs.ndim not in (2, 3) or not log_probs.shape[0] or not log_probs.shape[-1]:
         raise ShapeError("ctc_loss", "log_probs [T, N, C] or [T, C], T and C from 1", f"{tuple(log_probs.shape)}")
-    alone, blank = log_probs.ndim == 2, index(blank)
+    unbatched, blank = log_probs.ndim == 2, index(blank)
     frames, classes = log_probs.shape[0], log_probs.shape[-1]
     if targets.device != log_probs.device:
         raise DeviceError("ctc_loss", "targets where log_probs are", f"{targets.device} and {log_probs.device}")
-    scores = reshape(log_probs, (frames, 1, classes)) if alone else log_probs
+    scores = reshape(log_probs, (frames, 1, classes)) if unbatched else log_probs
     if not 0 <= blank < classes:
         raise RangeError("ctc_loss", f"a blank from 0 to {classes - 1}", f"{blank}")
-    given = _batch(scores, targets.array[None] if alone and targets.ndim == 1 else targets.array)
+    padded = _checked_targets(scores, targets.array[None] if unbatched and targets.ndim == 1 else targets.array)
     lengths = _lengths(scores, "input_lengths", input_lengths, frames)
-    most = given.shape[1] if given.ndim == 2 else given.size
+    most = padded.shape[1] if padded.ndim == 2 else padded.size
     counts = _lengths(scores, "target_lengths", target_lengths, most)
-    labels = _labels(given, counts, frames, classes, blank)
+    labels = _labels(padded, counts, frames, classes, blank)
     loss = ctc_loss_(scores, *map(Tensor, (labels, lengths, counts)), blank, reduction, zero_infinity)
-    return reshape(loss, ()) if alone else loss
+    return reshape(loss, ()) if unbatched else loss
 
 
-def _batch(scores: Tensor, targets: Any) -> Any:
-    # Targets of a batch: [N, S], or [sum] one after the other.
+def _checked_targets(scores: Tensor, targets: Any) -> Any:
+    # Targets of a batch: [N, S], or concatenated [sum of target_lengths].
     if targets.dtype.kind not in "iu":
         raise DTypeError("ctc_loss", "integer targets", targets.dtype.name, "cast them with .long()")
     if targets.ndim not in (1, 2) or (targets.ndim == 2 and len(targets) != scores.shape[1]):
@@ -79,16 +80,16 @@ def _batch(scores: Tensor, targets: Any) -> Any:
     return targets
 
 
-def _row(name: str, given: Any) -> Any:
+def _as_array(name: str, lengths: Any) -> Any:
     try:
-        return np.asarray(given)
-    except ValueError:  # lists of several lengths
-        raise DTypeError("ctc_loss", f"{name} of integers", shown(given)) from None
+        return np.asarray(lengths)
+    except ValueError:  # ragged lists
+        raise DTypeError("ctc_loss", f"{name} of integers", shown(lengths)) from None
 
 
-def _lengths(scores: Tensor, name: str, given: Any, most: int) -> Any:
-    # One length for each sequence, from 0 to `most`, beside the scores.
-    array = given.array if isinstance(given, Tensor) else _row(name, given)
+def _lengths(scores: Tensor, name: str, lengths: Any, most: int) -> Any:
+    # [N] int64 from 0 to `most`, on the device of the scores.
+    array = lengths.array if isinstance(lengths, Tensor) else _as_array(name, lengths)
     batch = scores.shape[1]
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError("ctc_loss", f"{name} of integers", array.dtype.name)
@@ -100,18 +101,20 @@ def _lengths(scores: Tensor, name: str, given: Any, most: int) -> Any:
         raise RangeError("ctc_loss", f"{name} from 0 to {most}", f"{value} at position {position}")
 
     backends.backend_of(array).raise_if(array, (array < 0) | (array > most), fail)
-    array = np.minimum(np.maximum(array, 0), most)  # a wrong one is named later, and nothing reads beyond the end
+    array = np.minimum(np.maximum(array, 0), most)  # a GPU raises later; until then nothing reads beyond the end
     return backends.backend_of(scores.array).asarray(array) if isinstance(array, np.ndarray) else array
 
 
 def _labels(targets: Any, counts: Any, frames: int, classes: int, blank: int) -> Any:
-    """[N, S] labels: blank after the end of each target, -1 for one that is no class. More than frames are not kept:
-    they cannot be aligned, whatever they are."""
+    """[N, S] labels: blank after the end of each target, -1 for one that is not a class.
+
+    S is cut to the number of frames: longer targets have no alignment.
+    """
     if targets.ndim == 1:
-        targets = _apart(targets, counts, frames)
+        targets = _split(targets, counts, frames)
     targets = targets.astype(np.int64)[:, :frames]
-    held = np.arange(targets.shape[1], like=targets) < counts[:, None]
-    bad = held & ((targets < 0) | (targets >= classes) | (targets == blank))
+    inside = np.arange(targets.shape[1], like=targets) < counts[:, None]
+    bad = inside & ((targets < 0) | (targets >= classes) | (targets == blank))
 
     def fail(value: int, position: Any) -> None:
         raise RangeError(
@@ -119,10 +122,10 @@ def _labels(targets: Any, counts: Any, frames: int, classes: int, blank: int) ->
         )
 
     backends.backend_of(targets).raise_if(targets, bad, fail)
-    return np.where(bad, -1, np.where(held, targets, blank))
+    return np.where(bad, -1, np.where(inside, targets, blank))
 
 
-def _apart(targets: Any, counts: Any, frames: int) -> Any:
+def _split(targets: Any, counts: Any, frames: int) -> Any:
     ends, total = np.cumsum(counts), targets.size
     last = np.arange(counts.size, like=counts) == counts.size - 1
 
@@ -130,26 +133,26 @@ def _apart(targets: Any, counts: Any, frames: int) -> Any:
         raise ShapeError("ctc_loss", f"target_lengths that add up to {total}, the size of targets", f"a sum of {value}")
 
     backends.backend_of(ends).raise_if(ends, last & (ends != total), fail)
-    place = (ends - counts)[:, None] + np.arange(min(total, frames), like=targets)
-    return np.take(targets, np.minimum(np.maximum(place, 0), total - 1))
+    index = (ends - counts)[:, None] + np.arange(min(total, frames), like=targets)
+    return np.take(targets, np.minimum(np.maximum(index, 0), total - 1))
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def ctc_loss_(
     log_probs: Array, targets: Index, input_lengths: Index, target_lengths: Index, blank, reduction, zero_infinity
 ):
-    """`ctc_loss` of a batch, its labels as `_labels` gives them: NaN for a target with a label of -1."""
+    """`ctc_loss` of a batch with targets from `_labels`: NaN for a target with a label of -1."""
     labels, inside = plain(targets), _column(input_lengths)
-    states, jump = _states(labels, log_probs.dtype, blank)
-    frames = _emitted(log_probs, states)
-    never = np.full_like(jump, NEVER, shape=(len(states), 2))
-    state, alpha = np.where(np.arange(states.shape[1], like=states) == 0, 0, np.full_like(jump, NEVER)), []
+    states, skip = _states(labels, log_probs.dtype, blank)
+    frames = _state_log_probs(log_probs, states)
+    never = np.full_like(skip, NEVER, shape=(len(states), 2))
+    state, alpha = np.where(np.arange(states.shape[1], like=states) == 0, 0, np.full_like(skip, NEVER)), []
     for t in range(len(log_probs)):
         wide = np.concatenate((never, state), 1)
-        moved = _log_sum(wide[:, 2:], wide[:, 1:-1], wide[:, :-2] + jump) + frames[t]
+        moved = _log_sum(wide[:, 2:], wide[:, 1:-1], wide[:, :-2] + skip) + frames[t]
         state = np.where(t < inside, moved, state)
         alpha.append(state)
-    final = np.where(_ends(states, target_lengths), state, NEVER)
+    final = np.where(_final_states(states, target_lengths), state, NEVER)
     top = plain(final).max(1, keepdims=True)
     log = (np.log(np.exp(final - top).sum(1, keepdims=True)) + top).reshape(-1)
     loss = np.where(plain(log) <= NEVER / 2, np.inf, -log)
@@ -167,23 +170,23 @@ def ctc_loss_check(log_probs, targets, input_lengths, target_lengths, blank, red
 @ctc_loss_.backward
 def ctc_loss_backward(dy, saved, needs, blank, reduction, zero_infinity):
     labels, inside = saved.targets, _column(saved.input_lengths)
-    states, jump = _states(labels, saved.log_probs.dtype, blank)
-    frames = _emitted(saved.log_probs, states)
-    never = np.full_like(jump, NEVER, shape=(len(states), 2))
-    ahead = np.concatenate((jump, never), 1)[:, 2:]
-    lost = saved.loss[:, None]
-    state, shares = np.where(_ends(states, saved.target_lengths), 0, np.full_like(jump, NEVER)), []
+    states, skip = _states(labels, saved.log_probs.dtype, blank)
+    frames = _state_log_probs(saved.log_probs, states)
+    never = np.full_like(skip, NEVER, shape=(len(states), 2))
+    ahead = np.concatenate((skip, never), 1)[:, 2:]
+    loss = saved.loss[:, None]
+    state, posteriors = np.where(_final_states(states, saved.target_lengths), 0, np.full_like(skip, NEVER)), []
     for t in reversed(range(len(frames))):
-        share = np.where(lost == np.inf, 0 if zero_infinity else np.nan, np.exp(saved.alpha[t] + state + lost))
-        shares.append(np.where(t < inside, share, 0))
+        posterior = np.where(loss == np.inf, 0 if zero_infinity else np.nan, np.exp(saved.alpha[t] + state + loss))
+        posteriors.append(np.where(t < inside, posterior, 0))
         wide = np.concatenate((state + frames[t], never), 1)
         state = np.where(t < inside, _log_sum(wide[:, :-2], wide[:, 1:-1], wide[:, 2:] + ahead), state)
-    slope = unreduced_grad(dy, saved.target_lengths, reduction)
-    return -_of_classes(np.stack(shares[::-1], 1), labels, blank, saved.log_probs.shape) * slope[:, None]
+    grad = unreduced_grad(dy, saved.target_lengths, reduction)
+    return -_sum_by_class(np.stack(posteriors[::-1], 1), labels, blank, saved.log_probs.shape) * grad[:, None]
 
 
 def reduce_loss(loss: Any, counts: Any, reduction: str, zero_infinity: bool) -> Any:
-    """The answer, of a loss per sequence."""
+    """The reduction of a loss per sequence [N]."""
     if zero_infinity:
         loss = np.where(plain(loss) == np.inf, 0, loss)
     if reduction == "mean":
@@ -192,7 +195,7 @@ def reduce_loss(loss: Any, counts: Any, reduction: str, zero_infinity: bool) -> 
 
 
 def unreduced_grad(dy: Any, counts: Any, reduction: str) -> Any:
-    """What reaches the loss of each sequence: [N]."""
+    """The gradient of the loss of each sequence [N], given dy of the reduced loss."""
     if reduction == "mean":
         return dy / (np.maximum(counts, 1) * len(counts)).astype(dy.dtype)
     return dy + np.zeros(counts.shape, dy.dtype, like=dy)
@@ -203,25 +206,25 @@ def _column(lengths: Any) -> Any:
 
 
 def _states(labels: Any, dtype: Any, blank: int) -> tuple[Any, Any]:
-    """The class of each state [N, 2 S + 1], and 0 where it can be leapt to, NEVER elsewhere."""
+    """(the class of each state, 0 where a skip may lead to it and NEVER elsewhere), both [N, 2 S + 1]."""
     batch, most = labels.shape
     states = np.full_like(labels, blank, shape=(batch, 2 * most + 1))
     states[:, 1::2] = np.maximum(labels, 0)
-    jump = np.full_like(states, NEVER, dtype=dtype)
-    jump[:, 3::2] = np.where(labels[:, 1:] == labels[:, :-1], NEVER, 0)
-    return states, jump
+    skip = np.full_like(states, NEVER, dtype=dtype)
+    skip[:, 3::2] = np.where(labels[:, 1:] == labels[:, :-1], NEVER, 0)
+    return states, skip
 
 
-def _emitted(log_probs: Any, states: Any) -> Any:
+def _state_log_probs(log_probs: Any, states: Any) -> Any:
     # [T, N, 2 S + 1]
     places = np.broadcast_to(states, (len(log_probs), *states.shape))
     return np.maximum(np.take_along_axis(log_probs, places, 2), NEVER)
 
 
-def _ends(states: Any, counts: Any) -> Any:
-    # Where an alignment may end: at the last label, or at the blank after it.
-    beyond = np.arange(states.shape[1], like=states) - 2 * _column(counts)
-    return (beyond == 0) | (beyond == -1)
+def _final_states(states: Any, counts: Any) -> Any:
+    # An alignment ends at the last label or at the blank after it.
+    offset = np.arange(states.shape[1], like=states) - 2 * _column(counts)
+    return (offset == 0) | (offset == -1)
 
 
 def _log_sum(a: Any, b: Any, c: Any) -> Any:
@@ -229,16 +232,16 @@ def _log_sum(a: Any, b: Any, c: Any) -> Any:
     return np.log(np.exp(a - top) + np.exp(b - top) + np.exp(c - top)) + top
 
 
-def _of_classes(shares: Any, labels: Any, blank: int, shape: Any) -> Any:
-    # [N, T, 2 S + 1] of states -> [T, N, C] of classes. Equal labels are summed by a product with what is equal to
-    # what; all of them read the sum of the first, so that it does not matter which is written last.
+def _sum_by_class(posteriors: Any, labels: Any, blank: int, shape: Any) -> Any:
+    # Sum posteriors [N, T, 2 S + 1] of states into [T, N, C] of classes. A matrix product with the equality of labels
+    # adds up equal ones; all of them then write the sum of the first, so the order of writes does not matter.
     frames, batch, classes = shape
-    out = np.zeros((batch, frames, classes), shares.dtype, like=shares)
+    out = np.zeros((batch, frames, classes), posteriors.dtype, like=posteriors)
     if labels.shape[1]:
         same = labels[:, :, None] == labels[:, None]
         first, each = np.argmax(same, 2)[:, None], (batch, frames, labels.shape[1])
-        sums = matmul_arrays(shares[:, :, 1::2].copy(), same.astype(shares.dtype))
+        sums = matmul_arrays(posteriors[:, :, 1::2].copy(), same.astype(posteriors.dtype))
         sums = np.take_along_axis(sums, np.broadcast_to(first, each), 2)
         np.put_along_axis(out, np.broadcast_to(np.maximum(labels, 0)[:, None], each), sums, 2)
-    out[:, :, blank] = shares[:, :, ::2].sum(2)
+    out[:, :, blank] = posteriors[:, :, ::2].sum(2)
     return np.moveaxis(out, 0, 1)

@@ -1,9 +1,8 @@
-"""Margin losses over classes: the score of what is there against the scores of what is not.
+"""Multi-class and multi-label margin losses, and the triplet loss of a distance function.
 
-`reduction` is everywhere "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had
-before, and win over it. Computed in float32 (float64 for float64 input). Classes are the last axis. An unknown
-reduction raises ArgumentError, shapes that do not fit ShapeError, labels that are no integers DTypeError, and labels
-out of range RangeError.
+reduction: "none", "mean" or "sum"; size_average and reduce, PyTorch's deprecated arguments, override it. Computed
+in float32 (float64 for float64 input). Classes are the last axis. An unknown reduction raises ArgumentError, shapes
+that do not fit ShapeError, labels that are not integers DTypeError, and labels out of range RangeError.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..pointwise.selection import clamp, minimum
 from ..pointwise.smooth_activations import sigmoid
 from .bce import check_broadcast, softplus
 from .class_labels import check_mean
-from .pairwise import mean_of
+from .pairwise import reduce_tensor
 from .regression import check_pair, reduce_loss
 
 __all__ = [
@@ -47,16 +46,16 @@ def multi_margin_loss(
     reduce: CompatArg = None,
     reduction="mean",
 ):
-    """The sum over classes i other than y, the target, of weight_y max(0, margin - input_y + input_i)^p, by C.
+    """The sum over classes i other than y, the target, of weight_y max(0, margin - input_y + input_i)^p, divided by C.
 
-    input [N, C] or [C], target [N] or [] of labels from 0 to C - 1, weight [C], p 1 or 2 -> [N] or []. A number as
+    input [N, C] or [C], target [N] or [] of labels from 0 to C - 1, weight [C], p 1 or 2 -> [N] or []. A 0-d
     input counts as [1].
     Crammer, Singer 2001, JMLR 2, 265-292 (which takes the largest term, not the sum).
     """
     x = _with_classes(input)
-    _inspect("multi_margin_loss", target, 0, x.shape[-1])
-    gap, scale = _gaps(x, target, margin), _scale(weight, x, target)
-    loss = blocked_sum(gap if p == 1 else gap * gap, -1) * scale / x.shape[-1]
+    _check_range("multi_margin_loss", target, 0, x.shape[-1])
+    violation, scale = _violations(x, target, margin), _label_weight(weight, x, target)
+    loss = blocked_sum(violation if p == 1 else violation * violation, -1) * scale / x.shape[-1]
     return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight)
 
 
@@ -73,15 +72,17 @@ def multi_margin_loss_check(input, target, p, margin, weight, reduction):
 @multi_margin_loss.backward
 def multi_margin_loss_backward(dy, saved, needs, p, margin, reduction):
     x, target, weight = _with_classes(saved.input), saved.target, saved.weight
-    gap, hot, classes = _gaps(x, target, margin), _hot(target, x), x.shape[-1]
-    slope = _slope(dy, reduction, plain(target)) / classes
+    violation, is_label, classes = _violations(x, target, margin), _one_hot(target, x), x.shape[-1]
+    grad = _unreduced_grad(dy, reduction, plain(target)) / classes
     dx = dw = None
     if needs[0] is not None:
-        bend = (slope * _scale(weight, x, target))[..., None] * ((gap > 0) if p == 1 else 2 * gap)
-        dx = (bend - np.where(hot, blocked_sum(bend, -1, True), 0)).reshape(saved.input.shape)
+        dviolation = (grad * _label_weight(weight, x, target))[..., None] * (
+            (violation > 0) if p == 1 else 2 * violation
+        )
+        dx = (dviolation - np.where(is_label, blocked_sum(dviolation, -1, True), 0)).reshape(saved.input.shape)
     if needs[2] is not None:
-        each = slope * blocked_sum(gap if p == 1 else gap * gap, -1)
-        dw = blocked_sum(np.where(hot, each[..., None], 0).reshape(-1, classes), 0)
+        each = grad * blocked_sum(violation if p == 1 else violation * violation, -1)
+        dw = blocked_sum(np.where(is_label, each[..., None], 0).reshape(-1, classes), 0)
     return dx, None, dw
 
 
@@ -89,32 +90,32 @@ def _with_classes(x: Any) -> Any:
     return x if x.ndim else x.reshape(1)
 
 
-def _hot(target: Any, input: Any) -> Any:
+def _one_hot(target: Any, input: Any) -> Any:
     return plain(target)[..., None] == np.arange(input.shape[-1], like=plain(target))
 
 
-def _gaps(input: Any, target: Any, margin: float) -> Any:
-    # max(0, margin - input_y + input_i), 0 for the target's own class; NaN for a label that is none.
-    hot = _hot(target, input)
-    own = np.where(hot.any(-1, keepdims=True), np.where(hot, input, 0).sum(-1, keepdims=True), np.nan)
-    return np.where(hot, 0, np.maximum(margin - own + input, 0))
+def _violations(input: Any, target: Any, margin: float) -> Any:
+    # [..., C]: max(0, margin - input_y + input_i), 0 for the target's own class; NaN for a label out of range.
+    is_label = _one_hot(target, input)
+    own = np.where(is_label.any(-1, keepdims=True), np.where(is_label, input, 0).sum(-1, keepdims=True), np.nan)
+    return np.where(is_label, 0, np.maximum(margin - own + input, 0))
 
 
-def _scale(weight: Any, input: Any, target: Any) -> Any:
-    return 1 if weight is None else np.where(_hot(target, input), weight, 0).sum(-1)
+def _label_weight(weight: Any, input: Any, target: Any) -> Any:
+    return 1 if weight is None else np.where(_one_hot(target, input), weight, 0).sum(-1)
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def multilabel_margin_loss(
     input: Array, target: Index, size_average: CompatArg = None, reduce: CompatArg = None, reduction="mean"
 ):
-    """The sum over labels y and classes i that are no label of max(0, 1 - input_y + input_i), by C.
+    """The sum over labels y and other classes i of max(0, 1 - input_y + input_i), divided by C.
 
-    input [N, C] or [C]; target of the same shape: labels from 0 to C - 1, up to the first -1 -> [N] or []. Numbers
-    count as [1].
+    input [N, C] or [C]; target of the same shape: labels from 0 to C - 1, up to the first -1 -> [N] or []. 0-d
+    tensors count as [1].
     """
     x, labels = _with_classes(input), _with_classes(target)
-    _inspect("multilabel_margin_loss", labels, -1, x.shape[-1])
+    _check_range("multilabel_margin_loss", labels, -1, x.shape[-1])
     loss = blocked_sum(np.maximum(_pairs(x, labels), 0), (-2, -1)) / x.shape[-1]
     return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
@@ -127,26 +128,26 @@ def multilabel_margin_loss_check(input, target, reduction):
 @multilabel_margin_loss.backward
 def multilabel_margin_loss_backward(dy, saved, needs, reduction):
     x, target = _with_classes(saved.input), _with_classes(saved.target)
-    hot, _ = _named(target)
-    slope = _slope(dy, reduction, plain(x)[..., 0]) / x.shape[-1]
-    lost = (plain(_pairs(x, target)) > 0).astype(x.dtype)
-    steps = blocked_sum(lost, -2) - np.where(hot, blocked_sum(lost, -1, True), 0).sum(-2)
-    return (slope[..., None] * steps).reshape(saved.input.shape), None
+    is_label, _ = _label_masks(target)
+    grad = _unreduced_grad(dy, reduction, plain(x)[..., 0]) / x.shape[-1]
+    active = (plain(_pairs(x, target)) > 0).astype(x.dtype)
+    derivative = blocked_sum(active, -2) - np.where(is_label, blocked_sum(active, -1, True), 0).sum(-2)
+    return (grad[..., None] * derivative).reshape(saved.input.shape), None
 
 
-def _named(target: Any) -> tuple[Any, Any]:
-    # Which class the j-th label is, [..., J, C], nothing from the first -1 on; and which are no label, [..., 1, C].
+def _label_masks(target: Any) -> tuple[Any, Any]:
+    # (one-hot of the j-th label [..., J, C], False from the first -1 on; the classes without a label [..., 1, C]).
     labels = plain(target)
-    hot = _hot(labels, labels) & (np.cumsum(labels < 0, -1) == 0)[..., None]
-    return hot, ~hot.any(-2, keepdims=True)
+    is_label = _one_hot(labels, labels) & (np.cumsum(labels < 0, -1) == 0)[..., None]
+    return is_label, ~is_label.any(-2, keepdims=True)
 
 
 def _pairs(input: Any, target: Any) -> Any:
-    # 1 - input_y + input_i for the j-th label y and a class i, [..., J, C]; 0 where there is no such pair.
-    hot, other = _named(target)
+    # [..., J, C]: 1 - input_y + input_i for the j-th label y and another class i; 0 where there is no such pair.
+    is_label, other = _label_masks(target)
     row = np.expand_dims(input, -2)
-    own = np.where(hot, row, 0).sum(-1, keepdims=True)
-    return np.where(hot.any(-1, keepdims=True) & other, 1 - own + row, 0)
+    own = np.where(is_label, row, 0).sum(-1, keepdims=True)
+    return np.where(is_label.any(-1, keepdims=True) & other, 1 - own + row, 0)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -158,7 +159,7 @@ def multilabel_soft_margin_loss(
     reduce: CompatArg = None,
     reduction="mean",
 ):
-    """The cross entropy of each class's sigmoid(input) against target, in [0, 1], averaged over the classes.
+    """The binary cross entropy of sigmoid(input) with target in [0, 1], averaged over the classes.
 
     input [..., C], target [..., C]; weight broadcasts to them -> [...] or []; without overflow.
     """
@@ -178,12 +179,12 @@ def multilabel_soft_margin_loss_check(input, target, weight, reduction):
 @multilabel_soft_margin_loss.backward
 def multilabel_soft_margin_loss_backward(dy, saved, needs, reduction):
     x, t, weight = saved.input, saved.target, saved.weight
-    slope = np.expand_dims(_slope(dy, reduction, plain(x)[..., 0]), -1) / x.shape[-1]
-    slope = slope + np.zeros_like(plain(x))
-    weighted = slope if weight is None else slope * weight
+    grad = np.expand_dims(_unreduced_grad(dy, reduction, plain(x)[..., 0]), -1) / x.shape[-1]
+    grad = grad + np.zeros_like(plain(x))
+    weighted = grad if weight is None else grad * weight
     dx = weighted * (1 - t - apply(sigmoid, -x)) if needs[0] is not None else None
     dt = -weighted * x if needs[1] is not None else None
-    return dx, dt, slope * ((1 - t) * x + softplus(-x)) if needs[2] is not None else None
+    return dx, dt, grad * ((1 - t) * x + softplus(-x)) if needs[2] is not None else None
 
 
 def triplet_margin_with_distance_loss(
@@ -196,7 +197,7 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, margin + d(anchor, positive) - d(anchor, negative)), d `distance_function`: [N, ...] -> as d answers.
+    """max(0, margin + d(anchor, positive) - d(anchor, negative)), d `distance_function`: [N, ...] -> as d returns.
 
     Without one, d is `pairwise_distance`. swap: the negative is compared with the nearer of the two others (Balntas et
     al. 2016, BMVC, sec. 2.2). Raises ArgumentError for a margin that is not positive, ShapeError for inputs of
@@ -213,11 +214,11 @@ def triplet_margin_with_distance_loss(
     if not isinstance(near, Tensor) or not isinstance(far, Tensor):
         raise DTypeError(where, "a distance_function that returns a Tensor", type(near).__name__)
     far = minimum(far, distance(positive, negative)) if swap else far
-    return mean_of(clamp(near - far + margin, 0), where, reduction)
+    return reduce_tensor(clamp(near - far + margin, 0), where, reduction)
 
 
-def _slope(dy: Any, reduction: str, over: Any) -> Any:
-    # What reaches the loss of each of `over`.
+def _unreduced_grad(dy: Any, reduction: str, over: Any) -> Any:
+    # The gradient of each of the losses `over` before the reduction, given dy of the reduced loss.
     if reduction == "none":
         return dy
     return (dy / over.size if reduction == "mean" else dy) + np.zeros(over.shape, dy.dtype, like=over)
@@ -233,7 +234,7 @@ def _check(where: str, input: Any, target: Any, reduction: Any, shape: tuple[int
     check_mean(where, input, reduction)
 
 
-def _inspect(where: str, target: Any, least: int, classes: int) -> None:
+def _check_range(where: str, target: Any, least: int, classes: int) -> None:
     def fail(value: int, position: Any) -> None:
         raise RangeError(where, f"labels from {least} to {classes - 1}", f"{value} at position {position}")
 

@@ -1,8 +1,8 @@
-"""Losses of pairs, triples and distributions: margins, cosines, Poisson and Gaussian likelihoods.
+"""Margin, cosine and triplet losses, and Poisson and Gaussian negative log-likelihoods.
 
-`reduction` is everywhere "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had
-before, and win over it. Computed in float32 (float64 for float64 input). An unknown reduction raises ArgumentError,
-operands that do not broadcast ShapeError.
+reduction: "none", "mean" or "sum"; size_average and reduce, PyTorch's deprecated arguments, override it. Computed
+in float32 (float64 for float64 input). An unknown reduction raises ArgumentError, operands that do not broadcast raise
+ShapeError.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _slope(dy: Any, reduction: str, *operands: Any) -> Any:
-    # What reaches each element of the loss before its reduction.
+def _unreduced_grad(dy: Any, reduction: str, *operands: Any) -> Any:
+    # The gradient of each element of the loss before its reduction, given dy of the reduced loss.
     if reduction != "mean":
         return dy
     return dy / math.prod(np.broadcast_shapes(*[o.shape for o in operands]))
@@ -50,7 +50,7 @@ def margin_ranking_loss(
     reduce: CompatArg = None,
     reduction="mean",
 ):
-    """max(0, margin - target (input1 - input2)), target 1 or -1: the first shall rank higher, or lower, by a margin.
+    """max(0, margin - target (input1 - input2)): target 1 ranks input1 higher by the margin, -1 lower.
 
     input1, input2, target broadcast: [...] -> [...] or [].
     """
@@ -61,9 +61,9 @@ def margin_ranking_loss(
 @margin_ranking_loss.backward
 def margin_ranking_loss_backward(dy, saved, needs, margin, reduction):
     a, b, t = saved.input1, saved.input2, saved.target
-    lost = plain(margin - t * (a - b)) >= 0
-    slope = np.where(lost, _slope(dy, reduction, a, b, t), 0)
-    return -slope * t, slope * t, -slope * (a - b) if needs[2] is not None else None
+    positive = plain(margin - t * (a - b)) >= 0
+    grad = np.where(positive, _unreduced_grad(dy, reduction, a, b, t), 0)
+    return -grad * t, grad * t, -grad * (a - b) if needs[2] is not None else None
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -79,8 +79,8 @@ def hinge_embedding_loss(
 @hinge_embedding_loss.backward
 def hinge_embedding_loss_backward(dy, saved, needs, margin, reduction):
     x, t = plain(saved.input), plain(saved.target)
-    steps = (t != -1).astype(x.dtype) - ((t != 1) & (x <= margin)).astype(x.dtype)
-    return _slope(dy, reduction, x, t) * steps, None
+    derivative = (t != -1).astype(x.dtype) - ((t != 1) & (x <= margin)).astype(x.dtype)
+    return _unreduced_grad(dy, reduction, x, t) * derivative, None
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -96,8 +96,8 @@ def soft_margin_loss(
 @soft_margin_loss.backward
 def soft_margin_loss_backward(dy, saved, needs, reduction):
     x, t = saved.input, saved.target
-    slope = _slope(dy, reduction, x, t) * apply(sigmoid, -t * x)
-    return -slope * t, -slope * x if needs[1] is not None else None
+    grad = _unreduced_grad(dy, reduction, x, t) * apply(sigmoid, -t * x)
+    return -grad * t, -grad * x if needs[1] is not None else None
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -111,50 +111,50 @@ def poisson_nll_loss(
     reduce: CompatArg = None,
     reduction="mean",
 ):
-    """Minus the log-likelihood of counts `target` under Poisson's distribution of rate exp(input), less a constant.
+    """Negative log-likelihood of counts `target` under a Poisson distribution of rate exp(input), up to a constant.
 
-    log_input=False: of rate input, its logarithm that of input + eps. full: with the constant, by Stirling's formula
-    for counts above 1. [...], [...] -> [...] or [].
+    log_input=False: of rate input, with log(input + eps). full: with the constant, by Stirling's formula for counts
+    above 1. [...], [...] -> [...] or [].
     """
     loss = np.exp(input) - target * input if log_input else input - target * np.log(input + eps)
     if full:
-        many = plain(target) > 1
-        t = np.where(many, target, 1)
-        loss = loss + np.where(many, t * np.log(t) - t + 0.5 * np.log(2 * math.pi * t), 0)
+        large = plain(target) > 1
+        t = np.where(large, target, 1)
+        loss = loss + np.where(large, t * np.log(t) - t + 0.5 * np.log(2 * math.pi * t), 0)
     return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
 @poisson_nll_loss.backward
 def poisson_nll_loss_backward(dy, saved, needs, log_input, full, eps, reduction):
     x, t = saved.input, saved.target
-    slope = _slope(dy, reduction, x, t)
-    dx = slope * (np.exp(x) - t if log_input else 1 - t / (x + eps))
+    grad = _unreduced_grad(dy, reduction, x, t)
+    dx = grad * (np.exp(x) - t if log_input else 1 - t / (x + eps))
     if needs[1] is None:
         return dx, None
     dt = -(x if log_input else np.log(x + eps))
     if full:
-        many = plain(t) > 1
-        safe = np.where(many, t, 1)
-        dt = dt + np.where(many, np.log(safe) + 0.5 / safe, 0)
-    return dx, slope * dt
+        large = plain(t) > 1
+        safe = np.where(large, t, 1)
+        dt = dt + np.where(large, np.log(safe) + 0.5 / safe, 0)
+    return dx, grad * dt
 
 
 @op(cast=Cast.FP32, integers="float")
 def gaussian_nll_loss(input: Array, target: Array, var: Array, full=False, eps=1e-6, reduction="mean"):
-    """(log(var) + (input - target)^2 / var) / 2, var at least eps: minus the log-likelihood of target, less a constant.
+    """(log(var) + (input - target)^2 / var) / 2, var clamped to eps: Gaussian NLL of target, up to a constant.
 
     full: with the constant, log(2 pi) / 2. input [..., n], target [..., n], var [..., n], one for each row [..., 1] or
-    [...], or a number -> [..., n] or []. The bound on var takes no gradient. RangeError for a negative var.
+    [...], or a number -> [..., n] or []. The clamp passes gradients to var. Raises RangeError for a negative var.
     Nix, Weigend 1994, ICNN, eq. 6.
     """
-    spread = _of_rows(var, input)
-    _not_negative(spread)
-    wide, gap = _at_least(spread, eps), input - target
-    loss = 0.5 * (np.log(wide) + gap * gap / wide) + (0.5 * math.log(2 * math.pi) if full else 0)
+    spread = _per_row(var, input)
+    _check_not_negative(spread)
+    safe_var, residual = _clamped(spread, eps), input - target
+    loss = 0.5 * (np.log(safe_var) + residual * residual / safe_var) + (0.5 * math.log(2 * math.pi) if full else 0)
     return reduce_loss(loss, reduction), Saved(input=input, target=target, var=var)
 
 
-def _not_negative(var: Any) -> None:
+def _check_not_negative(var: Any) -> None:
     def fail(value: float, position: Any) -> None:
         raise RangeError("gaussian_nll_loss", "a var of 0 or more", f"{value} at position {position}")
 
@@ -162,35 +162,35 @@ def _not_negative(var: Any) -> None:
         backends.backend_of(var).raise_if(var, var < 0, fail)
 
 
-def _of_rows(var: Any, input: Any) -> Any:
-    # One for each row, as PyTorch reads a var without the last axis, also where it would broadcast along it.
+def _per_row(var: Any, input: Any) -> Any:
+    # A var without the last axis is one per row, as in PyTorch, even where it would broadcast along that axis.
     if not hasattr(var, "dtype"):
         return np.full_like(plain(input), var, shape=())
     return np.expand_dims(var, -1) if var.shape != input.shape and var.shape == input.shape[:-1] else var
 
 
-def _at_least(var: Any, eps: float) -> Any:
-    # The value is bounded, the slope is not.
+def _clamped(var: Any, eps: float) -> Any:
+    # Clamped from below, with derivative 1 everywhere.
     return var + np.maximum(eps - plain(var), 0)
 
 
 @gaussian_nll_loss.backward
 def gaussian_nll_loss_backward(dy, saved, needs, full, eps, reduction):
-    var = _of_rows(saved.var, saved.input)
-    slope = _slope(dy, reduction, saved.input, saved.target, var)
-    wide, gap = _at_least(var, eps), saved.input - saved.target
-    share = slope * gap / wide
+    var = _per_row(saved.var, saved.input)
+    grad = _unreduced_grad(dy, reduction, saved.input, saved.target, var)
+    safe_var, residual = _clamped(var, eps), saved.input - saved.target
+    dinput = grad * residual / safe_var
     if needs[2] is None:
-        return share, -share, None
-    dvar = 0.5 * (slope / wide - share * gap / wide)
-    return share, -share, dvar if var is saved.var else dvar.sum(-1)
+        return dinput, -dinput, None
+    dvar = 0.5 * (grad / safe_var - dinput * residual / safe_var)
+    return dinput, -dinput, dvar if var is saved.var else dvar.sum(-1)
 
 
 def _check(op: Any) -> Any:
-    def check(*given: Any, **named: Any) -> None:
-        reduction = named.get("reduction", given[-1])
+    def check(*args: Any, **kwargs: Any) -> None:
+        reduction = kwargs.get("reduction", args[-1])
         check_reduction(op.name, reduction)
-        for name, item in zip(op.signature.names, given, strict=False):
+        for name, item in zip(op.signature.names, args, strict=False):
             if not hasattr(item, "dtype") and name != "var":  # NumPy's functions make float64 of a number
                 raise DTypeError(op.name, f"a Tensor for `{name}`", f"the number {item}", "wrap it: ampkit.tensor(...)")
             if hasattr(item, "dtype"):
@@ -203,11 +203,11 @@ for _op in (margin_ranking_loss, hinge_embedding_loss, soft_margin_loss, poisson
     _op.check(_check(_op))
 
 
-# of distances and cosines
+# losses of distances and cosines
 
 
-def mean_of(loss: Tensor, where: str, reduction: str) -> Tensor:
-    """A loss per element as it is, its sum or its mean. Raises ArgumentError for another reduction."""
+def reduce_tensor(loss: Tensor, where: str, reduction: str) -> Tensor:
+    """`loss`, its sum or its mean. Raises ArgumentError for an unknown reduction."""
     check_reduction(where, reduction)
     return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()
 
@@ -223,7 +223,7 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """1 - cosine of two vectors where target is 1, max(0, cosine - margin) where it is -1.
 
-    input1, input2 [N, n] or [n], target [N] or [] -> [N] or []. Another target counts as 0. Raises ShapeError for
+    input1, input2 [N, n] or [n], target [N] or [] -> [N] or []. Other targets give 0. Raises ShapeError for
     other shapes.
     """
     if target.ndim > 1 or input1.ndim != target.ndim + 1 or input2.ndim != target.ndim + 1:
@@ -232,7 +232,7 @@ def cosine_embedding_loss(
     cosine = cosine_similarity(input1, input2, -1, 1e-6)  # PyTorch adds the square of it to squared lengths
     far = where(target == -1, clamp(cosine - margin, 0), 0.0)
     loss = where(target == 1, 1 - cosine, far)
-    return mean_of(loss, "cosine_embedding_loss", reduction)
+    return reduce_tensor(loss, "cosine_embedding_loss", reduction)
 
 
 def triplet_margin_loss(
@@ -256,4 +256,4 @@ def triplet_margin_loss(
         raise ArgumentError("triplet_margin_loss", "a positive margin", f"{margin}")
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     far = minimum(far, pairwise_distance(positive, negative, p, eps)) if swap else far
-    return mean_of(clamp(near - far + margin, 0), "triplet_margin_loss", reduction)
+    return reduce_tensor(clamp(near - far + margin, 0), "triplet_margin_loss", reduction)

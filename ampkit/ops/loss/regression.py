@@ -1,8 +1,6 @@
-"""Losses that compare a prediction with a target of its shape; those over classes come from `crossentropy.py`, those
-of a class that is there or not from `bce.py`.
+"""Regression losses, of a prediction and a target of one shape, and the Kullback-Leibler divergence.
 
-`reduction` is everywhere "none", "mean" or "sum"; size_average and reduce say the same in the words that PyTorch had
-before, and win over it.
+reduction: "none", "mean" or "sum"; size_average and reduce, PyTorch's deprecated arguments, override it.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def reduce_loss(loss: Any, reduction: str) -> Any:
 
 
 def unreduced_grad(dy: Any, reduction: str, input: Any) -> Any:
-    """What reaches each element of the loss before its reduction."""
+    """The gradient of each element of the loss before its reduction, given dy of the reduced loss."""
     if reduction == "batchmean":
         return dy / _batch(input)
     return dy / input.size if reduction == "mean" else dy
@@ -56,13 +54,13 @@ def _batch(x: Any) -> int:
     return x.shape[0] if x.ndim else 1
 
 
-def _pair(slope: Any, needs: Any) -> tuple[Any, Any]:
-    # The gradients of input and target, for a loss of their difference.
-    return slope if needs[0] is not None else None, -slope if needs[1] is not None else None
+def _residual_grads(grad: Any, needs: Any) -> tuple[Any, Any]:
+    # The gradients of input and target, given that of input - target.
+    return grad if needs[0] is not None else None, -grad if needs[1] is not None else None
 
 
 def check_pair(where: str, input: Any, target: Any, reduction: Any, allowed: tuple[str, ...] = REDUCTIONS) -> None:
-    """Raise ArgumentError for another reduction, ShapeError for shapes that differ and for a mean over nothing."""
+    """Raise ArgumentError for an unknown reduction, ShapeError for shapes that differ and for the mean of nothing."""
     check_reduction(where, reduction, allowed)
     if np.shape(input) != np.shape(target):
         cure = "reshape one, so that no element is compared with another's"
@@ -84,11 +82,11 @@ def mse_loss(
     """(input - target)^2.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
-    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction.
+    Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown reduction.
     """
-    gap = input - target
-    gap *= gap
-    return reduce_loss(gap, reduction), Saved(input=input, target=target)
+    residual = input - target
+    residual *= residual
+    return reduce_loss(residual, reduction), Saved(input=input, target=target)
 
 
 @mse_loss.check
@@ -98,9 +96,9 @@ def mse_loss_check(input, target, reduction):
 
 @mse_loss.backward
 def mse_loss_backward(dy, saved, needs, reduction):
-    gap = saved.input - saved.target
-    gap *= 2 * unreduced_grad(dy, reduction, gap)
-    return _pair(gap, needs)
+    residual = saved.input - saved.target
+    residual *= 2 * unreduced_grad(dy, reduction, residual)
+    return _residual_grads(residual, needs)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -112,10 +110,10 @@ def l1_loss(
     reduction="mean",
     weight: CompatArg = None,
 ):
-    """|input - target|, with slope 0 where they are equal.
+    """|input - target|, with gradient 0 where they are equal.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
-    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction.
+    Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown reduction.
     """
     return reduce_loss(abs(input - target), reduction), Saved(input=input, target=target)
 
@@ -127,8 +125,8 @@ def l1_loss_check(input, target, reduction):
 
 @l1_loss.backward
 def l1_loss_backward(dy, saved, needs, reduction):
-    gap = saved.input - saved.target
-    return _pair(sign_of(plain(gap)) * unreduced_grad(dy, reduction, gap), needs)
+    residual = saved.input - saved.target
+    return _residual_grads(sign_of(plain(residual)) * unreduced_grad(dy, reduction, residual), needs)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -138,11 +136,11 @@ def smooth_l1_loss(
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2, with d = input - target.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
-    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction or a
+    Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown reduction or a
     negative beta. Girshick 2015, arXiv:1504.08083, eq. 3 (beta 1).
     """
-    gap = abs(input - target)
-    loss = gap if beta == 0 else np.where(gap < beta, gap * gap * (0.5 / beta), gap - 0.5 * beta)
+    size = abs(input - target)
+    loss = size if beta == 0 else np.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta)
     return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
@@ -155,9 +153,9 @@ def smooth_l1_loss_check(input, target, reduction, beta):
 
 @smooth_l1_loss.backward
 def smooth_l1_loss_backward(dy, saved, needs, reduction, beta):
-    gap = saved.input - saved.target
-    bend = np.sign(gap) if beta == 0 else np.where(abs(gap) < beta, gap / beta, np.sign(gap))
-    return _pair(bend * unreduced_grad(dy, reduction, gap), needs)
+    residual = saved.input - saved.target
+    derivative = np.sign(residual) if beta == 0 else np.where(abs(residual) < beta, residual / beta, np.sign(residual))
+    return _residual_grads(derivative * unreduced_grad(dy, reduction, residual), needs)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -165,11 +163,11 @@ def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0, weight:
     """d^2 / 2 for |d| < delta, else delta (|d| - delta / 2), with d = input - target.
 
     input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
-    Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown reduction or a
+    Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown reduction or a
     delta that is not positive. Huber 1964, Annals of Mathematical Statistics 35.
     """
-    gap = abs(input - target)
-    loss = np.where(gap < delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
+    residual = abs(input - target)
+    loss = np.where(residual < delta, 0.5 * residual * residual, delta * (residual - 0.5 * delta))
     return reduce_loss(loss, reduction), Saved(input=input, target=target)
 
 
@@ -182,9 +180,9 @@ def huber_loss_check(input, target, reduction, delta):
 
 @huber_loss.backward
 def huber_loss_backward(dy, saved, needs, reduction, delta):
-    gap = saved.input - saved.target
-    bend = np.where(abs(gap) < delta, gap, delta * np.sign(gap))
-    return _pair(bend * unreduced_grad(dy, reduction, gap), needs)
+    residual = saved.input - saved.target
+    derivative = np.where(abs(residual) < delta, residual, delta * np.sign(residual))
+    return _residual_grads(derivative * unreduced_grad(dy, reduction, residual), needs)
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -200,7 +198,7 @@ def kl_div(
 
     input [...], target [...], probabilities or their logarithms with `log_target` -> [...] or []. "batchmean" divides
     the sum by the length of the first axis, "mean" by the number of elements. Computed in float32 (float64 for float64
-    input). Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an unknown
+    input). Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown
     reduction.
     """
     weight, log = (np.exp(target), target) if log_target else (target, np.log(np.where(target == 0, 1, target)))
@@ -215,9 +213,9 @@ def kl_div_check(input, target, reduction, log_target):
 @kl_div.backward
 def kl_div_backward(dy, saved, needs, reduction, log_target):
     x, t = saved.input, saved.target
-    slope = unreduced_grad(dy, reduction, x)
+    grad = unreduced_grad(dy, reduction, x)
     weight = np.exp(t) if log_target else t
-    dx = -slope * weight if needs[0] is not None else None
+    dx = -grad * weight if needs[0] is not None else None
     if needs[1] is None:
         return dx, None
-    return dx, slope * (weight * (t - x + 1) if log_target else np.log(np.where(t == 0, 1, t)) + 1 - x)
+    return dx, grad * (weight * (t - x + 1) if log_target else np.log(np.where(t == 0, 1, t)) + 1 - x)

@@ -124,7 +124,7 @@ def nll_loss_cuda(
     launch("loss/cross_entropy", entry, blocks_for(rows, 128), 128, x, labels, scale, loss, share, bad, *sizes)
     _inspect("nll_loss", target, bad, classes, ignore_index)
     out, total = _reduced(loss, share, target.shape, reduction, dtype)
-    return out, Saved(input=input, target=target, weight=weight, share=share, total=total)
+    return out, Saved(input=input, target=target, weight=weight, weights=share, total=total)
 
 
 def _nll_back_fits(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> bool:
@@ -133,9 +133,9 @@ def _nll_back_fits(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduc
 
 @nll_loss.on_backward("cuda", when=_nll_back_fits)
 def nll_loss_backward_cuda(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
-    x, rows = saved.input, saved.share.size
+    x, rows = saved.input, saved.weights.size
     dx = backends.backend_of(x).zeros((*x.shape[:1], *x.shape[2:], x.shape[1]) if x.ndim > 2 else x.shape, x.dtype)
-    arrays = wide(dy), _labels(saved.target), saved.share, saved.total, dx
+    arrays = wide(dy), _labels(saved.target), saved.weights, saved.total, dx
     sizes = np.int64(rows), np.int64(dx.shape[-1]), np.int64(ignore_index), np.bool_(reduction == "none")
     launch("loss/cross_entropy", typed("nll_loss_backward", x.dtype), blocks_for(rows, 128), 128, *arrays, *sizes)
     return _whole(dx)
