@@ -24,6 +24,30 @@ class Limits:
     min_length: int | None = None
     max_length: int | None = None
 
+    def allows(self, value: float) -> bool:
+        """Whether a number is within the bounds, of which LARGEST is none."""
+        low = self.low is None or value > self.low or (value == self.low and self.gt is None)
+        return low and (self.high is None or value < self.high or (value == self.high and self.lt is None))
+
+    @property
+    def low(self) -> float | None:
+        """The lower bound, which `gt` excludes; None for none."""
+        low = self.ge if self.gt is None else self.gt
+        return None if low == -LARGEST else low
+
+    @property
+    def high(self) -> float | None:
+        """The upper bound, which `lt` excludes; None for none."""
+        high = self.le if self.lt is None else self.lt
+        return None if high == LARGEST else high
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return "as a number" if self.low is None else f"{'>=' if self.gt is None else '>'} {self.low:g}"
+        if self.low is None:
+            return f"{'<=' if self.lt is None else '<'} {self.high:g}"
+        return f"in {'[' if self.gt is None else '('}{self.low:g}, {self.high:g}{']' if self.lt is None else ')'}"
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
         """The schema of the annotated type with these bounds; pydantic calls this when it builds a model."""
         return {**handler(source), **{name: bound for name, bound in asdict(self).items() if bound is not None}}

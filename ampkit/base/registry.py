@@ -1,4 +1,4 @@
-"""The models and data sets that a recipe can name. Each file of `models/` and `data/` registers its own."""
+"""The models, data sets and optimizers that a recipe can name. Each is registered in its own file."""
 
 from __future__ import annotations
 
@@ -78,8 +78,20 @@ class Splits(NamedTuple):
     std: tuple[float, ...] = (1.0,)
 
 
+@dataclass(frozen=True)
+class OptimizerEntry:
+    """An optimizer of recipes, see `register_optimizer`."""
+
+    name: str
+    build: Callable[..., Any]
+    exclude: tuple[str, ...]
+    types: Mapping[str, Any]
+    check: Callable[[Any], Iterator[Fault]]
+
+
 MODELS: dict[str, ModelEntry] = {}
 DATASETS: dict[str, DatasetEntry] = {}
+OPTIMIZERS: dict[str, OptimizerEntry] = {}
 
 
 def register_model(
@@ -122,6 +134,22 @@ def register_dataset(
     `shape` and `classes` of images. check: as in `register_model`, with the data section first.
     """
     DATASETS[name] = DatasetEntry(name, load, samples, loading, from_model, defaults or {}, constants or {}, check)
+
+
+def register_optimizer(
+    build: Callable[..., Any],
+    *,
+    exclude: tuple[str, ...] = (),
+    types: Mapping[str, Any] | None = None,
+    check: Callable[[Any], Iterator[Fault]] = lambda section: iter(()),
+) -> None:
+    """Make the class `build` the optimizer of recipes with its name in lower case; its parameters are the keys.
+
+    exclude: parameters that are no keys. types: of keys with narrower bounds in a recipe than in the constructor,
+    where a value that PyTorch accepts diverges or trains nothing. check: yields a Fault for each mistake in a section.
+    """
+    name = build.__name__.lower()
+    OPTIMIZERS[name] = OptimizerEntry(name, build, exclude, types or {}, check)
 
 
 def smallest_image(pixels: int) -> Check:

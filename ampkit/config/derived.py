@@ -27,19 +27,20 @@ def derive_section(
     constants: Mapping[str, Any] | None = None,
     base: type[Section] = Section,
     extra: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | None = None,
 ) -> type[Section]:
     """A section `name` with a key for each parameter of `source`, a function or class, not in `exclude`.
 
     A key has its parameter's annotation and default. `Annotated` bounds (`base.limits`) are checked; a plain int is at
     least 1, a float finite; of a union the sequence is taken, of `float | Tensor` the float.
-    defaults: for keys whose default in a recipe differs. constants: attributes of the section that are no keys.
+    defaults, types: for keys whose default or annotation in a recipe differs. constants: attributes that are no keys.
     base, extra: a section and fields whose keys it has besides.
     """
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for key, field in base.model_fields.items():
         if key in (defaults or {}):
             fields[key] = Annotated[(field.annotation, *field.metadata)], (defaults or {})[key]
-    fields |= signature_fields(source, exclude=exclude, defaults=defaults)
+    fields |= signature_fields(source, exclude=exclude, defaults=defaults, types=types)
     made = create_model(name, __base__=base, __doc__=inspect.getdoc(source), **fields, **(extra or {}))
     for key, value in (constants or {}).items():
         setattr(made, key, value)
@@ -52,6 +53,7 @@ def signature_fields(
     include: Collection[str] | None = None,
     exclude: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | None = None,
 ) -> dict[str, tuple[Any, Any]]:
     """{key: (type, default)}, what `pydantic.create_model` takes, for the parameters of `source`; see derive_section.
 
@@ -66,7 +68,7 @@ def signature_fields(
             continue
         default = (defaults or {}).get(key, parameter.default)
         field = Field(... if default is parameter.empty else default, description=meanings.get(key))
-        fields[key] = field_type(hints[key]), field
+        fields[key] = field_type((types or {}).get(key, hints[key])), field
     return fields
 
 

@@ -6,23 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..base.limits import (
-    AboveOne,
-    AtLeastOne,
-    Count,
-    Fraction,
-    Limits,
-    NotNegative,
-    Number,
-    Positive,
-    Probability,
-    Whole,
-)
+from ..base.limits import Limits
 
-Share = Probability
-Part = Fraction
-__all__ = ["AboveOne", "AtLeastOne", "Betas", "Count", "NotNegative", "Number", "Part", "Positive", "Share", "Whole"]
-Betas = Annotated[tuple[Share, Share], Field(strict=False)]
 Workers = Annotated[int, Limits(ge=0, le=1024)]
 Threads = Annotated[int, Limits(ge=1, le=1024)]
 FilePath = Annotated[str, Field(pattern=r"^[^\x00]*$")]

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from ..base import registry
 from ..base.registry import DATASETS, MODELS, Fault
 from .field_types import Section
 from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Model, Optimizer, Schedule, Train
@@ -45,9 +46,8 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield from MODELS[model.name].check(model, data)
     yield from _train_misfits(train, data, sections.get("schedule"))
     yield from _amp_misfits(sections.get("amp"), sections.get("optimizer"))
-    optimizer = sections.get("optimizer")
-    if getattr(optimizer, "nesterov", False) and not getattr(optimizer, "momentum", 1):
-        yield Fault("optimizer.momentum", "a momentum above 0 for nesterov", "0.0")
+    if (optimizer := sections.get("optimizer")) is not None:
+        yield from registry.OPTIMIZERS[optimizer.name].check(optimizer)
 
 
 def _one_of(names: list[str]) -> str:

@@ -102,11 +102,7 @@ def _by_name(*kinds: type[Section]) -> dict[str, type[Section]]:
     return {name: kind for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
 
 
-OPTIMIZERS = _by_name(
-    *(optimizers.SGD, optimizers.Adam, optimizers.AdamW, optimizers.Adamax, optimizers.NAdam, optimizers.Adadelta),
-    *(optimizers.Adagrad, optimizers.RMSprop, optimizers.Rprop, optimizers.ASGD, optimizers.Lion, optimizers.LAMB),
-    optimizers.Adafactor,
-)
+OPTIMIZERS = optimizers.OPTIMIZERS
 SCHEDULES = _by_name(optimizers.Constant, optimizers.Cosine, optimizers.Step, optimizers.Linear, optimizers.OneCycle)
 
 

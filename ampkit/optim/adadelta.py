@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array
-from .argument_checks import Interval, Limits, hyperparameters
+from ..base.limits import NotNegative, UnitInterval
+from ..base.registry import register_optimizer
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
 
@@ -23,15 +25,14 @@ class Adadelta(Elementwise):
     """
 
     moments = ("square_avg", "acc_delta")
-    limits: ClassVar[Limits] = {"rho": Interval(0.0, 1.0)}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0,
+        lr: NotNegative = 1.0,
+        rho: UnitInterval = 0.9,
+        eps: NotNegative = 1e-6,
+        weight_decay: NotNegative = 0,
         foreach: bool | None = None,
         *,
         capturable: bool = False,
@@ -54,3 +55,6 @@ class Adadelta(Elementwise):
         moved *= hold
         moved += move * move * take
         p -= move * rate
+
+
+register_optimizer(Adadelta)

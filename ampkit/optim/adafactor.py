@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +11,10 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ArgumentError
+from ..base.limits import AtLeastOne, Limits, NotNegative, NotPositive
+from ..base.registry import register_optimizer
 from ..core.dispatch import Primitive
-from .argument_checks import NONNEGATIVE, Interval, Limits, hyperparameters, need_number
+from .argument_checks import hyperparameters, need_number
 from .clip import power_sum
 from .flat.arena import Span
 from .flat.memory import CHUNK, narrow, select_into
@@ -93,16 +95,14 @@ class Adafactor(Optimizer):
     Shazeer, Stern 2018, arXiv:1804.04235, algorithms 4-6, as PyTorch takes them.
     """
 
-    limits: ClassVar[Limits] = {"d": Interval(1.0), "beta2_decay": Interval(high=0.0)}
-
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
-        beta2_decay: float = -0.8,
+        lr: NotNegative = 1e-2,
+        beta2_decay: NotPositive = -0.8,
         eps: tuple[float | None, float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
+        d: AtLeastOne = 1.0,
+        weight_decay: NotNegative = 0.0,
         *,
         foreach: bool | None = None,
         maximize: bool = False,
@@ -116,7 +116,7 @@ class Adafactor(Optimizer):
         if not isinstance(eps, (tuple, list)) or len(eps) != 2:
             raise ArgumentError("Adafactor", "two eps, the first None or a number", repr(eps))
         for value in eps[eps[0] is None :]:
-            need_number("Adafactor, eps", "each", value, NONNEGATIVE)
+            need_number("Adafactor, eps", "each", value, Limits(ge=0))
 
     def state_shapes(self, segment: Segment) -> dict[str, tuple[int, ...]]:
         shape = tuple(segment.parameter.array.shape)
@@ -150,3 +150,6 @@ class Adafactor(Optimizer):
             weight_decay=group["weight_decay"],
             maximize=group["maximize"],
         )
+
+
+register_optimizer(Adafactor, exclude=("eps",))

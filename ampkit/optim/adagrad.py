@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array
-from .argument_checks import NONNEGATIVE, Limits, hyperparameters
+from ..base.limits import NotNegative
+from ..base.registry import register_optimizer
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
 
@@ -23,16 +25,15 @@ class Adagrad(Elementwise):
     """
 
     moments = ("sum",)
-    limits: ClassVar[Limits] = {"lr_decay": NONNEGATIVE, "initial_accumulator_value": NONNEGATIVE}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
-        lr_decay: float = 0,
-        weight_decay: float = 0,
-        initial_accumulator_value: float = 0,
-        eps: float = 1e-10,
+        lr: NotNegative = 1e-2,
+        lr_decay: NotNegative = 0,
+        weight_decay: NotNegative = 0,
+        initial_accumulator_value: NotNegative = 0,
+        eps: NotNegative = 1e-10,
         foreach: bool | None = None,
         *,
         maximize: bool = False,
@@ -54,3 +55,6 @@ class Adagrad(Elementwise):
         total += start
         total += g * g
         p -= g / (np.sqrt(total) + eps) * rate
+
+
+register_optimizer(Adagrad)

@@ -9,6 +9,8 @@ import numpy as np
 
 from ..backends import Array
 from ..base.errors import ArgumentError
+from ..base.limits import NotNegative, Probability
+from ..base.registry import register_optimizer
 from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 from .param_group import ParamGroup
@@ -32,10 +34,10 @@ class Adam(Elementwise):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
+        lr: NotNegative = 1e-3,
+        betas: tuple[Probability, Probability] = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 0,
         amsgrad: bool = False,
         *,
         foreach: bool | None = None,
@@ -81,10 +83,10 @@ class AdamW(Adam):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        lr: NotNegative = 1e-3,
+        betas: tuple[Probability, Probability] = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 1e-2,
         amsgrad: bool = False,
         *,
         maximize: bool = False,
@@ -102,3 +104,7 @@ class AdamW(Adam):
         super().check_options(options)
         if not options.get("decoupled_weight_decay", True):
             raise ArgumentError("AdamW", "decoupled_weight_decay True", "False", "use Adam")
+
+
+register_optimizer(Adam)
+register_optimizer(AdamW)

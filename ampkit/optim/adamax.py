@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from ..base.limits import NotNegative, Probability
+from ..base.registry import register_optimizer
 from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
@@ -28,10 +30,10 @@ class Adamax(Elementwise):
     def __init__(
         self,
         params: Any,
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
+        lr: NotNegative = 2e-3,
+        betas: tuple[Probability, Probability] = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 0,
         foreach: bool | None = None,
         *,
         maximize: bool = False,
@@ -52,3 +54,6 @@ class Adamax(Elementwise):
         m += (g - m) * new
         np.maximum(largest * hold, np.abs(g) + eps, out=largest)
         p -= m / largest * rate
+
+
+register_optimizer(Adamax)

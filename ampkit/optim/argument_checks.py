@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from ..base.errors import ArgumentError, DTypeError, StateError, unquoted
+from ..base.limits import Limits
 from ..core.autograd.scale_tag import count_scaled
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -25,29 +26,27 @@ NOT_LOADED = frozenset({"params", *IMPLEMENTATION_FLAGS, "differentiable", "stoc
 # hyperparameters
 
 
-class Interval(NamedTuple):
-    """The numbers from `low` to `high`; an end that is open is not among them."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    open_low: bool = False
-    open_high: bool = False
-
-    def holds(self, value: float) -> bool:
-        above = value > self.low if self.open_low else value >= self.low
-        return above and (value < self.high if self.open_high else value <= self.high)
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return "as a number" if self.low == -math.inf else f"{'>' if self.open_low else '>='} {self.low:g}"
-        if self.low == -math.inf:
-            return f"{'<' if self.open_high else '<='} {self.high:g}"
-        return f"in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
+LimitsByName = Mapping[str, Limits | tuple[Limits, ...]]  # by hyperparameter: of a number, or of each of several
 
 
-Limits = Mapping[str, Interval | tuple[Interval, ...]]  # by hyperparameter: of a number, or of each of several
+def annotated_limits(constructor: Any) -> dict[str, Limits | tuple[Limits, ...]]:
+    """The limits in the annotations of a constructor's parameters; none if these do not resolve."""
+    try:
+        hints = get_type_hints(constructor, include_extras=True)
+    except NameError:  # a user's optimizer may import types for type checkers alone
+        return {}
+    limits: dict[str, Limits | tuple[Limits, ...]] = {}
+    for name, hint in hints.items():
+        each = [_limits_of(member) for member in get_args(hint)] if get_origin(hint) is tuple else []
+        if (single := _limits_of(hint)) is not None:
+            limits[name] = single
+        elif each and None not in each:
+            limits[name] = tuple(each)  # type: ignore[arg-type]
+    return limits
 
-NONNEGATIVE, POSITIVE, FRACTION = Interval(0.0), Interval(0.0, open_low=True), Interval(0.0, 1.0, open_high=True)
+
+def _limits_of(hint: Any) -> Limits | None:
+    return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Limits)), None)
 
 
 def to_python(value: Any) -> Any:
@@ -67,25 +66,25 @@ def is_number(value: Any) -> bool:
     return type(value) is not bool and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
-def check_limits(where: str, options: Mapping[str, Any], limits: Limits) -> None:
+def check_limits(where: str, options: Mapping[str, Any], limits: LimitsByName) -> None:
     """Raise ArgumentError unless those of `options` that have limits are finite numbers within them."""
     for key, limit in limits.items():
-        if key in options and isinstance(limit, Interval):
+        if key in options and isinstance(limit, Limits):
             need_number(where, key, options[key], limit)
         elif key in options:
             _need_numbers(where, key, options[key], limit)  # type: ignore[arg-type]
 
 
-def need_number(where: str, key: str, value: Any, limit: Interval) -> None:
-    """Raise ArgumentError unless `value` is a finite number in the interval."""
-    if not is_number(value) or not limit.holds(value):
+def need_number(where: str, key: str, value: Any, limit: Limits) -> None:
+    """Raise ArgumentError unless `value` is a finite number in the limits."""
+    if not is_number(value) or not limit.allows(value):
         finite = "a finite " if isinstance(value, float) and math.isinf(value) else ""
         raise ArgumentError(where, f"{finite}{key} {limit}", repr(value))
 
 
-def _need_numbers(where: str, key: str, values: Any, limits: tuple[Interval, ...]) -> None:
+def _need_numbers(where: str, key: str, values: Any, limits: tuple[Limits, ...]) -> None:
     counted = isinstance(values, (tuple, list)) and len(values) == len(limits) and all(map(is_number, values))
-    if len(set(limits)) == 1 and not (counted and all(map(limits[0].holds, values))):
+    if len(set(limits)) == 1 and not (counted and all(map(limits[0].allows, values))):
         raise ArgumentError(where, f"two {key} {limits[0]}", repr(values))
     if not counted:
         raise ArgumentError(where, f"two {key}, numbers", repr(values))

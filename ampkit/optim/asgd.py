@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array
-from .argument_checks import NONNEGATIVE, Interval, Limits, hyperparameters
+from ..base.limits import NotNegative, Number
+from ..base.registry import register_optimizer
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 from .flat.arena import Span
 from .flat.memory import select_into
@@ -29,16 +31,15 @@ class ASGD(Elementwise):
     """
 
     moments = ("ax",)
-    limits: ClassVar[Limits] = {"lambd": NONNEGATIVE, "alpha": NONNEGATIVE, "t0": Interval()}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
-        lambd: float = 1e-4,
-        alpha: float = 0.75,
-        t0: float = 1e6,
-        weight_decay: float = 0,
+        lr: NotNegative = 1e-2,
+        lambd: NotNegative = 1e-4,
+        alpha: NotNegative = 0.75,
+        t0: Number = 1e6,
+        weight_decay: NotNegative = 0,
         foreach: bool | None = None,
         maximize: bool = False,
         differentiable: bool = False,
@@ -78,3 +79,6 @@ class ASGD(Elementwise):
         for segment in span.segments:
             select_into(segment.state_array("eta", ()), eta, all_finite)
             select_into(segment.state_array("mu", ()), mu, all_finite)
+
+
+register_optimizer(ASGD)

@@ -10,6 +10,8 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes
+from ..base.limits import NotNegative, Probability
+from ..base.registry import register_optimizer
 from ..core.dispatch import Primitive
 from .argument_checks import hyperparameters
 from .clip import power_sum
@@ -78,10 +80,10 @@ class LAMB(Elementwise):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 1e-2,
+        lr: NotNegative = 1e-3,
+        betas: tuple[Probability, Probability] = (0.9, 0.999),
+        eps: NotNegative = 1e-6,
+        weight_decay: NotNegative = 1e-2,
         *,
         maximize: bool = False,
         stochastic_rounding: bool = False,
@@ -102,3 +104,6 @@ class LAMB(Elementwise):
         lamb_update(
             span.master, span.gradient, *moments, slices, span.copies, self.step_inputs(group, span, all_finite)
         )
+
+
+register_optimizer(LAMB)

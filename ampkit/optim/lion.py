@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from ..base.limits import NotNegative, Probability
+from ..base.registry import register_optimizer
 from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
@@ -31,9 +33,9 @@ class Lion(Elementwise):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
+        lr: NotNegative = 1e-4,
+        betas: tuple[Probability, Probability] = (0.9, 0.99),
+        weight_decay: NotNegative = 0.0,
         *,
         maximize: bool = False,
         stochastic_rounding: bool = False,
@@ -51,3 +53,6 @@ class Lion(Elementwise):
         p *= decay_factor
         p -= np.sign(m + (g - m) * ahead) * rate
         m += (g - m) * new
+
+
+register_optimizer(Lion)

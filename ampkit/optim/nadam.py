@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array
-from .argument_checks import NONNEGATIVE, Limits, hyperparameters
+from ..base.limits import NotNegative, Probability
+from ..base.registry import register_optimizer
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 from .flat.arena import Span
 from .flat.memory import select_into
@@ -31,16 +33,15 @@ class NAdam(Elementwise):
 
     moments = ("exp_avg", "exp_avg_sq")
     device_keys = ("lr", "betas")
-    limits: ClassVar[Limits] = {"momentum_decay": NONNEGATIVE}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        momentum_decay: float = 4e-3,
+        lr: NotNegative = 2e-3,
+        betas: tuple[Probability, Probability] = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 0,
+        momentum_decay: NotNegative = 4e-3,
         decoupled_weight_decay: bool = False,
         *,
         foreach: bool | None = None,
@@ -89,3 +90,6 @@ class NAdam(Elementwise):
 
 def _momentum(first: Array, step: Step, ahead: int) -> Array:
     return first * (1 - 0.5 * np.power(0.96, (step.steps + ahead) * step.options["momentum_decay"]))
+
+
+register_optimizer(NAdam)

@@ -21,17 +21,16 @@ from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes, observe
 from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.limits import Limits
 from ..core.autograd.grad_mode import enable_grad
 from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from ..core.tensor import uses
 from .argument_checks import (
-    FRACTION,
     IMPLEMENTATION_FLAGS,
-    NONNEGATIVE,
     NOT_LOADED,
-    POSITIVE,
-    Limits,
+    LimitsByName,
+    annotated_limits,
     check_limits,
     group_options,
     need_flags,
@@ -51,10 +50,11 @@ from .state import Entry, copy_custom_state, custom_state, load_entries, need_en
 class Optimizer:
     """The base of optimizers; PyTorch's interface.
 
-    A subclass names its `moments`, the hyperparameters that schedules may set (`device_keys`) and the `limits` of the
-    others, and implements `update(group, span, all_finite)`: one pass over `span.master`, `span.gradient` and
-    `span.moment(name)`, which also rewrites `span.copies`. all_finite is a 0-d bool on the device, or None for always:
-    where it is false, nothing may change. A subclass with a `step` of its own has its calls counted, for schedules.
+    A subclass names its `moments` and the hyperparameters that schedules may set (`device_keys`), annotates its
+    constructor's with limits (base/limits.py), and implements `update(group, span, all_finite)`: one pass over
+    `span.master`, `span.gradient` and `span.moment(name)`, which also rewrites `span.copies`. all_finite is a 0-d bool
+    on the device, or None for always: where it is false, nothing may change. The calls of a subclass with a `step` of
+    its own are counted, for schedules.
 
     params: Parameters, (name, Parameter) pairs, or dicts with "params" and options of their own. A parameter listed
     twice counts once. A parameter has one optimizer, the newest one made for it; an older one raises when it is used.
@@ -64,16 +64,11 @@ class Optimizer:
 
     moments: tuple[str, ...] = ()
     device_keys: tuple[str, ...] = ("lr",)
-    # A subclass adds to these. recipe_limits: narrower ones of recipes, where a value that PyTorch accepts too trains
-    # nothing or diverges.
-    limits: ClassVar[Limits] = {
-        "lr": NONNEGATIVE,
-        "eps": NONNEGATIVE,
-        "weight_decay": NONNEGATIVE,
-        "momentum": NONNEGATIVE,
-        "betas": (FRACTION, FRACTION),
+    # Of the hyperparameters that have PyTorch's names; those in the annotations of a subclass's constructor are added.
+    limits: ClassVar[LimitsByName] = {
+        **dict.fromkeys(("lr", "eps", "weight_decay", "momentum"), Limits(ge=0)),
+        "betas": (Limits(ge=0, lt=1), Limits(ge=0, lt=1)),
     }
-    recipe_limits: ClassVar[Limits] = {"lr": POSITIVE, "eps": POSITIVE, "momentum": FRACTION}
     flags: ClassVar[frozenset[str]] = frozenset({"maximize", "stochastic_rounding"})  # options that are True or False
     counts_steps = True  # whether the state of a parameter has a "step"
     needs_closure = False  # whether `step` takes a closure only, which a GradScaler cannot pass on
@@ -81,11 +76,9 @@ class Optimizer:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("limits", "recipe_limits"):
-            inherited = next(getattr(base, name) for base in cls.__mro__[1:] if hasattr(base, name))
-            setattr(cls, name, {**inherited, **cls.__dict__.get(name, {})})
         if "__init__" in cls.__dict__:
             parameters = inspect.signature(cls.__init__).parameters.values()
+            cls.limits = {**cls.limits, **annotated_limits(cls.__init__)}
             cls.flags |= {p.name for p in parameters if type(p.default) is bool} - {*IMPLEMENTATION_FLAGS}
         if "step" in cls.__dict__:
             cls.step = _counted(cls.step)  # type: ignore[method-assign]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from ..base.limits import NotNegative, Probability
+from ..base.registry import register_optimizer
 from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
@@ -30,10 +32,10 @@ class RAdam(Elementwise):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
+        lr: NotNegative = 1e-3,
+        betas: tuple[Probability, Probability] = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 0,
         decoupled_weight_decay: bool = False,
         *,
         foreach: bool | None = None,
@@ -70,3 +72,6 @@ def _rectified(second: Array, count: Array) -> tuple[Array, Array]:
     safe = np.where(known, length, 6.0)
     ratio = (safe - 4) * (safe - 2) * most / ((most - 4) * (most - 2) * safe)
     return known, np.where(known, np.sqrt(np.where(known, ratio, 1.0) * (1 - power)), 1.0)
+
+
+register_optimizer(RAdam)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array
-from .argument_checks import FRACTION, NONNEGATIVE, Limits, hyperparameters
+from ..base.limits import NotNegative, Probability
+from ..base.registry import register_optimizer
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step, has_momentum
 from .param_group import ParamGroup
 
@@ -27,17 +29,15 @@ class RMSprop(Elementwise):
 
     moments = ("square_avg", "momentum_buffer", "grad_avg")
     device_keys = ("lr", "momentum")
-    limits: ClassVar[Limits] = {"alpha": NONNEGATIVE}
-    recipe_limits: ClassVar[Limits] = {"alpha": FRACTION}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        momentum: float = 0,
+        lr: NotNegative = 1e-2,
+        alpha: NotNegative = 0.99,
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 0,
+        momentum: NotNegative = 0,
         centered: bool = False,
         capturable: bool = False,
         foreach: bool | None = None,
@@ -71,3 +71,6 @@ class RMSprop(Elementwise):
             buffer += move
             move = buffer
         p -= move * rate
+
+
+register_optimizer(RMSprop, types={"alpha": Probability})

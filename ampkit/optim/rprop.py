@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array
 from ..base.errors import ArgumentError
-from .argument_checks import NONNEGATIVE, POSITIVE, Interval, Limits, hyperparameters
+from ..base.limits import AboveOne, Fraction, NotNegative, Positive
+from ..base.registry import register_optimizer
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
 
@@ -25,18 +27,13 @@ class Rprop(Elementwise):
     """
 
     moments = ("prev", "step_size")
-    limits: ClassVar[Limits] = {
-        "etas": (Interval(0.0, 1.0, open_low=True, open_high=True), Interval(1.0, open_low=True)),
-        "step_sizes": (NONNEGATIVE, NONNEGATIVE),
-    }
-    recipe_limits: ClassVar[Limits] = {"step_sizes": (NONNEGATIVE, POSITIVE)}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
-        etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50),
+        lr: NotNegative = 1e-2,
+        etas: tuple[Fraction, AboveOne] = (0.5, 1.2),
+        step_sizes: tuple[NotNegative, NotNegative] = (1e-6, 50),
         *,
         capturable: bool = False,
         foreach: bool | None = None,
@@ -68,3 +65,6 @@ class Rprop(Elementwise):
         np.minimum(np.maximum(grown, low), high, out=size)
         before[...] = np.where(side < 0, 0.0, g)
         p -= np.sign(before) * size
+
+
+register_optimizer(Rprop, types={"step_sizes": tuple[NotNegative, Positive]})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array
 from ..base.errors import ArgumentError
-from .argument_checks import Interval, Limits, hyperparameters
+from ..base.limits import NotNegative, Number
+from ..base.registry import Fault, register_optimizer
+from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step, has_momentum
 from .param_group import ParamGroup
 
@@ -28,15 +30,14 @@ class SGD(Elementwise):
     moments = ("momentum_buffer",)
     device_keys = ("lr", "momentum")
     counts_steps = False
-    limits: ClassVar[Limits] = {"dampening": Interval()}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        momentum: float = 0,
-        dampening: float = 0,
-        weight_decay: float = 0,
+        lr: NotNegative = 1e-3,
+        momentum: NotNegative = 0,
+        dampening: Number = 0,
+        weight_decay: NotNegative = 0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
@@ -69,3 +70,11 @@ class SGD(Elementwise):
             buffer += g * take
             g = g + buffer * push if nesterov else buffer
         p -= g * rate
+
+
+def _check_nesterov(section: Any) -> Iterator[Fault]:
+    if section.nesterov and not section.momentum:
+        yield Fault("optimizer.momentum", "a momentum above 0 for nesterov", "0.0")
+
+
+register_optimizer(SGD, check=_check_nesterov)

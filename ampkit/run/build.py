@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
-from .. import backends, nn, optim
+from .. import backends, nn
 from ..amp.grad_scaler import GradScaler
 from ..base import dtypes
 from ..base.errors import ConfigError
-from ..base.registry import MODELS
+from ..base.registry import MODELS, OPTIMIZERS
 from ..config import Recipe, Section
 from ..core.policy import Policy, autocast
 from ..optim import lr_scheduler
@@ -55,16 +55,7 @@ def steps(recipe: Recipe, pipeline: InputPipeline) -> int:
 
 def optimizer(recipe: Recipe, model: nn.Module) -> Any:
     """The recipe's optimizer over all parameters of `model`."""
-    return _OPTIMIZERS[recipe.optimizer.name](model.parameters(), **_arguments(recipe.optimizer))
-
-
-_OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        *(optim.SGD, optim.Adam, optim.AdamW, optim.Adamax, optim.RAdam, optim.NAdam, optim.Adadelta),
-        *(optim.Adagrad, optim.RMSprop, optim.Rprop, optim.ASGD, optim.Lion, optim.LAMB, optim.Adafactor),
-    )
-}
+    return OPTIMIZERS[recipe.optimizer.name].build(model.parameters(), **_arguments(recipe.optimizer))
 
 
 def average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:

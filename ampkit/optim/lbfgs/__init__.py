@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,13 @@ from ampkit import backends
 from ampkit.backends import Array
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, NonFiniteError
+from ampkit.base.limits import NotNegative
 from ampkit.core.autograd.grad_mode import enable_grad
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import NONNEGATIVE, Limits, hyperparameters, need_groups, need_integer, refuse_scaled, to_python
+from ..argument_checks import hyperparameters, need_groups, need_integer, refuse_scaled, to_python
 from ..flat.memory import narrow, read_scalar
 from ..flat.segment import Segment
 from ..optimizer import Optimizer
@@ -39,17 +40,16 @@ class LBFGS(Optimizer):
     Liu, Nocedal 1989, Mathematical Programming 45; Nocedal, Wright 2006, Numerical Optimization, algorithms 7.4, 7.5.
     """
 
-    limits: ClassVar[Limits] = {"tolerance_grad": NONNEGATIVE, "tolerance_change": NONNEGATIVE}
     needs_closure = True
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1,
+        lr: NotNegative = 1,
         max_iter: int = 20,
         max_eval: int | None = None,
-        tolerance_grad: float = 1e-7,
-        tolerance_change: float = 1e-9,
+        tolerance_grad: NotNegative = 1e-7,
+        tolerance_change: NotNegative = 1e-9,
         history_size: int = 100,
         line_search_fn: str | None = None,
         *,
