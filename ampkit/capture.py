@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from . import backends
 from .backends.determinism import are_deterministic_algorithms_enabled
-from .backends.precision import get_float32_matmul_precision
+from .backends.precision import convolutions_use_tf32, get_float32_matmul_precision
 from .base.errors import AmpkitError, ArgumentError, StateError
 from .core import random
 from .core.autograd.grad_mode import _recording
@@ -245,7 +245,7 @@ def _frozen(value: Any) -> Any:
 
 def _region(backend: str) -> tuple[Any, ...]:
     region = _stack.get()
-    settings = get_float32_matmul_precision(), are_deterministic_algorithms_enabled()
+    settings = get_float32_matmul_precision(), convolutions_use_tf32(), are_deterministic_algorithms_enabled()
     return None if region is None else region.policies[backend], _recording.get(), settings
 
 

@@ -1,7 +1,8 @@
-"""Machines: which backend an array belongs to, and the devices that this machine has.
+"""Backends: which one an array belongs to, and the devices that this machine has.
 
-A backend is a module of `backends/<name>/` with a `device.py` that holds one object of the `Backend` shape. Faster
-kernels live beside it, in `backends/<name>/<stem>.py`, one file per file of `ops/`; `kernels` loads them on first use.
+A backend is a folder `backends/<name>/` whose `device.py` holds an object of the protocol `Backend`. Its faster kernels
+are in `backends/<name>/kernels/`, in files named like those of `ops/`; `load_kernels` imports them on first use.
+`backends.cudnn` and `backends.cuda.matmul` are PyTorch's switches of the same names.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 
 from ..base.dtypes import DType
 from ..base.errors import DeviceError
+from . import cuda as cuda
+from . import cudnn as cudnn
 from .cpu.device import CPU
 
 Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
@@ -40,7 +43,12 @@ class Device(str):
 
 
 class Backend(Protocol):
-    """What ampkit asks of a machine: its name, arrays in and out, and casts."""
+    """What ampkit needs of a device: arrays in and out, casts, deferred reads of values, timing.
+
+    item: the value of a one-element array; waits for the device. call_when_ready: call a function with the values of
+    arrays, without waiting. raise_if: call `fail(value, position)` for the first of `values` that `bad` marks.
+    synchronize: wait for the device, and make the calls that are due. record_event, elapsed_time: seconds between two.
+    """
 
     name: str
     device: str

@@ -17,7 +17,7 @@ from ampkit import backends
 from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums
 from ampkit.backends.cuda.nvrtc import MOST, STORED
-from ampkit.backends.precision import get_float32_matmul_precision
+from ampkit.backends.precision import convolutions_use_tf32
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
@@ -65,10 +65,6 @@ def _library(array: Array) -> Any:
     return backends.backend_of(array).dnn  # type: ignore[attr-defined]
 
 
-def _tf32() -> bool:
-    return get_float32_matmul_precision() != "highest"
-
-
 def _maps(images: Array, kernels: Array, bias: Array | None, w: ConvGeometry, dtype: DType) -> Array | None:
     shape = images.shape[0], kernels.shape[0], *w.output_size
     return _product(_library(images).conv_forward, images, kernels, bias, shape, w, dtype)
@@ -87,7 +83,7 @@ def _product(
     for kind in _formats(given.dtype):
         operands = turned(given, kind), turned(kernels, kind), _vector(bias, kind)
         out = channels_last(given, shape, dtype if kind == given.dtype else float32)
-        if run(*operands, out, w, tf32=_tf32() or kind != given.dtype):
+        if run(*operands, out, w, tf32=convolutions_use_tf32() or kind != given.dtype):
             return _in_format(out, dtype)
     return None
 
@@ -102,7 +98,7 @@ def _kernels(images: Array, maps: Array, w: ConvGeometry, groups: int, dtype: DT
             return out[: shape[0], : shape[1]]
     for kind in _formats(maps.dtype):
         out = channels_last(maps, shape, dtype if kind == maps.dtype else float32)
-        if run(turned(images, kind), turned(maps, kind), out, w, tf32=_tf32() or kind != maps.dtype):
+        if run(turned(images, kind), turned(maps, kind), out, w, tf32=convolutions_use_tf32() or kind != maps.dtype):
             return _in_format(out, dtype)
     return None
 

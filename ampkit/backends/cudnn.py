@@ -1,0 +1,86 @@
+"""PyTorch's switches `torch.backends.cudnn`, mapped to ampkit's settings.
+
+`deterministic` and `allow_tf32` change what ampkit does on a GPU; `benchmark` changes nothing, since the plans of cuDNN
+are chosen by its heuristics; `enabled` can only be True.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+from ..base.errors import ArgumentError, DeviceError, switch
+from . import determinism, precision
+
+# Attributes of this module, which are the properties of _Switches.
+enabled: bool
+benchmark: bool
+deterministic: bool
+allow_tf32: bool
+
+_WHERE = "backends.cudnn"
+
+
+def is_available() -> bool:
+    """Whether this machine has a GPU and a cuDNN that ampkit can use."""
+    from . import get
+
+    try:
+        return not get("cuda").dnn.trouble()  # type: ignore[attr-defined]
+    except DeviceError:
+        return False
+
+
+def version() -> int | None:
+    """The version of cuDNN, as 90100 for 9.1.0; None where it is not available."""
+    if not is_available():
+        return None
+    return int(import_module("cudnn").backend_version())
+
+
+class _Switches(ModuleType):
+    """The class of this module, so that assigning an attribute reaches the setting behind it."""
+
+    _benchmark = False
+
+    @property
+    def enabled(self) -> bool:
+        """Always True: without cuDNN other kernels or the references would run, and their results round differently."""
+        return True
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        if not switch(_WHERE, "enabled", value):
+            cure = "run under `with ampkit.reference_only():` to do without the faster kernels"
+            raise ArgumentError(_WHERE, "enabled = True", "False", cure)
+
+    @property
+    def benchmark(self) -> bool:
+        """Kept as it is set, without an effect: no algorithm is chosen by timing."""
+        return self._benchmark
+
+    @benchmark.setter
+    def benchmark(self, value: bool) -> None:
+        self._benchmark = switch(_WHERE, "benchmark", value)
+
+    @property
+    def deterministic(self) -> bool:
+        """The setting of `ampkit.use_deterministic_algorithms`."""
+        return determinism.are_deterministic_algorithms_enabled()
+
+    @deterministic.setter
+    def deterministic(self, value: bool) -> None:
+        determinism.use_deterministic_algorithms(switch(_WHERE, "deterministic", value))
+
+    @property
+    def allow_tf32(self) -> bool:
+        """Whether float32 convolutions may use TF32: until it is set, as `set_float32_matmul_precision` says."""
+        return precision.convolutions_use_tf32()
+
+    @allow_tf32.setter
+    def allow_tf32(self, value: bool) -> None:
+        precision.set_convolutions_use_tf32(switch(_WHERE, "allow_tf32", value))
+
+
+sys.modules[__name__].__class__ = _Switches
