@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +18,7 @@ import pytorch_page
 import ampkit
 from ampkit import nn, ops, optim, testing
 from ampkit.backends.cpu.onednn.library import library
+from ampkit.base.registry import MODELS
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 
@@ -64,6 +68,53 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
     finally:
         registry.pop("squareplus", None)
         categories.pop("squareplus", None)
+
+
+@pytest.mark.cpu
+def test_the_model_of_add_a_model_trains_from_a_recipe_and_its_script_lists_its_keys(tmp_path):
+    definition, script, case = examples("docs/add-a-model.md")
+    (tmp_path / "mixer.py").write_text(definition)
+    (tmp_path / "train.py").write_text(script)
+    model = 'model={name="mixer", patch_size=2, dim=8, depth=1}'
+    recipe = [str(ROOT / "recipes/digits_mlp.toml"), model, "train.epochs=", "train.steps=1", "train.eval_every="]
+    for words in (["keys", "mixer"], ["train", *recipe]):
+        out = run_in(tmp_path, "train.py", *words).stdout
+        assert "model.patch_size" in out if words[0] == "keys" else "mixer on digits" in out
+    wrong = run_in(tmp_path, "train.py", "train", *recipe, "model.patch_size=3", status=2).stderr
+    assert "model.patch_size: needs a divisor of the image's 8 pixels, got 3" in wrong
+    names = {"__name__": "docs"}
+    try:
+        exec(compile(definition, "docs/add-a-model.md", "exec"), names)
+    finally:
+        MODELS.pop("mixer", None)
+    models = SimpleNamespace(mixer=SimpleNamespace(mixer=names["mixer"]))
+    image = lambda *shape: ampkit.tensor(np.ones(shape, np.float32))  # noqa: E731
+    make, data, shape = eval("{" + case.partition("\n")[2] + "}", {"models": models, "image": image})["mixer"]
+    assert make()(data()).shape == shape
+
+
+@pytest.mark.cpu
+def test_the_data_set_of_add_a_dataset_and_its_test_run_as_printed(tmp_path):
+    definition, test = examples("docs/add-a-dataset.md")
+    (tmp_path / "npz.py").write_text(definition)
+    imports = """import npz
+import numpy as np
+from pathlib import Path
+from ampkit import config
+from ampkit.run.loop import fit
+"""
+    call = f"RECIPES = Path({str(ROOT / 'recipes')!r})\ntest_a_model_trains_on_an_archive(Path({str(tmp_path)!r}))\n"
+    (tmp_path / "test_npz.py").write_text(imports + test + call)
+    run_in(tmp_path, "test_npz.py")
+
+
+def run_in(folder, script, *words, status=0):
+    """Runs a Python script in a folder."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    command = [sys.executable, script, *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    return done
 
 
 @pytest.mark.cpu
@@ -125,8 +176,8 @@ def test_the_page_of_recipe_keys_has_every_key_of_every_section():
     for key in ("amp.growth_interval", "train.accumulate", "optimizer.betas", "data.folder", "model.n_embd"):
         assert f"| `{key}` |" in page
     for row in (
-        '| `amp.dtype` | `"float32"`, `"bfloat16"`, `"float16"` | `"float32"` |',
-        "| `train.seed` | a whole number",
+        '| `amp.dtype` | "float32", "bfloat16", "float16" | `"float32"` |',
+        "| `train.seed` | integer",
     ):
         assert row in page
 

@@ -1,4 +1,4 @@
-"""The command line: train, bench, ops, doctor. Exit status 0 done, 1 the run failed, 2 the user's input is wrong."""
+"""The command line. Exit status 0: done, 1: the run failed, 2: the user's input is wrong."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import difflib
 import json
 import os
 import platform
-import shlex
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,16 +20,13 @@ from rich.markup import escape
 
 from .. import __version__, config
 from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
+from ..config.keys import SECTIONS, keys
 from ..core.op import ops
 from ..core.policy import Policy
 from ..run.bench import Result, Started, bench
-from ..run.loop import Row, Run, fit
-from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
-from ..run.run_dir import RunDirectory, default_directories
-from . import display, doctor
-from .signals import Ended, Signals
+from . import display, doctor, train
 
-DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells have it
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as in shells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,16 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parse(arguments)
         return int(options.run(options, _console()))
     except NonFiniteError as error:
-        return _say(f"failed: {error}", FAILED)
+        return display.print_error(f"failed: {error}", FAILED)
     except AmpkitError as error:
-        return _say(str(error), WRONG)
+        return display.print_error(str(error), WRONG)
     except MemoryError as error:
         cure = "lower data.batch_size, or take a smaller model"
-        return _say(f"failed: out of memory{f' ({error})' if str(error) else ''}\nhelp: {cure}", FAILED)
+        detail = f" ({error})" if str(error) else ""
+        return display.print_error(f"failed: out of memory{detail}\nhelp: {cure}", FAILED)
     except KeyboardInterrupt as error:
-        return _say("interrupted", error.status if isinstance(error, Ended) else INTERRUPTED)
+        return display.print_error("interrupted", error.status if isinstance(error, train.Ended) else INTERRUPTED)
     except OSError as error:
-        return _say(f"failed: {error}", FAILED)
+        return display.print_error(f"failed: {error}", FAILED)
 
 
 def _console() -> Console:
@@ -58,16 +55,20 @@ def _console() -> Console:
     return console
 
 
-def _say(line: str, status: int) -> int:
-    display.console(sys.stderr, soft_wrap=True).print(f"ampkit: {escape(line)}")
-    return status
-
-
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, like the rest of ampkit."""
+    """Reports a mistake as a ConfigError, with the nearest valid word."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(message, help=f"`{self.prog} --help` shows what there is")
+        cure = f"`{self.prog} --help` lists what there is"
+        if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
+            what, word, choices = match[1], match[2], re.findall(r"[\w-]+", match[3])
+            raise ConfigError(f"unknown {what} {word!r}", help=_did_you_mean(word, choices) or cure)
+        raise ConfigError(message, help=cure)
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {close[0]}?" if close else None
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -76,20 +77,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     # argparse takes no positional arguments after an option: key=value may stand anywhere.
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "overrides")]
     if unknown:
-        raise _unknown(unknown[0], options.command)
+        flags = [flag for action in options.command._actions for flag in action.option_strings]
+        cure = _did_you_mean(unknown[0].partition("=")[0], flags) or f"`{options.command.prog} --help` lists them"
+        raise ConfigError(f"unknown argument {unknown[0]!r}", help=cure)
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
-
-
-def _unknown(word: str, command: argparse.ArgumentParser) -> ConfigError:
-    close = difflib.get_close_matches(word.partition("=")[0], _options(command), 1)
-    cure = f"did you mean {close[0]}?" if close else f"`{command.prog} --help` shows what there is"
-    return ConfigError(f"unknown argument {word!r}", help=cure)
-
-
-def _options(command: argparse.ArgumentParser) -> list[str]:
-    return [word for action in command._actions for word in action.option_strings]
 
 
 def _path(text: str) -> str:
@@ -99,24 +92,23 @@ def _path(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser("ampkit", description="Automatic mixed-precision training on NumPy.")
+    parser = _Parser("ampkit", description="Automatic mixed-precision training on NumPy and CuPy.")
     parser.add_argument("--version", action="version", version=f"ampkit {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    train = _command(commands, "train", _train, "train a recipe")
-    _recipe(train)
-    train.add_argument("--device", help="where to train: cpu (default), or another device of this machine")
-    train.add_argument(
-        "--run-dir", type=_path, help="where config, metrics and checkpoints go: a new or empty directory"
-    )
-    train.add_argument("--resume", action="store_true", help="go on with the run in --run-dir from its last checkpoint")
+    training = _command(commands, "train", train.run, "train a recipe")
+    _recipe(training)
+    training.add_argument("--run-dir", type=_path, help="directory for config, metrics and checkpoints: new or empty")
+    training.add_argument("--resume", action="store_true", help="resume the run in --run-dir from its last checkpoint")
     compare = _command(commands, "bench", _bench, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
-    compare.add_argument("--json", type=_path, metavar="FILE", help="write the results there as well")
-    table = _command(commands, "ops", _ops, "every op: its category, its dtype, the kernels that run it")
+    compare.add_argument("--json", type=_path, metavar="FILE", help="also write the results to a file")
+    described = _command(commands, "keys", _keys, "list the keys of a recipe: type, default, meaning")
+    described.add_argument("section", nargs="?", metavar="SECTION", help="a section, or the name of one of its kinds")
+    table = _command(commands, "ops", _ops, "list every op: cast category, dtype, kernels")
     table.add_argument("--policy", default="float16", help="float16 (default) or bfloat16")
     table.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="whose kernels: cpu (default) or cuda")
-    table.add_argument("--fast", action="store_true", help="the preset that stores norms and softmax in 16 bits")
-    _command(commands, "doctor", _doctor, "what this machine has and what is missing")
+    table.add_argument("--fast", action="store_true", help="the policy that stores norms and softmax in 16 bits")
+    _command(commands, "doctor", _doctor, "show what this machine has for mixed precision, and what is missing")
     return parser
 
 
@@ -128,101 +120,13 @@ def _command(commands: Any, name: str, run: Callable[..., int], what: str) -> ar
 
 def _recipe(command: argparse.ArgumentParser) -> None:
     command.add_argument("recipe", type=_path, metavar="RECIPE.toml", help="the recipe")
-    what = "write over the recipe: amp.dtype=float16"
+    what = "replace a key of the recipe: amp.dtype=float16"
     command.add_argument("overrides", nargs="*", default=(), metavar="key=value", help=what)
-
-
-def _train(options: argparse.Namespace, console: Console) -> int:
-    overrides = [*options.overrides, *([f'train.device="{options.device}"'] if options.device else [])]
-    recipe = config.load(options.recipe, overrides)
-    with Signals() as signals, _directory(options, recipe.amp.dtype) as directory:
-        run = fit(recipe, directory.checkpoints, options.resume)
-        if options.resume and run.finished:
-            return _finished(run, directory, console)
-        return _trained(run, directory, signals, options, console)
-
-
-def _directory(options: argparse.Namespace, dtype: str) -> RunDirectory:
-    if options.run_dir:
-        return RunDirectory(options.run_dir, options.resume)
-    if options.resume:
-        raise ConfigError("--resume", "the run directory to go on in", "none", "add --run-dir DIR")
-    return RunDirectory.first_free(default_directories(options.recipe, dtype, datetime.now()))
-
-
-def _finished(run: Run, directory: RunDirectory, console: Console) -> int:
-    _show_damaged(run, console)
-    metrics, (after, mark) = directory.metrics, _reached(run)
-    if after is not None and (fault := examine(read(metrics), after, mark)[1]):
-        console.print(escape(f"{metrics}: {fault}"), soft_wrap=True)
-    said = f"{directory.path}: all {run.done} steps are done; train.steps={2 * run.done} would go on"
-    console.print(escape(said), soft_wrap=True)
-    return DONE
-
-
-def _trained(run: Run, directory: RunDirectory, signals: Signals, options: argparse.Namespace, console: Console) -> int:
-    log, rows = directory.begin(run.recipe, *_reached(run)), list[Row]()
-    _show_start(run, directory, options.resume, console)
-    where, onward = f"metrics are in {directory.metrics}", f"to go on: {_command_to_go_on(options, directory.path)}"
-    try:
-        for row in _rows(run, log, signals, console):
-            rows.append(row)
-    except NonFiniteError as error:
-        return _say(f"failed: {error}" + (f"\n{where}" if log.size else ""), FAILED)
-    except FileError as error:  # of a disk that is full, or of a sample that cannot be read
-        return _say(f"failed: {error}" + (f"\nhelp: {onward}" if log.size else ""), FAILED)
-    if run.stopping and not run.finished:
-        line = f"interrupted after step {run.done} of {run.steps}; {where}"
-        return _say(f"{line}\nhelp: {onward}", signals.status)
-    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path)))
-    return DONE
-
-
-def _reached(run: Run) -> tuple[ResumePoint | None, dict[str, Any] | None]:
-    """Where the run goes on, and what its checkpoint recorded of the metrics; nothing for one that starts."""
-    return (None, None) if run.resumed is None else (ResumePoint(run.done, run.evaluated), run.resumed.metrics)
-
-
-def _show_damaged(run: Run, console: Console) -> None:
-    for line in run.resumed.damaged if run.resumed else ():
-        console.print(f"passed over: {escape(line)}", soft_wrap=True)
-
-
-def _show_start(run: Run, directory: RunDirectory, resume: bool, console: Console) -> None:
-    """Say what was damaged, and where a run that was to go on begins."""
-    _show_damaged(run, console)
-    for line in directory.notices:
-        console.print(escape(line), soft_wrap=True)
-    if run.resumed is not None:
-        said = f"going on after step {run.done} of {run.steps}, from {run.resumed.path}"
-        console.print(escape(said), soft_wrap=True)
-    elif resume:
-        said = f"{directory.path} holds no checkpoint to resume from: starting at step 1"
-        console.print(escape(said), soft_wrap=True)
-
-
-def _rows(run: Run, log: MetricsLog, signals: Signals, console: Console) -> Iterator[Row]:
-    """The rows of a run, written and shown; a signal ends it after the step under way, a second one at once."""
-    run.before_saving, signals.stop = log.sync, run.stop
-    meter = display.Meter(console, run.recipe.amp.dtype, run.steps, run.per_step, run.unit)
-    with log, meter:
-        try:
-            for row in run:
-                log.write(row)
-                meter.show(row)
-                yield row
-        except KeyboardInterrupt:
-            run.stop()
-
-
-def _command_to_go_on(options: argparse.Namespace, directory: Path) -> str:
-    device = ["--device", options.device] if options.device else []
-    words = ["ampkit", "train", options.recipe, *options.overrides, *device, "--resume", "--run-dir", str(directory)]
-    return shlex.join(words)
+    command.add_argument("--device", help="where to train: cpu (default), cuda or cuda:<index>")
 
 
 def _bench(options: argparse.Namespace, console: Console) -> int:
-    recipe = config.load(options.recipe, options.overrides)
+    recipe = config.load(options.recipe, train.overrides(options))
     if options.json:
         _need_writable(Path(options.json))
     results: list[Result] = []
@@ -230,7 +134,7 @@ def _bench(options: argparse.Namespace, console: Console) -> int:
         for event in bench(recipe):
             if isinstance(event, Started):
                 what = (event.dtype, event.steps, event.per_step, event.unit)
-                meter = stack.enter_context(display.Meter(console, *what, every=max(1, event.steps // 10)))
+                meter = stack.enter_context(display.ProgressMeter(console, *what, every=max(1, event.steps // 10)))
             elif isinstance(event, Result):
                 stack.close()
                 results.append(event)
@@ -238,10 +142,22 @@ def _bench(options: argparse.Namespace, console: Console) -> int:
                 meter.show(event)
     _write_results(options, results)
     console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", results))
+    if recipe.train.device == "cpu":
+        _explain_slower(results, console)
     for result in (result for result in results if result.error):
-        _say(f"{result.dtype} failed: {result.error}", FAILED)
+        display.print_error(f"{result.dtype} failed: {result.error}", FAILED)
     console.print(f"whole time: {sum(result.wall_seconds or 0 for result in results):.1f} s")
     return FAILED if any(result.error for result in results) else DONE
+
+
+def _explain_slower(results: Sequence[Result], console: Console) -> None:
+    """Print why 16 bits are slower than float32 where the CPU lacks the instructions."""
+    findings = {finding.topic: finding for finding in doctor.examine_cpu()}
+    for result in results[1:]:
+        finding = findings.get(f"{result.dtype} on the CPU")
+        slower = result.step_seconds and results[0].step_seconds and result.step_seconds > results[0].step_seconds
+        if slower and finding and finding.cure:
+            console.print(escape(f"{result.dtype} is slower here: {finding.found}; {finding.cure}"), soft_wrap=True)
 
 
 def _need_writable(path: Path) -> None:
@@ -255,6 +171,18 @@ def _write_results(options: argparse.Namespace, results: list[Result]) -> None:
     if options.json:
         content = {"recipe": options.recipe, "overrides": options.overrides, "results": [asdict(r) for r in results]}
         Path(options.json).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+
+
+def _keys(options: argparse.Namespace, console: Console) -> int:
+    named = {name: section for section, kinds in SECTIONS.items() for name in kinds if name}
+    if options.section not in (None, *SECTIONS, *named):
+        cure = _did_you_mean(options.section, [*SECTIONS, *named]) or f"sections: {', '.join(SECTIONS)}"
+        raise ConfigError(f"unknown section {options.section!r}", help=cure)
+    for section, kinds in SECTIONS.items():
+        for name, kind in kinds.items():
+            if options.section in (None, section, name):
+                console.print(display.key_table(section, name, keys(kind)))
+    return DONE
 
 
 def _ops(options: argparse.Namespace, console: Console) -> int:

@@ -1,13 +1,14 @@
-"""What the command line shows: progress while something runs, tables when it is done. rich lives in the doors alone."""
+"""The output of the command line: progress while something runs, tables when it is done."""
 
 from __future__ import annotations
 
 import io
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import IO, Any, Self, TextIO, cast
+from typing import IO, Any, NamedTuple, Self, TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 
 from ..config import Recipe
+from ..config.keys import Key
 from ..core.op import Op
 from ..core.policy import Cast, Policy
 from ..run.bench import Result
@@ -22,14 +24,14 @@ from ..run.loop import EvalRow, Row, StepRow
 from .doctor import Finding
 
 
-class Lasting(io.TextIOBase):
-    """A text stream that outlives its reader: when `stream` cannot be written any more, what comes is dropped.
+class TolerantStream(io.TextIOBase):
+    """A text stream that drops its output once `stream` cannot be written.
 
-    A pipe whose reader has left, a terminal that was closed or a full disk thus end the output and nothing else.
+    So a pipe whose reader has exited, a closed terminal or a full disk ends the output and not the training.
     """
 
     def __init__(self, stream: TextIO):
-        self.stream, self.lost = stream, False
+        self.stream, self.broken = stream, False
 
     def write(self, text: str) -> int:
         return self._try(lambda: self.stream.write(text)) or len(text)
@@ -39,13 +41,13 @@ class Lasting(io.TextIOBase):
 
     def _try(self, call: Callable[[], Any]) -> Any:
         try:
-            return None if self.lost else call()
+            return None if self.broken else call()
         except OSError:
-            self.lost = True
+            self.broken = True
             with suppress(OSError, ValueError):  # what is still buffered would fail again when Python ends
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, self.stream.fileno())
-                os.close(nowhere)
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.stream.fileno())
+                os.close(null)
             return None
 
     def isatty(self) -> bool:
@@ -60,19 +62,19 @@ class Lasting(io.TextIOBase):
 
 
 def console(stream: TextIO | None, **options: Any) -> Console:
-    """A rich console on a stream; None, a stream that was closed before Python began, shows nothing."""
-    file = io.StringIO() if stream is None else Lasting(stream)
+    """A rich console on `stream`; None, a stream that was closed before Python started, shows nothing."""
+    file = io.StringIO() if stream is None else TolerantStream(stream)
     return Console(file=cast(IO[str], file), highlight=False, **options)
 
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
 
 
-class Meter:
-    """A progress bar on a terminal; where there is none, a line per row. A context manager around a run.
+class ProgressMeter:
+    """A progress bar on a terminal, elsewhere a line per row. A context manager around a run.
 
-    label: what is being trained. unit: what the rate counts, samples or tokens, `per_step` of them in a step. every: on
-    paper, leave out steps that this does not divide, but the first and the last.
+    label: what is trained. unit: what the rate counts, samples or tokens, `per_step` of them in a step. every: without
+    a terminal, leave out steps that it does not divide, except for the first and the last.
     """
 
     def __init__(self, console: Console, label: str, steps: int, per_step: int, unit: str, every: int = 1):
@@ -84,13 +86,13 @@ class Meter:
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[said]}", table_column=Column(no_wrap=True, ratio=1)),
+            TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, ratio=1)),
             console=console,
             disable=not console.is_terminal,
             transient=True,
             expand=True,
         )
-        self._task: TaskID = self._bar.add_task(label, total=steps, said="")
+        self._task: TaskID = self._bar.add_task(label, total=steps, status="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -100,19 +102,19 @@ class Meter:
         self._bar.stop()
 
     def show(self, row: Row) -> None:
-        """Bring a row before the reader's eyes."""
+        """Show a row."""
         if isinstance(row, EvalRow):
-            scores = (f"  {word} {value:.2%}" for word, value in _fractions(row))
+            scores = (f"  {name} {value:.2%}" for name, value in _fractions(row))
             self._evaluation = f"val loss {row.val_loss:.4f}{''.join(scores)}"
         else:
             self._loss = f"loss {row.loss:.4f}  {self._rate(row):,.0f} {self.unit}/s"
             self._scale = f"scale {row.scale:g}  skipped {row.skipped}  " if row.scale != 1 or row.skipped else ""
         if self.console.is_terminal:
-            said = f"{self._loss}\n{self._scale}{self._evaluation}"
-            self._bar.update(self._task, completed=row.step, said=said)
+            status = f"{self._loss}\n{self._scale}{self._evaluation}"
+            self._bar.update(self._task, completed=row.step, status=status)
         elif isinstance(row, EvalRow) or row.step % self.every == 0 or row.step in (1, self.steps):
-            said = self._evaluation if isinstance(row, EvalRow) else f"{self._loss}  {self._scale}"
-            self.console.print(f"{self.label}  step {row.step}/{self.steps}  {said.rstrip()}", soft_wrap=True)
+            line = self._evaluation if isinstance(row, EvalRow) else f"{self._loss}  {self._scale}"
+            self.console.print(f"{self.label}  step {row.step}/{self.steps}  {line.rstrip()}", soft_wrap=True)
 
     def _rate(self, row: StepRow) -> float:
         """Units per second since the last row shown."""
@@ -121,8 +123,14 @@ class Meter:
         return steps * self.per_step / seconds if seconds > 0 else math.nan
 
 
+def print_error(line: str, status: int) -> int:
+    """Print `ampkit: line` to stderr; returns `status`."""
+    console(sys.stderr, soft_wrap=True).print(f"ampkit: {escape(line)}")
+    return status
+
+
 def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where: str) -> Table:
-    """The end of a run in a few lines."""
+    """A table that sums up a run: steps, rate, losses and scores."""
     rows = list(rows)
     steps = [row for row in rows if isinstance(row, StepRow)]
     evaluations = [row for row in rows if isinstance(row, EvalRow)]
@@ -135,8 +143,8 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
         table.add_row("training loss", f"{last.loss:.4f}")
     if evaluations:
         table.add_row("validation loss", f"{evaluations[-1].val_loss:.4f} nats")
-        for word, value in _fractions(evaluations[-1]):
-            table.add_row(word, f"{value:.2%}")
+        for name, value in _fractions(evaluations[-1]):
+            table.add_row(name, f"{value:.2%}")
     if steps and recipe.amp.dtype == "float16":
         table.add_row("loss scale", f"{steps[-1].scale:g}, {steps[-1].skipped} steps skipped")
     table.add_row("run directory", where)
@@ -144,27 +152,34 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
 
 
 def comparison(title: str, results: list[Result]) -> Table:
-    """The precisions side by side; ratios are to the first of them."""
+    """The precisions side by side, each compared in words with the first of them."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for result in results:
         table.add_column(result.dtype, justify="right")
-    first = results[0]
-    for name, show, ratio in _LINES:
-        values = [getattr(result, name) for result in results]
-        if name in _FRACTIONS and values == [None] * len(values):
+    for line in _LINES:
+        values = [getattr(result, line.name) for result in results]
+        if line.name in _FRACTIONS and values == [None] * len(values):
             continue
-        table.add_row(_WORDS[name], *(show(value) if value is not None else "-" for value in values))
-        if ratio and getattr(first, name) and len(results) > 1:
-            shares = (f"{value / getattr(first, name):.2f} x" if value is not None else "-" for value in values)
-            table.add_row(f"[dim]  to {first.dtype}[/]", *(f"[dim]{share}[/]" for share in shares))
+        table.add_row(line.title, *(line.show(value) if value is not None else "-" for value in values))
+        if line.words and values[0] and len(results) > 1:
+            compared = (_compared(value, values[0], *line.words) for value in values[1:])
+            table.add_row(f"[dim]  against {results[0].dtype}[/]", "", *(f"[dim]{text}[/]" for text in compared))
     return table
 
 
+def _compared(value: float | None, reference: float, below: str, above: str) -> str:
+    """The ratio of two positive numbers in words: `1.50 x slower`."""
+    if value is None or value <= 0:
+        return "-"
+    ratio, word = (value / reference, above) if value > reference else (reference / value, below)
+    return f"{ratio:.2f} x {word}" if round(ratio, 2) != 1 else "the same"
+
+
 def _fractions(row: EvalRow) -> list[tuple[str, float]]:
-    """The scores that the task has, under their words."""
-    values = ((word, getattr(row, name)) for name, word in _FRACTIONS.items())
-    return [(word, value) for word, value in values if value is not None]
+    """(name, value) of the scores that apply."""
+    values = ((title, getattr(row, name)) for name, title in _FRACTIONS.items())
+    return [(title, value) for title, value in values if value is not None]
 
 
 def _seconds(value: float) -> str:
@@ -176,56 +191,68 @@ def _bytes(value: int) -> str:
 
 
 _FRACTIONS = {"accuracy": "accuracy", "mean_iou": "mean IoU", "char_error_rate": "character error rate"}
-_WORDS = {
-    "step_seconds": "time per step (median)",
-    "seconds": "training time",
-    "wall_seconds": "whole time",
-    "peak_bytes": "peak memory of the process",
-    "run_bytes": "  of it, for the run",
-    "device_bytes": "peak memory of arrays on the GPU",
-    "val_loss": "validation loss",
-    **_FRACTIONS,
-    "scale": "loss scale at the end",
-    "skipped": "skipped steps",
-}
-_LINES: list[tuple[str, Any, bool]] = [
-    ("step_seconds", _seconds, True),
-    ("seconds", _seconds, False),
-    ("wall_seconds", _seconds, False),
-    ("peak_bytes", _bytes, False),
-    ("run_bytes", _bytes, True),
-    ("device_bytes", _bytes, True),
-    ("val_loss", "{:.4f}".format, True),
-    *((name, "{:.2%}".format, False) for name in _FRACTIONS),
-    ("scale", "{:g}".format, False),
-    ("skipped", str, False),
+
+
+class _Line(NamedTuple):
+    """A line of `comparison`: field of Result, title, format, and the words for a smaller and a larger value."""
+
+    name: str
+    title: str
+    show: Callable[[Any], str]
+    words: tuple[str, str] | None = None
+
+
+_LINES = [
+    _Line("step_seconds", "time per step (median)", _seconds, ("faster", "slower")),
+    _Line("seconds", "training time", _seconds),
+    _Line("wall_seconds", "whole time", _seconds),
+    _Line("peak_bytes", "peak memory of the process", _bytes),
+    _Line("run_bytes", "  of it, for the run", _bytes, ("less", "more")),
+    _Line("device_bytes", "peak memory of arrays on the GPU", _bytes, ("less", "more")),
+    _Line("val_loss", "validation loss", "{:.4f}".format, ("lower", "higher")),
+    *(_Line(name, title, "{:.2%}".format) for name, title in _FRACTIONS.items()),
+    _Line("scale", "loss scale at the end", "{:g}".format),
+    _Line("skipped", "skipped steps", str),
 ]
 
 
-def policy_table(policy: Policy, ops: Iterable[Op], backend: str) -> Table:
-    """Every op: its category under `policy`, the dtype it answers in, the kernel that runs it on `backend`."""
-    table = Table(title=f"{policy!r} on {backend}", title_justify="left")
-    for column in ("op", "file", "category", "dtype out", f"kernel on {backend}"):
+def key_table(section: str, name: str, keys: Iterable[Key]) -> Table:
+    """The keys of a section: type, default, meaning."""
+    title = escape(f"[{section}]{f' name = {chr(34)}{name}{chr(34)}' if name else ''}")
+    table = Table(title=title, title_justify="left")
+    for column in ("key", "type", "default", "meaning"):
         table.add_column(column)
-    for op in sorted(ops, key=lambda op: (op.forward.module, op.name)):
-        category = policy.category(op.name)
-        table.add_row(op.name, op.forward.module, category.value, _answer(category, policy), _kernels(op, backend))
+    for key in keys:
+        table.add_row(f"{section}.{key.name}", *map(escape, (key.type, key.default, key.meaning)))
     return table
 
 
-def _answer(category: Cast, policy: Policy) -> str:
-    words = {Cast.LOW: policy.dtype.name, Cast.FP32: "float32", Cast.WIDEST: "its widest input"}
-    return (words | {Cast.KEEP: "its first input", Cast.BANNED: "refused"})[category]
+def policy_table(policy: Policy, ops: Iterable[Op], backend: str) -> Table:
+    """Every op: its category under `policy`, the dtype of its output, its kernels on `backend` in the order tried."""
+    table = Table(title=f"{policy!r} on {backend}", title_justify="left")
+    for column in ("op", "file", "category", "dtype out", f"kernels on {backend}"):
+        table.add_column(column)
+    for op in sorted(ops, key=lambda op: (op.forward.module, op.name)):
+        category = policy.category(op.name)
+        table.add_row(
+            op.name, op.forward.module, category.value, _output_dtype(category, policy), _kernels(op, backend)
+        )
+    return table
+
+
+def _output_dtype(category: Cast, policy: Policy) -> str:
+    words = {Cast.LOW: policy.dtype.name, Cast.FP32: "float32", Cast.WIDEST: "of its widest input"}
+    return (words | {Cast.KEEP: "of its first input", Cast.BANNED: "refused"})[category]
 
 
 def _kernels(op: Op, backend: str) -> str:
     kernels = op.forward.kernels_of(backend)
-    names = [kernel.name if kernel.when is None else f"{kernel.name} ({kernel.when.__name__})" for kernel in kernels]
-    return ", ".join([*names, *([] if any(kernel.when is None for kernel in kernels) else ["reference"])])
+    always = any(kernel.when is None for kernel in kernels)
+    return ", ".join(dict.fromkeys([*(kernel.name for kernel in kernels), *([] if always else ["reference"])]))
 
 
 def findings(found: Iterable[Finding]) -> Table:
-    """What the doctor saw."""
+    """The findings of `ampkit doctor`."""
     table = Table(show_header=False, box=None)
     for finding in found:
         table.add_row(finding.topic, _MARKS[finding.state], escape(finding.found), escape(finding.cure or ""))

@@ -1,4 +1,4 @@
-"""What this machine has for mixed precision and what is missing. Looks, changes nothing, never fails."""
+"""What this machine has for mixed precision and what is missing. Changes nothing and never fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEEDED = ("numpy", "ml_dtypes", "safetensors", "pydantic", "rich")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: its state, what was found, and what to do about it or None."""
+    """The result of one examination: its state, what was found, and what to do about it or None."""
 
     topic: str
     state: Literal["ok", "note", "missing"]
@@ -36,14 +36,19 @@ class Finding:
 
 def examine() -> list[Finding]:
     """All findings, one line each."""
-    return [finding for look in _LOOKS for finding in _safely(look)]
+    return [finding for examination in _EXAMINATIONS for finding in _safely(examination)]
 
 
-def _safely(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def examine_cpu() -> list[Finding]:
+    """The findings about the CPU and its 16-bit instructions."""
+    return _safely(_cpu)
+
+
+def _safely(examination: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
-        return list(look())
+        return list(examination())
     except Exception as error:  # a doctor that fails helps nobody
-        return [Finding(look.__name__.strip("_"), "note", f"could not be examined: {error}")]
+        return [Finding(examination.__name__.strip("_"), "note", f"could not be examined: {error}")]
 
 
 def _python() -> Iterator[Finding]:
@@ -70,17 +75,17 @@ def _blas() -> Iterator[Finding]:
     cure = None if kernels else "its threads cannot be set while Python runs; those of OpenBLAS can"
     yield Finding("BLAS", "ok" if kernels else "note", name, cure)
     used, usable = threads.get_num_threads(), threads.usable_cpus()
-    said, cure = f"{used} for products, on {usable} usable CPUs", None
+    found, cure = f"{used} for products, on {usable} usable CPUs", None
     if used > 1 and (load := _load()) > (os.cpu_count() or 1):
-        said += f", at a load of {load:.1f}"
-        cure = "beside other work they wait for each other: train.threads=1, or OMP_WAIT_POLICY=passive before Python"
+        found += f", at a load of {load:.1f}"
+        cure = "other processes compete for the CPUs: train.threads=1, or OMP_WAIT_POLICY=passive before Python"
     elif used != usable:
         cure = "ampkit.set_num_threads(n), or train.threads=n in a recipe"
-    yield Finding("threads", "note" if cure else "ok", said, cure)
+    yield Finding("threads", "note" if cure else "ok", found, cure)
 
 
 def _load() -> float:
-    """How many processes wanted a CPU in the last minute, on average; 0 where the system does not tell."""
+    """The load average of the last minute; 0 where the system has none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
@@ -101,8 +106,8 @@ def _cpu() -> Iterator[Finding]:
     info = Path("/proc/cpuinfo").read_text()
     flags = set((_entry(info, "flags") or _entry(info, "Features")).split())
     yield Finding("CPU", "ok", _entry(info, "model name") or platform.machine())
-    for dtype, units in (("bfloat16", BFLOAT16), ("float16", FLOAT16)):
-        found = ", ".join(f"{flag} ({name})" for flag, name in units.items() if flag in flags)
+    for dtype, instructions in (("bfloat16", BFLOAT16), ("float16", FLOAT16)):
+        found = ", ".join(f"{flag} ({name})" for flag, name in instructions.items() if flag in flags)
         used = library.has_fast_matmul(dtypes.parse(dtype))
         cure = None if used else "tensors take half the memory; arithmetic is float32, so no faster than float32"
         yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or "no instructions for it", cure)
@@ -147,4 +152,4 @@ def _cupy() -> str | None:
     return f"{found[0]} {metadata.version(found[0])}" if found else None
 
 
-_LOOKS = (_python, _packages, _blas, _onednn, _cpu, _cuda)
+_EXAMINATIONS = (_python, _packages, _blas, _onednn, _cpu, _cuda)

@@ -57,10 +57,10 @@ def signature_fields(
 ) -> dict[str, tuple[Any, Any]]:
     """{key: (type, default)}, what `pydantic.create_model` takes, for the parameters of `source`; see derive_section.
 
-    The description of a key is the sentence after `key:` in the docstring of `source`.
+    The description of a key is the sentence after `key:` in the docstring of `source`, or of the one it says to `see`.
     """
     target: Any = source.__init__ if inspect.isclass(source) and not is_dataclass(source) else source
-    hints, meanings = get_type_hints(target, include_extras=True), key_meanings(inspect.getdoc(source))
+    hints, meanings = get_type_hints(target, include_extras=True), _meanings(source)
     fields: dict[str, Any] = {}
     for key, parameter in inspect.signature(source).parameters.items():
         left_out = key in exclude if include is None else key not in include
@@ -70,6 +70,13 @@ def signature_fields(
         field = Field(... if default is parameter.empty else default, description=meanings.get(key))
         fields[key] = field_type((types or {}).get(key, hints[key])), field
     return fields
+
+
+def _meanings(source: Callable[..., Any]) -> dict[str, str]:
+    doc = inspect.getdoc(source) or ""
+    other = re.search(r"\bsee (\w+)", doc)
+    related = getattr(source, "__globals__", {}).get(other[1]) if other else None
+    return key_meanings(inspect.getdoc(related)) | key_meanings(doc) if related else key_meanings(doc)
 
 
 def key_meanings(doc: str | None) -> dict[str, str]:

@@ -24,26 +24,32 @@ from .field_types import Device, Section, Threads, Workers
 
 
 class Batches(Section):
-    """batch_size: samples in a batch."""
+    """Keys of every data set. batch_size: samples in a batch."""
 
     name: str
     batch_size: Count = 64
 
 
 class LoadedBatches(Batches):
-    """workers: threads that prepare batches ahead; 0 prepares them when they are due."""
+    """Keys of data sets that are read while training.
+
+    workers: threads that prepare batches ahead; 0 prepares them when they are due.
+    """
 
     workers: Workers = 0
 
 
 class ImageBatches(LoadedBatches):
-    """processes: workers are processes, faster where reading is slow in Python, slower where it is NumPy's work."""
+    """Keys of images.
+
+    processes: workers are processes, faster where reading is slow in Python, slower where it is NumPy's work.
+    """
 
     processes: bool = False
 
 
 class GeneratedBatches(Batches):
-    """validation: the fraction of the samples that is held out."""
+    """Keys of generated data sets. validation: the fraction of the samples that is held out."""
 
     validation: Fraction = 0.1
 

@@ -1,4 +1,4 @@
-"""Writing a recipe back as TOML (1.0), every default spelled out."""
+"""Recipes as TOML 1.0, every default written out."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from .recipe import Recipe
 
 
 def dump(recipe: Recipe) -> str:
-    """The complete TOML of a recipe; `load` of it gives an equal one. None is left out, and is None again."""
+    """The complete TOML of a recipe; `load` returns an equal one. A key that is None is left out."""
     tables = recipe.model_dump(exclude_none=True)
-    return "\n".join(f"[{name}]\n{_lines(table)}" for name, table in tables.items())
+    return "\n".join(f"[{name}]\n{_key_lines(table)}" for name, table in tables.items())
 
 
-def _lines(table: dict[str, Any]) -> str:
-    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+def _key_lines(table: dict[str, Any]) -> str:
+    return "".join(f"{_key(key)} = {toml_value(value)}\n" for key, value in table.items())
 
 
 def _key(key: str) -> str:
     return key if re.fullmatch("[A-Za-z0-9_-]+", key) else _text(key)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
     return repr(value)
 
 

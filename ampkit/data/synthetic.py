@@ -27,6 +27,7 @@ def images(
     """Noise around one random picture per class.
 
     -> (images [count, *shape] float32, labels [count] int64 in 0..classes-1); both are standard normal.
+    count: images. shape: channels, height and width. classes: of the labels. seed: of the draws.
     Raises ArgumentError for sizes below 1.
     """
     _need("synthetic.images", 1, count=count, classes=classes, shape=prod(shape))
@@ -44,7 +45,7 @@ def tokens(
     """Random walks over the vocabulary: each token is the one before plus 1, 2 or 3, modulo `vocab_size`.
 
     -> (inputs [count, block_size] int64, targets [count, block_size] int64), targets one token ahead. The best
-    cross-entropy in reach is ln 3 = 1.0986 nats per token.
+    cross-entropy in reach is ln 3 = 1.0986 nats per token. count: sequences. seed: of the draws.
     Raises ArgumentError for sizes below 1, or a vocab_size below 4.
     """
     _need("synthetic.tokens", 1, count=count, block_size=block_size)
@@ -61,6 +62,7 @@ def masked_tokens(
     -> (inputs [count, length] int64, labels [count, length] int64: the token that was there, or -100). Of each sequence
     `fraction`, at least one token, is to be predicted: 80 % of these are replaced by MASK, 10 % by a random token
     (Devlin et al. 2018, arXiv:1810.04805, section 3.1). Tokens 0 and 1, padding and MASK, are no part of the walks.
+    count: sequences. length: tokens of each. seed: of the draws. fraction: of tokens that are to be predicted.
     Raises ArgumentError for sizes below 1, or a vocab_size below 6.
     """
     _need("synthetic.masked_tokens", 1, count=count, length=length)
@@ -83,6 +85,7 @@ def maps(
     """Rectangles of some classes over a background of class 0, each class in a color of its own, and noise.
 
     -> (images [count, *shape] float32, the class of each pixel [count, h, w] int64 in 0..classes-1).
+    count: images. shape: channels, height and width. classes: of the pixels. seed: of the draws.
     Raises ArgumentError for sizes below 1.
     """
     _need("synthetic.maps", 1, count=count, classes=classes, shape=prod(shape))
@@ -192,6 +195,7 @@ def recordings(
 
     -> (sounds, output steps of each [count] int64, letters, the number of letters of each).
     count: recordings. length: samples of the longest, or time steps of features. classes: the blank and the letters.
+    seed: of the draws.
     """
     sizes = count, num_features, length, Wav2Letter.step(input_type), classes
     sounds, lengths, letters, counts = speech(*sizes, seed)

@@ -24,7 +24,15 @@ from ..nn.modules.fused import norm_of_sum
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes of a BERT, by default base's. Raises ArgumentError for those that do not fit together."""
+    """The sizes of a BERT, by default base's. Raises ArgumentError for those that do not fit together.
+
+    vocab_size: number of tokens. hidden_size: the width of a token. num_hidden_layers: encoder layers.
+    num_attention_heads: of a layer. intermediate_size: the hidden width of a layer's feed-forward network.
+    hidden_dropout_prob: the probability of a zero behind each layer. attention_probs_dropout_prob: the same of the
+    attention weights. max_position_embeddings: the longest sequence. type_vocab_size: kinds of sentences.
+    initializer_range: the standard deviation of new weights. layer_norm_eps: added to the variance in LayerNorm.
+    pad_token_id: the token whose embedding stays 0.
+    """
 
     vocab_size: Size = 30522
     hidden_size: Size = 768

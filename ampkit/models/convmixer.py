@@ -37,8 +37,9 @@ def convmixer(
 ) -> nn.Sequential:
     """Patches, then `depth` times a depthwise and a 1x1 convolution: [N, in_channels, H, W] -> [N, num_classes].
 
-    Each convolution is followed by GELU and batch norm, the depthwise one, `kernel_size` wide, has a shortcut; the mean
-    over the image goes to a Linear. Any image of at least patch_size pixels fits. The defaults are for small images.
+    Each convolution is followed by GELU and batch norm, the depthwise one has a shortcut; the mean over the image goes
+    to a Linear. Any image of at least patch_size pixels fits. The defaults are for small images. dim: channels. depth:
+    blocks. kernel_size: of the depthwise convolutions, odd. patch_size: pixels of a side of a patch.
     Raises ArgumentError for sizes that are no positive integers, or an even kernel_size.
     """
     sizes("convmixer", dim=dim, depth=depth, kernel_size=kernel_size, patch_size=patch_size)

@@ -177,7 +177,7 @@ def efficientnet_b0(
 ) -> EfficientNet:
     """EfficientNet-B0, 5.3 million parameters, for images of 224 pixels; see EfficientNet.
 
-    width, depth: factors of its channels and blocks, see scaled.
+    width: a factor of the channels. depth: a factor of the blocks per stage.
     """
     return EfficientNet(scaled(B0, width, depth), 0.2, num_classes=num_classes, in_channels=in_channels)
 

@@ -82,9 +82,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Logits of the next token: idx [N, T] of integers -> [N, T, vocab_size].
 
-    With targets [N, T] (-100 is left out): (logits, mean cross entropy). tie_weights: the head shares the embedding's
-    Parameter. Weights start as N(0, 0.02^2), those that end a residual branch with 0.02/sqrt(2 n_layer), biases as
-    zeros.
+    With targets [N, T] (-100 is left out): (logits, mean cross entropy). vocab_size: number of tokens. block_size: the
+    longest sequence. n_layer: blocks. n_head: attention heads of a block. n_embd: the width of a token. dropout: the
+    probability of a zero. bias: of Linear and LayerNorm. tie_weights: the head shares the embedding's Parameter.
+    Weights start as N(0, 0.02^2), those that end a residual branch with 0.02/sqrt(2 n_layer), biases as zeros.
     Raises ArgumentError for sizes that do not fit together, ShapeError for idx longer than block_size or empty.
     """
 

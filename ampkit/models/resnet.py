@@ -178,7 +178,7 @@ def resnet34(
     width: Size = 64,
     depth: Factor = 1.0,
 ) -> ResNet:
-    """ResNet-34: 21.8 million parameters with 1000 classes; see ResNet."""
+    """ResNet-34: 21.8 million parameters with 1000 classes; see resnet18."""
     return ResNet(
         BasicBlock, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
     )
@@ -192,7 +192,7 @@ def resnet50(
     width: Size = 64,
     depth: Factor = 1.0,
 ) -> ResNet:
-    """ResNet-50: 25.6 million parameters with 1000 classes; see ResNet."""
+    """ResNet-50: 25.6 million parameters with 1000 classes; see resnet18."""
     return ResNet(
         Bottleneck, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
     )

@@ -156,7 +156,8 @@ def vit(
 
     patch_size: pixels of a side of a patch. num_layers: encoder blocks. num_heads: of the attention in each.
     hidden_dim: the width of a token. mlp_dim: the width of the hidden layer of a block. dropout: the probability of a
-    zero behind each layer. attention_dropout: the same of the attention weights.
+    zero behind each layer. attention_dropout: the same of the attention weights. representation_size: the width of a
+    hidden layer before the head.
     """
     shape = (image_size, patch_size, num_layers, num_heads, hidden_dim, mlp_dim)
     return VisionTransformer(*shape, dropout, attention_dropout, num_classes, representation_size, in_channels)

@@ -24,9 +24,10 @@ _WAVE, _HALVING, _LAST = (250, 160, 45), (48, 2, 23), (32, 1, 16)
 class Wav2Letter(nn.Module):
     """Log-probabilities of letters over time: input [N, num_features, T] -> [N, num_classes, T'].
 
-    input_type: "waveform", of which a first convolution makes 250 features at a hundredth of 16 kHz, or features that
-    are there already, "power_spectrum" or "mfcc"; time is halved once more. width and wide: the channels of the inner
-    and of the last hidden convolutions. `ctc_loss` wants the answer as [T', N, num_classes].
+    input_type: "waveform", from which a first convolution makes `width` features at 100 Hz (of 16 kHz), or features,
+    "power_spectrum" or "mfcc"; time is halved once more. num_features: channels of the input, 1 of a waveform. width:
+    channels of the inner convolutions. wide: channels of the last two hidden ones. `ctc_loss` takes the output as
+    [T', N, num_classes].
     Raises ArgumentError for another input_type, ShapeError for input of other axes or another number of features.
     """
 

@@ -85,7 +85,7 @@ def outcome(directory: Path, most: int, expected: Any, draw: random.Random) -> t
 def names(path: Path, said: str) -> bool:
     """Whether a line of the output says that the file is damaged."""
     name = path.name[: len("step-00000000")] if path.name.startswith("step-") else path.name
-    words = ("passed over", "damaged", "changed since")
+    words = ("skipped a damaged", "damaged", "changed since")
     return any(name in line and any(word in line for word in words) for line in said.splitlines())
 
 

@@ -19,10 +19,12 @@ from rich.console import Console
 from ampkit import Tensor, cli, serialization
 from ampkit.backends.cpu import threads
 from ampkit.base.errors import FileError, NonFiniteError
-from ampkit.cli.display import findings
+from ampkit.cli.display import comparison, findings
 from ampkit.cli.doctor import Finding
-from ampkit.cli.signals import Signals
+from ampkit.cli.train import Signals
+from ampkit.config.keys import SECTIONS, keys
 from ampkit.core.op import ops
+from ampkit.run.bench import Result
 from ampkit.run.checkpoint import Checkpoints
 from ampkit.run.metrics_log import MetricsLog
 from ampkit.run.run_dir import RunDirectory
@@ -111,7 +113,11 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
         (["train", MLP, "nonsense"], "key=value"),
         (["train", str(RECIPES / "text_gpt.toml"), "data.path=nowhere"], "'nowhere'"),
         (["train"], "RECIPE.toml"),
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "unknown command 'fly'"),
+        (["tarin", MLP], "unknown command 'tarin'\nhelp: did you mean train?"),
+        (["ops", "--device", "gpu"], "unknown --device 'gpu'"),
+        (["keys", "mdoel"], "unknown section 'mdoel'\nhelp: did you mean model?"),
+        (["bench", MLP, "--device", "tpu"], "train.device: needs cpu, cuda or cuda:<index>, got 'tpu'"),
         ([], "command"),
         (["doctor", "x=1"], "unknown argument 'x=1'"),
         (["ops", "--policy", "float8"], "float8"),
@@ -232,7 +238,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkey
     before = signal.getsignal(number)
     status, _, err = ampkit("train", MLP, *SHORT, "train.log_every=1", "train.eval_every=", "--run-dir", "run")
     assert (status, signal.getsignal(number)) == (128 + number, before)
-    assert err.startswith("ampkit: interrupted after step 2 of 4; metrics are in run/metrics.jsonl\nhelp: to go on: ")
+    assert err.startswith("ampkit: interrupted after step 2 of 4; metrics are in run/metrics.jsonl\nhelp: to resume: ")
     assert Checkpoints("run/checkpoints").last().step == 2
     assert not Path("run/ampkit.lock").exists()
 
@@ -304,7 +310,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_run_goes_on_without_loss(ampkit
         assert (status, err.count("\n") <= 2) == (1, True)
         assert "metrics: needs a file that can be written, got" in err
         assert Path(f"run{at}").exists() == (at > 0)
-        assert ("help: to go on: ampkit train" in err) == (at > 0)
+        assert ("help: to resume: ampkit train" in err) == (at > 0)
         assert ampkit(*command, "--resume", "--run-dir", f"run{at}")[0] == 0
         assert lines(tmp_path / f"run{at}") == lines(tmp_path / "whole")
         assert equal(ending(tmp_path / f"run{at}"), ending(tmp_path / "whole"))
@@ -326,7 +332,7 @@ def test_a_disk_that_is_too_full_for_a_checkpoint_leaves_the_one_before(ampkit, 
     assert err.startswith("ampkit: failed: checkpoint: needs a file that can be written, got No space left")
     status, out, _ = ampkit(*command, "--resume", "--run-dir", "run")
     assert status == 0
-    assert "going on after step 2 of 6, from run/checkpoints/step-00000002.json" in out
+    assert "resuming after step 2 of 6, from run/checkpoints/step-00000002.json" in out
     assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4, 5, 6, 6]
 
 
@@ -380,11 +386,11 @@ def test_resume_without_a_checkpoint_begins_and_on_a_finished_run_says_so(ampkit
     assert "run holds no checkpoint to resume from: starting at step 1\n" in out
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     status, out, err = ampkit(*resume)
-    assert (status, out, err) == (0, "run: all 4 steps are done; train.steps=8 would go on\n", "")
+    assert (status, out, err) == (0, "run: all 4 steps are done; train.steps=8 would continue\n", "")
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     status, out, err = ampkit(*resume, "train.steps=6")
     assert (status, err) == (0, "")
-    assert "going on after step 4 of 6" in out
+    assert "resuming after step 4 of 6" in out
     assert [row["step"] for row in lines(tmp_path / "run")] == [1, 4, 4, 6, 6]
     assert "steps = 6" in (tmp_path / "run" / "config.toml").read_text()
 
@@ -427,7 +433,7 @@ def test_two_runs_in_one_directory_at_once_are_refused(ampkit):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--resume"], "--resume: needs the run directory to go on in, got none"),
+        (["--resume"], "--resume: needs the run directory to resume, got none"),
         (["--resume", "--run-dir", "run", "model.hidden=[8]"], "got model.hidden=[8]"),
         (["--resume", "--run-dir", "begun", "model.hidden=[8]"], "got model.hidden=[8]"),
         (["--resume", "--run-dir", "other"], "needs one that holds a run, or a new one"),
@@ -458,9 +464,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(ampkit, tmp_path):
     next((tmp_path / "run" / "checkpoints").glob("step-00000004-*")).write_text("")
     status, out, _ = ampkit(*command, "--resume")
     assert status == 0
-    assert "passed over: " in out
+    assert "skipped a damaged checkpoint: " in out
     assert "of 0 bytes instead of" in out
-    assert "going on after step 2 of 4" in out
+    assert "resuming after step 2 of 4" in out
     assert lines(tmp_path / "run") == before
 
 
@@ -479,11 +485,11 @@ def test_the_command_that_ctrl_c_prints_goes_on(ampkit, tmp_path):
     _, err = process.communicate(timeout=60)
     step = int(err.split("after step ")[1].split()[0])
     assert [row["step"] for row in lines(tmp_path / "a run")] == list(range(1, step + 1))
-    program, *words = shlex.split(err.split("help: to go on: ")[1])
+    program, *words = shlex.split(err.split("help: to resume: ")[1])
     assert program == "ampkit"
     status, out, _ = ampkit(*words, f"train.steps={step + 2}")
     assert status == 0
-    assert f"going on after step {step} of {step + 2}" in out
+    assert f"resuming after step {step} of {step + 2}" in out
     assert [row["step"] for row in lines(tmp_path / "a run")] == [*range(1, step + 3), step + 2]
 
 
@@ -500,6 +506,39 @@ def test_bench_sets_the_three_precisions_side_by_side(ampkit, tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())["results"]
     assert [result["dtype"] for result in results] == ["float32", "bfloat16", "float16"]
     assert {result["error"] for result in results} == {None}
+
+
+def test_bench_says_in_words_what_is_faster_and_what_needs_less():
+    results = [Result("float32", 1.0, run_bytes=100), Result("bfloat16", 1.5, run_bytes=50), Result("float16", 0.5)]
+    with Console(record=True, width=200, file=io.StringIO()) as console:
+        console.print(comparison("title", results))
+    text = console.export_text()
+    assert "1.50 x slower" in text
+    assert "2.00 x faster" in text
+    assert "2.00 x less" in text
+
+
+def test_keys_lists_type_default_and_meaning(ampkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    status, out, err = ampkit("keys", "mlp")
+    assert (status, err) == (0, "")
+    row = next(line for line in out.splitlines() if "model.dropout" in line)
+    assert [cell.strip() for cell in row.split("│")[2:5]] == [
+        "number, at least 0, below 1",
+        "0.0",
+        "the probability of a zero behind each activation",
+    ]
+    assert "optimizer.lr" not in out
+
+
+def test_keys_lists_every_section_and_every_key_of_models_and_data_has_a_meaning(ampkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    _, out, _ = ampkit("keys")
+    for name in ("train.steps", "amp.dtype", "schedule.warmup", "optimizer.betas", "data.folder", "model.n_embd"):
+        assert name in out
+    for section, kinds in SECTIONS.items():
+        if section not in ("optimizer", "schedule"):
+            assert not [(name, key.name) for name, kind in kinds.items() for key in keys(kind) if not key.meaning]
 
 
 def test_bench_goes_on_when_one_precision_fails_and_ends_with_status_1(ampkit):
@@ -526,7 +565,7 @@ def test_ops_names_the_kernels_of_a_gpu_also_where_there_is_none(ampkit, monkeyp
     monkeypatch.setenv("COLUMNS", "200")
     status, out, _ = ampkit("ops", "--device", "cuda")
     assert status == 0
-    assert "gelu_cuda (fits), reference" in next(line for line in out.splitlines() if line.startswith("│ gelu "))
+    assert "gelu_cuda, reference" in next(line for line in out.splitlines() if line.startswith("│ gelu "))
 
 
 def test_doctor_never_fails(ampkit):

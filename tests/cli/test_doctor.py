@@ -36,7 +36,7 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch):
     ("used", "load", "state", "cure"),
     [
         (2, 0.5, "ok", None),
-        (2, 7.5, "note", "beside other work they wait for each other: train.threads=1"),
+        (2, 7.5, "note", "other processes compete for the CPUs: train.threads=1"),
         (1, 7.5, "note", "ampkit.set_num_threads"),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_look_that_fails_becomes_a_note_and_the_others_go_on(monkeypatch):
         raise OSError("no such file")
         yield
 
-    monkeypatch.setattr(doctor, "_LOOKS", (_broken, *doctor._LOOKS))
+    monkeypatch.setattr(doctor, "_EXAMINATIONS", (_broken, *doctor._EXAMINATIONS))
     first, *others = doctor.examine()
     assert first == doctor.Finding("broken", "note", "could not be examined: no such file")
     assert others

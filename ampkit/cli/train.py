@@ -1,0 +1,156 @@
+"""`ampkit train`: run a recipe in a run directory, show its rows, and end well on a signal."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+
+from .. import config
+from ..base.errors import ConfigError, FileError, NonFiniteError
+from ..run.loop import Row, Run, fit
+from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
+from ..run.run_dir import RunDirectory, default_directories
+from . import display
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that was closed
+
+
+class Ended(KeyboardInterrupt):
+    """A signal that ends the program at once; status: the exit status that shells report for it."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.status = 128 + number
+
+
+class Signals:
+    """Inside its `with` block the first signal calls `stop` if that is set, and the next one raises Ended.
+
+    Without `stop` the first one raises. A signal that the process was started to ignore, as `nohup` does with SIGHUP,
+    stays ignored. Outside the main thread, which alone receives signals, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.stop: Callable[[], None] | None = None
+        self.status = 128 + signal.SIGINT
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.status, stop, self.stop = 128 + number, self.stop, None
+        if stop is None:
+            raise Ended(number)
+        stop()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._handle) for number in handled}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def overrides(options: argparse.Namespace) -> list[str]:
+    """The overrides of the command line, --device among them."""
+    return [*options.overrides, *([f'train.device="{options.device}"'] if options.device else [])]
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Train the recipe of the command line; returns the exit status."""
+    recipe = config.load(options.recipe, overrides(options))
+    with Signals() as signals, _directory(options, recipe.amp.dtype) as directory:
+        training = fit(recipe, directory.checkpoints, options.resume)
+        if options.resume and training.finished:
+            return _print_finished(training, directory, console)
+        return _train(training, directory, signals, options, console)
+
+
+def _directory(options: argparse.Namespace, dtype: str) -> RunDirectory:
+    if options.run_dir:
+        return RunDirectory(options.run_dir, options.resume)
+    if options.resume:
+        raise ConfigError("--resume", "the run directory to resume", "none", "add --run-dir DIR")
+    return RunDirectory.first_free(default_directories(options.recipe, dtype, datetime.now()))
+
+
+def _print_finished(run: Run, directory: RunDirectory, console: Console) -> int:
+    _print_damaged(run, console)
+    metrics, (after, mark) = directory.metrics, _resume_point(run)
+    if after is not None and (fault := examine(read(metrics), after, mark)[1]):
+        console.print(escape(f"{metrics}: {fault}"), soft_wrap=True)
+    line = f"{directory.path}: all {run.done} steps are done; train.steps={2 * run.done} would continue"
+    console.print(escape(line), soft_wrap=True)
+    return 0
+
+
+def _train(run: Run, directory: RunDirectory, signals: Signals, options: argparse.Namespace, console: Console) -> int:
+    log, rows = directory.begin(run.recipe, *_resume_point(run)), list[Row]()
+    _print_start(run, directory, options.resume, console)
+    where, onward = f"metrics are in {directory.metrics}", f"to resume: {_resume_command(options, directory.path)}"
+    try:
+        for row in _rows(run, log, signals, console):
+            rows.append(row)
+    except NonFiniteError as error:
+        return display.print_error(f"failed: {error}" + (f"\n{where}" if log.size else ""), 1)
+    except FileError as error:  # a full disk, or a sample that cannot be read
+        return display.print_error(f"failed: {error}" + (f"\nhelp: {onward}" if log.size else ""), 1)
+    if run.stopping and not run.finished:
+        line = f"interrupted after step {run.done} of {run.steps}; {where}"
+        return display.print_error(f"{line}\nhelp: {onward}", signals.status)
+    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path)))
+    return 0
+
+
+def _resume_point(run: Run) -> tuple[ResumePoint | None, dict[str, Any] | None]:
+    """Where the run resumes, and what its checkpoint recorded of the metrics; None for a run that starts."""
+    return (None, None) if run.resumed is None else (ResumePoint(run.done, run.evaluated), run.resumed.metrics)
+
+
+def _print_damaged(run: Run, console: Console) -> None:
+    for line in run.resumed.damaged if run.resumed else ():
+        console.print(f"skipped a damaged checkpoint: {escape(line)}", soft_wrap=True)
+
+
+def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Console) -> None:
+    """Print what was found damaged, and from which step a run with --resume continues."""
+    _print_damaged(run, console)
+    for line in directory.notices:
+        console.print(escape(line), soft_wrap=True)
+    if run.resumed is not None:
+        line = f"resuming after step {run.done} of {run.steps}, from {run.resumed.path}"
+        console.print(escape(line), soft_wrap=True)
+    elif resume:
+        line = f"{directory.path} holds no checkpoint to resume from: starting at step 1"
+        console.print(escape(line), soft_wrap=True)
+
+
+def _rows(run: Run, log: MetricsLog, signals: Signals, console: Console) -> Iterator[Row]:
+    """The rows of a run, written and shown; a signal ends it after the current step, a second one at once."""
+    run.before_saving, signals.stop = log.sync, run.stop
+    meter = display.ProgressMeter(console, run.recipe.amp.dtype, run.steps, run.per_step, run.unit)
+    with log, meter:
+        try:
+            for row in run:
+                log.write(row)
+                meter.show(row)
+                yield row
+        except KeyboardInterrupt:
+            run.stop()
+
+
+def _resume_command(options: argparse.Namespace, directory: Path) -> str:
+    device = ["--device", options.device] if options.device else []
+    words = ["ampkit", "train", options.recipe, *options.overrides, *device, "--resume", "--run-dir", str(directory)]
+    return shlex.join(words)
