@@ -97,13 +97,8 @@ def test_the_model_of_add_a_model_trains_from_a_recipe_and_its_script_lists_its_
 def test_the_data_set_of_add_a_dataset_and_its_test_run_as_printed(tmp_path):
     definition, test = examples("docs/add-a-dataset.md")
     (tmp_path / "npz.py").write_text(definition)
-    imports = """import npz
-import numpy as np
-from pathlib import Path
-from ampkit import config
-from ampkit.run.loop import fit
-"""
-    call = f"RECIPES = Path({str(ROOT / 'recipes')!r})\ntest_a_model_trains_on_an_archive(Path({str(tmp_path)!r}))\n"
+    imports = "import npz\nimport numpy as np\nfrom pathlib import Path\n"
+    call = f"test_a_model_trains_on_an_archive(Path({str(tmp_path)!r}))\n"
     (tmp_path / "test_npz.py").write_text(imports + test + call)
     run_in(tmp_path, "test_npz.py")
 
@@ -121,7 +116,7 @@ def run_in(folder, script, *words, status=0):
 def test_the_kernels_of_add_a_backend_are_dispatched_and_precise():
     kernel, bindings = examples("docs/add-a-backend.md")
     square = ops.square
-    before = [(p, list(p.of("cpu"))) for p in (square.forward, square.backward_primitive)]
+    before = [(p, list(p.kernels_of("cpu"))) for p in (square.forward, square.backward_primitive)]
     try:
         exec(compile(kernel, "docs/add-a-backend.md", "exec"), {"__name__": "docs"})
         for dtype in (ampkit.float32, ampkit.bfloat16):
