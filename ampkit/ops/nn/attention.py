@@ -1,4 +1,4 @@
-"""Attention: scores and their softmax in float32, one rounding of the result."""
+"""Scaled dot-product attention, with scores and softmax in float32 and one rounding of the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampkit.core.tensor import Tensor
 
 from ..shape.join_split import unbind
 from ..shape.view import reshape, transpose
-from .attention_math import Operands, backward, broadcast, forward, join_heads, on_tape, split_heads
+from .attention_math import Operands, backward, broadcast, forward, forward_traced, join_heads, split_heads
 
 __all__ = ["scaled_dot_product_attention", "self_attention"]
 
@@ -33,13 +33,13 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(query key^T * scale + mask) value, by row.
 
-    query [..., L, E], key [..., S, E], value [..., S, V] -> [..., L, V]; leading axes broadcast. attn_mask, that
-    broadcasts to [..., L, S], is boolean, True where a query may look, or is added to the scores; a query that may
-    look nowhere gets zeros. is_causal: query i looks at keys 0 to i. scale: by default 1 / sqrt(E). dropout_p: the
-    share of weights dropped, by a draw of the default stream. enable_gqa: each head of key and value, in the third
-    axis from the right, serves several consecutive heads of query.
+    query [..., L, E], key [..., S, E], value [..., S, V] -> [..., L, V]; leading axes broadcast. attn_mask
+    broadcasts to [..., L, S]: boolean, True where a query may attend, or added to the scores; a query that may attend
+    to no key gets zeros. is_causal: query i attends to keys 0 to i. scale: by default 1 / sqrt(E). dropout_p: the
+    probability of dropping a weight, drawn from the default stream. enable_gqa: grouped-query attention, where each
+    head of key and value (axis -3) serves several consecutive heads of query.
     Scores, softmax and sums are float32 (float64 for float64 inputs), and the result is rounded once.
-    Raises ShapeError for shapes that do not fit, ArgumentError for arguments that do not go together.
+    Raises ShapeError for shapes that do not fit, ArgumentError for arguments that exclude each other.
     Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Ainslie et al. 2023, arXiv:2305.13245 (grouped heads).
     """
     where = "scaled_dot_product_attention"
@@ -62,18 +62,18 @@ def scaled_dot_product_attention_(
     query: Array, key: Array, value: Array, added: Array | None, allowed: Index | None,
     dropout_p, draw, is_causal, scale, enable_gqa
 ):  # fmt: skip
-    """`scaled_dot_product_attention` with its mask sorted by kind and its draw named by (seed, call)."""
-    given = Operands(query, key, value, added, allowed)
-    a = split_heads(given) if enable_gqa else given
-    out, lse = _answer(a, is_causal, scale, dropout_p, draw)
-    return join_heads(out) if enable_gqa else out, Saved(**given._asdict(), lse=lse)
+    """`scaled_dot_product_attention` with an additive or a boolean mask, and the draw (seed, call) for dropout."""
+    operands = Operands(query, key, value, added, allowed)
+    a = split_heads(operands) if enable_gqa else operands
+    out, lse = _output(a, is_causal, scale, dropout_p, draw)
+    return join_heads(out) if enable_gqa else out, Saved(**operands._asdict(), lse=lse)
 
 
-def _answer(a: Operands, causal: bool, scale: float | None, dropout_p: float, draw: Any) -> tuple[Any, Any]:
-    # With the log-sum-exp of each row, which derivatives on the tape do without.
+def _output(a: Operands, causal: bool, scale: float | None, dropout_p: float, draw: Any) -> tuple[Any, Any]:
+    # (output, log-sum-exp of each row; None if traced).
     scale = 1 / math.sqrt(a.query.shape[-1] or 1) if scale is None else scale
     if any(isinstance(array, TracedArray) for array in a):
-        return on_tape(a, causal, scale, dropout_p, draw), None
+        return forward_traced(a, causal, scale, dropout_p, draw), None
     return forward(broadcast(a), causal, scale, dropout_p, draw)
 
 
@@ -91,20 +91,20 @@ def scaled_dot_product_attention_check(
     if enable_gqa and (k[-3] != v[-3] or not k[-3] or q[-3] % k[-3]):
         raise ShapeError(where, "query heads that the heads of key and value divide", got)
     one = (1,) * enable_gqa
-    lead = _together(q[:-2], (*k[: -2 - enable_gqa], *one), (*v[: -2 - enable_gqa], *one))
+    lead = _broadcast_shapes(q[:-2], (*k[: -2 - enable_gqa], *one), (*v[: -2 - enable_gqa], *one))
     if lead is None:
         raise ShapeError(where, "leading axes that broadcast", got)
-    if mask is not None and _together(scores := (*lead, q[-2], k[-2]), np.shape(mask)) != scores:
+    if mask is not None and _broadcast_shapes(scores := (*lead, q[-2], k[-2]), np.shape(mask)) != scores:
         raise ShapeError(where, f"attn_mask that broadcasts to {[*lead, q[-2], k[-2]]}", f"{list(np.shape(mask))}")
 
 
 @scaled_dot_product_attention_.backward
 def scaled_dot_product_attention_backward(dy, saved, needs, dropout_p, draw, is_causal, scale, enable_gqa):
-    given = Operands(saved.query, saved.key, saved.value, saved.added, saved.allowed)
-    scale = 1 / math.sqrt(given.query.shape[-1] or 1) if scale is None else scale
+    operands = Operands(saved.query, saved.key, saved.value, saved.added, saved.allowed)
+    scale = 1 / math.sqrt(operands.query.shape[-1] or 1) if scale is None else scale
     if not enable_gqa:
-        return *backward(broadcast(given), dy, saved.lse, needs, is_causal, scale, dropout_p, draw), None
-    a = broadcast(split_heads(given))
+        return *backward(broadcast(operands), dy, saved.lse, needs, is_causal, scale, dropout_p, draw), None
+    a = broadcast(split_heads(operands))
     dy = dy.reshape(*a.query.shape[:-1], dy.shape[-1])
     dq, dk, dv, dadded = backward(a, dy, saved.lse, needs, is_causal, scale, dropout_p, draw)
     dq, dadded = (None if g is None else join_heads(g) for g in (dq, dadded))
@@ -112,21 +112,21 @@ def scaled_dot_product_attention_backward(dy, saved, needs, dropout_p, draw, is_
     return dq, dk, dv, dadded, None
 
 
-def _together(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+def _broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         return None
 
 
-# of one array that holds query, key and value, as one projection makes them. PyTorch has no word for it; on a CPU it is
-# one op in place of nine that part the array, turn its parts and turn the answer back, and one copy in place of three.
+# self-attention of a packed projection (query, key and value in one array). PyTorch has no such op; on a CPU it is one
+# op in place of nine that split, transpose and join heads, with one copy instead of three.
 
 
 def self_attention(input: Tensor, num_heads: int, dropout_p: float = 0.0, is_causal: bool = False) -> Tensor:
-    """`scaled_dot_product_attention` of the thirds of `input`, head by head, and the heads joined again.
+    """Multi-head `scaled_dot_product_attention` of a packed projection.
 
-    input [N, T, 3 E]: of each position query, key and value, each of `num_heads` heads -> [N, T, E]. dropout_p,
+    input [N, T, 3 E]: query, key and value of each position, each of `num_heads` heads -> [N, T, E]. dropout_p,
     is_causal, precision: as there.
     Raises ShapeError for another number of axes or a width that 3 num_heads does not divide, ArgumentError for
     dropout_p outside of [0, 1).
@@ -134,26 +134,26 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float = 0.0, is_cau
     """
     if not 0 <= dropout_p < 1:
         raise ArgumentError("self_attention", "dropout_p in [0, 1)", f"{dropout_p}")
-    if input.is_cuda:  # whose cuDNN takes the parts as they lie
+    if input.is_cuda:  # cuDNN takes the strided views of query, key and value
         return self_attention_by_ops(input, num_heads, dropout_p, is_causal)
     draw = random.default.take() if dropout_p else None
     return self_attention_(input, num_heads, float(dropout_p), draw, bool(is_causal))
 
 
 def self_attention_by_ops(input: Tensor, num_heads: int, dropout_p: float, is_causal: bool) -> Tensor:
-    """`self_attention` out of PyTorch's ops."""
+    """`self_attention` composed of ops that PyTorch has."""
     _check_packed(tuple(input.shape), num_heads)
     n, t, width = input.shape
     parts = unbind(reshape(input, (n, t, 3, num_heads, width // (3 * num_heads))), 2)
     query, key, value = (transpose(part, 1, 2) for part in parts)
-    mixed = scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal)
-    return reshape(transpose(mixed, 1, 2), (n, t, width // 3))
+    heads = scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal)
+    return reshape(transpose(heads, 1, 2), (n, t, width // 3))
 
 
 @op(cast=Cast.LOW, integers="refuse")
 def self_attention_(input: Array, num_heads, dropout_p, draw, is_causal):
-    """`self_attention` with its draw named by (seed, call)."""
-    out, lse = _answer(Operands(*split_qkv(input, num_heads), None, None), is_causal, None, dropout_p, draw)
+    """`self_attention` with the draw (seed, call) for dropout."""
+    out, lse = _output(Operands(*split_qkv(input, num_heads), None, None), is_causal, None, dropout_p, draw)
     return out.swapaxes(1, 2).reshape(*input.shape[:2], input.shape[2] // 3), Saved(input=input, lse=lse)
 
 
@@ -172,14 +172,14 @@ def _check_packed(shape: tuple[int, ...], num_heads: Any) -> None:
 
 @self_attention_.backward
 def self_attention_backward(dy, saved, needs, num_heads, dropout_p, draw, is_causal):
-    given, asked = Operands(*split_qkv(saved.input, num_heads), None, None), (*needs * 3, None)
-    scale = 1 / math.sqrt(given.query.shape[-1])
-    slope = dy.reshape(*dy.shape[:2], num_heads, dy.shape[2] // num_heads).swapaxes(1, 2)
-    found = backward(given, slope, saved.lse, asked, is_causal, scale, dropout_p, draw)
-    return np.stack([each.swapaxes(1, 2) for each in found[:3]], 2).reshape(saved.input.shape)
+    operands = Operands(*split_qkv(saved.input, num_heads), None, None)
+    scale = 1 / math.sqrt(operands.query.shape[-1])
+    dy = dy.reshape(*dy.shape[:2], num_heads, dy.shape[2] // num_heads).swapaxes(1, 2)
+    grads = backward(operands, dy, saved.lse, (*needs * 3, None), is_causal, scale, dropout_p, draw)
+    return np.stack([grad.swapaxes(1, 2) for grad in grads[:3]], 2).reshape(saved.input.shape)
 
 
 def split_qkv(input: Any, num_heads: int) -> Any:
-    """Query, key and value of [N, T, 3 E] by heads: [3, N, num_heads, T, width of a head], a view."""
+    """Query, key and value of a packed projection [N, T, 3 E]: [3, N, num_heads, T, E / num_heads], a view."""
     n, t, width = input.shape
     return input.reshape(n, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)

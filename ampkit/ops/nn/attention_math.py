@@ -1,7 +1,7 @@
-"""The arithmetic of attention: scores and their softmax, a block of them at a time.
+"""The reference of attention: scores and softmax in blocks.
 
-The weights of a block are used and dropped; the backward computes them again from each row's log-sum-exp
-(Dao et al. 2022, arXiv:2205.14135, sec. 3.1).
+The weights of a block are temporary; the backward recomputes them from the log-sum-exp of each row (Dao et al. 2022,
+arXiv:2205.14135, sec. 3.1).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .dropout import mask
 
 __all__: list[str] = []
 
-# Scores computed at a time: half a MiB of float32, which with its temporaries fits a second-level cache.
+# Scores per block: half a MiB of float32, which with its temporaries fits a second-level cache.
 BLOCK = 2**17
-# Rows of a block under a causal mask: what lies right of its last row is skipped.
+# Rows per block under a causal mask: columns beyond its last row are skipped.
 CAUSAL_ROWS = 32
 
 
 class Operands(NamedTuple):
-    """query [..., L, E], key [..., S, E], value [..., S, V]; added and allowed [..., L, S] or None."""
+    """query [..., L, E], key [..., S, E], value [..., S, V]; additive and boolean mask [..., L, S] or None."""
 
     query: Array
     key: Array
@@ -37,7 +37,7 @@ class Operands(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Some of the leading axes, rows first to end of the scores, and their first `width` columns."""
+    """A block of scores: slices of the leading axes, rows first to end, and the first `width` columns."""
 
     lead: tuple[slice, ...]
     first: int
@@ -58,13 +58,14 @@ class _Block(NamedTuple):
 
 
 def forward(a: Operands, causal: bool, scale: float, dropout_p: float, draw: Any) -> tuple[Array, Array]:
+    """(output [..., L, V], log-sum-exp of each row of scores [..., L])."""
     out = np.empty_like(a.query, shape=(*a.query.shape[:-1], a.value.shape[-1]))
     lse = np.empty_like(a.query, shape=a.query.shape[:-1], order="C")
     keep = _keep(a, dropout_p, draw)
     for block in _blocks(a, causal):
         weights = _scores(a, block, causal, scale)
         highest = weights.max(-1, keepdims=True)
-        highest = np.where(highest == -np.inf, 0, highest)  # a row that looks nowhere
+        highest = np.where(highest == -np.inf, 0, highest)  # a row that attends to no key
         weights -= highest
         total = np.exp(weights, out=weights).sum(-1, keepdims=True)
         lse[block.rows] = np.where(total == 0, np.inf, highest + np.log(total))[..., 0]
@@ -79,20 +80,21 @@ def forward(a: Operands, causal: bool, scale: float, dropout_p: float, draw: Any
 def backward(
     a: Operands, dy: Array, lse: Array, needs: Any, causal: bool, scale: float, dropout_p: float, draw: Any
 ) -> tuple[Any, Any, Any, Any]:
+    """The gradients of query, key, value and the additive mask; None for those not in `needs`."""
     dq, dk, dv = (np.zeros_like(x) if need else None for x, need in zip(a, needs[:3], strict=False))
     dadded = np.zeros_like(lse, shape=_scores_shape(a)) if needs[3] else None
     keep = _keep(a, dropout_p, draw)
     for block in _blocks(a, causal):
-        weights, slopes = _scores(a, block, causal, scale), dy[block.rows]
+        weights, grad = _scores(a, block, causal, scale), dy[block.rows]
         weights -= lse[block.rows][..., None]
         total = np.exp(weights, out=weights).sum(-1, keepdims=True)
-        weights /= np.where(total == 0, 1, total)  # lse is rounded as scores are, which a weight near 1 would pass on
-        kept = weights if keep is None else weights * keep[block.scores] / (1 - dropout_p)
+        weights /= np.where(total == 0, 1, total)  # corrects the rounding of lse, which matters for weights near 1
+        dropped = weights if keep is None else weights * keep[block.scores] / (1 - dropout_p)
         if dv is not None:
-            dv[block.columns] += matmul_arrays(kept.swapaxes(-1, -2), slopes)
+            dv[block.columns] += matmul_arrays(dropped.swapaxes(-1, -2), grad)
         if dq is None and dk is None and dadded is None:
             continue
-        ds = matmul_arrays(slopes, a.value[block.columns].swapaxes(-1, -2))
+        ds = matmul_arrays(grad, a.value[block.columns].swapaxes(-1, -2))
         if keep is not None:
             ds *= keep[block.scores]
             ds /= 1 - dropout_p
@@ -107,8 +109,8 @@ def backward(
     return dq, dk, dv, dadded
 
 
-def on_tape(a: Operands, causal: bool, scale: float, dropout_p: float, draw: Any) -> Any:
-    # All scores at once, out of steps that are ops.
+def forward_traced(a: Operands, causal: bool, scale: float, dropout_p: float, draw: Any) -> Any:
+    """The output by differentiable ops on all scores at once, which double backward traces."""
     scores = (a.query * scale) @ a.key.swapaxes(-1, -2)
     if a.added is not None:
         scores = scores + a.added
@@ -134,8 +136,8 @@ def _scores(a: Operands, block: _Block, causal: bool, scale: float) -> Array:
     if a.allowed is not None:
         np.copyto(scores, -np.inf, where=~a.allowed[block.scores])
     if causal and block.width > block.first + 1:
-        ahead = scores[..., block.first :]  # the columns before are in every row's past
-        np.copyto(ahead, -np.inf, where=_future(scores, 0, *ahead.shape[-2:]))
+        corner = scores[..., block.first :]  # earlier columns are allowed in every row of the block
+        np.copyto(corner, -np.inf, where=_future(scores, 0, *corner.shape[-2:]))
     return scores
 
 
@@ -146,10 +148,10 @@ def _future(like: Array, first: int, rows: int, width: int) -> Array:
 def _blocks(a: Operands, causal: bool) -> Iterator[_Block]:
     *lead, rows, columns = _scores_shape(a)
     step = max(1, min(rows, CAUSAL_ROWS if causal else rows, BLOCK // columns))
-    room, steps = BLOCK // (step * columns), []
+    budget, steps = BLOCK // (step * columns), []
     for n in reversed(lead):
-        steps.append(max(1, min(n, room)))
-        room //= steps[-1]
+        steps.append(max(1, min(n, budget)))
+        budget //= steps[-1]
     ranges = [[slice(i, i + s) for i in range(0, n, s)] for n, s in zip(lead, reversed(steps), strict=True)]
     for at in product(*ranges):
         for first in range(0, rows, step):
@@ -166,7 +168,7 @@ def _keep(a: Operands, dropout_p: float, draw: Any) -> Array | None:
 
 
 def broadcast(a: Operands) -> Operands:
-    """All with the same leading axes, as views."""
+    """All operands broadcast to the same leading axes, as views."""
     lead = np.broadcast_shapes(*(array.shape[:-2] for array in a[:3]))
     scores = (*lead, a.query.shape[-2], a.key.shape[-2])
     three = (x if x.shape[:-2] == lead else np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in a[:3])
@@ -174,7 +176,7 @@ def broadcast(a: Operands) -> Operands:
 
 
 def split_heads(a: Operands) -> Operands:
-    """Query heads [..., H, L, E] as [..., heads of key, heads per head of key, L, E]; the others to match."""
+    """Grouped query attention: query [..., H, L, E] as [..., key heads, H / key heads, L, E]; the others to match."""
     heads = a.key.shape[-3]
 
     def split(array: Any, parts: int) -> Any:
@@ -189,4 +191,5 @@ def split_heads(a: Operands) -> Operands:
 
 
 def join_heads(array: Array) -> Array:
+    """Undo `split_heads`: merge the axes -4 and -3."""
     return array.reshape(*array.shape[:-4], array.shape[-4] * array.shape[-3], *array.shape[-2:])

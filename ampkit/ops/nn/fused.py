@@ -1,6 +1,6 @@
-"""Chains of ops that are one: fewer passes over memory where a backend has them in one, and one rounding fewer.
+"""Fused ops: fewer passes over memory where a backend fuses them, and one rounding fewer. PyTorch has none of these.
 
-PyTorch has no words for these. Batch norm with ReLU is in batchnorm.py.
+Batch norm with ReLU is in batch_norm.py.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def linear_gelu_linear(
     """linear(gelu(linear(input, weight, bias)), weight2, bias2): the feed-forward layer of a transformer.
 
     input [..., in], weight [hidden, in], bias [hidden], weight2 [out, hidden], bias2 [out] -> [..., out]. Precision of
-    each product as `linear`; what lies between is rounded to the answer's dtype at most twice, in front of gelu and
-    behind it. Raises as `linear` and `gelu`.
+    each product as `linear`; the hidden layer is rounded to the output's dtype at most twice, before and after gelu.
+    Raises as `linear` and `gelu`.
     Vaswani et al. 2017, arXiv:1706.03762, eq. 2; Hendrycks & Gimpel 2016, arXiv:1606.08415.
     """
     hidden = _gelu(_linear(input, weight, bias), approximate)
@@ -54,12 +54,12 @@ def linear_gelu_linear_check(input, weight, bias, weight2, bias2, approximate):
 
 @linear_gelu_linear.backward
 def linear_gelu_linear_backward(dy, saved, needs, approximate):
-    # What lies between is computed again: faster kernels keep it.
+    # The hidden layer is recomputed; kernels may save it.
     before = _linear(saved.input, saved.weight, saved.bias)
-    asked = (True, needs[3], needs[4])
-    slope, dweight2, dbias2 = _back(linear, dy, Saved(input=_gelu(before, approximate), weight=saved.weight2), asked)
-    slope = _back(gelu, slope, Saved(input=before), (True,), approximate)
-    return (*_back(linear, slope, Saved(input=saved.input, weight=saved.weight), needs[:3]), dweight2, dbias2)
+    hidden = Saved(input=_gelu(before, approximate), weight=saved.weight2)
+    grad, dweight2, dbias2 = _backward(linear, dy, hidden, (True, needs[3], needs[4]))
+    grad = _backward(gelu, grad, Saved(input=before), (True,), approximate)
+    return (*_backward(linear, grad, Saved(input=saved.input, weight=saved.weight), needs[:3]), dweight2, dbias2)
 
 
 def _linear(input, weight, bias):
@@ -70,17 +70,17 @@ def _gelu(input, approximate):
     return gelu.forward.reference.run(input, approximate)[0]
 
 
-def _back(op, *given):
-    return op.backward_primitive.reference.run(*given)
+def _backward(op, *args):
+    return op.backward_primitive.reference.run(*args)
 
 
-# link by link, for the kernels of backends: each by the best kernel that it has
+# op by op, as a kernel of backends: each of the three ops dispatches to its own best kernel
 
 
 def linear_gelu_linear_by_op(
     input: Any, weight: Any, bias: Any, weight2: Any, bias2: Any, approximate: str, *, dtype: Any, versions: Any
 ) -> Any:
-    """A kernel of linear_gelu_linear; it also saves what lies between."""
+    """A kernel of linear_gelu_linear that also saves the hidden layer, before and after gelu."""
     before = dispatch.run_op(linear, (input, weight, bias), dtype=dtype, versions=versions[:3])
     hidden = dispatch.run_op(gelu, (before,), approximate, dtype=dtype)
     out = dispatch.run_op(linear, (hidden, weight2, bias2), dtype=dtype, versions=(None, *versions[3:]))
@@ -88,25 +88,25 @@ def linear_gelu_linear_by_op(
 
 
 def saved_hidden(dy: Any, saved: Saved, needs: Any, approximate: str) -> bool:
-    """Whether what lies between was saved."""
+    """Whether the hidden layer was saved."""
     return "before" in vars(saved)
 
 
 def linear_gelu_linear_backward_by_op(
     dy: Any, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
 ) -> Any:
-    """The kernel of its backward, where `saved_hidden`."""
-    kept, kind = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
-    wanted = kind if any(needs[:3]) else None, *needs[3:]
-    given = (None, *versions[3:]), (None, *grad_buffers[3:])
-    slope, *second = dispatch.run_op_backward(linear, dy, kept, wanted, *given)
-    if slope is None:
+    """The backward of `linear_gelu_linear_by_op`; applies if `saved_hidden`."""
+    second_saved, dtype = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
+    wanted = dtype if any(needs[:3]) else None, *needs[3:]
+    caches = (None, *versions[3:]), (None, *grad_buffers[3:])
+    grad, *second = dispatch.run_op_backward(linear, dy, second_saved, wanted, *caches)
+    if grad is None:
         return None, None, None, *second
-    (slope,) = dispatch.run_op_backward(gelu, slope, Saved(input=saved.before), (kind,), approximate=approximate)
-    return *first_linear_backward(slope, saved, needs, versions, grad_buffers), *second
+    (grad,) = dispatch.run_op_backward(gelu, grad, Saved(input=saved.before), (dtype,), approximate=approximate)
+    return *first_linear_backward(grad, saved, needs, versions, grad_buffers), *second
 
 
-def first_linear_backward(slope: Any, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> tuple[Any, ...]:
-    """The gradients of input, weight and bias, given that of what gelu was given."""
-    kept = Saved(input=saved.input, weight=saved.weight)
-    return dispatch.run_op_backward(linear, slope, kept, needs[:3], versions[:3], grad_buffers[:3])
+def first_linear_backward(grad: Any, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> tuple[Any, ...]:
+    """The gradients of input, weight and bias, given that of the hidden layer before gelu."""
+    first_saved = Saved(input=saved.input, weight=saved.weight)
+    return dispatch.run_op_backward(linear, grad, first_saved, needs[:3], versions[:3], grad_buffers[:3])

@@ -1,4 +1,4 @@
-"""Sampling: images and volumes read at the places that a grid names, and the grids of affine maps."""
+"""Grid sampling of images and volumes, and the grids of affine maps."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _A = -0.75  # of Keys' cubic convolution, as PyTorch has it
 
 
 class Tap(NamedTuple):
-    """Along one axis, a pixel that each sample reads: where, whether it is there, how much, and the slope of that."""
+    """A pixel that each sample reads along one axis: index, whether inside, weight, derivative of the weight."""
 
-    place: Any
+    index: Any
     inside: Any
     weight: Any
-    slope: Any
+    derivative: Any
 
 
 @op(cast=Cast.WIDEST, integers="refuse")
 def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros", align_corners: bool | None = None):
-    """input at the places that grid names, mixed from the pixels around them.
+    """input sampled at the coordinates of grid, interpolated between pixels.
 
-    input [N, C, H, W] or [N, C, D, H, W], grid [N, *size, 2 or 3]: (x, y) or (x, y, z), from -1 to 1 over the image, of
-    whose outer pixels that is the centre with align_corners, the edge without -> [N, C, *size]. mode: "bilinear" (of
-    volumes trilinear), "nearest" (ties to even) or "bicubic" (images). padding_mode: beyond the image lies "zeros",
-    the pixel at its "border", or its "reflection". Computed in float32, rounded once.
+    input [N, C, H, W] or [N, C, D, H, W], grid [N, *size, 2 or 3]: (x, y) or (x, y, z) from -1 to 1 over the image:
+    the centres of the outer pixels with align_corners, their edges without -> [N, C, *size]. mode: "bilinear" (of
+    volumes trilinear), "nearest" (ties to even) or "bicubic" (images). padding_mode: "zeros", "border" or "reflection"
+    outside the image. Computed in float32, rounded once.
     Raises ShapeError for shapes that do not fit, ArgumentError for other modes.
     Jaderberg, Simonyan, Zisserman, Kavukcuoglu 2015, arXiv:1506.02025, eq. 3-7; Keys 1981, sec. II, with a = -0.75.
     """
     rows, total = _rows(input), 0
-    for place, inside, weights, _ in _reads(input.shape, grid, mode, padding_mode, align_corners):
-        total = total + _read(rows, place, inside) * _product(weights).reshape(-1, 1)
+    for index, inside, weights, _ in _taps_of_samples(input.shape, grid, mode, padding_mode, align_corners):
+        total = total + _pixels_at(rows, index, inside) * _product(weights).reshape(-1, 1)
     return _images(total, grid), Saved(input=input, grid=grid)
 
 
@@ -66,23 +66,24 @@ def grid_sample_check(input, grid, mode, padding_mode, align_corners):
 
 @grid_sample.backward
 def grid_sample_backward(dy, saved, needs, mode, padding_mode, align_corners):
-    rows, slope, shape = _rows(saved.input), _rows(dy), saved.input.shape
-    places, spread = [], []
-    turns: list[Any] = [0] * (len(shape) - 2)
-    for place, inside, weights, slopes in _reads(shape, saved.grid, mode, padding_mode, align_corners):
+    rows, grad, shape = _rows(saved.input), _rows(dy), saved.input.shape
+    indices, grads = [], []
+    dcoordinates: list[Any] = [0] * (len(shape) - 2)
+    for index, inside, weights, derivatives in _taps_of_samples(shape, saved.grid, mode, padding_mode, align_corners):
         if needs[0]:
-            places.append(place)
-            spread.append(select_or_zero(slope * _product(weights).reshape(-1, 1), inside.reshape(-1, 1)))
+            indices.append(index)
+            grads.append(select_or_zero(grad * _product(weights).reshape(-1, 1), inside.reshape(-1, 1)))
         if needs[1] and mode != "nearest":
-            met = (slope * _read(rows, place, inside)).sum(-1)
-            for i, each in enumerate(slopes):
-                turns[i] = turns[i] + met * _product([*weights[:i], each, *weights[i + 1 :]])
+            dot = (grad * _pixels_at(rows, index, inside)).sum(-1)
+            for i, each in enumerate(derivatives):
+                dcoordinates[i] = dcoordinates[i] + dot * _product([*weights[:i], each, *weights[i + 1 :]])
     dx = dgrid = None
     if needs[0]:
-        home = apply(put_into_zeros, np.concatenate(spread), (np.concatenate(places),), rows.shape)
-        dx = np.moveaxis(home.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+        scattered = apply(put_into_zeros, np.concatenate(grads), (np.concatenate(indices),), rows.shape)
+        dx = np.moveaxis(scattered.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
     if needs[1]:
-        dgrid = np.zeros_like(saved.grid) if mode == "nearest" else np.stack(turns[::-1], -1).reshape(saved.grid.shape)
+        flat = np.zeros_like(saved.grid) if mode == "nearest" else np.stack(dcoordinates[::-1], -1)
+        dgrid = flat.reshape(saved.grid.shape)
     return dx, dgrid
 
 
@@ -95,8 +96,8 @@ def _images(rows: Array, grid: Array) -> Array:
     return np.moveaxis(rows.reshape(*grid.shape[:-1], rows.shape[-1]), -1, 1)
 
 
-def _read(rows: Array, place: Array, inside: Array) -> Array:
-    return select_or_zero(apply(advanced_getitem, rows, (place,)), inside.reshape(-1, 1))
+def _pixels_at(rows: Array, index: Array, inside: Array) -> Array:
+    return select_or_zero(apply(advanced_getitem, rows, (index,)), inside.reshape(-1, 1))
 
 
 def _product(weights: Any) -> Any:
@@ -106,8 +107,8 @@ def _product(weights: Any) -> Any:
     return found
 
 
-def _reads(shape: Any, grid: Any, mode: str, padding: str, corners: Any) -> Any:
-    # Per pixel that a sample reads: its row, whether it is there, and by axis its weight and the weight's slope.
+def _taps_of_samples(shape: Any, grid: Any, mode: str, padding: str, corners: Any) -> Any:
+    # Per pixel that a sample reads: (row, whether inside, weight per axis, derivative of the weight per axis).
     size = shape[2:]
     sides = [grid[..., len(size) - 1 - i].reshape(-1) for i in range(len(size))]
     samples = np.arange(sides[0].shape[0], like=plain(grid))
@@ -116,46 +117,46 @@ def _reads(shape: Any, grid: Any, mode: str, padding: str, corners: Any) -> Any:
     for chosen in product(*taps):
         inside, row = True, 0
         for tap, n in zip(chosen, size, strict=True):
-            inside, row = tap.inside & inside, row * n + tap.place
-        yield row + first, inside, [t.weight for t in chosen], [t.slope for t in chosen]
+            inside, row = tap.inside & inside, row * n + tap.index
+        yield row + first, inside, [t.weight for t in chosen], [t.derivative for t in chosen]
 
 
-# along one axis of n pixels; place and inside are plain arrays, weights and slopes traced where the grid is
+# along one axis of n pixels; index and inside are plain arrays, weights and derivatives traced if the grid is
 
 
-def _tap(place: Any, n: int, weight: Any, slope: Any) -> Tap:
-    inside = (place >= 0) & (place <= n - 1)  # not where the place is NaN
-    return Tap(np.where(inside, place, 0).astype(np.int64), inside, weight, slope)
+def _tap(index: Any, n: int, weight: Any, derivative: Any) -> Tap:
+    inside = (index >= 0) & (index <= n - 1)  # False for NaN
+    return Tap(np.where(inside, index, 0).astype(np.int64), inside, weight, derivative)
 
 
 def _pixels(side: Any, n: int, corners: bool) -> tuple[Any, float]:
-    # From -1 to 1 as pixels, and how many pixels go to one.
+    # (coordinates from -1 to 1 in pixels, pixels per unit).
     scale = (n - 1) / 2 if corners else n / 2
     return (side + 1) * scale - (0 if corners else 0.5), scale
 
 
-def _held(place: Any, n: int, padding: str, corners: bool) -> tuple[Any, Any]:
-    # Places beyond the image brought back into it, and the slope of that: 1, -1, or 0 at the border and beyond.
-    sign = np.ones_like(place)
+def _pad_coordinates(index: Any, n: int, padding: str, corners: bool) -> tuple[Any, Any]:
+    # (coordinates clamped or reflected into the image, the derivative of that: 1, -1, or 0 at the border and beyond).
+    sign = np.ones_like(index)
     if padding == "reflection":
         low, span = (0.0, n - 1.0) if corners else (-0.5, float(n))
         if not span:
-            return place * 0, sign * 0
-        away = np.abs(place - low)
-        turns = np.floor(away / span)
-        odd = turns % 2 == 1
-        rest = away - turns * span
-        sign = np.where(odd, -1, 1) * np.where(place < low, -1, 1)
-        place = np.where(odd, span - rest, rest) + low
-    within = (place > 0) & (place < n - 1)
-    return np.clip(place, 0, n - 1), (within * sign).astype(place.dtype)
+            return index * 0, sign * 0
+        away = np.abs(index - low)
+        folds = np.floor(away / span)
+        odd = folds % 2 == 1
+        rest = away - folds * span
+        sign = np.where(odd, -1, 1) * np.where(index < low, -1, 1)
+        index = np.where(odd, span - rest, rest) + low
+    within = (index > 0) & (index < n - 1)
+    return np.clip(index, 0, n - 1), (within * sign).astype(index.dtype)
 
 
 def _linear(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:
     at, scale = _pixels(side, n, corners)
     if padding != "zeros":
-        held, sign = _held(plain(at), n, padding, corners)
-        at, scale = at * sign + (held - plain(at) * sign) if isinstance(at, TracedArray) else held, scale * sign
+        padded, sign = _pad_coordinates(plain(at), n, padding, corners)
+        at, scale = at * sign + (padded - plain(at) * sign) if isinstance(at, TracedArray) else padded, scale * sign
     low = np.floor(plain(at))
     t = at - low
     return [_tap(low, n, 1 - t, -scale), _tap(low + 1, n, t, scale)]
@@ -163,7 +164,7 @@ def _linear(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:
 
 def _nearest(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:
     at = plain(_pixels(side, n, corners)[0])
-    at = at if padding == "zeros" else _held(at, n, padding, corners)[0]
+    at = at if padding == "zeros" else _pad_coordinates(at, n, padding, corners)[0]
     return [_tap(np.rint(at), n, np.where(at == at, 1, at), None)]  # NaN stays NaN
 
 
@@ -173,14 +174,14 @@ def _cubic(side: Any, n: int, padding: str, corners: bool) -> list[Tap]:
     t = at - low
     taps = []
     for k in range(-1, 3):
-        place = low + k
-        held = place if padding == "zeros" else np.rint(_held(place, n, padding, corners)[0])
+        index = low + k
+        padded = index if padding == "zeros" else np.rint(_pad_coordinates(index, n, padding, corners)[0])
         # the distance from the pixel, and which way it grows
         x, sign = (t - k, 1) if k <= 0 else (k - t, -1)
         far = k in (-1, 2)
         weight = ((_A * x - 5 * _A) * x + 8 * _A) * x - 4 * _A if far else ((_A + 2) * x - (_A + 3)) * x * x + 1
-        slope = (3 * _A * x - 10 * _A) * x + 8 * _A if far else (3 * (_A + 2) * x - 2 * (_A + 3)) * x
-        taps.append(_tap(held, n, weight, slope * (sign * scale)))
+        derivative = (3 * _A * x - 10 * _A) * x + 8 * _A if far else (3 * (_A + 2) * x - 2 * (_A + 3)) * x
+        taps.append(_tap(padded, n, weight, derivative * (sign * scale)))
     return taps
 
 
@@ -189,14 +190,14 @@ _TAPS = {"bilinear": _linear, "nearest": _nearest, "bicubic": _cubic}
 
 @op(cast=Cast.KEEP, integers="refuse")
 def affine_grid(theta: Array, size, align_corners: bool | None = None):
-    """The grid that `grid_sample` reads for an image of `size` to be the other one's, mapped by theta.
+    """The grid for `grid_sample` whose output, of `size`, is the input mapped by theta.
 
     theta [N, 2, 3], size (N, C, H, W) -> [N, H, W, 2], or [N, 3, 4] and (N, C, D, H, W) -> [N, D, H, W, 3]: theta
-    times (x, y, 1) of each pixel. In float32, whatever a region says: 16 bits would be too few to name pixels by.
+    times (x, y, 1) of each pixel. In float32, also under autocast: 16 bits are too few for pixel coordinates.
     Raises ShapeError for shapes that do not fit. Jaderberg et al. 2015, arXiv:1506.02025, eq. 1.
     """
     axes, base = len(size) - 2, _base(theta, size, align_corners)
-    found = (theta.reshape(size[0], 1, axes, axes + 1) * base).sum(-1)  # too few of each for a product of matrices
+    found = (theta.reshape(size[0], 1, axes, axes + 1) * base).sum(-1)  # too small for a matrix product
     return found.reshape(size[0], *size[2:], axes), Saved()
 
 
@@ -214,8 +215,8 @@ def affine_grid_check(theta, size, align_corners):
 @affine_grid.backward
 def affine_grid_backward(dy, saved, needs, size, align_corners):
     axes = len(size) - 2
-    slope = dy.reshape(size[0], prod(size[2:]), axes, 1)
-    return (slope * _base(plain(dy), size, align_corners)).sum(1)
+    grad = dy.reshape(size[0], prod(size[2:]), axes, 1)
+    return (grad * _base(plain(dy), size, align_corners)).sum(1)
 
 
 def _base(like: Any, size: Any, corners: Any) -> Any:

@@ -1,7 +1,4 @@
-"""A residual sum and the layer norm behind it in one op, with the dropout in front.
-
-PyTorch has no words for these: people write `layer_norm(x + dropout(y))`.
-"""
+"""Fused dropout, residual sum and layer norm: `layer_norm(x + dropout(y))`. PyTorch has no such ops."""
 
 from __future__ import annotations
 
@@ -34,20 +31,20 @@ def add_layer_norm(
     dropout_p: float = 0.0,
     dtype: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """residual + dropout(branch, dropout_p), and the `layer_norm` of that sum: what a pre-norm block needs.
+    """residual + dropout(branch, dropout_p), and the `layer_norm` of that sum, as in a pre-norm block.
 
     residual [..., *S], branch of its shape, weight [*S], bias [*S] -> (sum, norm), both [..., *S]. The sum has the
     wider dtype of the two, the norm `dtype`, by default the sum's; both are computed in float32 (float64 for float64
-    inputs), the norm of the sum as it is kept. A draw of the default stream decides what is dropped.
-    Raises ShapeError for shapes that do not fit, DTypeError for a dtype that is no floating-point one, ArgumentError
-    for dropout_p outside of [0, 1].
+    inputs), the norm from the rounded sum. Dropout draws from the default stream.
+    Raises ShapeError for shapes that do not fit, DTypeError for a dtype that is not floating-point, ArgumentError for
+    dropout_p outside of [0, 1].
     Vaswani et al. 2017, arXiv:1706.03762, section 5.4; Xiong et al. 2020, arXiv:2002.04745, figure 1.
     """
     _need_probability("add_layer_norm", dropout_p)
-    given = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
-    if not dtypes.is_float(given):
-        raise DTypeError("add_layer_norm", "a floating-point dtype", given.name)
-    return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), given)
+    wanted = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
+    if not dtypes.is_float(wanted):
+        raise DTypeError("add_layer_norm", "a floating-point dtype", wanted.name)
+    return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), wanted)
 
 
 def layer_norm_of_sum(
@@ -59,7 +56,7 @@ def layer_norm_of_sum(
     eps: float = 1e-5,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """The second answer of `add_layer_norm` alone, in the wider dtype of the two: what a post-norm block needs."""
+    """The second output of `add_layer_norm` alone, in the wider dtype of the two, as in a post-norm block."""
     _need_probability("layer_norm_of_sum", dropout_p)
     return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)
 
@@ -67,7 +64,7 @@ def layer_norm_of_sum(
 def add_layer_norm_unchecked(
     residual: Tensor, branch: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float, p: float, normed: Any
 ) -> Any:
-    """Both of the above, without the look at their arguments: (sum, norm in the dtype `normed`), or, None, the norm."""
+    """Both ops without argument checks: (sum, norm in the dtype `normed`), or the norm alone if `normed` is None."""
     draw = random.default.take() if p else None
     return add_layer_norm_(residual, branch, weight, bias, normalized_shape, eps, p, draw, normed)
 
@@ -82,16 +79,16 @@ def add_layer_norm_(
     residual: Array, branch: Array, weight: Array | None, bias: Array | None,
     normalized_shape, eps, dropout_p, draw, normed,
 ):  # fmt: skip
-    """`add_layer_norm` with its draw named by (seed, call) and the dtype of the norm; None: the norm alone."""
+    """`add_layer_norm` with the draw (seed, call) and the dtype of the norm; None: the norm alone."""
     keep = None
     if draw is not None:
         keep = mask(plain(branch), dropout_p, *draw, branch.shape)
         branch = apply_mask(branch, keep, dropout_p)
     total = residual + branch
-    norm, kept = layer_norm.forward.reference.run(total, normalized_shape, weight, bias, eps)
+    norm, norm_saved = layer_norm.forward.reference.run(total, normalized_shape, weight, bias, eps)
     if normed is None:
-        return norm, saved_of_sum(kept, keep)
-    return total, widen(norm, normed), Saved(out=total, **vars(saved_of_sum(kept, keep)))
+        return norm, saved_of_sum(norm_saved, keep)
+    return total, widen(norm, normed), Saved(out=total, **vars(saved_of_sum(norm_saved, keep)))
 
 
 @add_layer_norm_.check
@@ -106,22 +103,22 @@ def add_layer_norm_check(residual, branch, weight, bias, normalized_shape, eps, 
 def add_layer_norm_backward(dy, saved, needs, normalized_shape, eps, dropout_p, draw, normed):
     dsum, dnorm = (None, dy) if normed is None else dy
     wanted = needs[0] or needs[1]
-    back = layer_norm.backward_primitive.reference.run
-    dx, dw, db = back(dnorm, saved_of_norm(saved), (wanted, *needs[2:]), normalized_shape, eps)
+    backward = layer_norm.backward_primitive.reference.run
+    dx, dw, db = backward(dnorm, saved_of_norm(saved), (wanted, *needs[2:]), normalized_shape, eps)
     if dx is not None and dsum is not None:
         dx = dx + dsum
     dbranch = dx if dx is None or saved.keep is None or needs[1] is None else apply_mask(dx, saved.keep, dropout_p)
     return dx, dbranch, dw, db
 
 
-def saved_of_sum(kept: Any, keep: Any) -> Any:
-    """What the op saves: of the sum, what layer_norm saved of it, and the mask."""
-    items = dict(vars(kept))
+def saved_of_sum(norm: Any, keep: Any) -> Any:
+    """The saved items of the op, given those of layer_norm of the sum and the dropout mask."""
+    items = dict(vars(norm))
     return Saved(as_residual=items.pop("input"), keep=keep, **items)
 
 
 def saved_of_norm(saved: Any) -> Any:
-    """What layer_norm saved of the sum, out of what `saved_of_sum` gave."""
+    """The saved items of layer_norm, given those of the op."""
     items = dict(vars(saved))
     for name in ("out", "keep"):
         items.pop(name, None)
