@@ -50,6 +50,9 @@ class TolerantStream(io.TextIOBase):
                 os.close(null)
             return None
 
+    def close(self) -> None:
+        """Leave the stream open, which belongs to the caller; io calls this when the object is deleted."""
+
     def isatty(self) -> bool:
         return self.stream.isatty()
 

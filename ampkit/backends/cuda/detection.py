@@ -84,7 +84,7 @@ def _compiles(xp: Any, index: int, cure: str) -> Trouble:
     before = xp.cuda.runtime.getDevice()
     try:
         xp.cuda.runtime.setDevice(index)
-        Kernels(xp).entry("amp/found_inf", "move_scale")
+        Kernels(xp).entry("amp/found_inf", "update_scale")
     except Exception as error:
         said, failed = one_line(error), isinstance(error, DeviceError)
         if failed or type(error).__name__ in CUDA_ERRORS:
