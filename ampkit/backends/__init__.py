@@ -203,10 +203,14 @@ def get_default_device() -> Device:
 
 
 def load_kernels(name: str, module: str) -> None:
-    """Import `backends/<name>/kernels/<module>`, if there is such a file; importing it registers its kernels.
+    """Import the kernels of an op's module, which registers them: `backends/<name>/kernels/<module>.py`, or else the
+    package of its family, where the kernels of several modules stand in one table.
 
     module: dotted, the path of the primitives' own module below `ampkit.ops`, as in `nn.conv`.
     """
-    path = Path(__file__).parent.joinpath(name, "kernels", *module.split("."))
-    if path.with_suffix(".py").exists():
-        importlib.import_module(f"{__name__}.{name}.kernels.{module}")
+    folder, family = Path(__file__).parent.joinpath(name, "kernels"), module.partition(".")[0]
+    for found in (module, family):
+        path = folder.joinpath(*found.split("."))
+        if path.with_suffix(".py").exists() or path.joinpath("__init__.py").exists():
+            importlib.import_module(f"{__name__}.{name}.kernels.{found}")
+            return

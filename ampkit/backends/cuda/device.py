@@ -17,7 +17,7 @@ from ampkit.base.errors import DeviceError
 
 from . import allocator, install
 from .detection import device_trouble, one_line, two_of_cupy, why_not
-from .launch import elementwise as maps
+from .launch import elementwise
 from .libs.cublaslt import CublasLt, CublasLtMemoryError
 from .libs.cudnn import Cudnn
 from .memory_stats import Usage
@@ -171,7 +171,11 @@ class CUDA:
 
     def cast(self, array: Array, dtype: DType) -> Array:
         """`array` rounded to the nearest value of `dtype`, ties to even; lies as `array` does."""
-        out = maps.forward("Copy", (array,), dtype) if dtype in STORED and array.dtype in STORED else NotImplemented
+        out = (
+            elementwise.forward("Copy", (array,), dtype)
+            if dtype in STORED and array.dtype in STORED
+            else NotImplemented
+        )
         if out is NotImplemented:
             with self.here():
                 return array.astype(dtype)

@@ -44,12 +44,12 @@ C_NAMES: dict[DType, str] = {
     dtypes.bool_: "bool",
 }
 STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
-WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
+WORD_TYPES = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
 STATIC = 1 << 10  # bytes of static shared memory that a kernel with dynamic shared memory has, at most
 SHARED = 47 << 10  # bytes of dynamic shared memory of any block: 48 KiB less STATIC. More needs an opt-in: see `launch`
 CUDA_ERRORS = ("CUDARuntimeError", "CUDADriverError")  # CuPy's, by name
-MOST = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
+MAX_ELEMENTS = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
 
 
 class Kernels:
@@ -110,7 +110,7 @@ def launch(source: str, name: str, grid: Any, block: int, *args: Any, shared: in
             gpus.leave(before)
 
 
-def columns_kept(array: Any, cols: int, each: int, beside: int = 0) -> int:
+def cached_columns(array: Any, cols: int, each: int, beside: int = 0) -> int:
     """How many columns of a row of `cols` fit into the shared memory of a block, at `each` bytes per column
     and `beside` bytes of other things.
 

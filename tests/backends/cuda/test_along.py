@@ -15,10 +15,10 @@ from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 OURS = {
-    *(f"{name}<{i}>" for name in ("places_along", "segment_last") for i in ("long long", "int")),
-    *(f"gather_along<{w}, {i}>" for w in ("unsigned long long", "unsigned", "unsigned short", "unsigned char")
+    *(f"{name}<{i}>" for name in ("flat_index", "segment_last") for i in ("long long", "int")),
+    *(f"gather_forward<{w}, {i}>" for w in ("unsigned long long", "unsigned", "unsigned short", "unsigned char")
       for i in ("long long", "int")),
-    *(f"scatter_along<{w}>" for w in ("unsigned long long", "unsigned", "unsigned short", "unsigned char")),
+    *(f"scatter_forward<{w}>" for w in ("unsigned long long", "unsigned", "unsigned short", "unsigned char")),
 }  # fmt: skip
 DTYPES = [float32, float16, bfloat16]
 MOVED = [*DTYPES, float64, int64, uint8, bool_]
@@ -66,7 +66,7 @@ def test_what_an_index_names_is_gathered(case, dtype, device, launches):
         given = index.astype(kind) if shape[dim] < 127 else index
         (at,) = _there(device, given)
         _same(ops.gather(Tensor(device.asarray(x)), dim, at), want)
-    assert launches == ["gather_along"] * 4
+    assert launches == ["gather_forward"] * 4
 
 
 @pytest.mark.parametrize("dtype", MOVED, ids=str)
@@ -83,7 +83,7 @@ def test_of_what_is_scattered_to_a_place_the_last_stays(case, dtype, device, lau
             want[tuple(to)] = values[place]
         point, at, given = _there(device, x, index, values)
         _same(ops.scatter(point, dim, at, given), want)
-    assert launches == ["places_along", "segment_last", "scatter_along"] * 2
+    assert launches == ["flat_index", "segment_last", "scatter_forward"] * 2
 
 
 @pytest.mark.parametrize("dtype", [*MOVED[:-1]], ids=str)
@@ -91,7 +91,7 @@ def test_a_number_is_scattered(dtype, device, launches):
     x, index = _values((5, 7), dtype), _index("columns")
     point, at = _there(device, x, index)
     _same(ops.scatter(point, -1, at, 3), ops.scatter(Tensor(x), -1, Tensor(index), 3).numpy())
-    assert "scatter_along" in launches
+    assert "scatter_forward" in launches
 
 
 def test_in_a_region_operands_of_several_dtypes_meet_in_the_widest(device):
@@ -112,7 +112,7 @@ def test_sums_are_carried_in_float32_and_rounded_once(case, dtype, device, launc
     x, src, index = (*(rng.normal(size=n).astype(dtype) for n in (shape, size)), _index(case))
     point, at, given = _there(device, x, index, src)
     found = ops.scatter_add(point, dim, at, given)
-    assert launches == ["places_along"]
+    assert launches == ["flat_index"]
     assert found.dtype == dtype
     want = ops.scatter_add(Tensor(x.astype(float)), dim, Tensor(index), Tensor(src.astype(float))).numpy()
     assert_close(found, want, TOLERANCE[dtype])
@@ -156,7 +156,7 @@ def test_arrays_may_lie_as_they_like(device, launches):
         here = [a if type(a) is int else Tensor(a.array.get()) for a in way]
         for op, count in ((ops.gather, 3), (ops.scatter, 4), (ops.scatter_add, 4)):
             np.testing.assert_array_equal(op(*way[:count]).numpy(), op(*here[:count]).numpy())
-    assert launches.count("gather_along") == launches.count("scatter_along") == len(ways)
+    assert launches.count("gather_forward") == launches.count("scatter_forward") == len(ways)
 
 
 def test_take_along_dim_reads_broadcast_arrays(device, launches):
@@ -165,7 +165,7 @@ def test_take_along_dim_reads_broadcast_arrays(device, launches):
     np.testing.assert_array_equal(
         found.numpy(), np.take_along_axis(np.broadcast_to(x, (4, 5, 6)), np.broadcast_to(index, (4, 5, 3)), 2)
     )
-    assert launches == ["gather_along"]
+    assert launches == ["gather_forward"]
 
 
 def test_nothing_is_gathered_scattered_or_added(device, launches):

@@ -32,7 +32,7 @@ SHAPES = [
     (2, 2, 70, 70),
 ]
 WHOLE = ["batch_norm_moments", "batch_norm_statistics", "batch_norm_forward"]
-BACK = ["batch_norm_slopes", "batch_norm_gradients", "batch_norm_backward"]
+BACK = ["batch_norm_grad_sums", "batch_norm_weight_backward", "batch_norm_backward"]
 
 
 def draw(shape, dtype, seed=0):
@@ -88,7 +88,7 @@ def test_given_statistics_serve_and_have_gradients(shape, lie, dtype, device, la
     channels = shape[1:2]
     statistics = draw(channels, dtype, 3), np.linspace(0.5, 2, channels[0]).astype(dtype)
     compare(device, lie(draw(shape, dtype)), [draw(channels, dtype, 1), draw(channels, dtype, 2)], statistics)
-    assert launches == ["batch_norm_given", "batch_norm_forward", *BACK]
+    assert launches == ["batch_norm_coefficients", "batch_norm_forward", *BACK]
     compare(device, lie(draw(shape, dtype)), [None, None], statistics)
 
 

@@ -96,7 +96,7 @@ def give_shared(monkeypatch):
 def test_rows_are_kept_as_far_as_the_device_has_shared_memory(optin, kept, device, give_shared):
     give_shared(optin)
     x = device.asarray(np.zeros((1, 13000), float32))
-    assert nvrtc.columns_kept(x, 13000, 4) == kept
+    assert nvrtc.cached_columns(x, 13000, 4) == kept
     np.testing.assert_allclose(ops.softmax(Tensor(x), -1).numpy(), 1 / 13000, rtol=1e-6)
 
 
@@ -141,7 +141,7 @@ WHOLE = {  # kernels that are launched with up to 1024 threads, at sizes that te
     "loss/cross_entropy": ["cross_entropy_sum"],
     "nn/layer_norm": [f"norm_weight_sums<{t}>" for t in ("float", "__half", "__nv_bfloat16")],
     "reduction/reductions": [
-        f"best_of_rows<{op}, {t}>" for op in ("ArgMax", "ArgMin") for t in ("float", "__half", "__nv_bfloat16")
+        f"argbest_rows<{op}, {t}>" for op in ("ArgMax", "ArgMin") for t in ("float", "__half", "__nv_bfloat16")
     ],
     "indexing/segment_sum": ["segment_scan"],
 }

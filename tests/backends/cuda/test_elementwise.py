@@ -10,7 +10,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops, testing
-from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64
 from ampkit.core.autograd import accumulate
 from ampkit.core.autograd.tape import grad
@@ -26,13 +26,13 @@ ENDS = [0.0, -0.0, inf, -inf, nan, 1.0, -1.0, 0.5, -3.0, 3.0, 6.0, 20.5, -20.5, 
 @pytest.fixture(autouse=True)
 def launched(device, monkeypatch):
     """The entries that were launched, in order."""
-    names, launch = [], maps.launch
+    names, launch = [], elementwise.launch
 
     def spy(source, name, *args, **more):
         names.append(name)
         launch(source, name, *args, **more)
 
-    monkeypatch.setattr(maps, "launch", spy)
+    monkeypatch.setattr(elementwise, "launch", spy)
     return names
 
 
@@ -172,9 +172,9 @@ FORMS = {name: getattr(ops, name) for name in ONE + FLAT} | WITH_NUMBERS
 def test_a_function_of_one_array_is_its_reference_at_the_ends_too(name, dtype, device, launched):
     got = _agree(FORMS[name], [_values(dtype, 4, 37, ends=True)], device, zeros=name in SIGNED)
     expected = {entry.partition("<")[0] for entry in launched}
-    assert "map_forward" in expected
+    assert "elementwise_forward" in expected
     passes = name in FLAT or name in ("x + 0.1", "add alpha", "x // 0.3", "x % -0.3", "fmod 0.3")
-    assert passes or len(got) == 1 or "map_backward" in expected
+    assert passes or len(got) == 1 or "elementwise_backward" in expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
@@ -185,7 +185,7 @@ def test_a_function_of_two_arrays_is_its_reference_at_the_ends_too(name, dtype, 
         x, y = pairs.astype(dtype)
     _agree(registry.get(name), [x, y], device, zeros=name in ("floor_divide", "remainder", "fmod", "copysign"))
     kinds = {entry.partition("<")[0] for entry in launched}
-    assert kinds == {"map_forward", *(["map_backward"] if name not in ("add", "floor_divide") else [])}
+    assert kinds == {"elementwise_forward", *(["elementwise_backward"] if name not in ("add", "floor_divide") else [])}
 
 
 THREE = {
@@ -204,7 +204,7 @@ def test_a_function_of_three_arrays_is_its_reference(name, dtype, device, launch
     arrays = [np.round(_values(dtype, 41, seed=seed).astype(float32)).astype(dtype) for seed in (1, 2, 3)]  # with ties
     arrays[2][arrays[2] == 0] = 1
     _agree(THREE[name], arrays, device)
-    assert {entry.partition("<")[0] for entry in launched} == {"map_forward", "map_backward"}
+    assert {entry.partition("<")[0] for entry in launched} == {"elementwise_forward", "elementwise_backward"}
 
 
 COMPARES = ["eq", "ne", "lt", "le", "gt", "ge"]
@@ -244,7 +244,7 @@ def test_logic_is_its_reference(name, device, launched):
         (got,) = _agree(logical, arrays, device)
         assert got.dtype == bool_
     _agree(lambda x: logical(x, 1e-9), [x], device)  # a number is true or not before it is rounded
-    assert len(launched) == 5 + launched.count("map_forward<Copy>")
+    assert len(launched) == 5 + launched.count("elementwise_forward<Copy>")
     launched.clear()
     _agree(bitwise, [x > 0, y > 0], device)
     _agree(lambda x: bitwise(x, True), [x > 0], device)
@@ -261,7 +261,7 @@ def test_logic_is_its_reference(name, device, launched):
 def test_prelu_is_its_reference(shape, weight, dtype, device, launched):
     w = _values(dtype, *([] if weight is None else [weight]), seed=4)
     _agree(ops.prelu, [_values(dtype, *shape), w], device)
-    assert 0 in shape or {"map_forward<PRelu>", "map_backward<PRelu>"} <= set(launched)
+    assert 0 in shape or {"elementwise_forward<PRelu>", "elementwise_backward<PRelu>"} <= set(launched)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
@@ -270,7 +270,7 @@ def test_the_halves_of_a_glu_may_lie_in_any_way(dim, dtype, device, launched):
     x = _values(dtype, 6, 8, 16, ends=True)
     for lies in LIES.values():
         _agree(lambda x: ops.glu(x, dim), [lies(x)], device, device.xp.ndarray)
-    assert {"map_forward<Glu>", "map_forward<GluSlope>"} <= set(launched)
+    assert {"elementwise_forward<Glu>", "elementwise_forward<GluGrad>"} <= set(launched)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -295,7 +295,7 @@ def test_inside_autocast_16_bits_become_float32_without_a_copy(name, dtype, devi
     arrays = [abs(_values(dtype, 3, 67)) for _ in range(1 + (name == "pow"))]
     got = _agree(inside, arrays, device)
     assert [g.dtype for g in got] == [float32] + [dtype] * len(arrays)
-    assert [entry.partition("<")[0] for entry in launched[:2]] == ["map_forward", "map_backward"]
+    assert [entry.partition("<")[0] for entry in launched[:2]] == ["elementwise_forward", "elementwise_backward"]
 
 
 @pytest.mark.parametrize(("left", "right"), [*itertools.permutations(DTYPES, 2)], ids=lambda d: d.name)
@@ -303,7 +303,7 @@ def test_inside_autocast_16_bits_become_float32_without_a_copy(name, dtype, devi
 def test_operands_of_two_dtypes_meet_in_one_kernel(name, left, right, device, launched):
     got = _agree(getattr(ops, name), [_values(left, 5, 64), _values(right, 5, 64, seed=1)], device)
     assert [g.dtype for g in got] == [float32, left, right]
-    assert "map_forward<Copy>" not in launched[: 1 + (name in ("mul", "div", "atan2"))]
+    assert "elementwise_forward<Copy>" not in launched[: 1 + (name in ("mul", "div", "atan2"))]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
@@ -313,7 +313,7 @@ def test_a_tensor_without_axes_is_read_where_it_is(dtype, device, launched):
         _agree(lambda x, s: x * s, [_values(dtype, 7, 33), scale], device)
         _agree(lambda x, s: ops.where(x > 0, x, s), [_values(dtype, 7, 33), scale], device)
         _agree(lambda x: ops.exp(x), [scale], device)
-    assert device.xp is not np and "map_forward<Mul>" in launched and "map_forward<Where>" in launched
+    assert device.xp is not np and "elementwise_forward<Mul>" in launched and "elementwise_forward<Where>" in launched
 
 
 @pytest.mark.parametrize(("source", "target"), [*itertools.permutations([*DTYPES, float64], 2)], ids=lambda d: d.name)
@@ -326,7 +326,7 @@ def test_a_cast_rounds_to_the_nearest_and_keeps_the_order_of_memory(source, targ
         got = device.cast(device.asarray(x), target)
     np.testing.assert_array_equal(_wide(got.get("K")), _wide(want))
     assert got.strides == want.strides and got.dtype == target
-    assert launched == ([] if float64 in (source, target) else ["map_forward<Copy>"])
+    assert launched == ([] if float64 in (source, target) else ["elementwise_forward<Copy>"])
 
 
 def test_a_cast_of_every_16_bit_number_is_exact(device):
@@ -339,7 +339,7 @@ def test_a_cast_of_every_16_bit_number_is_exact(device):
 def test_the_sum_of_two_gradients_is_like_the_first(held, other, device, launched):
     a, b = (device.asarray(_values(d, 3, 50, seed=i)) for i, d in enumerate((held, other)))
     got, want = accumulate.sum_of_two(a, b), accumulate.sum_of_two.reference.run(a, b)
-    assert got.dtype == held and launched[0] == "map_forward<Add>"
+    assert got.dtype == held and launched[0] == "elementwise_forward<Add>"
     np.testing.assert_array_equal(got.get(), want.get())
 
 
@@ -418,7 +418,7 @@ def test_operands_broadcast(shapes, dtypes, device, launched):
     _agree(ops.sub, [y, x], device)
     mask = np.random.default_rng(3).integers(0, 2, shapes[1]).astype(bool)
     _agree(lambda m, x: ops.masked_fill(x, m, -1.5), [mask, x], device)
-    assert {"map_forward<Mul>", "map_forward<Sub>", "map_forward<MaskedFill>"} <= set(launched)
+    assert {"elementwise_forward<Mul>", "elementwise_forward<Sub>", "elementwise_forward<MaskedFill>"} <= set(launched)
 
 
 def test_a_broadcast_gradient_is_read_without_a_copy_and_rounded_once(device, launched):
@@ -431,7 +431,7 @@ def test_a_broadcast_gradient_is_read_without_a_copy_and_rounded_once(device, la
     launched.clear()
     t = Tensor(device.asarray(x), True)
     (found,) = grad(ops.exp(t).sum(), t)
-    assert found.shape == x.shape and "map_backward<Exp>" in launched
+    assert found.shape == x.shape and "elementwise_backward<Exp>" in launched
 
 
 def test_the_result_lies_as_the_operand_does(device):
@@ -450,9 +450,9 @@ def test_more_axes_than_a_layout_holds_run_the_reference(device, launched):
     assert x.shape == (2,) * 7
     place = device.xp.ndarray
     _agree(ops.exp, [x], device, place)
-    assert "map_forward<Exp>" not in launched
+    assert "elementwise_forward<Exp>" not in launched
     _agree(ops.exp, [x[0]], device, place)
-    assert "map_forward<Exp>" in launched
+    assert "elementwise_forward<Exp>" in launched
 
 
 RUNS = [
@@ -470,10 +470,10 @@ RUNS = [
 @pytest.mark.parametrize(("dtypes", "first", "second", "run"), RUNS, ids=str)
 def test_threads_take_16_bytes_wherever_the_shapes_let_them(dtypes, first, second, run, device):
     arrays = [device.xp.empty(s, d) for s, d in zip((first, second), dtypes, strict=True)]
-    plan = maps._plan(maps._told(arrays, 2)[0], (max(dtypes, key=lambda d: d.itemsize),))
-    assert plan.layout(arrays)["run"] == run
+    plan = elementwise._plan(elementwise._split_operands(arrays, 2)[0], (max(dtypes, key=lambda d: d.itemsize),))
+    assert plan.layout(arrays)["vector"] == run
     if run > 1:
-        assert plan.layout([arrays[0].ravel()[1:], arrays[1]])["run"] == 1
+        assert plan.layout([arrays[0].ravel()[1:], arrays[1]])["vector"] == 1
 
 
 @pytest.mark.parametrize("dtypes", [(float32, float32), (float16, float16), (float16, float32)], ids=str)

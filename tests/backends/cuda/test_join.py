@@ -62,7 +62,7 @@ def test_images_channels_last_stay_so(device, launches):
     got = ops.cat([Tensor(device.asarray(a)) for a in arrays], 1)
     np.testing.assert_array_equal(got.numpy(), np.concatenate(arrays, 1))
     assert got.array.transpose(0, 2, 3, 1).flags.c_contiguous
-    assert launches == ["join_pieces<unsigned short>"]
+    assert launches == ["concatenate<unsigned short>"]
 
 
 def test_pieces_with_gaps_and_odd_addresses_are_copied_too(device, launches):
@@ -70,7 +70,7 @@ def test_pieces_with_gaps_and_odd_addresses_are_copied_too(device, launches):
     flat = device.asarray(np.arange(31, dtype=np.float16))[1:].reshape(3, 10)
     got = ops.cat([Tensor(whole[:, ::2]), Tensor(flat), Tensor(whole[:, :3])], 1)
     np.testing.assert_array_equal(got.numpy(), np.concatenate([whole.get()[:, ::2], flat.get(), whole.get()[:, :3]], 1))
-    assert launches == ["join_pieces<unsigned short>"]
+    assert launches == ["concatenate<unsigned short>"]
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
@@ -81,7 +81,7 @@ def test_gradients_of_pieces_are_put_together(dtype, device, launches):
     for outs, want in ((ops.split(x, 8, 1), np.concatenate(seeds, 1)), (x.reshape(4, 3, 8).unbind(1), None)):
         found = grad(list(outs), [x], placed)[0]
         np.testing.assert_array_equal(found.numpy(), np.concatenate(seeds, 1) if want is None else want)
-    assert launches == ["join_pieces<uint4>"] * 2
+    assert launches == ["concatenate<uint4>"] * 2
     (found,) = grad([ops.split(x, 8, 1)[1]], [x], placed[:1])
     np.testing.assert_array_equal(found.numpy()[:, 8:16], seeds[0])
     assert not found.numpy()[:, :8].any()

@@ -9,7 +9,7 @@ import pytest
 from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops, testing
-from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad
@@ -36,8 +36,8 @@ ENDS = [0.0, -0.0, inf, -inf, nan, 1.0, 90.0, -90.0, 0.7, -0.7]
 @pytest.fixture(autouse=True)
 def launched(device, monkeypatch):
     """The entries of maps that were launched, in order."""
-    names, launch = [], maps.launch
-    monkeypatch.setattr(maps, "launch", lambda *args, **more: (names.append(args[1]), launch(*args, **more)))
+    names, launch = [], elementwise.launch
+    monkeypatch.setattr(elementwise, "launch", lambda *args, **more: (names.append(args[1]), launch(*args, **more)))
     return names
 
 
@@ -80,7 +80,7 @@ def _agree(loss, arrays, device, **given):
 def test_a_loss_is_its_reference(name, reduction, dtype, device, launched):
     _agree(LOSSES[name], _pair(name, dtype), device, reduction=reduction)
     entry = name.partition(",")[0]
-    assert {f"map_forward<{entry}>", f"map_backward<{entry}>"} <= set(launched)
+    assert {f"elementwise_forward<{entry}>", f"elementwise_backward<{entry}>"} <= set(launched)
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "BCELoss"])
@@ -109,14 +109,14 @@ def test_weights_of_binary_cross_entropies(reduction, device, launched):
     launched.clear()
     pair = *_pair("BCEOfLogits", float32), weight.numpy()
     _agree(lambda x, t, w: loss(x, t, w, reduction=reduction), pair, device)  # a slope that no kernel is for
-    assert "map_backward<BCEOfLogits>" not in launched
+    assert "elementwise_backward<BCEOfLogits>" not in launched
 
 
 def test_16_bits_meet_other_targets_inside_autocast(device, launched):
     x, t = _pair("MSELoss", float16)
     with autocast("cuda", dtype=float16):
         got = _agree(ops.mse_loss, (x, t.astype(float32)), device)
-    assert [g.dtype for g in got] == [float32, float16, float32] and "map_forward<MSELoss>" in launched
+    assert [g.dtype for g in got] == [float32, float16, float32] and "elementwise_forward<MSELoss>" in launched
     there, whole = Tensor(device.asarray(x), True), Tensor(device.asarray(np.ones(SHAPE, np.int64)))
     assert grad(ops.mse_loss(there, whole), there)[0].dtype == float16
 
@@ -144,4 +144,4 @@ def test_what_no_kernel_is_for_runs_the_reference(device, launched):
     for shape, dtype in ((SHAPE, float64), ((0, 3), float32), ((), float32)):
         arrays = np.random.default_rng(1).normal(size=(2, *shape)).astype(dtype)
         _agree(ops.mse_loss, [*arrays], device, reduction="sum")
-    assert "map_backward<MSELoss>" in launched
+    assert "elementwise_backward<MSELoss>" in launched

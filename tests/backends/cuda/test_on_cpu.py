@@ -72,7 +72,7 @@ __global__ void counters(int* small, unsigned long long* large, unsigned* first)
 __global__ void reductions(const float* x, float* sums, int64* places, int n) {
     x += blockIdx.x * (int64)n;
     float total = 0.0f, squares = 0.0f, most = -INFINITY_F;
-    Place best = ArgMax::nothing<Place>(), least = best;
+    ValueIndex best = ArgMax::identity<ValueIndex>(), least = best;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         total += x[i], squares += x[i] * x[i], most = Max::combine(most, x[i]);
         best = ArgMax::combine(best, {x[i], i}), least = ArgMin::combine(least, {x[i], i});

@@ -159,7 +159,7 @@ def test_adaptive_maxima_stand_where_the_reference_finds_them(out, channels, las
             want, wanted = getattr(ops, name)(point, out, return_indices=True)
         np.testing.assert_array_equal(places.numpy(), wanted.numpy())
         np.testing.assert_array_equal(best.numpy().astype(float), want.numpy().astype(float))
-    assert [entry.partition("<")[0] for entry in launches] == ["max_pool_places"] * 3
+    assert [entry.partition("<")[0] for entry in launches] == ["max_pool_indices"] * 3
 
 
 def test_windows_of_more_pixels_than_a_byte_counts_run_the_reference(device, launches):

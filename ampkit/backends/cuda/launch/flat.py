@@ -1,4 +1,4 @@
-"""How flat memory is walked by kernels: as in flat_update.cuh, V values at a time."""
+"""How flat memory is walked by kernels: as in master_weights.cuh, V values at a time."""
 
 from __future__ import annotations
 

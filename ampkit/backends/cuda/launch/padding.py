@@ -13,7 +13,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import DType
 
-from ..nvrtc import MOST, WORDS, blocks_for, launch, typed
+from ..nvrtc import MAX_ELEMENTS, WORD_TYPES, blocks_for, launch, typed
 
 Array = Any
 Widths = tuple[tuple[int, int], ...]
@@ -27,7 +27,7 @@ _EDGES = np.dtype(
 
 def fits(array: Array, wide: tuple[int, ...]) -> bool:
     """Whether kernels take an array, which is padded to the shape `wide` or was."""
-    return array.itemsize in WORDS and 0 < array.ndim <= AXES and array.size > 0 and prod(wide) < MOST
+    return array.itemsize in WORD_TYPES and 0 < array.ndim <= AXES and array.size > 0 and prod(wide) < MAX_ELEMENTS
 
 
 def widened(shape: tuple[int, ...], widths: Widths) -> tuple[int, ...]:
@@ -39,13 +39,23 @@ def extended(array: Array, widths: Widths, mode: str, fill: Any = 0) -> Array:
     """`array` with `widths` more along each axis: `fill`, a number, or what `mode` takes from inside."""
     wide = widened(array.shape, widths)
     word = np.uint64(int.from_bytes(np.asarray(fill, array.dtype).tobytes(), "little"))
-    return _run(typed("extend", WORDS[array.itemsize]), array, array.dtype, wide, array.shape, wide, widths, mode, word)
+    return _run(
+        typed("pad_forward", WORD_TYPES[array.itemsize]),
+        array,
+        array.dtype,
+        wide,
+        array.shape,
+        wide,
+        widths,
+        mode,
+        word,
+    )
 
 
 def added(dy: Array, widths: Widths, mode: str, dtype: DType) -> Array:
     """The gradient of `extended` for a mode other than constant: float32, rounded once to `dtype`."""
     size = tuple([n - before - after for n, (before, after) in zip(dy.shape, widths, strict=True)])
-    return _run(typed("add_edges", dy.dtype, dtype), dy, dtype, size, size, dy.shape, widths, mode)
+    return _run(typed("pad_backward", dy.dtype, dtype), dy, dtype, size, size, dy.shape, widths, mode)
 
 
 def _run(

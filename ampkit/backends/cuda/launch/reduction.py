@@ -17,7 +17,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import DType, bool_, float32
 
-from ..nvrtc import MOST, STORED, blocks_for, launch, typed
+from ..nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 
 Array = Any
 BLOCK = 256
@@ -25,8 +25,8 @@ PART = 1 << 14  # elements of a row that a block reduces
 BLOCKS = 1024  # as many keep a large GPU busy
 SHORT, LONG = 64, 2048  # elements of a column that a block reduces, at least and at most
 THEN = {  # what parts meet by
-    **dict.fromkeys(("AddSquares", "AddSizes", "AddGaps", "AddExps", "AddTruths", "AddUntruths"), "Add"),
-    "LargestSize": "Largest",
+    **dict.fromkeys(("AddSquares", "AddAbs", "AddSquaredDifferences", "AddExps", "CountNonzero", "CountZero"), "Add"),
+    "MaxAbs": "Maximum",
 }
 
 
@@ -79,8 +79,8 @@ def reduced(
     NotImplemented where x does not fill a piece of memory, has no elements or is of a dtype that kernels do not store.
     """
     answers = STORED if kind == "Add" and x.dtype == float32 else (x.dtype, float32)
-    read = STORED | {bool_} if kind in ("AddTruths", "AddUntruths") else STORED
-    order = memory_order(x) if x.dtype in read and dtype in answers and 0 < x.size <= MOST else None
+    read = STORED | {bool_} if kind in ("CountNonzero", "CountZero") else STORED
+    order = memory_order(x) if x.dtype in read and dtype in answers and 0 < x.size <= MAX_ELEMENTS else None
     gone = axes_of(dim, x.ndim)
     if order is None or not any(i in gone for i in order):
         return NotImplemented

@@ -8,7 +8,7 @@ import numpy as np
 
 from ampkit import backends
 
-from ..nvrtc import MOST, blocks_for, launch, typed
+from ..nvrtc import MAX_ELEMENTS, blocks_for, launch, typed
 from . import segment_sum
 
 Array = Any
@@ -32,4 +32,4 @@ def rows_of(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
 def whole(table: Array, index: Array, rows: int) -> bool:
     """Whether `rows_of` takes them: a table that fills a piece of memory, and an index that is not empty."""
     size = table.size // max(1, rows) * index.size * table.dtype.itemsize
-    return bool(table.flags.c_contiguous) and index.dtype.kind in "iu" and 0 < size <= MOST and table.size > 0
+    return bool(table.flags.c_contiguous) and index.dtype.kind in "iu" and 0 < size <= MAX_ELEMENTS and table.size > 0

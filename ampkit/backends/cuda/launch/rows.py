@@ -10,8 +10,8 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import DType
 
-from ..array_layout import vectors
-from ..nvrtc import SHARED, blocks_for, columns_kept, launch, typed
+from ..array_layout import vector_width
+from ..nvrtc import SHARED, blocks_for, cached_columns, launch, typed
 
 Array = Any
 WARPS = 4  # rows at a time of a block, where a warp has one each
@@ -28,7 +28,7 @@ def cols_of(array: Array, normalized_shape: Any) -> int:
 
 def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
     """How a row is shared out: values at once, how often (0: more than registers hold), whether a block has the row."""
-    if vectors(cols, *arrays) == 1:
+    if vector_width(cols, *arrays) == 1:
         return (1, 4, False) if cols <= 128 else (1, 0, True)
     if cols <= 1024:
         return 8, 1 if cols <= 256 else 4, False
@@ -53,7 +53,7 @@ def grid(array: Array, cols: int, how: tuple[int, int, bool]) -> Grid:
     rows, (_, often, block) = array.size // cols, how
     if not block:
         return Grid(blocks_for(rows, WARPS), 32 * WARPS)
-    kept = 0 if often else columns_kept(array, cols, array.dtype.itemsize)
+    kept = 0 if often else cached_columns(array, cols, array.dtype.itemsize)
     shared = kept * array.dtype.itemsize
     return Grid(rows, threads_of(cols, how, shared), kept, shared)
 
@@ -79,7 +79,7 @@ def back_grid(dy: Array, x: Array, cols: int, how: tuple[int, int, bool], wanted
     sums = 4 * wanted * blocks_for(cols, 8) * 8
     if not 0 < sums <= there.shared:  # none wanted, or no room: another kernel finds them
         sums = 0
-    kept = columns_kept(x, cols, row, sums)
+    kept = cached_columns(x, cols, row, sums)
     shared = kept * row + sums
     blocks = _shared_out(rows, PARTS * min(4, there.shared // shared) // 4) if sums else rows
     return Grid(blocks, threads_of(cols, how, shared), kept, shared, sums > 0)

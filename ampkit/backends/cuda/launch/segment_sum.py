@@ -13,7 +13,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import DType, float32, int32, int64
 
-from ..nvrtc import MOST, STORED, blocks_for, launch, typed
+from ..nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 
 Array = Any
 TILE, RUN, BLOCK = 2048, 64, 256  # as in segment_sum.cu
@@ -33,7 +33,7 @@ class Order(NamedTuple):
 def fits(values: Array, index: Array, rows: int, dtype: DType) -> bool:
     """Whether `sums` takes rows of `values`, as many as `index` has elements, and answers in `dtype`."""
     known = values.dtype in STORED and dtype in (values.dtype, float32) and index.dtype.kind in "iu"
-    return known and index.size > 0 and 0 < values.size <= MOST and 0 < rows < MOST
+    return known and index.size > 0 and 0 < values.size <= MAX_ELEMENTS and 0 < rows < MAX_ELEMENTS
 
 
 def as_keys(index: Array) -> Array:
@@ -93,7 +93,7 @@ def sums(values: Array, order: Order, dtype: DType, outer: int = 1) -> Array:
         last = min(first + 65535, outer)
         some = slice(first * tiles * 2 * width, None)
         given = values.reshape(-1)[first * n * width :], *order[:3], partial[some], *many, np.int64(width), packs
-        launch("indexing/segment_sum", typed("segment_parts", values.dtype), (tiles, last - first), BLOCK, *given)
+        launch("indexing/segment_sum", typed("segment_partials", values.dtype), (tiles, last - first), BLOCK, *given)
     rest = values, order.places, order.starts, partial, out, *many, np.uint32(outer), np.int64(width), packs
     entry = typed("segment_sums", values.dtype, dtype)
     launch("indexing/segment_sum", entry, blocks_for(outer * order.rows, BLOCK // 32), BLOCK, *rest)

@@ -32,7 +32,7 @@ def unscale_cuda(gradient: Array, inverse: Array | None, flags: Array) -> Array:
     firsts, first = home.empty((blocks,), int64), home.empty((), int64)
     count = np.int64(gradient.size)
     launch("amp/found_inf", typed("unscale", str(wide)), blocks, BLOCK, gradient, inverse, firsts, count)
-    launch("amp/found_inf", "unscale_finish", 1, BLOCK, firsts, first, np.int64(blocks))
+    launch("amp/found_inf", "unscale_reduce", 1, BLOCK, firsts, first, np.int64(blocks))
     return first
 
 

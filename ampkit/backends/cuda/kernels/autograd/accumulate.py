@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise
 from ampkit.core.autograd.accumulate import sum_of_two
 
-from ..pointwise.registration import fits
+from ..pointwise.registration import supports
 
 Array = Any
 
 
-@sum_of_two.on("cuda", when=lambda held, gradient: fits(held, gradient))
+@sum_of_two.on("cuda", when=lambda held, gradient: supports(held, gradient))
 def sum_of_two_cuda(held: Array, gradient: Array) -> Array:
-    out = maps.forward("Add", (held, gradient, 1.0), held.dtype)
+    out = elementwise.forward("Add", (held, gradient, 1.0), held.dtype)
     return sum_of_two.reference.run(held, gradient) if out is NotImplemented else out

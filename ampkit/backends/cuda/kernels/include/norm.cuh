@@ -1,38 +1,38 @@
-// A row of [rows, cols], normalized by its team: a warp, or a block (BLOCK).
+// Normalization of each row of [rows, cols] by a warp, or by a block (BLOCK).
 //
-// The row lies in its team's registers: V values at once, K times, one pass over memory. Of a longer row (K = 0) its block
-// keeps the first `kept` columns, a multiple of 8, in shared memory, and reads the others again for each pass. A thread
-// reads only what it has left there, which needs no barrier. With V = 8, cols is a multiple of 8 and rows and scales lie on
-// 16-byte boundaries.
+// K > 0: the row stays in registers, V values per access and K accesses per thread, so that memory is read once. K = 0:
+// the block caches the first `cached` columns (a multiple of 8) in shared memory and reads the rest again in each pass;
+// a thread reads back only what it wrote, so no barrier is needed. V = 8 requires cols % 8 == 0 and 16-byte aligned
+// rows.
 #pragma once
 #include "include/block.cuh"
 
-constexpr int WARPS = 4;  // rows at a time of a block, where a warp has one each
-constexpr int MOST_THREADS = 512;  // of a block that has a row in registers
-constexpr int MOST_KEPT = 1024;  // of one that keeps it in shared memory
+constexpr int WARPS = 4;  // rows per block where each row has a warp
+constexpr int MAX_THREADS = 512;  // of a block whose row is in registers
+constexpr int MAX_THREADS_CACHED = 1024;  // of a block whose row is in shared memory
 
-// Two sums at once.
-struct Pair {
+// Two sums reduced together.
+struct Sum2 {
     float a, b;
 };
 
-__device__ __forceinline__ Pair across(Pair p, int with) {
-    return {__shfl_xor_sync(ALL_LANES, p.a, with), __shfl_xor_sync(ALL_LANES, p.b, with)};
+__device__ __forceinline__ Sum2 shuffle_xor(Sum2 p, int lane_mask) {
+    return {__shfl_xor_sync(ALL_LANES, p.a, lane_mask), __shfl_xor_sync(ALL_LANES, p.b, lane_mask)};
 }
 
-struct Pairs {
-    static __device__ __forceinline__ Pair combine(Pair p, Pair q) { return {p.a + q.a, p.b + q.b}; }
+struct AddSum2 {
+    static __device__ __forceinline__ Sum2 combine(Sum2 p, Sum2 q) { return {p.a + q.a, p.b + q.b}; }
     template <typename T>
-    static __device__ __forceinline__ Pair nothing() { return {0.0f, 0.0f}; }
+    static __device__ __forceinline__ Sum2 identity() { return {0.0f, 0.0f}; }
 };
 
 template <bool BLOCK>
-struct Team {
+struct RowThreads {
     static __device__ __forceinline__ int lane() { return BLOCK ? threadIdx.x : threadIdx.x & 31; }
     static __device__ __forceinline__ int lanes() { return BLOCK ? blockDim.x : 32; }
-    static __device__ __forceinline__ int of_block() { return BLOCK ? 1 : blockDim.x >> 5; }
-    static __device__ __forceinline__ int64 number() {
-        return (int64)blockIdx.x * of_block() + (BLOCK ? 0 : threadIdx.x >> 5);
+    static __device__ __forceinline__ int per_block() { return BLOCK ? 1 : blockDim.x >> 5; }
+    static __device__ __forceinline__ int64 index() {
+        return (int64)blockIdx.x * per_block() + (BLOCK ? 0 : threadIdx.x >> 5);
     }
     template <typename Op, typename T>
     static __device__ __forceinline__ T reduce(T value) {
@@ -41,10 +41,10 @@ struct Team {
     }
 };
 
-// f(k, at) for each V columns from `at` on that are this thread's; in registers they are number k.
+// Calls f(k, at) for each V columns of this thread; `at` is the first column, k the register index (0 if K = 0).
 template <int V, int K, bool BLOCK, typename F>
-__device__ __forceinline__ void each(int64 cols, F f) {
-    int64 step = (int64)Team<BLOCK>::lanes() * V, at = (int64)Team<BLOCK>::lane() * V;
+__device__ __forceinline__ void for_each_pack(int64 cols, F f) {
+    int64 step = (int64)RowThreads<BLOCK>::lanes() * V, at = (int64)RowThreads<BLOCK>::lane() * V;
     if constexpr (K == 0) {
         for (; at < cols; at += step) f(0, at);
     } else {
@@ -54,80 +54,80 @@ __device__ __forceinline__ void each(int64 cols, F f) {
     }
 }
 
-// What is normalized as it lies: x [rows, cols].
+// Input x [rows, cols]. reload: of a value that was loaded before.
 template <typename S>
-struct Rows {
+struct RowInput {
     using Stored = S;
     const S* x;
     template <int V>
     __device__ __forceinline__ void load(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
     template <int V>
-    __device__ __forceinline__ void again(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
+    __device__ __forceinline__ void reload(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
 };
 
-// Its gradient as it will lie: dx [rows, cols].
+// Output dx [rows, cols].
 template <typename S>
-struct Slopes {
+struct GradOutput {
     S* dx;
     template <int V>
     __device__ __forceinline__ void store(float (&v)[V], int64 at) const { store_floats<V>(dx + at, v); }
 };
 
-// out = (x - mean) / deviation, scaled and shifted; where not CENTRED, the mean is taken for 0. Statistics in two passes.
-// `x` is asked to load each value once, and again for each further pass, unless shared memory has it as Source::Stored.
+// out = affine((x - mean) * rstd), with rstd = 1 / sqrt(mean((x - mean)^2) + eps); without CENTRED the mean is 0. Two
+// passes over the row. Writes means (if CENTRED) and rstds [rows].
 template <bool CENTRED, typename T, int V, int K, bool BLOCK, typename Source, typename Scales>
 __device__ __forceinline__ void forward(
-    Source x, Scales scales, T* out, float* means, float* rstds, int64 rows, int64 cols, int64 kept, float eps) {
-    using Mine = Team<BLOCK>;
-    int64 row = Mine::number();
-    if (row >= rows) return;  // whole teams: never a part of a block that meets
+    Source x, Scales affine, T* out, float* means, float* rstds, int64 rows, int64 cols, int64 cached, float eps) {
+    using Threads = RowThreads<BLOCK>;
+    int64 row = Threads::index();
+    if (row >= rows) return;  // the whole warp or block returns: no barrier is missed
     int64 start = row * cols;
     float v[K ? K : 1][V];
-    DYN_SHARED(typename Source::Stored, held);
+    DYN_SHARED(typename Source::Stored, cache);
     auto load = [&](int k, int64 at) {
         x.load(v[k], start + at);
-        if (K == 0 && at < kept) store_floats<V>(held + at, v[k]);
+        if (K == 0 && at < cached) store_floats<V>(cache + at, v[k]);
     };
-    auto again = [&](int k, int64 at) {
+    auto reload = [&](int k, int64 at) {
         if (K > 0) return;
-        if (at < kept) load_floats<V>(held + at, v[k]);
-        else x.again(v[k], start + at);
+        if (at < cached) load_floats<V>(cache + at, v[k]);
+        else x.reload(v[k], start + at);
     };
-    Blocked<Sum, float, K == 0> sum, squares;
+    BlockedReduction<Sum, float, K == 0> sum, squares;
     if (CENTRED || K > 0)
-        each<V, K, BLOCK>(cols, [&](int k, int64 at) {
+        for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) {
             load(k, at);
-            float some = 0.0f;
+            float partial = 0.0f;
 #pragma unroll
-            for (int j = 0; j < V; j++) some += v[k][j];
-            sum.add(some);
+            for (int j = 0; j < V; j++) partial += v[k][j];
+            sum.add(partial);
         });
-    float mean = CENTRED ? Mine::template reduce<Sum>(sum.total()) / cols : 0.0f;
-    each<V, K, BLOCK>(cols, [&](int k, int64 at) {
-        if (CENTRED || K > 0) again(k, at);
+    float mean = CENTRED ? Threads::template reduce<Sum>(sum.total()) / cols : 0.0f;
+    for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) {
+        if (CENTRED || K > 0) reload(k, at);
         else load(k, at);
-        float some = 0.0f;
+        float partial = 0.0f;
 #pragma unroll
-        for (int j = 0; j < V; j++) some += (v[k][j] - mean) * (v[k][j] - mean);
-        squares.add(some);
+        for (int j = 0; j < V; j++) partial += (v[k][j] - mean) * (v[k][j] - mean);
+        squares.add(partial);
     });
-    float rstd = 1.0f / sqrtf(Mine::template reduce<Sum>(squares.total()) / cols + eps);
-    each<V, K, BLOCK>(cols, [&](int k, int64 at) {
-        again(k, at);
+    float rstd = 1.0f / sqrtf(Threads::template reduce<Sum>(squares.total()) / cols + eps);
+    for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) {
+        reload(k, at);
 #pragma unroll
         for (int j = 0; j < V; j++) v[k][j] = (v[k][j] - mean) * rstd;
-        scales.scale(v[k], row, at);
-        scales.shift(v[k], row, at);
+        affine.scale(v[k], row, at);
+        affine.shift(v[k], row, at);
         store_floats<V>(out + start + at, v[k]);
     });
-    if (Mine::lane() == 0) {
+    if (Threads::lane() == 0) {
         if (CENTRED) means[row] = mean;
         rstds[row] = rstd;
     }
 }
 
-// A weight and a bias, or neither, for each column.
-struct Columns {
+// Weight and bias per column; either may be null.
+struct ColumnAffine {
     const float *weight, *bias;
 
     template <int V>
@@ -148,16 +148,16 @@ struct Columns {
     }
 };
 
-// What each thread of each warp holds of a row, added up over the warps of the block: `out` [cols].
+// Sums the per-thread values over the block's warps into out [cols].
 template <int V, int K, bool BLOCK>
-__device__ __forceinline__ void leave(const float (&held)[K][V], float* out, int64 cols) {
+__device__ __forceinline__ void store_block_sums(const float (&cache)[K][V], float* out, int64 cols) {
     DYN_SHARED(float, shared);  // [WARPS, cols], where warps have rows of their own
     if constexpr (BLOCK) {
-        each<V, K, BLOCK>(cols, [&](int k, int64 at) { store_floats<V>(out + at, held[k]); });
+        for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) { store_floats<V>(out + at, cache[k]); });
     } else {
-        __syncthreads();  // what the call before left here has been read
+        __syncthreads();  // the previous call's values have been read
         float* mine = shared + (threadIdx.x >> 5) * cols;
-        each<V, K, BLOCK>(cols, [&](int k, int64 at) { store_floats<V>(mine + at, held[k]); });
+        for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) { store_floats<V>(mine + at, cache[k]); });
         __syncthreads();
         for (int64 c = threadIdx.x; c < cols; c += blockDim.x) {
             float sum = shared[c];
@@ -167,102 +167,102 @@ __device__ __forceinline__ void leave(const float (&held)[K][V], float* out, int
     }
 }
 
-// What a block keeps with K = 0: sums for dw and for db, where these are asked for, of all columns, and dy and x of a row,
-// [kept] each.
+// Shared memory of the K = 0 backward: float sums for dw and db (each only if wanted) over all columns, then `cached`
+// columns of dy and of x.
 template <typename S, typename T>
-struct Kept {
+struct SharedRows {
     float *dw, *db;
     T* dy;
     S* x;
 
-    __device__ __forceinline__ Kept(bool dw_asked, bool db_asked, int64 cols, int64 kept) {
+    __device__ __forceinline__ SharedRows(bool with_dw, bool with_db, int64 cols, int64 cached) {
         DYN_SHARED(float, shared);
-        int64 wide = (cols + 7) / 8 * 8;
-        dw = shared, db = dw + (dw_asked ? wide : 0);
-        dy = reinterpret_cast<T*>(db + (db_asked ? wide : 0));
-        x = reinterpret_cast<S*>(dy + kept);
+        int64 padded_cols = (cols + 7) / 8 * 8;
+        dw = shared, db = dw + (with_dw ? padded_cols : 0);
+        dy = reinterpret_cast<T*>(db + (with_db ? padded_cols : 0));
+        x = reinterpret_cast<S*>(dy + cached);
     }
 };
 
-// Of those sums each thread clears, adds to and copies the columns of a row that are its own.
+// Each thread clears, adds to and copies only its own columns of these sums.
 template <int V>
 __device__ __forceinline__ void clear(float* sums, int64 cols) {
-    each<V, 0, true>(cols, [&](int, int64 at) { store_floats<V>(sums + at, {}); });
+    for_each_pack<V, 0, true>(cols, [&](int, int64 at) { store_floats<V>(sums + at, {}); });
 }
 
 template <int V>
 __device__ __forceinline__ void copy(const float* sums, float* to, int64 cols) {
-    each<V, 0, true>(cols, [&](int, int64 at) { Pack<float, V>::load(sums + at).store(to + at); });
+    for_each_pack<V, 0, true>(cols, [&](int, int64 at) { Pack<float, V>::load(sums + at).store(to + at); });
 }
 
 template <int V>
-__device__ __forceinline__ void add_to(float* sums, const float (&more)[V]) {
+__device__ __forceinline__ void add_to(float* sums, const float (&values)[V]) {
     float sum[V];
     load_floats<V>(sums, sum);
 #pragma unroll
-    for (int j = 0; j < V; j++) sum[j] += more[j];
+    for (int j = 0; j < V; j++) sum[j] += values[j];
     store_floats<V>(sums, sum);
 }
 
-// `out` takes dx = (g - hat * mean(g * hat) - mean(g)) * rstd, with g = dy * weight and hat = (x - mean) * rstd; where not
-// CENTRED, without mean(g). dw and db, or null: sums of dy * hat and dy over the rows of a block, [blocks, cols].
+// dx = (g - x_hat * mean(g * x_hat) - mean(g)) * rstd, with g = dy * weight, x_hat = (x - mean) * rstd; without CENTRED
+// mean(g) is left out. dw, db (or null): sums of dy * x_hat and of dy over the block's rows, [blocks, cols].
 template <bool CENTRED, typename S, typename T, int V, int K, bool BLOCK, typename Out>
 __device__ __forceinline__ void backward(
-    const T* dy, const S* x, Columns scales, const float* means, const float* rstds, Out out, float* dw, float* db,
-    int64 rows, int64 cols, int64 kept) {
-    using Mine = Team<BLOCK>;
-    Kept<S, T> held(dw, db, cols, kept);
-    if (K == 0 && dw) clear<V>(held.dw, cols);
-    if (K == 0 && db) clear<V>(held.db, cols);
-    float g[K ? K : 1][V], hat[K ? K : 1][V], dws[K ? K : 1][V] = {}, dbs[K ? K : 1][V] = {};
-    for (int64 row = Mine::number(); row < rows; row += (int64)gridDim.x * Mine::of_block()) {
-        const T* slope = dy + row * cols;
-        const S* from = x + row * cols;
+    const T* dy, const S* x, ColumnAffine affine, const float* means, const float* rstds, Out out, float* dw, float* db,
+    int64 rows, int64 cols, int64 cached) {
+    using Threads = RowThreads<BLOCK>;
+    SharedRows<S, T> cache(dw, db, cols, cached);
+    if (K == 0 && dw) clear<V>(cache.dw, cols);
+    if (K == 0 && db) clear<V>(cache.db, cols);
+    float g[K ? K : 1][V], x_hat[K ? K : 1][V], dws[K ? K : 1][V] = {}, dbs[K ? K : 1][V] = {};
+    for (int64 row = Threads::index(); row < rows; row += (int64)gridDim.x * Threads::per_block()) {
+        const T* dy_row = dy + row * cols;
+        const S* x_row = x + row * cols;
         float mean = CENTRED ? means[row] : 0.0f, rstd = rstds[row];
-        auto read = [&](int k, int64 at, bool again) {
-            bool here = K == 0 && at < kept;
-            load_floats<V>(again && here ? held.dy + at : slope + at, g[k]);
-            load_floats<V>(again && here ? held.x + at : from + at, hat[k]);
-            if (here && !again) store_floats<V>(held.dy + at, g[k]), store_floats<V>(held.x + at, hat[k]);
+        auto read = [&](int k, int64 at, bool reload) {
+            bool in_cache = K == 0 && at < cached;
+            load_floats<V>(reload && in_cache ? cache.dy + at : dy_row + at, g[k]);
+            load_floats<V>(reload && in_cache ? cache.x + at : x_row + at, x_hat[k]);
+            if (in_cache && !reload) store_floats<V>(cache.dy + at, g[k]), store_floats<V>(cache.x + at, x_hat[k]);
 #pragma unroll
-            for (int j = 0; j < V; j++) hat[k][j] = (hat[k][j] - mean) * rstd;
+            for (int j = 0; j < V; j++) x_hat[k][j] = (x_hat[k][j] - mean) * rstd;
         };
-        Blocked<Pairs, Pair, K == 0> mine;
-        each<V, K, BLOCK>(cols, [&](int k, int64 at) {
+        BlockedReduction<AddSum2, Sum2, K == 0> mine;
+        for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) {
             read(k, at, false);
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                dws[k][j] = g[k][j] * hat[k][j] + (K > 0 ? dws[k][j] : 0.0f);
+                dws[k][j] = g[k][j] * x_hat[k][j] + (K > 0 ? dws[k][j] : 0.0f);
                 if (CENTRED) dbs[k][j] = g[k][j] + (K > 0 ? dbs[k][j] : 0.0f);
             }
-            if (K == 0 && dw) add_to<V>(held.dw + at, dws[k]);
-            if (K == 0 && db) add_to<V>(held.db + at, dbs[k]);
-            scales.scale(g[k], row, at);
-            Pair some = {0.0f, 0.0f};
+            if (K == 0 && dw) add_to<V>(cache.dw + at, dws[k]);
+            if (K == 0 && db) add_to<V>(cache.db + at, dbs[k]);
+            affine.scale(g[k], row, at);
+            Sum2 partial = {0.0f, 0.0f};
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                some.a += g[k][j] * hat[k][j];
-                if (CENTRED) some.b += g[k][j];
+                partial.a += g[k][j] * x_hat[k][j];
+                if (CENTRED) partial.b += g[k][j];
             }
-            mine.add(some);
+            mine.add(partial);
         });
-        Pair sums = Mine::template reduce<Pairs>(mine.total());
-        float along = sums.a / cols, level = sums.b / cols;
-        each<V, K, BLOCK>(cols, [&](int k, int64 at) {
+        Sum2 sums = Threads::template reduce<AddSum2>(mine.total());
+        float mean_g_xhat = sums.a / cols, mean_g = sums.b / cols;
+        for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) {
             if (K == 0) {
                 read(k, at, true);
-                scales.scale(g[k], row, at);
+                affine.scale(g[k], row, at);
             }
 #pragma unroll
-            for (int j = 0; j < V; j++) g[k][j] = (g[k][j] - hat[k][j] * along - level) * rstd;
+            for (int j = 0; j < V; j++) g[k][j] = (g[k][j] - x_hat[k][j] * mean_g_xhat - mean_g) * rstd;
             out.store(g[k], row * cols + at);
         });
     }
     if constexpr (K > 0) {
-        if (dw) leave<V, K, BLOCK>(dws, dw + blockIdx.x * cols, cols);
-        if (CENTRED && db) leave<V, K, BLOCK>(dbs, db + blockIdx.x * cols, cols);
+        if (dw) store_block_sums<V, K, BLOCK>(dws, dw + blockIdx.x * cols, cols);
+        if (CENTRED && db) store_block_sums<V, K, BLOCK>(dbs, db + blockIdx.x * cols, cols);
     } else {
-        if (dw) copy<V>(held.dw, dw + blockIdx.x * cols, cols);
-        if (db) copy<V>(held.db, db + blockIdx.x * cols, cols);
+        if (dw) copy<V>(cache.dw, dw + blockIdx.x * cols, cols);
+        if (db) copy<V>(cache.db, db + blockIdx.x * cols, cols);
     }
 }

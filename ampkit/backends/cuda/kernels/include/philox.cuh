@@ -18,26 +18,28 @@ __device__ __forceinline__ void philox(uint64 seed, uint64 call, uint64 block, u
     words[0] = a, words[1] = b, words[2] = c, words[3] = d;
 }
 
-// What a recording draws is found at each launch: draws, (seed, call) in the device's memory, from where `call` counts on,
-// or null for those given.
-__device__ __forceinline__ void at_launch(const uint64* draws, uint64& seed, uint64& call) {
+// In a captured graph the draw is read at each launch: draws holds (seed, offset to call) in device memory. Null: the
+// arguments are the draw.
+__device__ __forceinline__ void replay_draw(const uint64* draws, uint64& seed, uint64& call) {
     if (draws) seed = draws[0], call += draws[1];
 }
 
-// Which of the 16 elements of a block are kept: bit i is 1 where word i of 16 bits is at least `least`.
-__device__ __forceinline__ unsigned kept(uint64 seed, uint64 call, uint64 block, unsigned least) {
+// The dropout mask of 16 elements: bit i is set where the i-th 16-bit word is at least `threshold`.
+__device__ __forceinline__ unsigned keep_bits(uint64 seed, uint64 call, uint64 block, unsigned threshold) {
     uint64 words[4];
     philox(seed, call, block, words);
     unsigned bits = 0;
 #pragma unroll
-    for (int i = 0; i < 16; i++) bits |= unsigned((words[i / 4] >> (i % 4 * 16) & 0xffff) >= least) << i;
+    for (int i = 0; i < 16; i++) bits |= unsigned((words[i / 4] >> (i % 4 * 16) & 0xffff) >= threshold) << i;
     return bits;
 }
 
-__device__ __forceinline__ unsigned kept_in(const uint64* draws, uint64 seed, uint64 call, uint64 block, unsigned least) {
-    at_launch(draws, seed, call);
-    return kept(seed, call, block, least);
+__device__ __forceinline__ unsigned keep_bits_at_launch(const uint64* draws, uint64 seed, uint64 call, uint64 block,
+    unsigned threshold) {
+    replay_draw(draws, seed, call);
+    return keep_bits(seed, call, block, threshold);
 }
 
-// A product, so that NaN stays NaN.
-__device__ __forceinline__ float masked(float x, bool keep, float scale) { return x * (keep ? 1.0f : 0.0f) * scale; }
+// x * keep * scale as a product, so that NaN propagates.
+__device__ __forceinline__ float apply_mask(float x, bool keep, float scale) { return x * (keep ? 1.0f
+    : 0.0f) * scale; }

@@ -1,23 +1,23 @@
-// How numbers are stored and read: float, __half or __nv_bfloat16 in memory, float in registers, one rounding when stored.
+// Storage: float, __half or __nv_bfloat16 in memory, float in registers, one rounding when stored.
 //
-// A `.cu` file ends with comments that name its entries. `entries` of kernel.py reads them, and the tests compile and run
-// just those:
+// A `.cu` file ends with comments that list its entries, the instances of its kernels. `entries` of nvrtc.py reads
+// them, and the tests compile and run exactly those:
 //
 //     // entries: softmax_forward<S, T> for (S, T) in PAIRS
-//     // entries: map_forward<T, Op> for T in TYPES, Op in (Exp, Log,
+//     // entries: elementwise_forward<Op> for Op in (Exp, Log,
 //     //     Sqrt)
-//     // entries: scale_update
+//     // entries: segment_scan
 //     // set UNARY = (Exp, Log, Sqrt)
 //
-// Text after `for` binds names to each value of a set, all combinations; a set is written out, or has a name: TYPES is
-// (float, __half, __nv_bfloat16); PAIRS, what is stored and what is answered, is these with themselves and both 16-bit
-// types with float. A line that begins with four spaces after its slashes goes on with the one before. Sets add with +.
+// `for` binds names to each member of a set, in all combinations. A set is written out or named: TYPES is (float,
+// __half, __nv_bfloat16); PAIRS, input and output dtype, is each of these with itself and both 16-bit types with float.
+// Sets add with +. A line that begins with four spaces after its slashes continues the one before.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 
 #ifndef CUDA_ON_CPU
-// The block's dynamic shared memory as an array of T, on a boundary of 16 bytes.
+// The block's dynamic shared memory as an array of T, aligned to 16 bytes.
 #define DYN_SHARED(T, name)                                            \
     extern __shared__ __align__(16) unsigned char dynamic_shared[];    \
     T* name = reinterpret_cast<T*>(dynamic_shared)
@@ -31,7 +31,7 @@ __device__ __forceinline__ float to_float(bool x) { return float(x); }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// x rounded to the nearest value of T, ties to even; beyond its largest, infinity.
+// x rounded to the nearest value of T, ties to even; values above the largest become infinity.
 template <typename T>
 __device__ __forceinline__ T from_float(float x);
 template <>
@@ -41,7 +41,7 @@ __device__ __forceinline__ __half from_float<__half>(float x) { return __float2h
 template <>
 __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 
-// Whether p lies on a boundary of `bytes`, a power of two.
+// Whether p is a multiple of `bytes`, a power of two.
 __device__ __forceinline__ bool aligned(const void* p, int bytes) {
     return (reinterpret_cast<unsigned long long>(p) & (bytes - 1)) == 0;
 }
@@ -54,8 +54,8 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
-// N stored values, read and written by accesses of 16 bytes, or one smaller access where they take less: p lies on a
-// boundary of 16 bytes, or of all their bytes.
+// N stored values, loaded and stored in 16-byte accesses, or in one smaller access where they are fewer bytes. p must
+// be aligned to the access.
 template <typename T, int N = 16 / sizeof(T)>
 struct Pack {
     static constexpr int BYTES = N * sizeof(T) < 16 ? int(N * sizeof(T)) : 16;
@@ -86,7 +86,7 @@ struct Pack {
     }
 };
 
-// N consecutive values as float32; as `Pack::load`.
+// Loads N consecutive values as float32; alignment as in Pack.
 template <int N, typename T>
 __device__ __forceinline__ void load_floats(const T* p, float (&out)[N]) {
     Pack<T, N> pack = Pack<T, N>::load(p);
@@ -94,7 +94,7 @@ __device__ __forceinline__ void load_floats(const T* p, float (&out)[N]) {
     for (int i = 0; i < N; i++) out[i] = to_float(pack.value[i]);
 }
 
-// N consecutive values, each rounded once; as `Pack::store`.
+// Stores N consecutive values, each rounded once; alignment as in Pack.
 template <int N, typename T>
 __device__ __forceinline__ void store_floats(T* p, const float (&in)[N]) {
     Pack<T, N> pack;

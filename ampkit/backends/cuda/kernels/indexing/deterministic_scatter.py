@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit.backends.cuda.launch import segment_sum
 from ampkit.backends.cuda.launch.row_copy import rows_of, whole
-from ampkit.backends.cuda.nvrtc import MOST, STORED
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.base.dtypes import int32, int64
 from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
 
@@ -71,7 +71,7 @@ def added_at_cuda(values: Array, index: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _fits(rows: Array, keys: Array, cells: int) -> bool:
-    return 0 < rows.size <= MOST and 0 < cells < MOST
+    return 0 < rows.size <= MAX_ELEMENTS and 0 < cells < MAX_ELEMENTS
 
 
 @last_per_key.on("cuda", when=_fits)

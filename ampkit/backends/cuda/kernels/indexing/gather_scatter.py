@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.launch import elementwise as maps
-from ampkit.backends.cuda.launch import segment_sum
-from ampkit.backends.cuda.nvrtc import MOST, STORED, WORDS, blocks_for, launch, typed
+from ampkit.backends.cuda.launch import elementwise, segment_sum
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, WORD_TYPES, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32, int32, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import check_index_range
@@ -37,7 +36,7 @@ def _walk(index: Array, dim: int, shape: tuple[int, ...], steps: tuple[int, ...]
     """How a kernel goes through `index`, and along `dim` through an array of `shape` with elements `steps` apart."""
     at = dim % len(shape)
     lies = (index.shape, index.strides, index.dtype), (index.shape, (*steps[:at], 0, *steps[at + 1 :]), _UNIT)
-    axes = maps.merged(index.shape, None, lies)
+    axes = elementwise.merged(index.shape, None, lies)
     walk = np.zeros(1, _WALK)
     walk["axes"], walk["step"], walk["length"] = len(axes), steps[at], shape[at]
     for i, (size, strides) in enumerate(axes):
@@ -59,8 +58,8 @@ def _gathered(array: Array, dim: int, index: Array) -> Array:
     """What `index` names along `dim`."""
     index, steps = _read(index), tuple([step // array.itemsize for step in array.strides])
     out = backends.backend_of(array).empty(index.shape, array.dtype)
-    types, walk = (WORDS[array.itemsize], index.dtype), _walk(index, dim, array.shape, steps)
-    _run("gather_along", types, index.size, array, index, out, walk)
+    types, walk = (WORD_TYPES[array.itemsize], index.dtype), _walk(index, dim, array.shape, steps)
+    _run("gather_forward", types, index.size, array, index, out, walk)
     return out
 
 
@@ -68,7 +67,7 @@ def _places(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
     """The places that `index` names in an array of `shape`, in row-major order, -1 for one outside: [n] int32."""
     index, steps = _read(index), tuple([prod(shape[i + 1 :]) for i in range(len(shape))])
     places = backends.backend_of(index).empty((index.size,), int32)
-    _run("places_along", (index.dtype,), index.size, index, places, _walk(index, dim, shape, steps))
+    _run("flat_index", (index.dtype,), index.size, index, places, _walk(index, dim, shape, steps))
     return places
 
 
@@ -78,7 +77,7 @@ def _written(array: Array, dim: int, index: Array, values: Array) -> Array:
     last = segment_sum.last(_places(index, dim, array.shape), array.size)
     out = backends.backend_of(array).empty(array.shape, array.dtype)
     walk = _walk(values, 0, values.shape, (0,) * values.ndim)
-    _run("scatter_along", (WORDS[array.itemsize],), array.size, array, values, last, out, walk)
+    _run("scatter_forward", (WORD_TYPES[array.itemsize],), array.size, array, values, last, out, walk)
     return out
 
 
@@ -90,8 +89,10 @@ def _added(values: Array, dim: int, index: Array, shape: tuple[int, ...], dtype:
 
 def _fits(index: Array, shape: tuple[int, ...], *arrays: Array) -> bool:
     """Whether kernels take an index into arrays of `shape`, and move the elements of `arrays`."""
-    sizes = 0 < index.size < MOST and 0 < prod(shape) < MOST
-    return 0 < len(shape) <= AXES and index.ndim == len(shape) and sizes and all(a.itemsize in WORDS for a in arrays)
+    sizes = 0 < index.size < MAX_ELEMENTS and 0 < prod(shape) < MAX_ELEMENTS
+    return (
+        0 < len(shape) <= AXES and index.ndim == len(shape) and sizes and all(a.itemsize in WORD_TYPES for a in arrays)
+    )
 
 
 # the kernels
@@ -145,7 +146,7 @@ def _adds(input: Array, dim: int, index: Array, src: Array) -> bool:
 def scatter_add_cuda(input: Array, dim: int, index: Array, src: Array, *, dtype: DType) -> Any:
     check_index_range("scatter_add", index, input.shape[dim])
     added = _added(trim_to_index(src, index.shape), dim, index, input.shape, float32)
-    out = maps.forward("Add", (input, added, 1.0), dtype)
+    out = elementwise.forward("Add", (input, added, 1.0), dtype)
     return NotImplemented if out is NotImplemented else (out, Saved(index=index, size=src.shape))
 
 

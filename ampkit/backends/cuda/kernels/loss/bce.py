@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise
 from ampkit.base.dtypes import DType, bool_
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss import bce as ops
 
-from ..pointwise.registration import back_fits, fits
+from ..pointwise.registration import supports, supports_backward
 from . import elementwise_loss
 
 Array = Any
 
 
 def _back_fits(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
-    return back_fits(dy, saved, needs) and not any(need is not None for need in needs[2:])
+    return supports_backward(dy, saved, needs) and not any(need is not None for need in needs[2:])
 
 
 def _or_1(weight: Any) -> Any:
     return 1.0 if weight is None else weight
 
 
-@ops.binary_cross_entropy_with_logits.on("cuda", when=fits)
+@ops.binary_cross_entropy_with_logits.on("cuda", when=supports)
 def bce_with_logits_cuda(
     input: Array, target: Array, weight: Any, reduction: str, pos_weight: Any, *, dtype: DType
 ) -> Any:
@@ -40,9 +40,9 @@ def bce_with_logits_backward_cuda(dy: Array, saved: Any, needs: Any, reduction: 
     return found if found is NotImplemented else (*found, None, None)
 
 
-@ops.binary_cross_entropy.on("cuda", when=fits)
+@ops.binary_cross_entropy.on("cuda", when=supports)
 def binary_cross_entropy_cuda(input: Array, target: Array, weight: Any, reduction: str, *, dtype: DType) -> Any:
-    outside = maps.forward("OutsideUnit", (input,), bool_)
+    outside = elementwise.forward("OutsideUnit", (input,), bool_)
     out = elementwise_loss.forward("BCELoss", (input, target, _or_1(weight)), reduction, dtype)
     if outside is NotImplemented or out is NotImplemented:
         return NotImplemented

@@ -1,10 +1,10 @@
-// Cross entropy and negative log-likelihood over labels: rows of scores [rows, cols], S stored; float32 between.
+// cross_entropy and nll_loss over class labels: scores [rows, cols] of dtype S, float32 arithmetic.
 //
-// A block has a row, reads it once each way and keeps no probabilities: exp(x - lse) gives them back. Rows may begin
-// anywhere: 16-byte accesses lie between single ones at their ends. A label that is no class makes its loss NaN.
-#include "include/row_max.cuh"
+// A block per row reads it once per pass and stores no probabilities: exp(x - lse) restores them. Rows need no
+// alignment: 16-byte accesses in the middle, single values at both ends. A label out of range makes its loss NaN.
+#include "include/online_softmax.cuh"
 
-// f(at, v, n) for all values of a row, n at a time, by the threads of the block.
+// Calls f(index, v, n) for all values of a row, n at a time, over the threads of the block.
 template <typename S, typename F>
 __device__ __forceinline__ void for_each_pack(const S* row, int64 cols, F f) {
     constexpr int V = 16 / sizeof(S);
@@ -26,9 +26,9 @@ __device__ __forceinline__ void for_each_pack(const S* row, int64 cols, F f) {
     }
 }
 
-// n values of a row, as `for_each_pack` hands them.
+// Stores n values as `for_each_pack` passes them.
 template <typename S>
-__device__ __forceinline__ void put(S* to, const float* v, int n) {
+__device__ __forceinline__ void store_pack(S* to, const float* v, int n) {
     constexpr int V = 16 / sizeof(S);
     if (n == V && aligned(to, 16)) {
         Pack<S> pack;
@@ -40,120 +40,124 @@ __device__ __forceinline__ void put(S* to, const float* v, int n) {
     for (int j = 0; j < n; j++) to[j] = from_float<S>(v[j]);
 }
 
-// What a label stands for: nothing if it is ignored, no class, or a class with its weight.
+// A label: ignored (not counted), out of range (invalid), or a class with its weight.
 struct Label {
     int64 at;
-    bool counts, wrong;
+    bool counted, invalid;
 
     __device__ __forceinline__ Label(int64 label, int64 cols, int64 ignore)
-        : at(label), counts(label != ignore), wrong(label != ignore && (label < 0 || label >= cols)) {}
-    __device__ __forceinline__ float share(const float* weight) const {
-        return !counts ? 0.0f : weight && !wrong ? weight[at] : 1.0f;
+        : at(label), counted(label != ignore), invalid(label != ignore && (label < 0 || label >= cols)) {}
+    __device__ __forceinline__ float weight_of(const float* weight) const {
+        return !counted ? 0.0f : weight && !invalid ? weight[at] : 1.0f;
     }
 };
 
-// loss, lse and share (or null) [rows], bad: which labels are no classes.
+// loss, lse [rows], label_weight [rows] or null, invalid_label [rows]: which labels are out of range. A block per row.
 template <typename S>
 __global__ void cross_entropy_forward(
-    const S* x, const int64* labels, const float* weight, float* loss, float* lse, float* share, bool* bad, int64 cols,
+    const S* x, const int64* labels, const float* weight, float* loss, float* lse, float* label_weight,
+        bool* invalid_label, int64 cols,
     int64 ignore, float smoothing) {
     int64 row = blockIdx.x;
-    const S* from = x + row * cols;
+    const S* row_x = x + row * cols;
     Label label(labels[row], cols, ignore);
-    Blocked<Peaks, Peak> peaks;
-    for_each_pack(from, cols, [&](int64, float* v, int n) {
-        Peak& mine = peaks.low;
-        float most = mine.most;
+    BlockedReduction<OnlineSoftmax, MaxSum> maxima;
+    for_each_pack(row_x, cols, [&](int64, float* v, int n) {
+        MaxSum& mine = maxima.low;
+        float row_max = mine.max;
 #pragma unroll
-        for (int j = 0; j < n; j++) most = Max::combine(most, v[j]);
-        mine.sum *= Peaks::shrunk(mine.most, most);
+        for (int j = 0; j < n; j++) row_max = Max::combine(row_max, v[j]);
+        mine.sum *= OnlineSoftmax::exp_difference(mine.max, row_max);
 #pragma unroll
-        for (int j = 0; j < n; j++) mine.sum += Peaks::shrunk(v[j], most);
-        mine.most = most;
-        peaks.carry();
+        for (int j = 0; j < n; j++) mine.sum += OnlineSoftmax::exp_difference(v[j], row_max);
+        mine.max = row_max;
+        maxima.carry();
     });
-    Peak mine = block_reduce<Peaks>(peaks.total());
-    float log = isfinite(mine.most) ? logf(mine.sum) : NAN_F, spread = 0.0f;  // an infinite or NaN maximum spoils the row
-    if (smoothing > 0.0f && label.counts) {
-        Blocked<Sum, float> gaps;
-        for_each_pack(from, cols, [&](int64 at, float* v, int n) {
-            float some = 0.0f;
+    MaxSum mine = block_reduce<OnlineSoftmax>(maxima.total());
+    float log = isfinite(mine.max) ? logf(mine.sum) : NAN_F, smoothing_sum = 0.0f;  // an infinite or NaN maximum spoils the row
+    if (smoothing > 0.0f && label.counted) {
+        BlockedReduction<Sum, float> smoothing_losses;
+        for_each_pack(row_x, cols, [&](int64 at, float* v, int n) {
+            float partial = 0.0f;
 #pragma unroll
-            for (int j = 0; j < n; j++) some += (log - (v[j] - mine.most)) * (weight ? weight[at + j] : 1.0f);
-            gaps.add(some);
+            for (int j = 0; j < n; j++) partial += (log - (v[j] - mine.max)) * (weight ? weight[at + j] : 1.0f);
+            smoothing_losses.add(partial);
         });
-        spread = block_sum(gaps.total());
+        smoothing_sum = block_sum(smoothing_losses.total());
     }
     if (threadIdx.x) return;
-    float own = label.wrong ? NAN_F : label.counts ? log - (to_float(from[label.at]) - mine.most) : 0.0f;
-    float sum = (1.0f - smoothing) * own * label.share(weight);
-    if (smoothing > 0.0f) sum += spread * (smoothing / cols);
-    loss[row] = label.counts ? sum : 0.0f;
-    lse[row] = log + mine.most;
-    if (share) share[row] = label.share(weight);
-    bad[row] = label.wrong;
+    float target_loss = label.invalid ? NAN_F : label.counted ? log - (to_float(row_x[label.at]) - mine.max) : 0.0f;
+    float sum = (1.0f - smoothing) * target_loss * label.weight_of(weight);
+    if (smoothing > 0.0f) sum += smoothing_sum * (smoothing / cols);
+    loss[row] = label.counted ? sum : 0.0f;
+    lse[row] = log + mine.max;
+    if (label_weight) label_weight[row] = label.weight_of(weight);
+    invalid_label[row] = label.invalid;
 }
 
-// dx = (p * (hit + rest) - hit at the label - slope * smoothing / cols * weight), with the slope of the row's loss.
-// dy: [rows] if `each`, or one. weights: the sum of all weights, or null: cols. total: what the mean divided by, or null.
+// dx = softmax(x) * prob_scale - target_grad at the label - grad * smoothing / cols * weight, where grad is that of the
+// row's loss. dy: [rows] if per_row, else one value. weights: the sum of all weights, null for cols. total: the mean's
+// divisor or null.
 template <typename S>
 __global__ void cross_entropy_backward(
     const float* dy, const S* x, const int64* labels, const float* weight, const float* weights, const float* lse,
-    const float* total, S* dx, int64 cols, int64 ignore, float smoothing, bool each) {
+    const float* total, S* dx, int64 cols, int64 ignore, float smoothing, bool per_row) {
     int64 row = blockIdx.x;
     Label label(labels[row], cols, ignore);
-    float slope = !label.counts ? 0.0f : label.wrong ? NAN_F : dy[each ? row : 0] / (total ? *total : 1.0f);
-    float hit = (1.0f - smoothing) * label.share(weight) * slope, lift = slope * (smoothing / cols), under = lse[row];
-    float all = hit + lift * (weights ? *weights : float(cols));
+    float grad = !label.counted ? 0.0f : label.invalid ? NAN_F : dy[per_row ? row : 0] / (total ? *total : 1.0f);
+    float target_grad = (1.0f - smoothing) * label.weight_of(weight) * grad,
+        smoothing_grad = grad * (smoothing / cols), row_lse = lse[row];
+    float prob_scale = target_grad + smoothing_grad * (weights ? *weights : float(cols));
     S* to = dx + row * cols;
     for_each_pack(x + row * cols, cols, [&](int64 at, float* v, int n) {
 #pragma unroll
         for (int j = 0; j < n; j++) {
-            v[j] = expf(v[j] - under) * all;
-            if (at + j == label.at) v[j] -= hit;
-            if (smoothing > 0.0f) v[j] -= lift * (weight ? weight[at + j] : 1.0f);
+            v[j] = expf(v[j] - row_lse) * prob_scale;
+            if (at + j == label.at) v[j] -= target_grad;
+            if (smoothing > 0.0f) v[j] -= smoothing_grad * (weight ? weight[at + j] : 1.0f);
         }
-        put(to + at, v, n);
+        store_pack(to + at, v, n);
     });
 }
 
-// nll_loss: loss and share [rows]; a thread has a row.
+// loss = -weight * x[label], label_weight, invalid_label [rows]; a thread per row.
 template <typename S>
 __global__ void nll_loss_forward(
-    const S* x, const int64* labels, const float* weight, float* loss, float* share, bool* bad, int64 rows, int64 cols,
+    const S* x, const int64* labels, const float* weight, float* loss, float* label_weight, bool* invalid_label,
+        int64 rows, int64 cols,
     int64 ignore) {
     int64 row = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     Label label(labels[row], cols, ignore);
-    float scale = label.share(weight);
-    loss[row] = label.wrong ? NAN_F : label.counts ? -scale * to_float(x[row * cols + label.at]) : 0.0f;
-    share[row] = scale;
-    bad[row] = label.wrong;
+    float scale = label.weight_of(weight);
+    loss[row] = label.invalid ? NAN_F : label.counted ? -scale * to_float(x[row * cols + label.at]) : 0.0f;
+    label_weight[row] = scale;
+    invalid_label[row] = label.invalid;
 }
 
-// nll_loss: what is not 0 of dx [rows, cols].
+// dx at the label = -grad * label_weight; the rest of dx is zero before. A thread per row.
 template <typename S>
 __global__ void nll_loss_backward(
-    const float* dy, const int64* labels, const float* share, const float* total, S* dx, int64 rows, int64 cols,
-    int64 ignore, bool each) {
+    const float* dy, const int64* labels, const float* label_weight, const float* total, S* dx, int64 rows, int64 cols,
+    int64 ignore, bool per_row) {
     int64 row = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     Label label(labels[row], cols, ignore);
-    if (!label.counts) return;
-    float slope = -dy[each ? row : 0] / (total ? *total : 1.0f) * share[row];
-    dx[row * cols + (label.wrong ? 0 : label.at)] = from_float<S>(label.wrong ? NAN_F : slope);
+    if (!label.counted) return;
+    float grad = -dy[per_row ? row : 0] / (total ? *total : 1.0f) * label_weight[row];
+    dx[row * cols + (label.invalid ? 0 : label.at)] = from_float<S>(label.invalid ? NAN_F : grad);
 }
 
-// out: the sum of loss [rows], divided by total, the sum of share [rows], unless they are null. One block.
-__global__ void cross_entropy_sum(const float* loss, const float* share, float* out, float* total, int64 rows) {
-    Blocked<Sum, float> losses, shares;
+// out = sum(loss), divided by *total = sum(share) for a mean; share and total null for a sum. One block.
+__global__ void cross_entropy_sum(const float* loss, const float* label_weight, float* out, float* total, int64 rows) {
+    BlockedReduction<Sum, float> losses, shares;
     for (int64 row = threadIdx.x; row < rows; row += blockDim.x) {
         losses.add(loss[row]);
-        if (share) shares.add(share[row]);
+        if (label_weight) shares.add(label_weight[row]);
     }
     float sum = block_sum(losses.total()), parts = block_sum(shares.total());
     if (threadIdx.x) return;
-    *out = share ? sum / parts : sum;
+    *out = label_weight ? sum / parts : sum;
     if (total) *total = parts;
 }
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import dense, wide
-from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.array_layout import contiguous, to_float32
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss.class_labels import label_error
@@ -22,12 +22,12 @@ Array = Any
 
 
 def _known(input: Array) -> bool:
-    return input.ndim > 0 and input.dtype in STORED and 0 < input.size <= MOST
+    return input.ndim > 0 and input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
 
 
 def _rows(scores: Array) -> Array:
     """[N, C, ...] as rows [N, ..., C]: a copy where they do not lie so."""
-    return dense(np.moveaxis(scores, 1, -1) if scores.ndim > 2 else scores)
+    return contiguous(np.moveaxis(scores, 1, -1) if scores.ndim > 2 else scores)
 
 
 def _whole(rows: Array) -> Array:
@@ -41,7 +41,7 @@ def _kept(input: Array) -> Array:
 
 
 def _labels(target: Array) -> Array:
-    return dense(target if target.dtype == int64 else backends.backend_of(target).cast(target, int64))
+    return contiguous(target if target.dtype == int64 else backends.backend_of(target).cast(target, int64))
 
 
 def _threads(cols: int) -> int:
@@ -71,7 +71,7 @@ def cross_entropy_cuda(
     dtype: DType,
 ) -> Any:  # fmt: skip
     there, x, rows = backends.backend_of(input), _rows(input), target.size
-    classes, labels, scale = x.shape[-1], _labels(target), wide(weight)
+    classes, labels, scale = x.shape[-1], _labels(target), to_float32(weight)
     loss, bad = there.empty((rows,), float32), there.empty((rows,), np.dtype(bool))
     lse = _kept(input)
     share = there.empty((rows,), float32) if reduction == "mean" else None
@@ -95,10 +95,10 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction
 def cross_entropy_backward_cuda(
     dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
-    x, weight = _rows(saved.input), wide(saved.weight)
+    x, weight = _rows(saved.input), to_float32(saved.weight)
     dx, classes = backends.backend_of(x).empty(x.shape, x.dtype), x.shape[-1]
     weights = weight.sum() if weight is not None and label_smoothing else None
-    arrays = wide(dy), x, _labels(saved.target), weight, weights, saved.lse, saved.total, dx
+    arrays = to_float32(dy), x, _labels(saved.target), weight, weights, saved.lse, saved.total, dx
     sizes = np.int64(classes), np.int64(ignore_index), np.float32(label_smoothing), np.bool_(reduction == "none")
     launch(
         "loss/cross_entropy",
@@ -116,7 +116,7 @@ def nll_loss_cuda(
     input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, *, dtype: DType
 ) -> Any:
     there, x, rows = backends.backend_of(input), _rows(input), target.size
-    classes, labels, scale = x.shape[-1], _labels(target), wide(weight)
+    classes, labels, scale = x.shape[-1], _labels(target), to_float32(weight)
     loss, bad = there.empty((rows,), float32), there.empty((rows,), np.dtype(bool))
     share = _kept(input)
     sizes = np.int64(rows), np.int64(classes), np.int64(ignore_index)
@@ -135,7 +135,7 @@ def _nll_back_fits(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduc
 def nll_loss_backward_cuda(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
     x, rows = saved.input, saved.weights.size
     dx = backends.backend_of(x).zeros((*x.shape[:1], *x.shape[2:], x.shape[1]) if x.ndim > 2 else x.shape, x.dtype)
-    arrays = wide(dy), _labels(saved.target), saved.weights, saved.total, dx
+    arrays = to_float32(dy), _labels(saved.target), saved.weights, saved.total, dx
     sizes = np.int64(rows), np.int64(dx.shape[-1]), np.int64(ignore_index), np.bool_(reduction == "none")
     launch("loss/cross_entropy", typed("nll_loss_backward", x.dtype), blocks_for(rows, 128), 128, *arrays, *sizes)
     return _whole(dx)

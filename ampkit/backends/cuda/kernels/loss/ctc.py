@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import dense, wide
-from ampkit.backends.cuda.nvrtc import MOST, SHARED, STORED, launch, typed
+from ampkit.backends.cuda.array_layout import contiguous, to_float32
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, SHARED, STORED, launch, typed
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss.ctc import ctc_loss_, reduce_loss, unreduced_grad
@@ -19,7 +19,7 @@ MOST_THREADS = 512  # of a block
 
 def _known(log_probs: Array, targets: Array) -> bool:
     states = 2 * targets.shape[1] + 1
-    return log_probs.dtype in STORED and 0 < log_probs.size <= MOST and 5 * 4 * states <= SHARED
+    return log_probs.dtype in STORED and 0 < log_probs.size <= MAX_ELEMENTS and 5 * 4 * states <= SHARED
 
 
 def _threads(states: int) -> int:
@@ -27,7 +27,7 @@ def _threads(states: int) -> int:
 
 
 def _whole(array: Array) -> Array:
-    return dense(array if array.dtype == int64 else backends.backend_of(array).cast(array, int64))
+    return contiguous(array if array.dtype == int64 else backends.backend_of(array).cast(array, int64))
 
 
 @ctc_loss_.on("cuda", when=lambda log_probs, targets, *rest, **params: _known(log_probs, targets))
@@ -35,7 +35,7 @@ def ctc_loss_cuda(
     log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int, reduction: str,
     zero_infinity: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    there, x = backends.backend_of(log_probs), dense(log_probs)
+    there, x = backends.backend_of(log_probs), contiguous(log_probs)
     (frames, batch, classes), most = x.shape, targets.shape[1]
     states = 2 * most + 1
     alpha, loss = there.empty((frames, batch, states), float32), there.empty((batch,), float32)
@@ -58,10 +58,10 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
 def ctc_loss_backward_cuda(
     dy: Array, saved: Saved, needs: Any, blank: int, reduction: str, zero_infinity: bool
 ) -> Array:
-    x, labels, counts = dense(saved.log_probs), _whole(saved.targets), _whole(saved.target_lengths)
+    x, labels, counts = contiguous(saved.log_probs), _whole(saved.targets), _whole(saved.target_lengths)
     states, dx = 2 * labels.shape[1] + 1, backends.backend_of(x).zeros(x.shape, x.dtype)
-    slope = unreduced_grad(wide(dy), counts, reduction)
-    arrays = slope, x, labels, _whole(saved.input_lengths), counts, dense(saved.alpha), saved.loss, dx
+    slope = unreduced_grad(to_float32(dy), counts, reduction)
+    arrays = slope, x, labels, _whole(saved.input_lengths), counts, contiguous(saved.alpha), saved.loss, dx
     sizes = np.int64(labels.shape[1]), np.int64(x.shape[2]), np.int64(blank), np.bool_(zero_infinity)
     entry = typed("ctc_loss_backward", x.dtype)
     launch("loss/ctc", entry, x.shape[1], _threads(states), *arrays, *sizes, shared=5 * 4 * states)

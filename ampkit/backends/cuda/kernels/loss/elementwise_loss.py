@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.base.dtypes import DType, float32
 
@@ -22,8 +22,8 @@ def forward(name: str, operands: Sequence[Any], reduction: str, dtype: DType) ->
     NotImplemented for arrays that no kernel is for.
     """
     if reduction == "none":
-        return maps.forward(name, operands, dtype)
-    each = maps.forward(name, operands, float32)
+        return elementwise.forward(name, operands, dtype)
+    each = elementwise.forward(name, operands, float32)
     if each is NotImplemented:
         return NotImplemented
     return reduced("Add", each, None, False, dtype, Finish(_share(reduction, each.shape)))
@@ -38,10 +38,10 @@ def backward(
     """
     share = _share(reduction, operands[0].shape)
     if share != 1 or weight is not None:
-        dy = maps.forward("AddCMul", (0.0, dy, 1.0 if weight is None else weight, 1 / share), float32)
+        dy = elementwise.forward("AddCMul", (0.0, dy, 1.0 if weight is None else weight, 1 / share), float32)
         if dy is NotImplemented:
             return NotImplemented
-    return maps.backward(name, dy, operands, dtypes)
+    return elementwise.backward(name, dy, operands, dtypes)
 
 
 def _share(reduction: str, shape: tuple[int, ...]) -> int:

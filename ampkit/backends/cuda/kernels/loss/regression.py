@@ -9,7 +9,7 @@ from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss import regression as ops
 
-from ..pointwise.registration import back_fits, fits
+from ..pointwise.registration import supports, supports_backward
 from . import elementwise_loss
 
 Array = Any
@@ -27,8 +27,8 @@ def _compared(op: Any, choose: Chooser) -> None:
         return elementwise_loss.backward(name, dy, (saved.input, saved.target, *numbers), needs, reduction)
 
     kernel.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
-    op.on("cuda", when=fits)(kernel)
-    op.on_backward("cuda", when=back_fits)(backward)
+    op.on("cuda", when=supports)(kernel)
+    op.on_backward("cuda", when=supports_backward)(backward)
 
 
 _compared(ops.mse_loss, lambda: ("MSELoss", ()))

@@ -16,7 +16,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.libs import attention_slices
 from ampkit.backends.cuda.libs.cudnn import aligned
-from ampkit.backends.cuda.nvrtc import MOST
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS
 from ampkit.base.dtypes import LOW, DType, bfloat16, float16, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
@@ -43,7 +43,7 @@ def _fits(
     fit = alike and query.ndim == key.ndim <= 4 and not any(n % LANE or not 0 < n <= WIDEST for n in heads)
     rows = math.prod(query.shape[:-1])
     most = max(query.size, key.size, value.size, rows * key.shape[-2] if dropout_p else 0)
-    return fit and rows > 0 and most <= MOST and not _library(query).trouble()
+    return fit and rows > 0 and most <= MAX_ELEMENTS and not _library(query).trouble()
 
 
 def _library(array: Array) -> Any:

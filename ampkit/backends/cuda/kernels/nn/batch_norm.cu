@@ -1,138 +1,140 @@
-// batch_norm: S stored and answered, float32 between, one rounding.
+// batch_norm: S input and output dtype, float32 arithmetic, one rounding.
 //
-// The input lies as [samples, channels, spots], or with the channels last as [rows, channels] (ROWS, spots = 1); it is
-// read V values at a time. Sums over a channel are made by many blocks, and put together in a fixed order. Statistics are
-// those of x - shift, with the channel's first value for shift: a mean that is large beside the deviation costs no digits.
+// Input is [samples, channels, spatial], or with CHANNELS_LAST [rows, channels] (spatial = 1); V values per access.
+// Many blocks sum over a channel, and their partials are combined in a fixed order. Statistics are those of x - shift,
+// where shift is the channel's first value: a mean large against the deviation costs no digits.
 #include "include/block.cuh"
 
 constexpr int THREADS = 256;
 
-// How many values, their mean, and the sum of the squares of what is left: Chan, Golub, LeVeque 1983, The American
-// Statistician 37, eq. 2.1.
+// Count, mean and sum of squared deviations: Chan, Golub, LeVeque 1983, The American Statistician 37, eq. 2.1.
 struct Moments {
     float count, mean, squares;
 
     static __device__ __forceinline__ Moments combine(Moments a, Moments b) {
-        float count = a.count + b.count, share = count > 0.0f ? b.count / count : 0.0f, apart = b.mean - a.mean;
-        return {count, a.mean + apart * share, a.squares + b.squares + apart * apart * a.count * share};
+        float count = a.count + b.count, share = count > 0.0f ? b.count / count : 0.0f, delta = b.mean - a.mean;
+        return {count, a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share};
     }
     template <typename T>
-    static __device__ __forceinline__ Moments nothing() { return {0.0f, 0.0f, 0.0f}; }
+    static __device__ __forceinline__ Moments identity() { return {0.0f, 0.0f, 0.0f}; }
 };
 
-// Sums of dy and of dy * centred x.
-struct Slopes {
-    float total, along;
+// sum(dy) and sum(dy * centred x).
+struct GradSums {
+    float sum, dot;
 
-    static __device__ __forceinline__ Slopes combine(Slopes a, Slopes b) { return {a.total + b.total, a.along + b.along}; }
+    static __device__ __forceinline__ GradSums combine(GradSums a, GradSums b) { return {a.sum + b.sum,
+        a.dot + b.dot}; }
     template <typename T>
-    static __device__ __forceinline__ Slopes nothing() { return {0.0f, 0.0f}; }
+    static __device__ __forceinline__ GradSums identity() { return {0.0f, 0.0f}; }
 };
 
-__device__ __forceinline__ Moments across(Moments m, int with) {
-    return {__shfl_xor_sync(ALL_LANES, m.count, with), __shfl_xor_sync(ALL_LANES, m.mean, with),
-            __shfl_xor_sync(ALL_LANES, m.squares, with)};
+__device__ __forceinline__ Moments shuffle_xor(Moments m, int lane_mask) {
+    return {__shfl_xor_sync(ALL_LANES, m.count, lane_mask), __shfl_xor_sync(ALL_LANES, m.mean, lane_mask),
+            __shfl_xor_sync(ALL_LANES, m.squares, lane_mask)};
 }
-__device__ __forceinline__ Slopes across(Slopes s, int with) {
-    return {__shfl_xor_sync(ALL_LANES, s.total, with), __shfl_xor_sync(ALL_LANES, s.along, with)};
+__device__ __forceinline__ GradSums shuffle_xor(GradSums s, int lane_mask) {
+    return {__shfl_xor_sync(ALL_LANES, s.sum, lane_mask), __shfl_xor_sync(ALL_LANES, s.dot, lane_mask)};
 }
 
-struct Sizes {
-    unsigned samples, channels, spots, width;  // width: threads side by side, V channels each, where channels are last
+struct Shape {
+    unsigned samples, channels, spatial, width;  // width: threads along the channels, V each, if CHANNELS_LAST
 };
 
-// The first of a thread's channels: with ROWS it has V of them, else its block has one.
-template <int V, bool ROWS>
-__device__ __forceinline__ unsigned own(Sizes n) {
-    return ROWS ? (blockIdx.x * n.width + threadIdx.x % n.width) * V : blockIdx.x;
+// This thread's first channel: it has V of them with CHANNELS_LAST, else its block has one.
+template <int V, bool CHANNELS_LAST>
+__device__ __forceinline__ unsigned first_channel(Shape n) {
+    return CHANNELS_LAST ? (blockIdx.x * n.width + threadIdx.x % n.width) * V : blockIdx.x;
 }
 
-// A number of each of a thread's channels; `from` null: 0.
-template <int V, bool ROWS>
-struct Held {
-    float value[ROWS ? V : 1];
+// One number per channel of this thread; 0 if `from` is null.
+template <int V, bool CHANNELS_LAST>
+struct PerChannel {
+    float value[CHANNELS_LAST ? V : 1];
 
-    __device__ __forceinline__ Held(const float* from, Sizes n) {
-        unsigned first = own<V, ROWS>(n);
+    __device__ __forceinline__ PerChannel(const float* from, Shape n) {
+        unsigned first = first_channel<V, CHANNELS_LAST>(n);
 #pragma unroll
-        for (int j = 0; j < (ROWS ? V : 1); j++) value[j] = from && first < n.channels ? from[first + j] : 0.0f;
+        for (int j = 0; j < (CHANNELS_LAST ? V : 1); j++)
+            value[j] = from && first < n.channels ? from[first + j] : 0.0f;
     }
-    __device__ __forceinline__ float operator[](int j) const { return value[ROWS ? j : 0]; }
+    __device__ __forceinline__ float operator[](int j) const { return value[CHANNELS_LAST ? j : 0]; }
 };
 
-// f(at) for each V values of the channels of a thread.
-template <int V, bool ROWS, typename F>
-__device__ __forceinline__ void walk(Sizes n, F f) {
-    if constexpr (ROWS) {
-        unsigned lanes = blockDim.x / n.width, channel = own<V, ROWS>(n);
+// Calls f(offset) for each V values of this thread's channels.
+template <int V, bool CHANNELS_LAST, typename F>
+__device__ __forceinline__ void for_each_pack(Shape n, F f) {
+    if constexpr (CHANNELS_LAST) {
+        unsigned lanes = blockDim.x / n.width, channel = first_channel<V, CHANNELS_LAST>(n);
         if (channel < n.channels)
 #pragma unroll 4
             for (unsigned row = blockIdx.y * lanes + threadIdx.x / n.width; row < n.samples; row += gridDim.y * lanes)
                 f(int64(row) * n.channels + channel);
     } else {
-        unsigned per = n.spots / V, packs = n.samples * per, channel = own<V, ROWS>(n);
+        unsigned per = n.spatial / V, packs = n.samples * per, channel = first_channel<V, CHANNELS_LAST>(n);
 #pragma unroll 4
         for (unsigned i = blockIdx.y * blockDim.x + threadIdx.x; i < packs; i += gridDim.y * blockDim.x)
-            f((int64(i / per) * n.channels + channel) * n.spots + i % per * V);
+            f((int64(i / per) * n.channels + channel) * n.spatial + i % per * V);
     }
 }
 
-// What the threads of a block hold of their channels, to `parts` [channels, blocks along y].
-template <int V, bool ROWS, int HELD, typename Acc>
-__device__ __forceinline__ void leave(Sizes n, const Acc (&mine)[HELD], Acc* parts) {
-    if constexpr (ROWS) {
-        DYN_SHARED(Acc, held);  // [V, threads]
-        unsigned channel = own<V, ROWS>(n), lane = threadIdx.x / n.width;
+// Reduces over the block and stores to parts [channels, gridDim.y].
+template <int V, bool CHANNELS_LAST, int CHANNELS, typename Acc>
+__device__ __forceinline__ void store_partials(Shape n, const Acc (&mine)[CHANNELS], Acc* parts) {
+    if constexpr (CHANNELS_LAST) {
+        DYN_SHARED(Acc, cache);  // [V, threads]
+        unsigned channel = first_channel<V, CHANNELS_LAST>(n), lane = threadIdx.x / n.width;
 #pragma unroll
-        for (int j = 0; j < V; j++) held[j * THREADS + threadIdx.x] = mine[j];
+        for (int j = 0; j < V; j++) cache[j * THREADS + threadIdx.x] = mine[j];
         for (unsigned half = blockDim.x / n.width / 2; half; half /= 2) {
             __syncthreads();
             if (lane < half)
                 for (int j = 0; j < V; j++) {
-                    Acc& own = held[j * THREADS + threadIdx.x];
-                    own = Acc::combine(own, held[j * THREADS + threadIdx.x + half * n.width]);
+                    Acc& accumulator = cache[j * THREADS + threadIdx.x];
+                    accumulator = Acc::combine(accumulator, cache[j * THREADS + threadIdx.x + half * n.width]);
                 }
         }
         if (lane == 0 && channel < n.channels)
-            for (int j = 0; j < V; j++) parts[(channel + j) * gridDim.y + blockIdx.y] = held[j * THREADS + threadIdx.x];
+            for (int j = 0; j < V; j++) parts[(channel + j)
+                * gridDim.y + blockIdx.y] = cache[j * THREADS + threadIdx.x];
     } else {
         Acc all = block_reduce<Acc>(mine[0]);
         if (threadIdx.x == 0) parts[blockIdx.x * gridDim.y + blockIdx.y] = all;
     }
 }
 
-// The parts of a channel, by a warp; lane 0 has the answer.
+// Combines the partials of a channel over a warp; lane 0 has the result.
 template <typename Acc>
-__device__ __forceinline__ Acc gather(const Acc* parts, int64 channel, int count) {
-    Acc mine = Acc::template nothing<Acc>();
+__device__ __forceinline__ Acc combine_partials(const Acc* parts, int64 channel, int count) {
+    Acc mine = Acc::template identity<Acc>();
     for (int i = threadIdx.x & 31; i < count; i += 32) mine = Acc::combine(mine, parts[channel * count + i]);
     return warp_reduce<Acc>(mine);
 }
 
-// Moments of each channel of x, in parts.
-template <typename S, int V, bool ROWS>
+// parts [channels, gridDim.y]: moments of x - shift.
+template <typename S, int V, bool CHANNELS_LAST>
 __global__ void batch_norm_moments(
-    const S* x, Moments* parts, unsigned samples, unsigned channels, unsigned spots, unsigned width) {
-    Sizes n = {samples, channels, spots, width};
-    constexpr int HELD = ROWS ? V : 1;
-    Moments mine[HELD];
-    float shift[HELD], count = 0.0f;
-    unsigned first = own<V, ROWS>(n);
+    const S* x, Moments* parts, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
+    Shape n = {samples, channels, spatial, width};
+    constexpr int CHANNELS = CHANNELS_LAST ? V : 1;
+    Moments mine[CHANNELS];
+    float shift[CHANNELS], count = 0.0f;
+    unsigned first = first_channel<V, CHANNELS_LAST>(n);
 #pragma unroll
-    for (int j = 0; j < HELD; j++) {
-        mine[j] = Moments::nothing<Moments>();
-        shift[j] = first < n.channels ? to_float(x[int64(first + j) * n.spots]) : 0.0f;
+    for (int j = 0; j < CHANNELS; j++) {
+        mine[j] = Moments::identity<Moments>();
+        shift[j] = first < n.channels ? to_float(x[int64(first + j) * n.spatial]) : 0.0f;
     }
-    walk<V, ROWS>(n, [&](int64 at) {
+    for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float v[V], sum = 0.0f, squares = 0.0f;
         load_floats<V>(x + at, v);
-        if constexpr (ROWS) {
+        if constexpr (CHANNELS_LAST) {
             float share = 1.0f / ++count;
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                float apart = v[j] - shift[j] - mine[j].mean;
-                mine[j].mean += apart * share;
-                mine[j].squares += apart * (v[j] - shift[j] - mine[j].mean);
+                float delta = v[j] - shift[j] - mine[j].mean;
+                mine[j].mean += delta * share;
+                mine[j].squares += delta * (v[j] - shift[j] - mine[j].mean);
             }
         } else {
 #pragma unroll
@@ -143,33 +145,33 @@ __global__ void batch_norm_moments(
             mine[0] = Moments::combine(mine[0], {float(V), mean, squares});
         }
     });
-    if (ROWS)
-        for (int j = 0; j < HELD; j++) mine[j].count = count;
-    leave<V, ROWS>(n, mine, parts);
+    if (CHANNELS_LAST)
+        for (int j = 0; j < CHANNELS; j++) mine[j].count = count;
+    store_partials<V, CHANNELS_LAST>(n, mine, parts);
 }
 
-// Of the parts: mean, var, rstd, and what turns x into the answer, (x - shift) * scale + offset; slip: mean - shift. A
-// warp has a channel.
+// mean, var, rstd from the partial moments, and out = (x - shift) * scale + offset as shift, scale, offset;
+// centred_mean = mean - shift. A warp per channel.
 template <typename S>
 __global__ void batch_norm_statistics(
     const S* x, const Moments* parts, const float* weight, const float* bias, float* mean, float* var, float* rstd,
-    float* shift, float* slip, float* scale, float* offset, int channels, int64 spots, int count, float eps) {
+    float* shift, float* centred_mean, float* scale, float* offset, int channels, int64 spatial, int count, float eps) {
     int64 c = (int64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     if (c >= channels) return;
-    Moments all = gather(parts, c, count);
+    Moments all = combine_partials(parts, c, count);
     if (threadIdx.x & 31) return;
-    float spread = all.squares / all.count, steep = 1.0f / sqrtf(spread + eps), first = to_float(x[c * spots]);
+    float variance = all.squares / all.count, inv_std = 1.0f / sqrtf(variance + eps), first = to_float(x[c * spatial]);
     mean[c] = first + all.mean;
-    var[c] = spread;
-    rstd[c] = steep;
+    var[c] = variance;
+    rstd[c] = inv_std;
     shift[c] = first;
-    slip[c] = all.mean;
-    scale[c] = weight ? steep * weight[c] : steep;
+    centred_mean[c] = all.mean;
+    scale[c] = weight ? inv_std * weight[c] : inv_std;
     offset[c] = (bias ? bias[c] : 0.0f) - all.mean * scale[c];
 }
 
-// The same of given statistics; the shift is the mean.
-__global__ void batch_norm_given(
+// rstd, scale and offset from running statistics; the shift is the mean. A thread per channel.
+__global__ void batch_norm_coefficients(
     const float* var, const float* weight, const float* bias, float* rstd, float* scale, float* offset, int channels,
     float eps) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -179,99 +181,101 @@ __global__ void batch_norm_given(
     offset[c] = bias ? bias[c] : 0.0f;
 }
 
-// Whether ReLU lets the answer y through, which is stored as S. NaN passes.
+// Whether ReLU passes y once it is stored as S. NaN passes.
 template <typename S>
-__device__ __forceinline__ bool passes(float y) { return !(to_float(from_float<S>(y)) <= 0.0f); }
+__device__ __forceinline__ bool relu_passes(float y) { return !(to_float(from_float<S>(y)) <= 0.0f); }
 
-// relu: whether ReLU follows.
-template <typename S, int V, bool ROWS>
+// out = (x - shift) * scale + offset, then ReLU if `relu`.
+template <typename S, int V, bool CHANNELS_LAST>
 __global__ void batch_norm_forward(
     const S* x, const float* shift, const float* scale, const float* offset, S* out, bool relu, unsigned samples,
-    unsigned channels, unsigned spots, unsigned width) {
-    Sizes n = {samples, channels, spots, width};
-    Held<V, ROWS> low(shift, n), steep(scale, n), up(offset, n);
-    walk<V, ROWS>(n, [&](int64 at) {
+    unsigned channels, unsigned spatial, unsigned width) {
+    Shape n = {samples, channels, spatial, width};
+    PerChannel<V, CHANNELS_LAST> shifts(shift, n), scales(scale, n), offsets(offset, n);
+    for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float v[V];
         load_floats<V>(x + at, v);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            v[j] = (v[j] - low[j]) * steep[j] + up[j];
-            if (relu && !passes<S>(v[j])) v[j] = 0.0f;
+            v[j] = (v[j] - shifts[j]) * scales[j] + offsets[j];
+            if (relu && !relu_passes<S>(v[j])) v[j] = 0.0f;
         }
         store_floats<V>(out + at, v);
     });
 }
 
-// Sums of dy and of dy * (x - shift - slip), in parts; slip: null for 0. scale and offset: null where no ReLU followed;
-// else of dy only what it let through.
-template <typename S, int V, bool ROWS>
-__global__ void batch_norm_slopes(
-    const S* dy, const S* x, const float* shift, const float* slip, const float* scale, const float* offset,
-    Slopes* parts, unsigned samples, unsigned channels, unsigned spots, unsigned width) {
-    Sizes n = {samples, channels, spots, width};
-    constexpr int HELD = ROWS ? V : 1;
-    Slopes mine[HELD];
+// parts: sum(dy) and sum(dy * (x - shift - centred_mean)), centred_mean null for 0. With scale and offset (null without
+// ReLU) only of the dy that ReLU passes.
+template <typename S, int V, bool CHANNELS_LAST>
+__global__ void batch_norm_grad_sums(
+    const S* dy, const S* x, const float* shift, const float* centred_mean, const float* scale, const float* offset,
+    GradSums* parts, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
+    Shape n = {samples, channels, spatial, width};
+    constexpr int CHANNELS = CHANNELS_LAST ? V : 1;
+    GradSums mine[CHANNELS];
 #pragma unroll
-    for (int j = 0; j < HELD; j++) mine[j] = Slopes::nothing<Slopes>();
-    Held<V, ROWS> low(shift, n), rest(slip, n), steep(scale, n), lift(offset, n);
-    walk<V, ROWS>(n, [&](int64 at) {
+    for (int j = 0; j < CHANNELS; j++) mine[j] = GradSums::identity<GradSums>();
+    PerChannel<V, CHANNELS_LAST> shifts(shift, n), residuals(centred_mean, n), scales(scale, n), offsets(offset, n);
+    for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float g[V], v[V];
         load_floats<V>(dy + at, g);
         load_floats<V>(x + at, v);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            Slopes& to = mine[ROWS ? j : 0];
-            if (offset && !passes<S>((v[j] - low[j]) * steep[j] + lift[j])) continue;
-            to.total += g[j];
-            to.along += g[j] * (v[j] - low[j] - rest[j]);
+            GradSums& to = mine[CHANNELS_LAST ? j : 0];
+            if (offset && !relu_passes<S>((v[j] - shifts[j]) * scales[j] + offsets[j])) continue;
+            to.sum += g[j];
+            to.dot += g[j] * (v[j] - shifts[j] - residuals[j]);
         }
     });
-    leave<V, ROWS>(n, mine, parts);
+    store_partials<V, CHANNELS_LAST>(n, mine, parts);
 }
 
-// Of the parts: the gradients of weight and bias, and what makes dx = dy * scale + (x - shift) * bend + level. dmean and
-// dvar: the gradients of the statistics; null where those were given. total, along: the sums themselves. A warp has a
-// channel.
-__global__ void batch_norm_gradients(
-    const Slopes* parts, const float* weight, const float* rstd, const float* slip, const float* dmean, const float* dvar,
-    float* dweight, float* dbias, float* along, float* scale, float* bend, float* level, int channels, float values,
+// dweight and dbias, and dx = dy * scale + (x - shift) * x_coef + constant as scale, x_coef, constant. dmean, dvar:
+// gradients of the statistics, null where those are running ones. A warp per channel.
+__global__ void batch_norm_weight_backward(
+    const GradSums* parts, const float* weight, const float* rstd, const float* centred_mean, const float* dmean,
+        const float* dvar,
+    float* dweight, float* dbias, float* dot, float* scale, float* x_coef, float* constant, int channels, float values,
     int count) {
     int64 c = (int64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     if (c >= channels) return;
-    Slopes all = gather(parts, c, count);
+    GradSums all = combine_partials(parts, c, count);
     if (threadIdx.x & 31) return;
-    float steep = rstd[c], s = weight ? steep * weight[c] : steep;
-    dweight[c] = all.along * steep;
-    dbias[c] = all.total;
-    along[c] = all.along;
+    float inv_std = rstd[c], s = weight ? inv_std * weight[c] : inv_std;
+    dweight[c] = all.dot * inv_std;
+    dbias[c] = all.sum;
+    dot[c] = all.dot;
     scale[c] = s;
     if (!dmean) return;
-    bend[c] = (2.0f * dvar[c] - s * steep * steep * all.along) / values;
-    level[c] = (dmean[c] - s * all.total) / values - slip[c] * bend[c];
+    x_coef[c] = (2.0f * dvar[c] - s * inv_std * inv_std * all.dot) / values;
+    constant[c] = (dmean[c] - s * all.sum) / values - centred_mean[c] * x_coef[c];
 }
 
-// bend and level: null where the statistics were given; offset: where no ReLU followed.
-template <typename S, int V, bool ROWS>
+// dx = dy * scale + (x - shift) * x_coef + constant; x_coef and constant null for running statistics, offset null
+// without ReLU.
+template <typename S, int V, bool CHANNELS_LAST>
 __global__ void batch_norm_backward(
-    const S* dy, const S* x, const float* shift, const float* scale, const float* bend, const float* level,
-    const float* offset, S* dx, unsigned samples, unsigned channels, unsigned spots, unsigned width) {
-    Sizes n = {samples, channels, spots, width};
-    Held<V, ROWS> low(shift, n), steep(scale, n), curve(bend, n), up(level, n), lift(offset, n);
-    walk<V, ROWS>(n, [&](int64 at) {
+    const S* dy, const S* x, const float* shift, const float* scale, const float* x_coef, const float* constant,
+    const float* offset, S* dx, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
+    Shape n = {samples, channels, spatial, width};
+    PerChannel<V, CHANNELS_LAST> shifts(shift, n), scales(scale, n), x_coefs(x_coef, n), constants(constant, n),
+        offsets(offset, n);
+    for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float g[V], v[V];
         load_floats<V>(dy + at, g);
-        if (bend || offset) load_floats<V>(x + at, v);
+        if (x_coef || offset) load_floats<V>(x + at, v);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            if (offset && !passes<S>((v[j] - low[j]) * steep[j] + lift[j])) g[j] = 0.0f;
-            g[j] *= steep[j];
-            if (bend) g[j] += (v[j] - low[j]) * curve[j] + up[j];
+            if (offset && !relu_passes<S>((v[j] - shifts[j]) * scales[j] + offsets[j])) g[j] = 0.0f;
+            g[j] *= scales[j];
+            if (x_coef) g[j] += (v[j] - shifts[j]) * x_coefs[j] + constants[j];
         }
         store_floats<V>(dx + at, g);
     });
 }
 
-// The running statistics moved towards those of a batch, unless one of these is not finite. One block.
+// running = stay * running + move * batch, unless a statistic of the batch is not finite. One block.
 __global__ void batch_norm_update(
     float* running_mean, float* running_var, const float* mean, const float* var, int channels, float stay, float move,
     float unbiased) {
@@ -285,11 +289,11 @@ __global__ void batch_norm_update(
 }
 
 // set LAYOUTS = ((1, false), (8, false), (1, true), (8, true))
-// entries: batch_norm_moments<S, V, ROWS> for S in TYPES, (V, ROWS) in LAYOUTS
+// entries: batch_norm_moments<S, V, CHANNELS_LAST> for S in TYPES, (V, CHANNELS_LAST) in LAYOUTS
 // entries: batch_norm_statistics<S> for S in TYPES
-// entries: batch_norm_given
-// entries: batch_norm_forward<S, V, ROWS> for S in TYPES, (V, ROWS) in LAYOUTS
-// entries: batch_norm_slopes<S, V, ROWS> for S in TYPES, (V, ROWS) in LAYOUTS
-// entries: batch_norm_gradients
-// entries: batch_norm_backward<S, V, ROWS> for S in TYPES, (V, ROWS) in LAYOUTS
+// entries: batch_norm_coefficients
+// entries: batch_norm_forward<S, V, CHANNELS_LAST> for S in TYPES, (V, CHANNELS_LAST) in LAYOUTS
+// entries: batch_norm_grad_sums<S, V, CHANNELS_LAST> for S in TYPES, (V, CHANNELS_LAST) in LAYOUTS
+// entries: batch_norm_weight_backward
+// entries: batch_norm_backward<S, V, CHANNELS_LAST> for S in TYPES, (V, CHANNELS_LAST) in LAYOUTS
 // entries: batch_norm_update

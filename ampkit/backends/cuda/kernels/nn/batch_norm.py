@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import dense, vectors, wide
-from ampkit.backends.cuda.nvrtc import C_NAMES, MOST, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.array_layout import contiguous, to_float32, vector_width
+from ampkit.backends.cuda.nvrtc import C_NAMES, MAX_ELEMENTS, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
@@ -39,7 +39,7 @@ class Layout:
 
     def lie(self, array: Array) -> Array:
         """`array` or a copy of it, dense in this layout: [..., C] or [N, C, ...]."""
-        return dense(np.moveaxis(array, 1, -1) if self.last else array)
+        return contiguous(np.moveaxis(array, 1, -1) if self.last else array)
 
     def empty(self, like: Array) -> Array:
         """New memory for an array of the input's shape and dtype, dense in this layout."""
@@ -52,7 +52,7 @@ class Layout:
 
     def walk(self, *arrays: Array) -> tuple[int, int, int]:
         """Values at once, threads side by side, and how many blocks share out a channel."""
-        at_once = vectors(self.channels if self.last else self.spots, *arrays)
+        at_once = vector_width(self.channels if self.last else self.spots, *arrays)
         if not self.last:
             packs = self.values // at_once
             return at_once, 1, _share(packs, THREADS, self.channels)
@@ -87,7 +87,7 @@ def _each(like: Array, count: int, channels: int) -> list[Array]:
 
 
 def _known(array: Array) -> bool:
-    return array.dtype in STORED and 0 < array.size <= MOST
+    return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
 @batch_norm_.on("cuda", when=lambda input, *more, **params: _known(input))
@@ -101,9 +101,9 @@ def batch_norm_cuda(
     x, out = layout.lie(input), layout.empty(input)
     how = layout.walk(x, out)
     if running_mean is None:
-        var, scale, offset = _of_batch(layout, how, x, (wide(weight), wide(bias)), eps, saved)
+        var, scale, offset = _of_batch(layout, how, x, (to_float32(weight), to_float32(bias)), eps, saved)
     else:
-        scale, offset = _given(layout, (wide(running_var), wide(weight), wide(bias)), eps, saved)
+        scale, offset = _given(layout, (to_float32(running_var), to_float32(weight), to_float32(bias)), eps, saved)
     layout.launch("batch_norm_forward", how, x, saved.shift, scale, offset, out, np.bool_(relu))
     whole = layout.whole(out)
     if relu:
@@ -128,9 +128,11 @@ def _given(layout: Layout, given: Any, eps: float, saved: Saved) -> tuple[Array,
     channels = layout.channels
     rstd, scale, offset = _each(given[0], 3, channels)
     sizes = np.int32(channels), np.float32(eps)
-    launch("nn/batch_norm", "batch_norm_given", blocks_for(channels, 128), 128, *given, rstd, scale, offset, *sizes)
+    launch(
+        "nn/batch_norm", "batch_norm_coefficients", blocks_for(channels, 128), 128, *given, rstd, scale, offset, *sizes
+    )
     saved.mean, saved.rstd = saved.running_mean, rstd.reshape(-1, 1)
-    saved.shift, saved.slip = wide(saved.running_mean), None
+    saved.shift, saved.slip = to_float32(saved.running_mean), None
     return scale, offset
 
 
@@ -151,13 +153,13 @@ def batch_norm_backward_cuda(
     how = layout.walk(slope, x, *(() if dx is None else (dx,)))
     parts = layout.parts(x, how, 2)
     gate = saved.gate if relu else (None, None)  # scale and offset: what makes the answer of x
-    layout.launch("batch_norm_slopes", how, slope, x, saved.shift, saved.slip, *gate, parts, held=2)
+    layout.launch("batch_norm_grad_sums", how, slope, x, saved.shift, saved.slip, *gate, parts, held=2)
     sums = [_home(x, need, home, layout.channels) for need, home in zip(needs[1:3], grad_buffers[1:3], strict=True)]
     along, scale, bend, level = _each(x, 4, layout.channels)
-    weight, dstatistics = wide(saved.weight), tuple(wide(d) for d in of_statistics)
+    weight, dstatistics = to_float32(saved.weight), tuple(to_float32(d) for d in of_statistics)
     given = parts, weight, saved.rstd, saved.slip, *dstatistics, *sums, along, scale, bend, level
     sizes = np.int32(layout.channels), np.float32(layout.values), np.int32(how[2])
-    launch("nn/batch_norm", "batch_norm_gradients", blocks_for(layout.channels, 4), 128, *given, *sizes)
+    launch("nn/batch_norm", "batch_norm_weight_backward", blocks_for(layout.channels, 4), 128, *given, *sizes)
     if dx is not None:
         bends = (None, None) if saved.slip is None else (bend, level)
         layout.launch("batch_norm_backward", how, slope, x, saved.shift, scale, *bends, gate[1], dx)

@@ -16,7 +16,7 @@ from typing import Any
 from ampkit import backends
 from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums
-from ampkit.backends.cuda.nvrtc import MOST, STORED
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.backends.precision import convolutions_use_tf32
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved
@@ -124,8 +124,8 @@ def _fits(first: Array, second: Array, *more: Any) -> bool:
     return (
         first.dtype == second.dtype
         and first.dtype in STORED
-        and 0 < first.size <= MOST
-        and 0 < second.size <= MOST
+        and 0 < first.size <= MAX_ELEMENTS
+        and 0 < second.size <= MAX_ELEMENTS
         and not _library(first).trouble()
     )
 

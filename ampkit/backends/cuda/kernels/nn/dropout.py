@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import dense
-from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, drawn, launch, typed
+from ampkit.backends.cuda.array_layout import contiguous
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, drawn, launch, typed
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.dropout import dropout_, dropout_scale, mask
@@ -22,7 +22,7 @@ THREADS = 256
 
 
 def _known(array: Array) -> bool:
-    return array.dtype in STORED and 0 < array.size <= MOST
+    return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
 def _aligned(*arrays: Array) -> Any:
@@ -33,7 +33,7 @@ def _aligned(*arrays: Array) -> Any:
 def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
     there: Any = backends.backend_of(like)
     keep = there.empty(shape, np.dtype(bool))
-    if not 0 < keep.size <= MOST:
+    if not 0 < keep.size <= MAX_ELEMENTS:
         return NotImplemented
     least = np.uint32(round(p * 65536))  # see random.keep_mask
     blocks = blocks_for(keep.size, THREADS * 16)
@@ -46,7 +46,7 @@ def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dt
     if dtype != input.dtype:
         return NotImplemented
     there: Any = backends.backend_of(input)
-    x = dense(input)
+    x = contiguous(input)
     if prod(shape or input.shape) != input.size:
         keep = mask(input, p, seed, call, shape)
         return _masked(x, keep, p), Saved(keep=keep)
@@ -72,4 +72,4 @@ def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
 
 @dropout_.on_backward("cuda", when=_back_fits)
 def dropout_backward_cuda(dy: Array, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Array:
-    return _masked(dense(dy), saved.keep, p)
+    return _masked(contiguous(dy), saved.keep, p)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import dense, pairs, vectors, wide
+from ampkit.backends.cuda.array_layout import contiguous, supports_dtypes, to_float32, vector_width
 from ampkit.backends.cuda.launch.rows import (
     CHUNKS,
     Grid,
@@ -25,7 +25,7 @@ from ampkit.backends.cuda.launch.rows import (
     weight_columns,
     weight_sums,
 )
-from ampkit.backends.cuda.nvrtc import C_NAMES, MOST, STORED, blocks_for, columns_kept, launch, typed
+from ampkit.backends.cuda.nvrtc import C_NAMES, MAX_ELEMENTS, STORED, blocks_for, cached_columns, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
@@ -39,7 +39,7 @@ def _entry(name: str, stored: DType, answered: DType, shape: tuple[int, int, boo
 
 
 def _known(array: Array) -> bool:
-    return array.dtype in STORED and 0 < array.size <= MOST
+    return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
 # layer_norm and rms_norm: rows are the trailing axes, flat
@@ -48,7 +48,7 @@ def _known(array: Array) -> bool:
 def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: int, eps: float, dtype: DType) -> Any:
     """The answer and so many statistics of each row [rows, 1]."""
     there, rows = backends.backend_of(input), input.size // cols
-    x, out, scales = dense(input), there.empty(input.shape, dtype), [wide(s) for s in scales]
+    x, out, scales = contiguous(input), there.empty(input.shape, dtype), [to_float32(s) for s in scales]
     found = [there.empty((rows, 1), float32) for _ in range(statistics)]
     how = shape(cols, x, out, *scales)
     on = grid(x, cols, how)
@@ -61,7 +61,7 @@ def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: 
 def layer_norm_cuda(
     input: Array, normalized_shape: Any, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
 ) -> Any:
-    if not pairs(input.dtype, dtype):
+    if not supports_dtypes(input.dtype, dtype):
         return NotImplemented
     cols = cols_of(input, normalized_shape)
     out, mean, rstd = _forward("layer_norm_forward", input, cols, [weight, bias], 2, eps, dtype)
@@ -70,7 +70,7 @@ def layer_norm_cuda(
 
 @rms_norm.on("cuda", when=lambda input, *more: _known(input))
 def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps: float | None, *, dtype: DType) -> Any:
-    if not pairs(input.dtype, dtype):
+    if not supports_dtypes(input.dtype, dtype):
         return NotImplemented
     cols, eps = cols_of(input, normalized_shape), EPS if eps is None else eps
     out, rstd = _forward("rms_norm_forward", input, cols, [weight], 1, eps, dtype)
@@ -78,7 +78,7 @@ def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps
 
 
 def _fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
-    known = _known(saved.input) and saved.rstd.dtype == float32 and pairs(saved.input.dtype, dy.dtype)
+    known = _known(saved.input) and saved.rstd.dtype == float32 and supports_dtypes(saved.input.dtype, dy.dtype)
     return known and needs[0] in (None, saved.input.dtype) and all(n is None or n in STORED for n in needs[1:])
 
 
@@ -100,8 +100,8 @@ def _backward(
     name: str, dy: Array, saved: Saved, statistics: list[Array], needs: Any, grad_buffers: Any, normalized_shape: Any
 ) -> Any:
     cols = cols_of(dy, normalized_shape)
-    slope, x = (dense(a).reshape(-1, cols) for a in (dy, saved.input))
-    weight = wide(vars(saved).get("weight"))  # dropped where only an input that needs no gradient would ask for it
+    slope, x = (contiguous(a).reshape(-1, cols) for a in (dy, saved.input))
+    weight = to_float32(vars(saved).get("weight"))  # not saved where only dx reads it
     dx = backends.backend_of(dy).empty(x.shape, x.dtype) if needs[0] else None
     how = shape(cols, slope, x, weight, dx)
     on = back_grid(slope, x, cols, how, sum(need is not None for need in needs[1:]))
@@ -138,15 +138,26 @@ def _plan(input: Array, groups: int) -> tuple[int, int, int, int]:
 def group_norm_cuda(
     input: Array, num_groups: int, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
 ) -> Any:
-    if not pairs(input.dtype, dtype):
+    if not supports_dtypes(input.dtype, dtype):
         return NotImplemented
     there, (rows, cols, many, spots) = backends.backend_of(input), _plan(input, num_groups)
-    x, out = dense(input), there.empty(input.shape, dtype)
+    x, out = contiguous(input), there.empty(input.shape, dtype)
     mean, rstd = (there.empty((rows, 1), float32) for _ in range(2))
     how = shape(cols, x, out)
     on = grid(x, cols, how)
     sizes = np.int64(rows), np.int64(cols), np.int64(on.kept), np.float32(eps)
-    args = x, wide(weight), wide(bias), out, mean, rstd, *sizes, np.int32(num_groups), np.int32(many), np.int32(spots)
+    args = (
+        x,
+        to_float32(weight),
+        to_float32(bias),
+        out,
+        mean,
+        rstd,
+        *sizes,
+        np.int32(num_groups),
+        np.int32(many),
+        np.int32(spots),
+    )
     entry = _entry("group_norm_forward", x.dtype, dtype, how)
     launch("nn/group_norm", entry, on.blocks, on.threads, *args, shared=on.shared)
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
@@ -156,14 +167,14 @@ def group_norm_cuda(
 def group_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, num_groups: int, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
-    slope, x = dense(dy), dense(saved.input)
+    slope, x = contiguous(dy), contiguous(saved.input)
     _, _, many, spots = _plan(x, num_groups)
     sums = [backends.backend_of(x).empty(x.shape[:2], float32) for _ in range(2)]
     shared = _shared_of_group(slope, x, num_groups) if needs[0] else 0
     if not shared:
         threads = min(256, -(-spots // 32) * 32)
         given = slope, x, saved.mean, saved.rstd, *sums, np.int32(many), np.int64(spots)
-        launch("nn/group_norm", typed("group_norm_sums", x.dtype, dy.dtype), sums[0].size, threads, *given)
+        launch("nn/group_norm", typed("group_norm_channel_sums", x.dtype, dy.dtype), sums[0].size, threads, *given)
     dx = _group_slopes(slope, x, saved, sums, num_groups, shared) if needs[0] else None
     parts = [None if need is None else each for each, need in zip(sums, needs[1:], strict=True)]
     return dx, *weight_sums(parts, needs[1:], grad_buffers[1:], x.shape[1:2])
@@ -172,7 +183,7 @@ def group_norm_backward_cuda(
 def _shared_of_group(dy: Array, x: Array, groups: int) -> int:
     """Bytes of shared memory for a row of both, or 0 where they do not fit."""
     cols, each = _plan(x, groups)[1], dy.dtype.itemsize + x.dtype.itemsize
-    kept = columns_kept(x, cols, each)
+    kept = cached_columns(x, cols, each)
     return kept * each if kept >= cols else 0
 
 
@@ -180,10 +191,10 @@ def _group_slopes(dy: Array, x: Array, saved: Saved, sums: list[Array], groups: 
     """dx. The kernel leaves the sums over channels in `sums` if it has shared memory, or takes them from there."""
     rows, cols, many, spots = _plan(x, groups)
     dx = backends.backend_of(x).empty(x.shape, x.dtype)
-    at_once = vectors(cols, dy, x, dx)
+    at_once = vector_width(cols, dy, x, dx)
     threads = threads_of(cols, (at_once, 1, True), shared) if shared else min(256, -(-cols // (32 * at_once)) * 32)
     blocks = rows, 1 if shared else min(64, blocks_for(cols, threads * at_once * 4))
-    args = dy, x, wide(vars(saved).get("weight")), saved.mean, saved.rstd, *sums, dx, np.int64(cols)
+    args = dy, x, to_float32(vars(saved).get("weight")), saved.mean, saved.rstd, *sums, dx, np.int64(cols)
     kept = str(shared > 0).lower()
     entry = typed("group_norm_backward", C_NAMES[x.dtype], C_NAMES[dy.dtype], str(at_once), kept)
     sizes = np.int32(groups), np.int32(many), np.int32(spots)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, int64, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
@@ -96,7 +96,7 @@ def places(input: Array, w: ConvGeometry) -> Array:
     """Where in its image the largest value of each window of `evenly` stands: maps, int64."""
     images = batched(input, len(w.input_size))
     out = _empty(images, (*images.shape[:2], *w.output_size), int64, lies_last(images))
-    _run("max_pool_places", images, out, w, adaptive=True)
+    _run("max_pool_indices", images, out, w, adaptive=True)
     return unbatched(out, input.ndim)
 
 
@@ -117,4 +117,4 @@ def evenly(size: Any, out: Any) -> ConvGeometry:
 
 def fits(input: Array, *args: Any, **params: Any) -> bool:
     """Whether kernels pool such images."""
-    return input.dtype in STORED and 0 < input.size <= MOST
+    return input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS

@@ -1,59 +1,60 @@
-// A residual sum with dropout in front, and the layer_norm of it, along the rows of [rows, cols]: R the residual and the
-// sum, B the branch, T the norm. float32 between; the sum is rounded before it is normalized. How a row is shared out, and
-// the arithmetic of the norm: norm.cuh.
+// add_layer_norm: sum = residual + dropout(branch), norm = layer_norm(sum), of the rows of [rows, cols]. R: dtype of
+// residual and sum, B of the branch, T of the norm; float32 arithmetic; the sum is rounded before it is normalized.
+// norm.cuh has the arithmetic of the norm and the mapping of threads.
 #include "include/norm.cuh"
 #include "include/philox.cuh"
 
-// Dropout as dropout.cu does it: what is kept, or null, and its draw.
-struct Draw {
-    bool* keep;
-    unsigned least;
+// Dropout as in dropout.cu; keep_mask: output, null without dropout.
+struct Dropout {
+    bool* keep_mask;
+    unsigned threshold;
     float scale;
     uint64 seed, call;
     const uint64* draws;
 };
 
 template <int V>
-__device__ __forceinline__ void mask(float (&v)[V], unsigned bits, float scale) {
+__device__ __forceinline__ void apply_dropout(float (&v)[V], unsigned bits, float scale) {
 #pragma unroll
-    for (int j = 0; j < V; j++) v[j] = masked(v[j], bits >> j & 1, scale);
+    for (int j = 0; j < V; j++) v[j] = apply_mask(v[j], bits >> j & 1, scale);
 }
 
-// What is normalized: residual + dropout(branch), left in `total`.
+// Input of the norm: residual + dropout(branch), also stored in `total`.
 template <typename R, typename B>
-struct Sums {
+struct ResidualInput {
     using Stored = R;
     const R* residual;
     const B* branch;
     R* total;
-    Draw draw;
+    Dropout dropout;
 
     template <int V>
     __device__ __forceinline__ void load(float (&v)[V], int64 at) const {
         float b[V];
         load_floats<V>(residual + at, v);
         load_floats<V>(branch + at, b);
-        if (draw.keep) {
-            unsigned bits = kept_in(draw.draws, draw.seed, draw.call, at / 16, draw.least) >> at % 16;
+        if (dropout.keep_mask) {
+            unsigned bits = keep_bits_at_launch(dropout.draws, dropout.seed, dropout.call, at / 16,
+                dropout.threshold) >> at % 16;
             Pack<unsigned char, V> bytes;
 #pragma unroll
             for (int j = 0; j < V; j++) bytes.value[j] = bits >> j & 1;
-            bytes.store(reinterpret_cast<unsigned char*>(draw.keep) + at);
-            mask(b, bits, draw.scale);
+            bytes.store(reinterpret_cast<unsigned char*>(dropout.keep_mask) + at);
+            apply_dropout(b, bits, dropout.scale);
         }
 #pragma unroll
         for (int j = 0; j < V; j++) v[j] = to_float(from_float<R>(v[j] + b[j]));
         store_floats<V>(total + at, v);
     }
     template <int V>
-    __device__ __forceinline__ void again(float (&v)[V], int64 at) const { load_floats<V>(total + at, v); }
+    __device__ __forceinline__ void reload(float (&v)[V], int64 at) const { load_floats<V>(total + at, v); }
 };
 
-// The gradients of residual and branch, or null: the norm's, and that of the sum itself, or null.
+// Output: dresidual and dbranch (either null) from the norm's gradient plus dsum, that of the sum (or null).
 template <typename R, typename B>
-struct Split {
+struct ResidualGradOutput {
     const R* dsum;
-    const bool* keep;
+    const bool* keep_mask;
     float scale;
     R* dresidual;
     B* dbranch;
@@ -61,41 +62,44 @@ struct Split {
     template <int V>
     __device__ __forceinline__ void store(float (&v)[V], int64 at) const {
         if (dsum) {
-            float more[V];
-            load_floats<V>(dsum + at, more);
+            float values[V];
+            load_floats<V>(dsum + at, values);
 #pragma unroll
-            for (int j = 0; j < V; j++) v[j] += more[j];
+            for (int j = 0; j < V; j++) v[j] += values[j];
         }
         if (dresidual) store_floats<V>(dresidual + at, v);
         if (!dbranch) return;
-        if (keep) {
-            auto bytes = Pack<unsigned char, V>::load(reinterpret_cast<const unsigned char*>(keep) + at);
+        if (keep_mask) {
+            auto bytes = Pack<unsigned char, V>::load(reinterpret_cast<const unsigned char*>(keep_mask) + at);
             unsigned bits = 0;
 #pragma unroll
             for (int j = 0; j < V; j++) bits |= unsigned(bytes.value[j] != 0) << j;
-            mask(v, bits, scale);
+            apply_dropout(v, bits, scale);
         }
         store_floats<V>(dbranch + at, v);
     }
 };
 
+// total = residual + dropout(branch), norm = layer_norm(total); a warp or a block per row.
 template <typename R, typename B, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) add_layer_norm_forward(
+__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) add_layer_norm_forward(
     const R* residual, const B* branch, const float* weight, const float* bias, R* total, T* norm, float* mean,
-    float* rstd, int64 rows, int64 cols, int64 kept, float eps, bool* keep, unsigned least, float scale, uint64 seed, uint64 call,
+    float* rstd, int64 rows, int64 cols, int64 cached, float eps, bool* keep_mask, unsigned threshold, float scale,
+        uint64 seed, uint64 call,
     const uint64* draws) {
-    Sums<R, B> x = {residual, branch, total, {keep, least, scale, seed, call, draws}};
-    forward<true, T, V, K, BLOCK>(x, Columns{weight, bias}, norm, mean, rstd, rows, cols, kept, eps);
+    ResidualInput<R, B> x = {residual, branch, total, {keep_mask, threshold, scale, seed, call, draws}};
+    forward<true, T, V, K, BLOCK>(x, ColumnAffine{weight, bias}, norm, mean, rstd, rows, cols, cached, eps);
 }
 
-// dw and db: as in norm.cuh's backward. dnorm: the gradient of the norm.
+// dresidual, dbranch from dnorm and dsum; dw, db as in norm.cuh's backward. Rows are strided over the grid.
 template <typename R, typename B, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MOST_THREADS : MOST_KEPT : 32 * WARPS) add_layer_norm_backward(
+__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) add_layer_norm_backward(
     const T* dnorm, const R* dsum, const R* total, const float* weight, const float* mean, const float* rstd,
-    R* dresidual, B* dbranch, float* dw, float* db, int64 rows, int64 cols, int64 kept, const bool* keep,
+    R* dresidual, B* dbranch, float* dw, float* db, int64 rows, int64 cols, int64 cached, const bool* keep_mask,
     float scale) {
-    Split<R, B> out = {dsum, keep, scale, dresidual, dbranch};
-    backward<true, R, T, V, K, BLOCK>(dnorm, total, Columns{weight, nullptr}, mean, rstd, out, dw, db, rows, cols, kept);
+    ResidualGradOutput<R, B> out = {dsum, keep_mask, scale, dresidual, dbranch};
+    backward<true, R, T, V, K, BLOCK>(dnorm, total, ColumnAffine{weight, nullptr}, mean, rstd, out, dw, db, rows,
+        cols, cached);
 }
 
 // set SHAPES = ((8, 1, false), (8, 4, false), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import dense, wide
+from ampkit.backends.cuda.array_layout import contiguous, to_float32
 from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, shape, weight_columns, weight_sums
-from ampkit.backends.cuda.nvrtc import MOST, STORED, drawn, launch, typed
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, drawn, launch, typed
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved, widen
 from ampkit.ops.nn.dropout import dropout_scale
@@ -30,7 +30,7 @@ def _forms(residual: DType, branch: DType, norm: DType) -> bool:
 
 
 def _fits(residual: Array, branch: Array, *more: Any) -> bool:
-    return 0 < residual.size <= MOST and _forms(residual.dtype, branch.dtype, residual.dtype)
+    return 0 < residual.size <= MAX_ELEMENTS and _forms(residual.dtype, branch.dtype, residual.dtype)
 
 
 @add_layer_norm_.on("cuda", when=_fits)
@@ -44,11 +44,11 @@ def add_layer_norm_cuda(
     cols = cols_of(residual, normalized_shape)
     rows, answered = residual.size // cols, normed or dtype
     stored = answered if _forms(dtype, branch.dtype, answered) else dtype
-    x, y = dense(residual), dense(branch)
+    x, y = contiguous(residual), contiguous(branch)
     total, norm = there.empty(x.shape, dtype), there.empty(x.shape, stored)
     mean, rstd = (there.empty((rows, 1), float32) for _ in range(2))
     keep = None if draw is None else there.empty(x.shape, np.dtype(bool))
-    scales = wide(weight), wide(bias)
+    scales = to_float32(weight), to_float32(bias)
     how = shape(cols, x, y, *scales, total, norm, keep)
     on = grid(total, cols, how)
     sizes = np.int64(rows), np.int64(cols), np.int64(on.kept), np.float32(eps)
@@ -67,7 +67,7 @@ def _entry(name: str, residual: DType, branch: DType, norm: DType, how: tuple[in
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
     total, (dresidual, dbranch, *scales) = saved.as_residual, needs
-    known = 0 < total.size <= MOST and total.dtype in STORED and saved.rstd.dtype == float32
+    known = 0 < total.size <= MAX_ELEMENTS and total.dtype in STORED and saved.rstd.dtype == float32
     known = known and dresidual in (None, total.dtype) and all(n is None or n in STORED for n in scales)
     return known and bool(dresidual or dbranch) and _forms(total.dtype, dbranch or total.dtype, total.dtype)
 
@@ -87,7 +87,7 @@ def add_layer_norm_backward_cuda(
     branch = needs[1] or total.dtype
     if not _forms(total.dtype, branch, dnorm.dtype):
         dnorm = widen(dnorm, total.dtype)
-    slope, dsum, weight = dense(dnorm), None if dsum is None else dense(dsum), wide(kept.weight)
+    slope, dsum, weight = contiguous(dnorm), None if dsum is None else contiguous(dsum), to_float32(kept.weight)
     dresidual, dbranch = (None if need is None else there.empty(total.shape, need) for need in needs[:2])
     how = shape(cols, slope, dsum, total, weight, dresidual, dbranch, saved.keep)
     on = back_grid(slope, total, cols, how, sum(need is not None for need in needs[2:]))

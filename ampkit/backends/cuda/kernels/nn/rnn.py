@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cuda.libs import gemm
-from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 from ampkit.backends.passthrough import runs_as_stored
 from ampkit.base.dtypes import accumulator, float32
 from ampkit.ops.nn import rnn, rnn_cell
@@ -45,7 +45,7 @@ def column_sums_cuda(rows: Array) -> Array:
 def _known(states: Array, *arrays: Array | None) -> bool:
     given = (states, *(array for array in arrays if array is not None))
     dense = all(array.flags.c_contiguous and array.dtype in STORED for array in given)
-    return dense and states.dtype == float32 and 0 < states.size <= MOST
+    return dense and states.dtype == float32 and 0 < states.size <= MAX_ELEMENTS
 
 
 def _launch(name: str, out: Array, count: int, *args: Any) -> None:

@@ -1,20 +1,19 @@
-// softmax and log_softmax along the rows of [rows, cols], S stored, T answered; float32 between, one rounding.
+// softmax and log_softmax of the rows of [rows, cols]: S input, T output dtype, float32 arithmetic, one rounding.
 //
-// A row of up to 32 * V * K values belongs to a warp and lies in its registers: one pass over memory. With K = 0 it
-// belongs to a block: a pass for its maximum and the sum under it (backward: for a sum), and one that answers, for which
-// shared memory keeps the first `kept` columns. V values are accessed at once; with V = 8, cols and kept are multiples of 8
-// and rows lie on 16-byte boundaries.
-#include "include/row_max.cuh"
+// K > 0: a warp per row of up to 32 * V * K values, held in registers: memory is read once. K = 0: a block per row, one
+// pass for the maximum and the sum (backward: the sum), one to write; shared memory caches the first `cached` columns
+// between them. V values per access; V = 8 requires cols and `cached` to be multiples of 8 and 16-byte aligned rows.
+#include "include/online_softmax.cuh"
 
-// One value of the answer. An infinite or NaN maximum spoils the row: x - most is NaN there, or the sum is.
+// One output. With an infinite or NaN maximum the row becomes NaN, through x - row_max or the sum.
 template <bool LOG>
-__device__ __forceinline__ float answer(float x, float most, float below) {
-    return LOG ? (x - most) - below : expf(x - most) * below;
+__device__ __forceinline__ float softmax_value(float x, float row_max, float normalizer) {
+    return LOG ? (x - row_max) - normalizer : expf(x - row_max) * normalizer;
 }
 
-// What `answer` needs of the sum: its logarithm, or its inverse.
+// The logarithm of the sum, or its inverse.
 template <bool LOG>
-__device__ __forceinline__ float below(float sum) { return LOG ? logf(sum) : 1.0f / sum; }
+__device__ __forceinline__ float normalizer(float sum) { return LOG ? logf(sum) : 1.0f / sum; }
 
 template <bool LOG, typename S, typename T, int V, int K>
 __device__ __forceinline__ void forward_warp(const S* x, T* out, int64 rows, int64 cols) {
@@ -23,55 +22,55 @@ __device__ __forceinline__ void forward_warp(const S* x, T* out, int64 rows, int
     if (row >= rows) return;
     x += row * cols, out += row * cols;
     float v[K][V];
-    float most = -INFINITY_F, sum = 0.0f;
+    float row_max = -INFINITY_F, sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        int at = (k * 32 + lane) * V;
+        int col = (k * 32 + lane) * V;
 #pragma unroll
         for (int j = 0; j < V; j++) v[k][j] = -INFINITY_F;
-        if (at < cols) load_floats<V>(x + at, v[k]);
+        if (col < cols) load_floats<V>(x + col, v[k]);
 #pragma unroll
-        for (int j = 0; j < V; j++) most = Max::combine(most, v[k][j]);
+        for (int j = 0; j < V; j++) row_max = Max::combine(row_max, v[k][j]);
     }
-    most = warp_max(most);
+    row_max = warp_max(row_max);
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
-        for (int j = 0; j < V; j++) sum += expf(v[k][j] - most);
-    float under = below<LOG>(warp_sum(sum));
+        for (int j = 0; j < V; j++) sum += expf(v[k][j] - row_max);
+    float norm = normalizer<LOG>(warp_sum(sum));
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        int at = (k * 32 + lane) * V;
+        int col = (k * 32 + lane) * V;
 #pragma unroll
-        for (int j = 0; j < V; j++) v[k][j] = answer<LOG>(v[k][j], most, under);
-        if (at < cols) store_floats<V>(out + at, v[k]);
+        for (int j = 0; j < V; j++) v[k][j] = softmax_value<LOG>(v[k][j], row_max, norm);
+        if (col < cols) store_floats<V>(out + col, v[k]);
     }
 }
 
 template <bool LOG, typename S, typename T, int V>
-__device__ __forceinline__ void forward_block(const S* x, T* out, int64 cols, int64 kept) {
-    DYN_SHARED(S, held);
+__device__ __forceinline__ void forward_block(const S* x, T* out, int64 cols, int64 cached) {
+    DYN_SHARED(S, cache);
     x += blockIdx.x * cols, out += blockIdx.x * cols;
-    Blocked<Peaks, Peak> peaks;
-    for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
-        Pack<S, V> pack = Pack<S, V>::load(x + at);
-        if (at < kept) pack.store(held + at);
-        float most = -INFINITY_F, sum = 0.0f;
+    BlockedReduction<OnlineSoftmax, MaxSum> maxima;
+    for (int64 col = (int64)threadIdx.x * V; col < cols; col += (int64)blockDim.x * V) {
+        Pack<S, V> pack = Pack<S, V>::load(x + col);
+        if (col < cached) pack.store(cache + col);
+        float row_max = -INFINITY_F, sum = 0.0f;
 #pragma unroll
-        for (int j = 0; j < V; j++) most = Max::combine(most, to_float(pack.value[j]));
+        for (int j = 0; j < V; j++) row_max = Max::combine(row_max, to_float(pack.value[j]));
 #pragma unroll
-        for (int j = 0; j < V; j++) sum += Peaks::shrunk(to_float(pack.value[j]), most);
-        peaks.add({most, sum});
+        for (int j = 0; j < V; j++) sum += OnlineSoftmax::exp_difference(to_float(pack.value[j]), row_max);
+        maxima.add({row_max, sum});
     }
-    Peak mine = block_reduce<Peaks>(peaks.total());
-    if (!isfinite(mine.most)) mine.sum = NAN_F;
-    float under = below<LOG>(mine.sum);
-    for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
+    MaxSum mine = block_reduce<OnlineSoftmax>(maxima.total());
+    if (!isfinite(mine.max)) mine.sum = NAN_F;
+    float norm = normalizer<LOG>(mine.sum);
+    for (int64 col = (int64)threadIdx.x * V; col < cols; col += (int64)blockDim.x * V) {
         float v[V];
-        load_floats<V>(at < kept ? held + at : x + at, v);  // each thread reads what it has left there
+        load_floats<V>(col < cached ? cache + col : x + col, v);  // a thread reads back only what it wrote
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] = answer<LOG>(v[j], mine.most, under);
-        store_floats<V>(out + at, v);
+        for (int j = 0; j < V; j++) v[j] = softmax_value<LOG>(v[j], mine.max, norm);
+        store_floats<V>(out + col, v);
     }
 }
 
@@ -79,7 +78,7 @@ __device__ __forceinline__ void forward_block(const S* x, T* out, int64 cols, in
 template <bool LOG>
 __device__ __forceinline__ float summand(float dy, float out) { return LOG ? dy : dy * out; }
 template <bool LOG>
-__device__ __forceinline__ float slope(float dy, float out, float sum) {
+__device__ __forceinline__ float softmax_gradient(float dy, float out, float sum) {
     return LOG ? dy - sum * expf(out) : (dy - sum) * out;
 }
 
@@ -93,78 +92,86 @@ __device__ __forceinline__ void backward_warp(const T* dy, const T* out, S* dx, 
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        int at = (k * 32 + lane) * V;
-        if (at >= cols) continue;
-        load_floats<V>(dy + at, g[k]);
-        load_floats<V>(out + at, y[k]);
+        int col = (k * 32 + lane) * V;
+        if (col >= cols) continue;
+        load_floats<V>(dy + col, g[k]);
+        load_floats<V>(out + col, y[k]);
 #pragma unroll
         for (int j = 0; j < V; j++) sum += summand<LOG>(g[k][j], y[k][j]);
     }
     sum = warp_sum(sum);
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        int at = (k * 32 + lane) * V;
-        if (at >= cols) continue;
+        int col = (k * 32 + lane) * V;
+        if (col >= cols) continue;
 #pragma unroll
-        for (int j = 0; j < V; j++) g[k][j] = slope<LOG>(g[k][j], y[k][j], sum);
-        store_floats<V>(dx + at, g[k]);
+        for (int j = 0; j < V; j++) g[k][j] = softmax_gradient<LOG>(g[k][j], y[k][j], sum);
+        store_floats<V>(dx + col, g[k]);
     }
 }
 
 template <bool LOG, typename S, typename T, int V>
-__device__ __forceinline__ void backward_block(const T* dy, const T* out, S* dx, int64 cols, int64 kept) {
-    DYN_SHARED(T, held);  // dy, then out
+__device__ __forceinline__ void backward_block(const T* dy, const T* out, S* dx, int64 cols, int64 cached) {
+    DYN_SHARED(T, cache);  // cached columns of dy, then of out
     dy += blockIdx.x * cols, out += blockIdx.x * cols, dx += blockIdx.x * cols;
-    Blocked<Sum, float> mine;
-    for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
-        Pack<T, V> g = Pack<T, V>::load(dy + at), y = Pack<T, V>::load(out + at);
-        if (at < kept) g.store(held + at), y.store(held + kept + at);
-        float some = 0.0f;
+    BlockedReduction<Sum, float> mine;
+    for (int64 col = (int64)threadIdx.x * V; col < cols; col += (int64)blockDim.x * V) {
+        Pack<T, V> g = Pack<T, V>::load(dy + col), y = Pack<T, V>::load(out + col);
+        if (col < cached) g.store(cache + col), y.store(cache + cached + col);
+        float partial = 0.0f;
 #pragma unroll
-        for (int j = 0; j < V; j++) some += summand<LOG>(to_float(g.value[j]), to_float(y.value[j]));
-        mine.add(some);
+        for (int j = 0; j < V; j++) partial += summand<LOG>(to_float(g.value[j]), to_float(y.value[j]));
+        mine.add(partial);
     }
     float sum = block_sum(mine.total());
-    for (int64 at = (int64)threadIdx.x * V; at < cols; at += (int64)blockDim.x * V) {
+    for (int64 col = (int64)threadIdx.x * V; col < cols; col += (int64)blockDim.x * V) {
         float g[V], y[V];
-        load_floats<V>(at < kept ? held + at : dy + at, g);
-        load_floats<V>(at < kept ? held + kept + at : out + at, y);
+        load_floats<V>(col < cached ? cache + col : dy + col, g);
+        load_floats<V>(col < cached ? cache + cached + col : out + col, y);
 #pragma unroll
-        for (int j = 0; j < V; j++) g[j] = slope<LOG>(g[j], y[j], sum);
-        store_floats<V>(dx + at, g);
+        for (int j = 0; j < V; j++) g[j] = softmax_gradient<LOG>(g[j], y[j], sum);
+        store_floats<V>(dx + col, g);
     }
 }
 
 template <bool LOG, typename S, typename T, int V, int K>
-__device__ __forceinline__ void forward(const S* x, T* out, int64 rows, int64 cols, int64 kept) {
-    if constexpr (K == 0) forward_block<LOG, S, T, V>(x, out, cols, kept);
+__device__ __forceinline__ void forward(const S* x, T* out, int64 rows, int64 cols, int64 cached) {
+    if constexpr (K == 0) forward_block<LOG, S, T, V>(x, out, cols, cached);
     else forward_warp<LOG, S, T, V, K>(x, out, rows, cols);
 }
 
 template <bool LOG, typename S, typename T, int V, int K>
-__device__ __forceinline__ void backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols, int64 kept) {
-    if constexpr (K == 0) backward_block<LOG, S, T, V>(dy, out, dx, cols, kept);
+__device__ __forceinline__ void backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols, int64 cached) {
+    if constexpr (K == 0) backward_block<LOG, S, T, V>(dy, out, dx, cols, cached);
     else backward_warp<LOG, S, T, V, K>(dy, out, dx, rows, cols);
 }
 
+// out = exp(x - max) / sum(exp(x - max)).
 template <typename S, typename T, int V, int K>
-__global__ void __launch_bounds__(K ? 128 : 1024) softmax_forward(const S* x, T* out, int64 rows, int64 cols, int64 kept) {
-    forward<false, S, T, V, K>(x, out, rows, cols, kept);
+__global__ void __launch_bounds__(K ? 128 : 1024) softmax_forward(const S* x, T* out, int64 rows, int64 cols,
+    int64 cached) {
+    forward<false, S, T, V, K>(x, out, rows, cols, cached);
 }
 
+// out = x - max - log(sum(exp(x - max))).
 template <typename S, typename T, int V, int K>
-__global__ void __launch_bounds__(K ? 128 : 1024) log_softmax_forward(const S* x, T* out, int64 rows, int64 cols, int64 kept) {
-    forward<true, S, T, V, K>(x, out, rows, cols, kept);
+__global__ void __launch_bounds__(K ? 128 : 1024) log_softmax_forward(const S* x, T* out, int64 rows, int64 cols,
+    int64 cached) {
+    forward<true, S, T, V, K>(x, out, rows, cols, cached);
 }
 
+// dx = (dy - sum(dy * out)) * out.
 template <typename S, typename T, int V, int K>
-__global__ void __launch_bounds__(K ? 128 : 1024) softmax_backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols, int64 kept) {
-    backward<false, S, T, V, K>(dy, out, dx, rows, cols, kept);
+__global__ void __launch_bounds__(K ? 128 : 1024) softmax_backward(const T* dy, const T* out, S* dx, int64 rows,
+    int64 cols, int64 cached) {
+    backward<false, S, T, V, K>(dy, out, dx, rows, cols, cached);
 }
 
+// dx = dy - sum(dy) * exp(out).
 template <typename S, typename T, int V, int K>
-__global__ void __launch_bounds__(K ? 128 : 1024) log_softmax_backward(const T* dy, const T* out, S* dx, int64 rows, int64 cols, int64 kept) {
-    backward<true, S, T, V, K>(dy, out, dx, rows, cols, kept);
+__global__ void __launch_bounds__(K ? 128 : 1024) log_softmax_backward(const T* dy, const T* out, S* dx, int64 rows,
+    int64 cols, int64 cached) {
+    backward<true, S, T, V, K>(dy, out, dx, rows, cols, cached);
 }
 
 // set SHAPES = ((8, 1), (8, 4), (8, 0), (1, 4), (1, 0))

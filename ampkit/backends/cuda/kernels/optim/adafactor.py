@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, grid_for, in_order
-from ampkit.backends.cuda.nvrtc import MOST, blocks_for, launch
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, launch
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.optim.adafactor import adafactor_update, floor_of
 
@@ -33,7 +33,7 @@ def _fits(
     copies: list[Array],
     **options: Any,
 ) -> bool:
-    known = master.dtype == float32 and 0 < master.size <= MOST
+    known = master.dtype == float32 and 0 < master.size <= MAX_ELEMENTS
     return known and in_order(master, gradient, rows, columns, *copies)
 
 
@@ -64,11 +64,11 @@ def adafactor_update_cuda(
     floors = np.float32(least), np.float32(floor_of(least, float32))
     shape = np.uint32(height), np.uint32(width), *floors, np.bool_(maximize), count
     held = master, gradient, rows, columns, means
-    launch("optim/adafactor", "update_size", parts, BLOCK, *held, sums, steps, all_finite, decay, *shape)
+    launch("optim/adafactor", "adafactor_norms", parts, BLOCK, *held, sums, steps, all_finite, decay, *shape)
     sizes = np.float64(least_scale), np.float64(limit), np.uint32(parts), count
-    launch("optim/adafactor", "update_rate", 1, BLOCK, sums, rate, steps, lr, all_finite, *sizes)
+    launch("optim/adafactor", "adafactor_rate", 1, BLOCK, sums, rate, steps, lr, all_finite, *sizes)
     given = *held, by_dtype.get(float16), by_dtype.get(bfloat16), rate, lr, all_finite, np.float64(weight_decay)
-    launch("optim/adafactor", "adafactor_move", grid_for(master.size, 1), BLOCK, *given, *shape)
+    launch("optim/adafactor", "adafactor_update", grid_for(master.size, 1), BLOCK, *given, *shape)
 
 
 def _factors(gradient: Array, rows: Array, columns: Array, steps: Array, all_finite: Array | None, decay: Any) -> Array:
@@ -79,17 +79,17 @@ def _factors(gradient: Array, rows: Array, columns: Array, steps: Array, all_fin
     lanes = _lanes(width)
     many = np.uint32(lines), np.uint32(width), np.uint32(lanes)
     blocks = min(blocks_for(lines * lanes, BLOCK), LINES)
-    launch("optim/adafactor", "row_squares", blocks, BLOCK, gradient, rows, steps, all_finite, decay, *many)
+    launch("optim/adafactor", "adafactor_row_squares", blocks, BLOCK, gradient, rows, steps, all_finite, decay, *many)
     lanes = _lanes(height)
     many, blocks = (np.uint32(outer), np.uint32(height), np.uint32(lanes)), min(blocks_for(outer * lanes, BLOCK), LINES)
-    launch("optim/adafactor", "row_means", blocks, BLOCK, rows, means, all_finite, *many)
+    launch("optim/adafactor", "adafactor_row_means", blocks, BLOCK, rows, means, all_finite, *many)
     each = max(EACH, blocks_for(height, PARTS))
     number, wide = blocks_for(height, each), blocks_for(all_, BLOCK)
     parts = there.empty((number * all_,), float64)
     shape = np.uint32(outer), np.uint32(height), np.uint32(width), np.uint32(each)
-    launch("optim/adafactor", "column_squares", (wide, number), BLOCK, gradient, parts, all_finite, *shape)
+    launch("optim/adafactor", "adafactor_column_squares", (wide, number), BLOCK, gradient, parts, all_finite, *shape)
     numbers = np.uint32(all_), np.uint32(number), np.uint32(height)
-    launch("optim/adafactor", "column_means", wide, BLOCK, parts, columns, steps, all_finite, decay, *numbers)
+    launch("optim/adafactor", "adafactor_column_means", wide, BLOCK, parts, columns, steps, all_finite, decay, *numbers)
     return means
 
 

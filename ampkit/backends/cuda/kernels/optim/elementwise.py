@@ -136,7 +136,7 @@ def _narrows(master: Array, copy: Array) -> bool:
 @narrow.on("cuda", when=_narrows)
 def narrow_cuda(master: Array, copy: Array) -> None:
     wide = width_of(float32, master, copy)
-    entry = typed("narrow", copy.dtype, str(wide))
+    entry = typed("cast_copy", copy.dtype, str(wide))
     launch("optim/update", entry, grid_for(master.size, wide), BLOCK, master, copy, np.int64(master.size))
 
 

@@ -1,21 +1,22 @@
-// LAMB in three passes: moments and the squares of both norms, the rate of each parameter, the step. Norms are summed in
-// float64 in an order that the sizes alone decide.
+// LAMB in three passes: moments with both norms, the trust ratio of each parameter, the update. Norms are summed in
+// float64 in an order that depends on the sizes alone.
 //
-// Learning rate, betas, the count of steps and the flag of a step that is real are read here. V values are accessed at
-// once: with V > 1 flat arrays begin on a boundary of V values; so do segments, which are slots of the arena.
-#include "include/flat_update.cuh"
+// Hyperparameters (lr, betas, momentum), the step count and the `all_finite` flag are read on the device, so that the
+// host never waits. V values per access; V > 1 requires flat arrays aligned to V values. Segments are slots of the
+// arena.
+#include "include/master_weights.cuh"
 
 constexpr int SEGMENTS = 64;
 
-// Where parameters lie in flat memory; one for each blockIdx.y.
+// Ranges of parameters in flat memory, one per blockIdx.y.
 struct Segments {
     int64 start[SEGMENTS];
     int64 stop[SEGMENTS];
 };
 
-// What is the same for all elements, rounded from float64.
+// Per-step scalars, rounded from float64.
 struct LambRates {
-    float share, hold, take, correction, root;
+    float mean_weight, old_weight, new_weight, correction, root;
 };
 
 __device__ __forceinline__ LambRates lamb_rates(double first, double second, double count) {
@@ -23,21 +24,22 @@ __device__ __forceinline__ LambRates lamb_rates(double first, double second, dou
             float(sqrt(1.0 - pow(second, count)))};
 }
 
-__device__ __forceinline__ float direction(float p, float m, float v, const LambRates& r, float eps, float decay) {
-    float move = m / r.correction / (sqrtf(v) / r.root + eps);
-    return decay != 0.0f ? move + p * decay : move;
+__device__ __forceinline__ float update_direction(float p, float m, float v, const LambRates& r, float eps,
+    float decay) {
+    float step = m / r.correction / (sqrtf(v) / r.root + eps);
+    return decay != 0.0f ? step + p * decay : step;
 }
 
-struct Learn {
+struct LambMoments {
     const float *master, *gradient;
     float *mean, *square;
     LambRates r;
     float eps, decay;
     bool maximize;
-    double *length, *moved;  // the sums of squares, of this thread
+    double *weight_norm, *update_norm;  // sums of squares of this thread
 
     template <int N>
-    __device__ __forceinline__ void at(int64 i) const {
+    __device__ __forceinline__ void apply(int64 i) const {
         float p[N], g[N], m[N], v[N];
         load_floats<N>(master + i, p);
         load_floats<N>(gradient + i, g);
@@ -46,80 +48,83 @@ struct Learn {
 #pragma unroll
         for (int j = 0; j < N; j++) {
             float d = maximize ? -g[j] : g[j];
-            m[j] += (d - m[j]) * r.share;
-            v[j] = v[j] * r.hold + d * d * r.take;
-            double u = direction(p[j], m[j], v[j], r, eps, decay), wide = p[j];
-            *length += wide * wide;
-            *moved += u * u;
+            m[j] += (d - m[j]) * r.mean_weight;
+            v[j] = v[j] * r.old_weight + d * d * r.new_weight;
+            double u = update_direction(p[j], m[j], v[j], r, eps, decay), wide = p[j];
+            *weight_norm += wide * wide;
+            *update_norm += u * u;
         }
         store_floats<N>(mean + i, m);
         store_floats<N>(square + i, v);
     }
 };
 
-// sums [segments, blocks, 2]: of each block the squares of weights and of their directions.
+// Updates both moments; sums [segments, gridDim.x, 2]: the block's squared norms of the weights and of their updates.
 template <int V>
-__global__ void lamb_learn(const float* master, const float* gradient, float* mean, float* square, double* sums,
+__global__ void lamb_moments(const float* master, const float* gradient, float* mean, float* square, double* sums,
                            const __grid_constant__ Segments segments, const int64* steps, const double* betas,
                            const bool* all_finite, float eps, float decay, bool maximize) {
     if (all_finite && !*all_finite) return;
     int64 start = segments.start[blockIdx.y], count = segments.stop[blockIdx.y] - start;
-    double length = 0.0, moved = 0.0;
+    double weight_norm = 0.0, update_norm = 0.0;
     __shared__ LambRates rates;
     if (threadIdx.x == 0) rates = lamb_rates(betas[0], betas[1], double(*steps + 1));
     __syncthreads();
-    over<V>(count, Learn{master + start, gradient + start, mean + start, square + start, rates, eps, decay, maximize,
-                         &length, &moved});
-    length = block_sum(length);
-    moved = block_sum(moved);
+    for_each_vector<V>(count, LambMoments{master + start, gradient + start, mean + start, square + start, rates, eps,
+        decay, maximize,
+                         &weight_norm, &update_norm});
+    weight_norm = block_sum(weight_norm);
+    update_norm = block_sum(update_norm);
     double* mine = sums + 2 * ((int64)blockIdx.y * gridDim.x + blockIdx.x);
-    if (threadIdx.x == 0) mine[0] = length, mine[1] = moved;
+    if (threadIdx.x == 0) mine[0] = weight_norm, mine[1] = update_norm;
 }
 
-// rates: of each segment, a block each, lr times the quotient of the norms; times 1 where either is 0.
-__global__ void lamb_trust(const double* sums, float* rates, const double* lr, const bool* all_finite, int parts) {
+// rates[segment] = lr * |weights| / |update|, lr where either is 0. A block per segment.
+__global__ void lamb_trust_ratio(const double* sums, float* rates, const double* lr, const bool* all_finite,
+    int parts) {
     if (all_finite && !*all_finite) return;
     const double* mine = sums + 2 * (int64)blockIdx.x * parts;
-    double length = 0.0, moved = 0.0;
-    for (int i = threadIdx.x; i < parts; i += blockDim.x) length += mine[2 * i], moved += mine[2 * i + 1];
-    length = block_sum(length);
-    moved = block_sum(moved);
-    double trust = length > 0.0 && moved > 0.0 ? sqrt(length / moved) : 1.0;
+    double weight_norm = 0.0, update_norm = 0.0;
+    for (int i = threadIdx.x; i < parts; i += blockDim.x) weight_norm += mine[2 * i], update_norm += mine[2 * i + 1];
+    weight_norm = block_sum(weight_norm);
+    update_norm = block_sum(update_norm);
+    double trust = weight_norm > 0.0 && update_norm > 0.0 ? sqrt(weight_norm / update_norm) : 1.0;
     if (threadIdx.x == 0) rates[blockIdx.x] = float(*lr * trust);
 }
 
-struct Move {
+struct LambStep {
     MasterWeights<float> weights;
     const float *mean, *square;
     LambRates r;
     float eps, decay, rate;
 
     template <int N>
-    __device__ __forceinline__ void at(int64 i) const {
+    __device__ __forceinline__ void apply(int64 i) const {
         float p[N], m[N], v[N];
         load_floats<N>(weights.master + i, p);
         load_floats<N>(mean + i, m);
         load_floats<N>(square + i, v);
 #pragma unroll
-        for (int j = 0; j < N; j++) p[j] -= direction(p[j], m[j], v[j], r, eps, decay) * rate;
+        for (int j = 0; j < N; j++) p[j] -= update_direction(p[j], m[j], v[j], r, eps, decay) * rate;
         weights.store<N>(i, p);
     }
 };
 
-// The copies and all_finite may be null.
+// weights -= rate * update. copies, all_finite: null for none.
 template <int V>
-__global__ void lamb_move(float* master, const float* mean, const float* square, __half* float16_copy,
+__global__ void lamb_update(float* master, const float* mean, const float* square, __half* float16_copy,
                           __nv_bfloat16* bfloat16_copy, const float* rates, const __grid_constant__ Segments segments,
                           const int64* steps, const double* betas, const bool* all_finite, float eps, float decay) {
     int64 start = segments.start[blockIdx.y], count = segments.stop[blockIdx.y] - start;
-    MasterWeights<float> weights{master + start, float16_copy ? float16_copy + start : nullptr, bfloat16_copy ? bfloat16_copy + start : nullptr, {}};
-    if (all_finite && !*all_finite) return weights.rewrite<V>(count);
+    MasterWeights<float> weights{master + start, float16_copy ? float16_copy + start : nullptr, bfloat16_copy
+        ? bfloat16_copy + start : nullptr, {}};
+    if (all_finite && !*all_finite) return weights.rewrite_copies<V>(count);
     __shared__ LambRates shared;
     if (threadIdx.x == 0) shared = lamb_rates(betas[0], betas[1], double(*steps + 1));
     __syncthreads();
-    over<V>(count, Move{weights, mean + start, square + start, shared, eps, decay, rates[blockIdx.y]});
+    for_each_vector<V>(count, LambStep{weights, mean + start, square + start, shared, eps, decay, rates[blockIdx.y]});
 }
 
-// entries: lamb_learn<V> for V in (4, 1)
-// entries: lamb_trust
-// entries: lamb_move<V> for V in (4, 1)
+// entries: lamb_moments<V> for V in (4, 1)
+// entries: lamb_trust_ratio
+// entries: lamb_update<V> for V in (4, 1)

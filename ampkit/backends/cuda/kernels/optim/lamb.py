@@ -51,7 +51,17 @@ def _update(
     common = table, step.steps, step.values["betas"], step.all_finite
     numbers = np.float32(step.options["eps"]), np.float32(step.options["weight_decay"])
     given, maximize = (master, gradient, mean, square, sums), np.bool_(step.options["maximize"])
-    launch("optim/lamb", typed("lamb_learn", str(width)), (parts, number), BLOCK, *given, *common, *numbers, maximize)
-    launch("optim/lamb", "lamb_trust", number, BLOCK, sums, rates, step.values["lr"], step.all_finite, np.int32(parts))
+    launch("optim/lamb", typed("lamb_moments", str(width)), (parts, number), BLOCK, *given, *common, *numbers, maximize)
+    launch(
+        "optim/lamb",
+        "lamb_trust_ratio",
+        number,
+        BLOCK,
+        sums,
+        rates,
+        step.values["lr"],
+        step.all_finite,
+        np.int32(parts),
+    )
     held = master, mean, square, *grad_buffers, rates
-    launch("optim/lamb", typed("lamb_move", str(width)), (parts, number), BLOCK, *held, *common, *numbers)
+    launch("optim/lamb", typed("lamb_update", str(width)), (parts, number), BLOCK, *held, *common, *numbers)

@@ -1,17 +1,17 @@
-"""Kernels of comparisons, questions and logic: maps, see elementwise.cu."""
+"""CUDA kernels of comparisons, tests for NaN and infinity, and logic: functions of elementwise.cu."""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Any
 
-from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise
 from ampkit.base.dtypes import DType, bool_
 from ampkit.ops.pointwise import comparison as ops
 
-from .registration import forwards, known
+from .registration import register_forward, supports_dtypes
 
-for name, op in {
+for _function, _op in {
     "Equal": ops.eq,
     "NotEqual": ops.ne,
     "Less": ops.lt,
@@ -22,32 +22,32 @@ for name, op in {
     "IsInf": ops.isinf,
     "IsFinite": ops.isfinite,
 }.items():
-    forwards(op, name, dtype=bool_)
-forwards(ops.isposinf, lambda: ("Equal", (inf,)), dtype=bool_)
-forwards(ops.isneginf, lambda: ("Equal", (-inf,)), dtype=bool_)
+    register_forward(_op, _function, dtype=bool_)
+register_forward(ops.isposinf, lambda: ("Equal", (inf,)), dtype=bool_)
+register_forward(ops.isneginf, lambda: ("Equal", (-inf,)), dtype=bool_)
 
 
-def _bools(*operands: Any, **numbers: Any) -> bool:
+def _all_bool(*operands: Any, **params: Any) -> bool:
     return all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in operands)
 
 
-def _logic(op: Any, name: str, when: Any) -> None:
-    """A kernel of `op`, for which a number is true or not before it is rounded."""
+def _register_logic(op: Any, function: str, when: Any) -> None:
+    """Register a logical op. A Python number is converted to its truth value before it could round to zero."""
 
     def kernel(input: Any, other: Any, *, dtype: DType) -> Any:
-        return maps.forward(name, [a if hasattr(a, "dtype") else float(bool(a)) for a in (input, other)], bool_)
+        operands = [a if hasattr(a, "dtype") else float(bool(a)) for a in (input, other)]
+        return elementwise.forward(function, operands, bool_)
 
     kernel.__name__ = f"{op.name}_cuda"
     op.on("cuda", when=when)(kernel)
 
 
-# The bits of bool are its truth.
-for name, logical, bitwise in (
+for _function, _logical, _bitwise in (
     ("And", ops.logical_and, ops.bitwise_and),
     ("Or", ops.logical_or, ops.bitwise_or),
     ("Xor", ops.logical_xor, ops.bitwise_xor),
 ):
-    _logic(logical, name, known)
-    _logic(bitwise, name, _bools)
-forwards(ops.logical_not, lambda: ("Equal", (0.0,)), dtype=bool_, when=known)
-forwards(ops.bitwise_not, lambda: ("Equal", (0.0,)), dtype=bool_, when=_bools)
+    _register_logic(_logical, _function, supports_dtypes)
+    _register_logic(_bitwise, _function, _all_bool)  # on bool operands both are the same function
+register_forward(ops.logical_not, lambda: ("Equal", (0.0,)), dtype=bool_, when=supports_dtypes)
+register_forward(ops.bitwise_not, lambda: ("Equal", (0.0,)), dtype=bool_, when=_all_bool)

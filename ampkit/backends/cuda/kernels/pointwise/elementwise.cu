@@ -1,8 +1,8 @@
-// Elementwise: the table of functions. MAP(name, what it is of x, y, z, w; then the gradients, up to three).
+// The table of elementwise functions: FUNCTION(name, value, gradient of each input...), computed in float32.
 //
-// The operands are the op's tensors, then its numbers. Gradients, one per input, are told in `dy` and x, y, z: what
-// the op saved, in the order in which its kernel names it, then its numbers. All is float32, and the expressions are
-// those of the references, so that infinities and NaN come out alike; elementwise.cuh does the rest.
+// The value is an expression of x, y, z, w: the op's tensors, then its scalar parameters. A gradient is an expression
+// of dy and x, y, z: what the op saved, in the order of its registration, then its parameters. The expressions are
+// those of the references, so that infinities and NaN agree. elementwise.cuh loads, broadcasts, rounds and stores.
 #include "include/elementwise.cuh"
 
 #define COUNT(...) COUNT_(__VA_ARGS__, 3, 2, 1, 0)
@@ -10,54 +10,54 @@
 #define FORWARD(EXPRESSION) \
     static __device__ __forceinline__ float forward(float x, float y, float z, float w) { return EXPRESSION; }
 #define BACKWARD(...)                                                                                        \
-    static constexpr int SLOPES = COUNT(__VA_ARGS__);                                                        \
+    static constexpr int GRADIENTS = COUNT(__VA_ARGS__);                                                        \
     static __device__ __forceinline__ void backward(float dy, float x, float y, float z, float (&result)[3]) { \
-        const float slopes[] = {__VA_ARGS__};                                                                \
-        for (int i = 0; i < SLOPES; i++) result[i] = slopes[i];                                              \
+        const float gradients[] = {__VA_ARGS__};                                                                \
+        for (int i = 0; i < GRADIENTS; i++) result[i] = gradients[i];                                              \
     }
-#define MAP(NAME, EXPRESSION, ...) struct NAME { FORWARD(EXPRESSION) BACKWARD(__VA_ARGS__) };
-#define NO_SLOPE(NAME, EXPRESSION) struct NAME { FORWARD(EXPRESSION) };
+#define FUNCTION(NAME, EXPRESSION, ...) struct NAME { FORWARD(EXPRESSION) BACKWARD(__VA_ARGS__) };
+#define FUNCTION_NO_GRAD(NAME, EXPRESSION) struct NAME { FORWARD(EXPRESSION) };
 
 #define DEVICE static __device__ __forceinline__ float
 constexpr float PI = 3.14159265358979324f;
 constexpr float LN_2 = 0.69314718055994531f, LN_10 = 2.3025850929940457f;
-constexpr float RATE = 0.79788456080286536f;   // sqrt(2 / pi)
+constexpr float SQRT_2_OVER_PI = 0.79788456080286536f;   // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;             // Hendrycks & Gimpel 2016, eq. 2
-constexpr float MOST = 3.4028234663852886e38f;  // the largest finite number
+constexpr float FLOAT_MAX = 3.4028234663852886e38f;  // the largest finite float32
 constexpr float SELU_ALPHA = 1.6732632423543772f, SELU_SCALE = 1.0507009873554805f;  // Klambauer et al. 2017, eq. 14
 
-// NumPy's maximum and minimum: NaN wins.
-DEVICE larger(float a, float b) { return a >= b || a != a ? a : b; }
-DEVICE smaller(float a, float b) { return a <= b || a != a ? a : b; }
+// NumPy's maximum and minimum: NaN propagates.
+DEVICE maximum(float a, float b) { return a >= b || a != a ? a : b; }
+DEVICE minimum(float a, float b) { return a <= b || a != a ? a : b; }
 DEVICE sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
 DEVICE sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-DEVICE softplus(float x) { return larger(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+DEVICE softplus(float x) { return maximum(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 DEVICE power(float x, float k) { return k == 2.0f ? x * x : k == 1.0f ? x : powf(x, k); }
-DEVICE normal_share(float x) { return 0.5f * (1.0f + erff(x * 0.70710678118654752f)); }
-DEVICE bend(float x) { return x * (RATE + RATE * CUBIC * (x * x)); }
-DEVICE gelu_tanh_slope(float x) {
-    float t = tanhf(bend(x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (RATE * (1.0f + 3.0f * CUBIC * x * x));
+DEVICE normal_cdf(float x) { return 0.5f * (1.0f + erff(x * 0.70710678118654752f)); }
+DEVICE tanh_argument(float x) { return x * (SQRT_2_OVER_PI + SQRT_2_OVER_PI * CUBIC * (x * x)); }
+DEVICE gelu_tanh_derivative(float x) {
+    float t = tanhf(tanh_argument(x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (SQRT_2_OVER_PI * (1.0f + 3.0f * CUBIC * x * x));
 }
-DEVICE mish_slope(float x) {
+DEVICE mish_derivative(float x) {
     float gate = tanhf(softplus(x));
     return gate + x * (1.0f - gate * gate) / (1.0f + expf(-x));
 }
-DEVICE off_zero(float square) { return square == 0.0f ? 1.0f : square; }  // at the origin an angle has slope 0
+DEVICE nonzero(float square) { return square == 0.0f ? 1.0f : square; }  // atan2 and hypot have gradient 0 at the origin
 DEVICE sinc(float x) { return x == 0.0f ? 1.0f : sinf(x) / x; }
-DEVICE sinc_slope(float x) {
+DEVICE sinc_derivative(float x) {
     float t = x * x;
     float series = x * (-1.0f / 3 + t * (1.0f / 30 + t * (-1.0f / 840 + t * (1.0f / 45360))));
     return fabsf(x) < 0.3f ? series : (cosf(x) - sinc(x)) / x;
 }
-DEVICE lead(float x, float y) { return x == y && fabsf(x) > MOST ? 0.0f : x - y; }  // of equal infinities none leads
-// NumPy's remainder and quotient rounded down: exact, with the sign that the divisor gives.
-DEVICE remainder_of(float x, float y) {
+DEVICE difference(float x, float y) { return x == y && fabsf(x) > FLOAT_MAX ? 0.0f : x - y; }  // 0 for two equal infinities
+// NumPy's remainder (sign of the divisor) and floor_divide, exact.
+DEVICE floor_mod(float x, float y) {
     float rest = fmodf(x, y);
     if (rest == 0.0f) return copysignf(0.0f, y);
     return (y < 0.0f) != (rest < 0.0f) ? rest + y : rest;
 }
-DEVICE quotient_down(float x, float y) {
+DEVICE floor_divide(float x, float y) {
     float rest = fmodf(x, y), quotient = (x - rest) / y;
     if (y == 0.0f) return x / y;
     if (rest != 0.0f && (y < 0.0f) != (rest < 0.0f)) quotient -= 1.0f;
@@ -65,170 +65,178 @@ DEVICE quotient_down(float x, float y) {
     float down = floorf(quotient);
     return quotient - down > 0.5f ? down + 1.0f : down;
 }
-DEVICE tied(float dy, bool equal) { return equal ? dy * 0.5f : dy; }       // of two that are equal each takes half
-static __device__ __forceinline__ bool wins(float x, float y) { return x >= y || y != y; }  // a number over NaN
-static __device__ __forceinline__ bool loses(float x, float y) { return x <= y || y != y; }
+DEVICE half_if_equal(float dy, bool equal) { return equal ? dy * 0.5f : dy; }       // equal operands share the gradient
+static __device__ __forceinline__ bool fmax_takes_x(float x, float y) { return x >= y || y != y; }  // a number is preferred to NaN
+static __device__ __forceinline__ bool fmin_takes_x(float x, float y) { return x <= y || y != y; }
 
-// functions of one element; of those that save their output, x is the output in the gradient
-NO_SLOPE(Copy, x)
-MAP(Neg, -x, -dy)
-MAP(Abs, fabsf(x), dy * sign(x))
-MAP(Square, x * x, dy * (2.0f * x))
-MAP(Sqrt, sqrtf(x), dy / (2.0f * x))
-MAP(Rsqrt, 1.0f / sqrtf(x), dy * (-0.5f * x * x * x))
-MAP(Reciprocal, 1.0f / x, -dy * x * x)
-MAP(Exp, expf(x), dy * x)
-MAP(Exp2, exp2f(x), dy * x * LN_2)
-MAP(Expm1, expm1f(x), dy * (x + 1.0f))
-MAP(Log, logf(x), dy / x)
-MAP(Log2, log2f(x), dy / (x * LN_2))
-MAP(Log10, log10f(x), dy / (x * LN_10))
-MAP(Log1p, log1pf(x), dy / (1.0f + x))
-MAP(Erf, erff(x), dy * (1.1283791670955126f * expf(-x * x)))
-MAP(Erfc, erfcf(x), dy * (-1.1283791670955126f * expf(-x * x)))
-MAP(ErfInv, erfinvf(x), dy * (0.88622692545275801f * expf(x * x)))
-MAP(Tanh, tanhf(x), dy * (1.0f - x * x))
+// Unary. Where the op saves its output, x is the output in the gradient.
+FUNCTION_NO_GRAD(Copy, x)
+FUNCTION(Neg, -x, -dy)
+FUNCTION(Abs, fabsf(x), dy * sign(x))
+FUNCTION(Square, x * x, dy * (2.0f * x))
+FUNCTION(Sqrt, sqrtf(x), dy / (2.0f * x))
+FUNCTION(Rsqrt, 1.0f / sqrtf(x), dy * (-0.5f * x * x * x))
+FUNCTION(Reciprocal, 1.0f / x, -dy * x * x)
+FUNCTION(Exp, expf(x), dy * x)
+FUNCTION(Exp2, exp2f(x), dy * x * LN_2)
+FUNCTION(Expm1, expm1f(x), dy * (x + 1.0f))
+FUNCTION(Log, logf(x), dy / x)
+FUNCTION(Log2, log2f(x), dy / (x * LN_2))
+FUNCTION(Log10, log10f(x), dy / (x * LN_10))
+FUNCTION(Log1p, log1pf(x), dy / (1.0f + x))
+FUNCTION(Erf, erff(x), dy * (1.1283791670955126f * expf(-x * x)))
+FUNCTION(Erfc, erfcf(x), dy * (-1.1283791670955126f * expf(-x * x)))
+FUNCTION(ErfInv, erfinvf(x), dy * (0.88622692545275801f * expf(x * x)))
+FUNCTION(Tanh, tanhf(x), dy * (1.0f - x * x))
 
-MAP(Sin, sinf(x), dy * cosf(x))
-MAP(Cos, cosf(x), -dy * sinf(x))
-MAP(Tan, tanf(x), dy * (1.0f + x * x))
-MAP(Asin, asinf(x), dy / sqrtf((1.0f - x) * (1.0f + x)))
-MAP(Acos, acosf(x), -dy / sqrtf((1.0f - x) * (1.0f + x)))
-MAP(Atan, atanf(x), dy / (1.0f + x * x))
-MAP(Sinh, sinhf(x), dy * coshf(x))
-MAP(Cosh, coshf(x), dy * sinhf(x))
-MAP(Asinh, asinhf(x), dy / sqrtf(x * x + 1.0f))
-MAP(Acosh, acoshf(x), dy / sqrtf((x - 1.0f) * (x + 1.0f)))
-MAP(Atanh, atanhf(x), dy / ((1.0f - x) * (1.0f + x)))
-MAP(Sinc, sinc(PI * x), dy * (PI * sinc_slope(PI * x)))
+FUNCTION(Sin, sinf(x), dy * cosf(x))
+FUNCTION(Cos, cosf(x), -dy * sinf(x))
+FUNCTION(Tan, tanf(x), dy * (1.0f + x * x))
+FUNCTION(Asin, asinf(x), dy / sqrtf((1.0f - x) * (1.0f + x)))
+FUNCTION(Acos, acosf(x), -dy / sqrtf((1.0f - x) * (1.0f + x)))
+FUNCTION(Atan, atanf(x), dy / (1.0f + x * x))
+FUNCTION(Sinh, sinhf(x), dy * coshf(x))
+FUNCTION(Cosh, coshf(x), dy * sinhf(x))
+FUNCTION(Asinh, asinhf(x), dy / sqrtf(x * x + 1.0f))
+FUNCTION(Acosh, acoshf(x), dy / sqrtf((x - 1.0f) * (x + 1.0f)))
+FUNCTION(Atanh, atanhf(x), dy / ((1.0f - x) * (1.0f + x)))
+FUNCTION(Sinc, sinc(PI * x), dy * (PI * sinc_derivative(PI * x)))
 
-NO_SLOPE(Sign, sign(x))
-NO_SLOPE(Floor, floorf(x))
-NO_SLOPE(Ceil, ceilf(x))
-NO_SLOPE(Trunc, truncf(x))
-NO_SLOPE(Round, rintf(x))
-NO_SLOPE(Frac, x - truncf(x))
-NO_SLOPE(LogGamma, lgammaf(x))
-MAP(Logit, logf(smaller(larger(x, y), z) / (1.0f - smaller(larger(x, y), z))),
-    y < -MOST ? dy / (x < 0.0f || x > 1.0f ? as<float>(0x7fc00000u) : x * (1.0f - x))  // without bounds NaN outside
+FUNCTION_NO_GRAD(Sign, sign(x))
+FUNCTION_NO_GRAD(Floor, floorf(x))
+FUNCTION_NO_GRAD(Ceil, ceilf(x))
+FUNCTION_NO_GRAD(Trunc, truncf(x))
+FUNCTION_NO_GRAD(Round, rintf(x))
+FUNCTION_NO_GRAD(Frac, x - truncf(x))
+FUNCTION_NO_GRAD(LogGamma, lgammaf(x))
+FUNCTION(Logit, logf(minimum(maximum(x, y), z) / (1.0f - minimum(maximum(x, y), z))),
+    y < -FLOAT_MAX ? dy / (x < 0.0f || x > 1.0f ? as<float>(0x7fc00000u) : x * (1.0f - x))  // without eps: NaN outside (0, 1)
               : x < y || x > z ? 0.0f : dy / (x * (1.0f - x)))
 
-// activations
-MAP(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
-MAP(LeakyRelu, x * (x > 0.0f ? 1.0f : y), dy * (x > 0.0f ? 1.0f : y))
-MAP(Elu, x > 0.0f ? x : y * expm1f(x), dy * (x > 0.0f ? 1.0f : y * expf(x)))
-MAP(Sigmoid, sigmoid(x), dy * x * (1.0f - x))
-MAP(LogSigmoid, smaller(x, 0.0f) - log1pf(expf(-fabsf(x))), dy / (1.0f + expf(x)))
-MAP(Silu, x / (1.0f + expf(-x)), dy * (sigmoid(x) * (1.0f + x * (1.0f - sigmoid(x)))))
-MAP(Softplus, y * x > z ? x : softplus(y * x) / y, dy * (y * x > z ? 1.0f : sigmoid(y * x)))
-MAP(Mish, x * tanhf(softplus(x)), dy * mish_slope(x))
-MAP(Gelu, x * normal_share(x), dy * (normal_share(x) + x * (expf(-0.5f * x * x) * (0.5f * RATE))))
-MAP(GeluTanh, x * (0.5f * (1.0f + tanhf(bend(x)))), dy * gelu_tanh_slope(x))
-MAP(HardSigmoid, smaller(larger(x + 3.0f, 0.0f), 6.0f) / 6.0f, dy * float(fabsf(x) < 3.0f) / 6.0f)
-MAP(HardSwish, x * smaller(larger(x + 3.0f, 0.0f), 6.0f) / 6.0f,
+// Activations.
+FUNCTION(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
+FUNCTION(LeakyRelu, x * (x > 0.0f ? 1.0f : y), dy * (x > 0.0f ? 1.0f : y))
+FUNCTION(Elu, x > 0.0f ? x : y * expm1f(x), dy * (x > 0.0f ? 1.0f : y * expf(x)))
+FUNCTION(Sigmoid, sigmoid(x), dy * x * (1.0f - x))
+FUNCTION(LogSigmoid, minimum(x, 0.0f) - log1pf(expf(-fabsf(x))), dy / (1.0f + expf(x)))
+FUNCTION(Silu, x / (1.0f + expf(-x)), dy * (sigmoid(x) * (1.0f + x * (1.0f - sigmoid(x)))))
+FUNCTION(Softplus, y * x > z ? x : softplus(y * x) / y, dy * (y * x > z ? 1.0f : sigmoid(y * x)))
+FUNCTION(Mish, x * tanhf(softplus(x)), dy * mish_derivative(x))
+FUNCTION(Gelu, x * normal_cdf(x), dy * (normal_cdf(x) + x * (expf(-0.5f * x * x) * (0.5f * SQRT_2_OVER_PI))))
+FUNCTION(GeluTanh, x * (0.5f * (1.0f + tanhf(tanh_argument(x)))), dy * gelu_tanh_derivative(x))
+FUNCTION(HardSigmoid, minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f, dy * float(fabsf(x) < 3.0f) / 6.0f)
+FUNCTION(HardSwish, x * minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f,
     dy * (fabsf(x) < 3.0f ? x / 3.0f + 0.5f : float(x > 0.0f)))
-MAP(Selu, SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x)),
+FUNCTION(Selu, SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x)),
     dy * SELU_SCALE * (x > 0.0f ? 1.0f : SELU_ALPHA * expf(x)))
-MAP(Celu, x > 0.0f ? x : y * expm1f(x / y), dy * (x > 0.0f ? 1.0f : expf(x / y)))
-MAP(Softsign, x / (1.0f + fabsf(x)), dy / ((1.0f + fabsf(x)) * (1.0f + fabsf(x))))
-MAP(TanhShrink, x - tanhf(x), dy * (tanhf(x) * tanhf(x)))
-MAP(HardShrink, fabsf(x) <= y ? 0.0f : x, fabsf(x) <= y ? 0.0f : dy)
-MAP(SoftShrink, fabsf(x) <= y ? 0.0f : x - y * sign(x), fabsf(x) <= y ? 0.0f : dy)
-MAP(Threshold, x <= y ? z : x, x <= y ? 0.0f : dy)
-MAP(PRelu, x > 0.0f ? x : y * x, x <= 0.0f ? dy * y : dy, x <= 0.0f ? dy * x : 0.0f)
-NO_SLOPE(Glu, x / (1.0f + expf(-y)))
-NO_SLOPE(GluSlope, w != 0.0f ? x * y * sigmoid(z) * (1.0f - sigmoid(z)) : x * sigmoid(z))  // of dy, value, gate, half
+FUNCTION(Celu, x > 0.0f ? x : y * expm1f(x / y), dy * (x > 0.0f ? 1.0f : expf(x / y)))
+FUNCTION(Softsign, x / (1.0f + fabsf(x)), dy / ((1.0f + fabsf(x)) * (1.0f + fabsf(x))))
+FUNCTION(TanhShrink, x - tanhf(x), dy * (tanhf(x) * tanhf(x)))
+FUNCTION(HardShrink, fabsf(x) <= y ? 0.0f : x, fabsf(x) <= y ? 0.0f : dy)
+FUNCTION(SoftShrink, fabsf(x) <= y ? 0.0f : x - y * sign(x), fabsf(x) <= y ? 0.0f : dy)
+FUNCTION(Threshold, x <= y ? z : x, x <= y ? 0.0f : dy)
+FUNCTION(PRelu, x > 0.0f ? x : y * x, x <= 0.0f ? dy * y : dy, x <= 0.0f ? dy * x : 0.0f)
+FUNCTION_NO_GRAD(Glu, x / (1.0f + expf(-y)))
+FUNCTION_NO_GRAD(GluGrad, w != 0.0f ? x * y * sigmoid(z) * (1.0f - sigmoid(z)) : x * sigmoid(z))  // operands: dy, value, gate, 0 or 1 for the half
 
-// of the sum of exponentials x, from which the largest, y, was taken; in the gradient x is an element, z the sum
-DEVICE shift(float most) { return fabsf(most) > MOST ? 0.0f : most; }
-MAP(LogSumExp, logf(x) + shift(y), dy * (expf(x - shift(y)) / (z == 0.0f ? 1.0f : z)))
+// x: sum of exp(element - maximum), y: maximum. In the gradient x is an element and z the sum.
+DEVICE zero_if_infinite(float most) { return fabsf(most) > FLOAT_MAX ? 0.0f : most; }
+FUNCTION(LogSumExp, logf(x) + zero_if_infinite(y), dy * (expf(x - zero_if_infinite(y)) / (z == 0.0f ? 1.0f : z)))
 
-// arithmetic: z is alpha, w is value
-MAP(Add, x + z * y, dy, x * dy)  // saves nothing: x is alpha
-MAP(Sub, x - z * y, dy, -x * dy)
-MAP(Mul, x * y, dy * y, dy * x)
-MAP(Div, x / y, dy / y, -(dy / y) * (x / y))
-MAP(RDiv, y / x, dy * -y / (x * x))
-MAP(Pow, power(x, y), y == 0.0f ? 0.0f : dy * power(x, y - 1.0f) * y, x == 0.0f && y >= 0.0f ? 0.0f : dy * z * logf(x))
-MAP(Atan2, atan2f(x, y), dy / off_zero(x * x + y * y) * y, -(dy / off_zero(x * x + y * y)) * x)
-MAP(Hypot, hypotf(x, y), dy / off_zero(z) * x, dy / off_zero(z) * y)
-MAP(XLogY, x == 0.0f && y == y ? 0.0f : x * logf(y), dy * (x == 0.0f && y <= 0.0f ? 0.0f : logf(y)), dy * x / y)
-MAP(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))
-MAP(AddCMul, x + w * (y * z), dy, z * dy * y, z * dy * x)  // saves tensor1, tensor2
-MAP(AddCDiv, x + w * (y / z), dy, z * dy / y, -(z * dy / y) * (x / y))
-MAP(LogAddExp, larger(x, y) + log1pf(expf(-fabsf(lead(x, y)))), dy * sigmoid(lead(x, y)), dy * sigmoid(-lead(x, y)))
-MAP(LogAddExp2, larger(x, y) + log1pf(exp2f(-fabsf(lead(x, y)))) / LN_2, dy * sigmoid(lead(x, y) * LN_2),
-    dy * sigmoid(-lead(x, y) * LN_2))
-MAP(FMod, fmodf(x, y), dy, -dy * truncf(x / y))
-MAP(Remainder, remainder_of(x, y), dy, -dy * quotient_down(x, y))
-NO_SLOPE(FloorDivide, quotient_down(x, y))
-MAP(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its output
+// Arithmetic. z is alpha, w is value.
+FUNCTION(Add, x + z * y, dy, x * dy)  // saves nothing: x is alpha in the gradient
+FUNCTION(Sub, x - z * y, dy, -x * dy)
+FUNCTION(Mul, x * y, dy * y, dy * x)
+FUNCTION(Div, x / y, dy / y, -(dy / y) * (x / y))
+FUNCTION(RDiv, y / x, dy * -y / (x * x))
+FUNCTION(Pow, power(x, y), y == 0.0f ? 0.0f : dy * power(x, y - 1.0f) * y, x == 0.0f && y >= 0.0f ? 0.0f
+    : dy * z * logf(x))
+FUNCTION(Atan2, atan2f(x, y), dy / nonzero(x * x + y * y) * y, -(dy / nonzero(x * x + y * y)) * x)
+FUNCTION(Hypot, hypotf(x, y), dy / nonzero(z) * x, dy / nonzero(z) * y)
+FUNCTION(XLogY, x == 0.0f && y == y ? 0.0f : x * logf(y), dy * (x == 0.0f && y <= 0.0f ? 0.0f : logf(y)), dy * x / y)
+FUNCTION(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))
+FUNCTION(AddCMul, x + w * (y * z), dy, z * dy * y, z * dy * x)  // saves tensor1, tensor2
+FUNCTION(AddCDiv, x + w * (y / z), dy, z * dy / y, -(z * dy / y) * (x / y))
+FUNCTION(LogAddExp, maximum(x, y) + log1pf(expf(-fabsf(difference(x, y)))), dy * sigmoid(difference(x, y)),
+    dy * sigmoid(-difference(x, y)))
+FUNCTION(LogAddExp2, maximum(x, y) + log1pf(exp2f(-fabsf(difference(x, y)))) / LN_2, dy * sigmoid(difference(x,
+    y) * LN_2),
+    dy * sigmoid(-difference(x, y) * LN_2))
+FUNCTION(FMod, fmodf(x, y), dy, -dy * truncf(x / y))
+FUNCTION(Remainder, floor_mod(x, y), dy, -dy * floor_divide(x, y))
+FUNCTION_NO_GRAD(FloorDivide, floor_divide(x, y))
+FUNCTION(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its output
 
-// choices
-MAP(Maximum, larger(x, y), x < y ? 0.0f : tied(dy, x == y), x > y ? 0.0f : tied(dy, x == y))
-MAP(Minimum, smaller(x, y), y < x ? 0.0f : tied(dy, x == y), y > x ? 0.0f : tied(dy, x == y))
-MAP(Clamp, smaller(larger(x, y), z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > MOST) ? dy : 0.0f,
-    x > z || y > z ? dy : 0.0f)  // infinities stand for bounds that are missing
-MAP(HardTanh, smaller(larger(x, y), z), x <= y || x >= z ? 0.0f : dy)
-MAP(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
-MAP(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
-MAP(FMax, wins(x, y) ? x : y, wins(x, y) ? dy : 0.0f, wins(x, y) ? 0.0f : dy)
-MAP(FMin, loses(x, y) ? x : y, loses(x, y) ? dy : 0.0f, loses(x, y) ? 0.0f : dy)
-MAP(Heaviside, x == 0.0f ? y : float(x > 0.0f), 0.0f, x == 0.0f ? dy : 0.0f)
-DEVICE bounded(float x, float most, float least) { return x > MOST ? most : x < -MOST ? least : x; }
-MAP(NanToNum, bounded(x != x ? y : x, z, w), fabsf(x) <= MOST ? dy : 0.0f)
+// Selection.
+FUNCTION(Maximum, maximum(x, y), x < y ? 0.0f : half_if_equal(dy, x == y), x > y ? 0.0f : half_if_equal(dy, x == y))
+FUNCTION(Minimum, minimum(x, y), y < x ? 0.0f : half_if_equal(dy, x == y), y > x ? 0.0f : half_if_equal(dy, x == y))
+FUNCTION(Clamp, minimum(maximum(x, y), z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > FLOAT_MAX) ? dy : 0.0f,
+    x > z || y > z ? dy : 0.0f)  // a missing bound is an infinity
+FUNCTION(HardTanh, minimum(maximum(x, y), z), x <= y || x >= z ? 0.0f : dy)
+FUNCTION(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
+FUNCTION(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
+FUNCTION(FMax, fmax_takes_x(x, y) ? x : y, fmax_takes_x(x, y) ? dy : 0.0f, fmax_takes_x(x, y) ? 0.0f : dy)
+FUNCTION(FMin, fmin_takes_x(x, y) ? x : y, fmin_takes_x(x, y) ? dy : 0.0f, fmin_takes_x(x, y) ? 0.0f : dy)
+FUNCTION(Heaviside, x == 0.0f ? y : float(x > 0.0f), 0.0f, x == 0.0f ? dy : 0.0f)
+DEVICE replace_infinities(float x, float most, float least) { return x > FLOAT_MAX ? most : x < -FLOAT_MAX ? least
+    : x; }
+FUNCTION(NanToNum, replace_infinities(x != x ? y : x, z, w), fabsf(x) <= FLOAT_MAX ? dy : 0.0f)
 
-// comparisons
-NO_SLOPE(Equal, float(x == y))
-NO_SLOPE(NotEqual, float(x != y))
-NO_SLOPE(Less, float(x < y))
-NO_SLOPE(LessEqual, float(x <= y))
-NO_SLOPE(Greater, float(x > y))
-NO_SLOPE(GreaterEqual, float(x >= y))
+// Comparisons.
+FUNCTION_NO_GRAD(Equal, float(x == y))
+FUNCTION_NO_GRAD(NotEqual, float(x != y))
+FUNCTION_NO_GRAD(Less, float(x < y))
+FUNCTION_NO_GRAD(LessEqual, float(x <= y))
+FUNCTION_NO_GRAD(Greater, float(x > y))
+FUNCTION_NO_GRAD(GreaterEqual, float(x >= y))
 
-// questions and logic
-NO_SLOPE(IsNan, float(x != x))
-NO_SLOPE(IsInf, float(fabsf(x) > MOST))
-NO_SLOPE(IsFinite, float(fabsf(x) <= MOST))
-NO_SLOPE(And, float(x != 0.0f && y != 0.0f))
-NO_SLOPE(Or, float(x != 0.0f || y != 0.0f))
-NO_SLOPE(Xor, float((x != 0.0f) != (y != 0.0f)))
+// Tests and logic.
+FUNCTION_NO_GRAD(IsNan, float(x != x))
+FUNCTION_NO_GRAD(IsInf, float(fabsf(x) > FLOAT_MAX))
+FUNCTION_NO_GRAD(IsFinite, float(fabsf(x) <= FLOAT_MAX))
+FUNCTION_NO_GRAD(And, float(x != 0.0f && y != 0.0f))
+FUNCTION_NO_GRAD(Or, float(x != 0.0f || y != 0.0f))
+FUNCTION_NO_GRAD(Xor, float((x != 0.0f) != (y != 0.0f)))
 
-// losses of an element: x is the prediction, y the target; their gradients are of both
-DEVICE signed_one(float x) { return x != x ? x : sign(x); }  // NumPy's sign: NaN stays
+// Losses per element. x: prediction, y: target; gradients of both.
+DEVICE sign_or_nan(float x) { return x != x ? x : sign(x); }  // NumPy's sign: NaN propagates
 DEVICE log_or_0(float x) { return x == 0.0f ? 0.0f : logf(x); }
-DEVICE log_from_100(float x) { return larger(logf(x), -100.0f); }
-DEVICE lift(float target, float scale) { return scale == 1.0f ? 1.0f : 1.0f + (scale - 1.0f) * target; }
-MAP(MSELoss, (x - y) * (x - y), dy * (2.0f * (x - y)), -dy * (2.0f * (x - y)))
-MAP(L1Loss, fabsf(x - y), dy * sign(x - y), -dy * sign(x - y))
-DEVICE smooth_bend(float gap, float beta) { return fabsf(gap) < beta ? gap / beta : signed_one(gap); }
-MAP(SmoothL1Loss, fabsf(x - y) < z ? (x - y) * (x - y) * (0.5f / z) : fabsf(x - y) - 0.5f * z,
-    dy * smooth_bend(x - y, z), -dy * smooth_bend(x - y, z))
-DEVICE huber_bend(float gap, float delta) { return fabsf(gap) < delta ? gap : delta * signed_one(gap); }
-MAP(HuberLoss, fabsf(x - y) < z ? 0.5f * (x - y) * (x - y) : z * (fabsf(x - y) - 0.5f * z),
-    dy * huber_bend(x - y, z), -dy * huber_bend(x - y, z))
-MAP(KLDiv, y * (log_or_0(y) - x), -dy * y, dy * (log_or_0(y) + 1.0f - x))
-MAP(KLDivOfLogs, expf(y) * (y - x), -dy * expf(y), dy * (expf(y) * (y - x + 1.0f)))
-MAP(BCELoss, z * ((y - 1.0f) * log_from_100(1.0f - x) - y * log_from_100(x)),
-    dy * (x - y) / larger(x * (1.0f - x), 1e-12f), dy * (log_from_100(1.0f - x) - log_from_100(x)))
-MAP(BCEOfLogits, z * ((1.0f - y) * x + lift(y, w) * softplus(-x)), dy * ((1.0f - y) - lift(y, z) / (1.0f + expf(x))),
+DEVICE clamped_log(float x) { return maximum(logf(x), -100.0f); }
+DEVICE positive_weight(float target, float scale) { return scale == 1.0f ? 1.0f : 1.0f + (scale - 1.0f) * target; }
+FUNCTION(MSELoss, (x - y) * (x - y), dy * (2.0f * (x - y)), -dy * (2.0f * (x - y)))
+FUNCTION(L1Loss, fabsf(x - y), dy * sign(x - y), -dy * sign(x - y))
+DEVICE smooth_l1_derivative(float gap, float beta) { return fabsf(gap) < beta ? gap / beta : sign_or_nan(gap); }
+FUNCTION(SmoothL1Loss, fabsf(x - y) < z ? (x - y) * (x - y) * (0.5f / z) : fabsf(x - y) - 0.5f * z,
+    dy * smooth_l1_derivative(x - y, z), -dy * smooth_l1_derivative(x - y, z))
+DEVICE huber_derivative(float gap, float delta) { return fabsf(gap) < delta ? gap : delta * sign_or_nan(gap); }
+FUNCTION(HuberLoss, fabsf(x - y) < z ? 0.5f * (x - y) * (x - y) : z * (fabsf(x - y) - 0.5f * z),
+    dy * huber_derivative(x - y, z), -dy * huber_derivative(x - y, z))
+FUNCTION(KLDiv, y * (log_or_0(y) - x), -dy * y, dy * (log_or_0(y) + 1.0f - x))
+FUNCTION(KLDivOfLogs, expf(y) * (y - x), -dy * expf(y), dy * (expf(y) * (y - x + 1.0f)))
+FUNCTION(BCELoss, z * ((y - 1.0f) * clamped_log(1.0f - x) - y * clamped_log(x)),
+    dy * (x - y) / maximum(x * (1.0f - x), 1e-12f), dy * (clamped_log(1.0f - x) - clamped_log(x)))
+FUNCTION(BCEOfLogits, z * ((1.0f - y) * x + positive_weight(y, w) * softplus(-x)),
+    dy * ((1.0f - y) - positive_weight(y, z) / (1.0f + expf(x))),
     dy * ((z == 1.0f ? 0.0f : (z - 1.0f) * softplus(-x)) - x))
-NO_SLOPE(OutsideUnit, float(x < 0.0f || x > 1.0f))
+FUNCTION_NO_GRAD(OutsideUnit, float(x < 0.0f || x > 1.0f))
 
+// out = Op(x, y, z, w). An operand is a device pointer, or null and the scalar. Grid: ceil(count / (BLOCK *
+// PER_THREAD)).
 template <typename Op>
-__global__ void __launch_bounds__(BLOCK, 4) map_forward(
+__global__ void __launch_bounds__(BLOCK, 4) elementwise_forward(
     void* __restrict__ out, const __grid_constant__ Layout layout, const void* __restrict__ x,
-    const void* __restrict__ y, const void* __restrict__ z, const void* __restrict__ w, float given_x, float given_y,
-    float given_z, float given_w) {
-    map<Forward<Op>>(layout, {{x, y, z, w}, {given_x, given_y, given_z, given_w}, {out, nullptr, nullptr}});
+    const void* __restrict__ y, const void* __restrict__ z, const void* __restrict__ w, float scalar_x, float scalar_y,
+    float scalar_z, float scalar_w) {
+    apply<Forward<Op>>(layout, {{x, y, z, w}, {scalar_x, scalar_y, scalar_z, scalar_w}, {out, nullptr, nullptr}});
 }
 
+// dx, dx_1, dx_2: gradients of the first, second and third input, each null if not wanted. Same grid.
 template <typename Op>
-__global__ void __launch_bounds__(BLOCK, 4) map_backward(
+__global__ void __launch_bounds__(BLOCK, 4) elementwise_backward(
     const void* __restrict__ dy, const __grid_constant__ Layout layout, const void* __restrict__ x,
-    const void* __restrict__ y, const void* __restrict__ z, float given_x, float given_y, float given_z,
+    const void* __restrict__ y, const void* __restrict__ z, float scalar_x, float scalar_y, float scalar_z,
     void* __restrict__ dx, void* __restrict__ dx_1, void* __restrict__ dx_2) {
-    map<Backward<Op>>(layout, {{dy, x, y, z}, {0.0f, given_x, given_y, given_z}, {dx, dx_1, dx_2}});
+    apply<Backward<Op>>(layout, {{dy, x, y, z}, {0.0f, scalar_x, scalar_y, scalar_z}, {dx, dx_1, dx_2}});
 }
 
 // set UNARY = (Neg, Abs, Square, Sqrt, Rsqrt, Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Erf, Tanh, Sin,
@@ -237,10 +245,10 @@ __global__ void __launch_bounds__(BLOCK, 4) map_backward(
 //     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold, PRelu)
 // set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv, LogSumExp, LogAddExp,
 //     LogAddExp2, FMod, Remainder, CopySign)
-// set CHOICES = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill, FMax, FMin, Heaviside, NanToNum)
-// set FLAT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
-//     GreaterEqual, IsNan, IsInf, IsFinite, And, Or, Xor, FloorDivide, Glu, GluSlope,
+// set SELECTION = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill, FMax, FMin, Heaviside, NanToNum)
+// set NO_GRADIENT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
+//     GreaterEqual, IsNan, IsInf, IsFinite, And, Or, Xor, FloorDivide, Glu, GluGrad,
 //     OutsideUnit)
 // set LOSSES = (MSELoss, L1Loss, SmoothL1Loss, HuberLoss, KLDiv, KLDivOfLogs, BCELoss, BCEOfLogits)
-// entries: map_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES + FLAT
-// entries: map_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + CHOICES + LOSSES
+// entries: elementwise_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + SELECTION + LOSSES + NO_GRADIENT
+// entries: elementwise_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + SELECTION + LOSSES

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.ops.reduction.cumulative import cumsum
 
@@ -17,7 +17,7 @@ BLOCK = 256
 
 
 def _fits(x: Array, *args: Any, **params: Any) -> bool:
-    return x.dtype in STORED and x.ndim > 0 and 0 < x.size <= MOST and bool(x.flags.c_contiguous)
+    return x.dtype in STORED and x.ndim > 0 and 0 < x.size <= MAX_ELEMENTS and bool(x.flags.c_contiguous)
 
 
 def _cumsum(x: Array, dim: int, dtype: DType, back: bool) -> Any:
@@ -27,10 +27,10 @@ def _cumsum(x: Array, dim: int, dtype: DType, back: bool) -> Any:
     n, inner = x.shape[axis], prod(x.shape[axis + 1 :])
     columns = x.size // n
     if inner == 1:
-        threads, entry = (32 if n <= 128 else BLOCK), typed("running_rows", x.dtype, dtype)
+        threads, entry = (32 if n <= 128 else BLOCK), typed("cumsum_rows", x.dtype, dtype)
         launch("reduction/cumulative", entry, columns, threads, x, out, np.int64(n), np.bool_(back))
     else:
-        sizes, entry = map(np.int64, (columns, n, inner)), typed("running_columns", x.dtype, dtype)
+        sizes, entry = map(np.int64, (columns, n, inner)), typed("cumsum_columns", x.dtype, dtype)
         launch("reduction/cumulative", entry, blocks_for(columns, BLOCK), BLOCK, x, out, *sizes, np.bool_(back))
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cuda.launch.reduction import Finish, reduced
-from ampkit.backends.cuda.nvrtc import MOST, STORED
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import norms as ops
@@ -13,11 +13,11 @@ from ampkit.ops.reduction import norms as ops
 Array = Any
 
 _NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquares", True)}
-_NORMS |= {1: ("AddSizes", False), float("inf"): ("LargestSize", False)}  # type: ignore[dict-item]
+_NORMS |= {1: ("AddAbs", False), float("inf"): ("MaxAbs", False)}  # type: ignore[dict-item]
 
 
 def _fits(input: Array, p: Any, *rest: Any, **params: Any) -> bool:
-    return p in _NORMS and input.dtype in STORED and 0 < input.size <= MOST
+    return p in _NORMS and input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
 
 
 @ops.norm_.on("cuda", when=_fits)

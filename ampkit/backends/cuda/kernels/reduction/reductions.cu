@@ -1,69 +1,71 @@
-// Reductions of [outer, n, inner] over the axis in the middle, S stored, T answered; float32 between, one rounding.
+// Reductions of [outer, n, inner] over n: S input, T output dtype, float32 arithmetic, one rounding.
 //
-// The n elements of a row or a column are shared out in parts, which leave [outer, parts, inner] for the next launch. How
-// they are shared out depends on the shape alone, and partial results meet in a fixed order: the same bits every time.
+// The n elements are split into parts, whose results [outer, parts, inner] are the next launch's input. The split
+// depends on the shape alone, and partial results are combined in a fixed order: the same bits every time.
 #include "include/block.cuh"
 
-// What is made of an element, of which `centre` is subtracted where there is one; and how two of them meet.
+// Each struct: map(x, center), applied to every element, and combine. center: subtracted where the kind needs one.
 struct Add : Sum {
     static __device__ __forceinline__ float map(float x, float) { return x; }
 };
 struct AddSquares : Sum {
     static __device__ __forceinline__ float map(float x, float) { return x * x; }
 };
-struct AddSizes : Sum {
+struct AddAbs : Sum {
     static __device__ __forceinline__ float map(float x, float) { return fabsf(x); }
 };
-struct AddGaps : Sum {
-    static __device__ __forceinline__ float map(float x, float centre) { return (x - centre) * (x - centre); }
+struct AddSquaredDifferences : Sum {
+    static __device__ __forceinline__ float map(float x, float center) { return (x - center) * (x - center); }
 };
-struct AddExps : Sum {  // centre: the largest; of an infinite one nothing is subtracted
-    static __device__ __forceinline__ float map(float x, float centre) { return expf(fabsf(centre) == INFINITY_F ? x : x - centre); }
+struct AddExps : Sum {  // center: the maximum; an infinite one is not subtracted
+    static __device__ __forceinline__ float map(float x, float center) { return expf(fabsf(center) == INFINITY_F
+        ? x : x - center); }
 };
-struct AddTruths : Sum {
+struct CountNonzero : Sum {
     static __device__ __forceinline__ float map(float x, float) { return float(x != 0.0f); }
 };
-struct AddUntruths : Sum {
+struct CountZero : Sum {
     static __device__ __forceinline__ float map(float x, float) { return float(x == 0.0f); }
 };
-struct Multiply : Product {
+struct Prod : Product {
     static __device__ __forceinline__ float map(float x, float) { return x; }
 };
-struct Largest : Max {
+struct Maximum : Max {
     static __device__ __forceinline__ float map(float x, float) { return x; }
 };
-struct LargestSize : Max {
+struct MaxAbs : Max {
     static __device__ __forceinline__ float map(float x, float) { return fabsf(x); }
 };
-struct Smallest : Min {
+struct Minimum : Min {
     static __device__ __forceinline__ float map(float x, float) { return x; }
 };
 
 template <typename T>
-__device__ __forceinline__ T answer(float total, float divisor, bool root) {
+__device__ __forceinline__ T finish(float total, float divisor, bool root) {
     total /= divisor;
     return from_float<T>(root ? sqrtf(total) : total);
 }
 
-// x[first], x[first + step], ... below `end`, V values at a time, each place in the V with a total of its own.
+// Reduces x[first], x[first + step], ... below `end`, V values per access, into V separate totals.
 template <typename Op, int V, typename S>
-__device__ __forceinline__ void along(const S* x, int64 first, int64 end, int64 step, float (&centre)[V], float (&total)[V]) {
+__device__ __forceinline__ void accumulate(const S* x, int64 first, int64 end, int64 step, float (&center)[V],
+    float (&total)[V]) {
 #pragma unroll
-    for (int j = 0; j < V; j++) total[j] = Op::template nothing<float>();
+    for (int j = 0; j < V; j++) total[j] = Op::template identity<float>();
     for (int64 at = first; at < end; at += step) {
         float v[V];
         load_floats<V>(x + at, v);
 #pragma unroll
-        for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], Op::map(v[j], centre[j]));
+        for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], Op::map(v[j], center[j]));
     }
 }
 
 template <typename Op, int V, typename S>
-__device__ __forceinline__ float of_row(const S* x, int64 first, int64 end, int64 step, float centre) {
-    float centres[V], total[V];
+__device__ __forceinline__ float row_total(const S* x, int64 first, int64 end, int64 step, float center) {
+    float centers[V], total[V];
 #pragma unroll
-    for (int j = 0; j < V; j++) centres[j] = centre;
-    along<Op, V>(x, first, end, step, centres, total);
+    for (int j = 0; j < V; j++) centers[j] = center;
+    accumulate<Op, V>(x, first, end, step, centers, total);
 #pragma unroll
     for (int half = V / 2; half; half /= 2)
 #pragma unroll
@@ -71,73 +73,81 @@ __device__ __forceinline__ float of_row(const S* x, int64 first, int64 end, int6
     return total[0];
 }
 
-// inner = 1. A warp for each of the rows, or, if `wide`, a block for each part of `each` elements of a row.
+// inner = 1: a warp per row, or a block per part of `part_size` elements (block_per_row). The result is divided, then
+// its root taken if `root`.
 template <typename Op, typename S, typename T>
-__global__ void reduce_rows(const S* x, T* out, const float* centres, int64 rows, int64 n, int64 each, int64 parts,
-                            float divisor, bool root, bool packs, bool wide) {
-    int threads = wide ? blockDim.x : 32, mine = threadIdx.x % threads;
-    int64 place = wide ? (int64)blockIdx.x : (int64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    int64 row = place / parts, start = place % parts * each;
+__global__ void reduce_rows(const S* x, T* out, const float* centers, int64 rows, int64 n, int64 part_size, int64 parts,
+                            float divisor, bool root, bool vectorized, bool block_per_row) {
+    int threads = block_per_row ? blockDim.x : 32, mine = threadIdx.x % threads;
+    int64 result_index = block_per_row ? (int64)blockIdx.x : (int64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    int64 row = result_index / parts, start = result_index % parts * part_size;
     if (row >= rows) return;
-    int64 end = start + each < n ? start + each : n;
-    float centre = centres ? centres[row] : 0.0f;
-    float total = packs ? of_row<Op, 8>(x + row * n, start + mine * 8, end, threads * 8, centre)
-                        : of_row<Op, 1>(x + row * n, start + mine, end, threads, centre);
-    total = wide ? block_reduce<Op>(total) : warp_reduce<Op>(total);
-    if (mine == 0) out[place] = answer<T>(total, divisor, root);
+    int64 end = start + part_size < n ? start + part_size : n;
+    float center = centers ? centers[row] : 0.0f;
+    float total = vectorized ? row_total<Op, 8>(x + row * n, start + mine * 8, end, threads * 8, center)
+                        : row_total<Op, 1>(x + row * n, start + mine, end, threads, center);
+    total = block_per_row ? block_reduce<Op>(total) : warp_reduce<Op>(total);
+    if (mine == 0) out[result_index] = finish<T>(total, divisor, root);
 }
 
-// V columns of one outer each: `down` threads share a part of them, `across` such groups lie side by side in a block.
+// V adjacent columns per group of `depth_threads` threads, which split a part of n among them.
 template <typename Op, int V, typename S, typename T>
-__device__ __forceinline__ void columns(const S* x, T* out, const float* centres, int64 outer, int64 n, int64 inner,
-                                        int64 each, int64 parts, int down, float divisor, bool root, float* held) {
-    int across = blockDim.x / down, lane = threadIdx.x % across, depth = threadIdx.x / across;
+__device__ __forceinline__ void columns(const S* x, T* out, const float* centers, int64 outer, int64 n, int64 inner,
+                                        int64 part_size, int64 parts, int depth_threads, float divisor, bool root,
+                                            float* shared) {
+    int across = blockDim.x / depth_threads, lane = threadIdx.x % across, depth = threadIdx.x / across;
     int64 units = inner / V, unit = blockIdx.x / parts * across + lane, part = blockIdx.x % parts;
-    int64 beyond = unit / units, column = unit % units * V;
-    bool here = beyond < outer;
-    float centre[V], total[V];
-    int64 end = (part + 1) * each < n ? (part + 1) * each : n;
+    int64 outer_index = unit / units, column = unit % units * V;
+    bool in_range = outer_index < outer;
+    float center[V], total[V];
+    int64 end = (part + 1) * part_size < n ? (part + 1) * part_size : n;
     for (int j = 0; j < V; j++) {
-        centre[j] = centres && here ? centres[beyond * inner + column + j] : 0.0f;
-        total[j] = Op::template nothing<float>();
+        center[j] = centers && in_range ? centers[outer_index * inner + column + j] : 0.0f;
+        total[j] = Op::template identity<float>();
     }
-    if (here) along<Op, V>(x + beyond * n * inner + column, (part * each + depth) * inner, end * inner, down * inner, centre, total);
-    for (int half = down / 2; half; half /= 2) {
+    if (in_range) accumulate<Op, V>(x + outer_index * n * inner + column, (part * part_size + depth) * inner,
+        end * inner, depth_threads * inner, center, total);
+    for (int half = depth_threads / 2; half; half /= 2) {
         __syncthreads();
-        for (int j = 0; j < V; j++) held[threadIdx.x * V + j] = total[j];
+        for (int j = 0; j < V; j++) shared[threadIdx.x * V + j] = total[j];
         __syncthreads();
         if (depth < half)
-            for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], held[(threadIdx.x + half * across) * V + j]);
+            for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], shared[(threadIdx.x + half * across) * V + j]);
     }
-    if (here && depth == 0)
-        for (int j = 0; j < V; j++) out[(beyond * parts + part) * inner + column + j] = answer<T>(total[j], divisor, root);
+    if (in_range && depth == 0)
+        for (int j = 0; j < V; j++) out[(outer_index * parts + part)
+            * inner + column + j] = finish<T>(total[j], divisor, root);
 }
 
+// inner > 1: depth_threads threads per column, or per 8 columns if vectorized; blockIdx.x covers columns and parts.
 template <typename Op, typename S, typename T>
-__global__ void reduce_columns(const S* x, T* out, const float* centres, int64 outer, int64 n, int64 inner, int64 each,
-                               int64 parts, int down, float divisor, bool root, bool packs) {
-    __shared__ float held[256 * 8];
-    if (packs) columns<Op, 8>(x, out, centres, outer, n, inner, each, parts, down, divisor, root, held);
-    else columns<Op, 1>(x, out, centres, outer, n, inner, each, parts, down, divisor, root, held);
+__global__ void reduce_columns(const S* x, T* out, const float* centers, int64 outer, int64 n, int64 inner,
+    int64 part_size,
+                               int64 parts, int depth_threads, float divisor, bool root, bool vectorized) {
+    __shared__ float shared[256 * 8];
+    if (vectorized) columns<Op, 8>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root,
+        shared);
+    else columns<Op, 1>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
 }
 
-// Where in each row the best value stands, the first of equal ones; a block for a row.
+// out = index of the best value of each row, the first of equal ones; a block per row.
 template <typename Op, typename S>
-__global__ void best_of_rows(const S* x, int64* out, int64 n) {
-    Place mine = Op::template nothing<Place>();
-    for (int64 at = threadIdx.x; at < n; at += blockDim.x) mine = Op::combine(mine, {to_float(x[blockIdx.x * n + at]), at});
+__global__ void argbest_rows(const S* x, int64* out, int64 n) {
+    ValueIndex mine = Op::template identity<ValueIndex>();
+    for (int64 at = threadIdx.x; at < n; at += blockDim.x)
+        mine = Op::combine(mine, {to_float(x[blockIdx.x * n + at]), at});
     mine = block_reduce<Op>(mine);
     if (threadIdx.x == 0) out[blockIdx.x] = mine.index;
 }
 
 // set BACK = PAIRS + ((float, __half), (float, __nv_bfloat16))
 // set READ = TYPES + (bool)
-// entries: reduce_rows<Op, S, T> for Op in (Add, Multiply, Largest, Smallest), (S, T) in BACK
-// entries: reduce_rows<Op, S, T> for Op in (AddSquares, AddSizes, AddGaps, LargestSize), (S, T) in PAIRS
-// entries: reduce_rows<Op, S, float> for Op in (AddTruths, AddUntruths), S in READ
+// entries: reduce_rows<Op, S, T> for Op in (Add, Prod, Maximum, Minimum), (S, T) in BACK
+// entries: reduce_rows<Op, S, T> for Op in (AddSquares, AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
+// entries: reduce_rows<Op, S, float> for Op in (CountNonzero, CountZero), S in READ
 // entries: reduce_rows<AddExps, S, float> for S in TYPES
-// entries: reduce_columns<Op, S, T> for Op in (Add, Multiply, Largest, Smallest), (S, T) in BACK
-// entries: reduce_columns<Op, S, T> for Op in (AddSquares, AddSizes, AddGaps, LargestSize), (S, T) in PAIRS
-// entries: reduce_columns<Op, S, float> for Op in (AddTruths, AddUntruths), S in READ
+// entries: reduce_columns<Op, S, T> for Op in (Add, Prod, Maximum, Minimum), (S, T) in BACK
+// entries: reduce_columns<Op, S, T> for Op in (AddSquares, AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
+// entries: reduce_columns<Op, S, float> for Op in (CountNonzero, CountZero), S in READ
 // entries: reduce_columns<AddExps, S, float> for S in TYPES
-// entries: best_of_rows<Op, S> for Op in (ArgMax, ArgMin), S in TYPES
+// entries: argbest_rows<Op, S> for Op in (ArgMax, ArgMin), S in TYPES

@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends.cuda.launch import elementwise as maps
+from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.cuda.launch.reduction import Finish, axes_of, reduced
-from ampkit.backends.cuda.nvrtc import MOST, STORED
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.base.dtypes import DType, bool_, float32, int64
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
@@ -19,7 +19,7 @@ EXACT = 2**24  # the ones that float32 counts
 
 
 def _float(input: Array, *args: Any, **params: Any) -> bool:
-    return input.dtype in STORED and 0 < input.size <= MOST
+    return input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
 
 
 def _count(shape: tuple[int, ...], dim: Any) -> int:
@@ -43,26 +43,26 @@ def mean_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
 
 @ops.amax.on("cuda", when=_float)  # type: ignore[untyped-decorator]
 def amax_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    found = reduced("Largest", input, dim, keepdim, dtype)
+    found = reduced("Maximum", input, dim, keepdim, dtype)
     return _out(found, input=input, out=found)
 
 
 @ops.amin.on("cuda", when=_float)  # type: ignore[untyped-decorator]
 def amin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    found = reduced("Smallest", input, dim, keepdim, dtype)
+    found = reduced("Minimum", input, dim, keepdim, dtype)
     return _out(found, input=input, out=found)
 
 
 @ops.prod.on("cuda", when=lambda input, *args, **params: input.dtype in STORED)
 def prod_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return _out(reduced("Multiply", input, dim, keepdim, dtype), input=input)
+    return _out(reduced("Prod", input, dim, keepdim, dtype), input=input)
 
 
 # any, all, count_nonzero
 
 
 def _known(input: Array, *args: Any, **params: Any) -> bool:
-    return input.dtype in {*STORED, bool_} and 0 < input.size <= MOST
+    return input.dtype in {*STORED, bool_} and 0 < input.size <= MAX_ELEMENTS
 
 
 def _logical(op: Any, kind: str, compare: str) -> None:
@@ -70,19 +70,19 @@ def _logical(op: Any, kind: str, compare: str) -> None:
 
     def kernel(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
         count = NotImplemented if dim in ((), []) else reduced(kind, input, dim, keepdim, float32)
-        return count if count is NotImplemented else maps.forward(compare, (count, 0.0), bool_)
+        return count if count is NotImplemented else elementwise.forward(compare, (count, 0.0), bool_)
 
     kernel.__name__ = f"{op.name}_cuda"
     op.on("cuda", when=_known)(kernel)
 
 
-_logical(ops.any, "AddTruths", "NotEqual")
-_logical(ops.all, "AddUntruths", "Equal")
+_logical(ops.any, "CountNonzero", "NotEqual")
+_logical(ops.all, "CountZero", "Equal")
 
 
 @ops.count_nonzero.on("cuda", when=lambda input, dim: _known(input) and _count(input.shape, dim) <= EXACT)
 def count_nonzero_cuda(input: Array, dim: Any, *, dtype: DType) -> Any:
-    count = reduced("AddTruths", input, dim, False, float32)
+    count = reduced("CountNonzero", input, dim, False, float32)
     return count if count is NotImplemented else backends.backend_of(input).cast(count, int64)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MOST, STORED, launch, typed
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, launch, typed
 from ampkit.base.dtypes import DType, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import sorting
@@ -21,7 +21,11 @@ Array = Any
 def _rows(input: Array, dim: Any, keepdim: bool = False) -> bool:
     last = dim is None or dim in (-1, input.ndim - 1)
     return (
-        last and input.dtype in STORED and bool(input.flags.c_contiguous) and 0 < input.size <= MOST and input.ndim > 0
+        last
+        and input.dtype in STORED
+        and bool(input.flags.c_contiguous)
+        and 0 < input.size <= MAX_ELEMENTS
+        and input.ndim > 0
     )
 
 
@@ -29,7 +33,7 @@ def _best(kind: str, input: Array, dim: Any, keepdim: bool) -> Array:
     lead = (1,) * input.ndim if dim is None else (*input.shape[:-1], 1)
     out = backends.backend_of(input).empty(lead, int64)
     n = input.size // out.size
-    entry = typed("best_of_rows", kind, input.dtype)
+    entry = typed("argbest_rows", kind, input.dtype)
     launch("reduction/reductions", entry, out.size, 128 if n <= 1024 else 1024, input, out, np.int64(n))
     return out if keepdim else out.reshape(() if dim is None else lead[:-1])
 

@@ -21,7 +21,7 @@ def _variance(input: Array, dim: Any, keepdim: bool, correction: float, dtype: D
     means = reduced("Add", input, dim, False, float32, Finish(count))
     if means is NotImplemented:
         return means
-    return reduced("AddGaps", input, dim, keepdim, dtype, Finish(count - correction, root), means)
+    return reduced("AddSquaredDifferences", input, dim, keepdim, dtype, Finish(count - correction, root), means)
 
 
 @var_.on("cuda", when=_float)

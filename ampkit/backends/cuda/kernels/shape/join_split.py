@@ -14,7 +14,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.launch.row_copy import WORDS
-from ampkit.backends.cuda.nvrtc import MOST, blocks_for, launch, typed
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, launch, typed
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape import join_split
@@ -72,7 +72,7 @@ def _copy(out: Array, rows: int, width: int, pieces: list[tuple[Array, int, int]
     grid = min(blocks_for(most, BLOCK), BLOCKS), len(pieces)
     launch(
         "shape/join_split",
-        typed("join_pieces", WORDS[size]),
+        typed("concatenate", WORDS[size]),
         grid,
         BLOCK,
         out,
@@ -90,7 +90,7 @@ def _word(*places: int) -> int:
 def _alike(arrays: Sequence[Array]) -> bool:
     first = arrays[0].dtype
     same = all(array.dtype == first for array in arrays)
-    return same and 0 < sum(array.size for array in arrays) * first.itemsize <= MOST
+    return same and 0 < sum(array.size for array in arrays) * first.itemsize <= MAX_ELEMENTS
 
 
 @join_split.cat_.on("cuda", when=lambda tensors, dim: _alike(tensors))

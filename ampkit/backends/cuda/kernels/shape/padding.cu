@@ -1,90 +1,91 @@
-// Arrays with more at their edges, in words of 1 to 8 bytes; and the gradient: what stands in for an element, added up.
+// Padding, in words of 1 to 8 bytes, and its gradient: a sum over the copies of each element.
 #include "include/storage.cuh"
 
 constexpr int AXES = 5;
 enum Mode { CONSTANT, REFLECT, REPLICATE, CIRCULAR };
 
-// The axes from the innermost, those that are missing of one element. size: elements inside; wide: with the edges, which
-// have `before` of them at the start; read: how far apart the elements lie that are read.
-struct Edges {
-    int64 read[AXES];
-    int size[AXES], wide[AXES], before[AXES], mode;
+// Axes from the innermost; unused ones have size 1. size: of the input; padded: of the output; pad_before: added before
+// the first element; stride: of the array that is read, in elements.
+struct Padding {
+    int64 stride[AXES];
+    int size[AXES], padded[AXES], pad_before[AXES], mode;
 };
 
-// Where element i of a result of `size` stands.
-__device__ __forceinline__ void split(unsigned i, const int (&size)[AXES], int (&place)[AXES]) {
+// Coordinates of element i of a contiguous array.
+__device__ __forceinline__ void unravel(unsigned i, const int (&size)[AXES], int (&index)[AXES]) {
 #pragma unroll
     for (int d = 0; d < AXES; d++) {
-        unsigned beyond = size[d] == 1 ? i : i / size[d];
-        place[d] = i - beyond * size[d], i = beyond;
+        unsigned outer_index = size[d] == 1 ? i : i / size[d];
+        index[d] = i - outer_index * size[d], i = outer_index;
     }
 }
 
-// The element inside that stands at `place` of n, as far outside as the mode goes; -1 where none does.
-__device__ __forceinline__ int inside(int mode, int place, int n) {
-    if (place >= 0 && place < n) return place;
-    bool first = place < 0;
-    if (mode == REFLECT) return first ? -place : 2 * (n - 1) - place;
+// The input index at padded index - pad_before, which may be outside [0, n); -1 if it is a constant.
+__device__ __forceinline__ int source_index(int mode, int index, int n) {
+    if (index >= 0 && index < n) return index;
+    bool first = index < 0;
+    if (mode == REFLECT) return first ? -index : 2 * (n - 1) - index;
     if (mode == REPLICATE) return first ? 0 : n - 1;
-    return mode == CIRCULAR ? (first ? place + n : place - n) : -1;
+    return mode == CIRCULAR ? (first ? index + n : index - n) : -1;
 }
 
-// out, without gaps: fewer than 2^31 words. fill: what stands outside in the mode CONSTANT.
+// out: contiguous, fewer than 2^31 words. fill: the value of CONSTANT.
 template <typename W>
-__global__ void extend(const void* from, void* out, const __grid_constant__ Edges e, unsigned long long fill, unsigned total) {
+__global__ void pad_forward(const void* from, void* out, const __grid_constant__ Padding e, unsigned long long fill,
+    unsigned total) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
-        int place[AXES];
-        split(i, e.wide, place);
+        int index[AXES];
+        unravel(i, e.padded, index);
         int64 at = 0;
-        bool there = true;
+        bool has_source = true;
 #pragma unroll
         for (int d = 0; d < AXES; d++) {
-            int of = inside(e.mode, place[d] - e.before[d], e.size[d]);
-            there &= of >= 0, at += of * e.read[d];
+            int source = source_index(e.mode, index[d] - e.pad_before[d], e.size[d]);
+            has_source &= source >= 0, at += source * e.stride[d];
         }
-        reinterpret_cast<W*>(out)[i] = there ? reinterpret_cast<const W*>(from)[at] : W(fill);
+        reinterpret_cast<W*>(out)[i] = has_source ? reinterpret_cast<const W*>(from)[at] : W(fill);
     }
 }
 
-// Of what stands in for element p of axis d, the k-th: its place, below 0 where there is none. REPLICATE has a run, the
-// others one before the first (k is -1), one inside, and one after the last (1), where the width reaches so far.
-__device__ __forceinline__ int stand_in(const Edges& e, int d, int p, int k) {
-    int n = e.size[d], q = e.before[d] + p + (e.mode == CIRCULAR ? k * n : 0);
+// Padded index of the k-th copy of element p along axis d, -1 if there is none. REPLICATE: k is that index. Else k =
+// -1, 0, 1: the copy before, the element itself, the copy after.
+__device__ __forceinline__ int copy_index(const Padding& e, int d, int p, int k) {
+    int n = e.size[d], q = e.pad_before[d] + p + (e.mode == CIRCULAR ? k * n : 0);
     if (e.mode == REPLICATE) return k;
     if (e.mode == REFLECT && k) {
-        if (p == (k > 0 ? n - 1 : 0)) return -1;  // the mirror
-        q = e.before[d] - p + (k > 0 ? 2 * (n - 1) : 0);
+        if (p == (k > 0 ? n - 1 : 0)) return -1;  // the mirror itself has no copy
+        q = e.pad_before[d] - p + (k > 0 ? 2 * (n - 1) : 0);
     }
-    return q < e.wide[d] ? q : -1;
+    return q < e.padded[d] ? q : -1;
 }
 
-// The sum of what stands in for the element at `place`, from axis D inwards; dy is read from `at` on.
+// The sum of dy over the copies of the element at `index`, from axis D inwards.
 template <int D, typename S>
-__device__ __forceinline__ float standing_in(const S* dy, const Edges& e, const int (&place)[AXES], int64 at) {
+__device__ __forceinline__ float gather_sum(const S* dy, const Padding& e, const int (&index)[AXES], int64 at) {
     if constexpr (D < 0) {
         return to_float(dy[at]);
     } else {
-        int p = place[D], own = e.before[D] + p, first = -1, last = 1;
-        if (e.mode == REPLICATE) first = p ? own : 0, last = p < e.size[D] - 1 ? own : e.wide[D] - 1;
+        int p = index[D], own = e.pad_before[D] + p, first = -1, last = 1;
+        if (e.mode == REPLICATE) first = p ? own : 0, last = p < e.size[D] - 1 ? own : e.padded[D] - 1;
         float total = 0.0f;
 #pragma unroll 1
         for (int k = first; k <= last; k++) {
-            int q = stand_in(e, D, p, k);
-            if (q >= 0) total += standing_in<D - 1>(dy, e, place, at + q * e.read[D]);
+            int q = copy_index(e, D, p, k);
+            if (q >= 0) total += gather_sum<D - 1>(dy, e, index, at + q * e.stride[D]);
         }
         return total;
     }
 }
 
-// dx, without gaps: fewer than 2^31 elements.
+// dx: contiguous, fewer than 2^31 elements; a thread per element of dx gathers its copies.
 template <typename S, typename T>
-__global__ void add_edges(const S* dy, T* dx, const __grid_constant__ Edges e, unsigned total) {
+__global__ void pad_backward(const S* dy, T* dx, const __grid_constant__ Padding e, unsigned total) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
-        int place[AXES];
-        split(i, e.size, place);
-        dx[i] = from_float<T>(standing_in<AXES - 1>(dy, e, place, 0));
+        int index[AXES];
+        unravel(i, e.size, index);
+        dx[i] = from_float<T>(gather_sum<AXES - 1>(dy, e, index, 0));
     }
 }
 
-// entries: extend<W> for W in (unsigned long long, unsigned, unsigned short, unsigned char)
-// entries: add_edges<S, T> for (S, T) in PAIRS
+// entries: pad_forward<W> for W in (unsigned long long, unsigned, unsigned short, unsigned char)
+// entries: pad_backward<S, T> for (S, T) in PAIRS
