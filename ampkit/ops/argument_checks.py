@@ -26,14 +26,14 @@ from ampkit.core.tensor import Tensor
 __all__: list[str] = []
 
 
-# functions whose tensors may be on several devices
+# functions whose tensors may be on several devices; the first one's becomes current
 _OF_SEVERAL_DEVICES = {"to", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"}
 
 
 def checked(function: Any) -> Any:
-    """`function` (or method), which raises DTypeError or ArgumentError for what its annotations do not take.
+    """Wrap a function or method so that it raises DTypeError or ArgumentError for arguments its annotations exclude.
 
-    An op, a class, or a function from elsewhere comes back as it is.
+    Ops, classes and functions from outside ampkit are returned unchanged.
     """
     if not isfunction(function) or not function.__module__.startswith("ampkit."):
         return function
@@ -41,15 +41,15 @@ def checked(function: Any) -> Any:
 
 
 def check_all(names: dict[str, Any]) -> None:
-    """Have the public functions that a module defines, given its `globals()`, check their arguments."""
+    """Replace the public functions of a module by their `checked` versions; names: the module's `globals()`."""
     for name, item in list(names.items()):
         if not name.startswith("_") and isfunction(item) and item.__module__ == names["__name__"]:
             names[name] = checked(item)
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    where = function.__qualname__.partition(".")[0]  # of a method, its class
-    checks: list[Checks] = []  # made at the first call: annotations name classes that are defined later
+    where = function.__qualname__.partition(".")[0]  # for a method, its class
+    checks: list[Checks] = []  # built at the first call: annotations name classes that are defined later
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -69,15 +69,20 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _enter(where: str, args: Any, kwargs: Any) -> Any:
-    # Make the device of the tensors the current one.
+    # Make the device of the tensors current; DeviceError if there are several.
     arrays = [t.array for t in tensors_in((args, kwargs))]
     return backends.gpus.enter(where, arrays[:1] if where in _OF_SEVERAL_DEVICES else arrays)
 
 
 def normalize_axis(where: str, dim: Any, ndim: int) -> int:
-    """`dim` as an axis from 0 to ndim - 1. Raises RangeError outside [-ndim, ndim), DTypeError if it is no integer."""
+    """Return `dim` as an axis in [0, ndim); a 0-d tensor accepts -1 and 0.
+
+    Raises RangeError outside [-ndim, ndim), DTypeError for a non-integer.
+    """
     try:
-        dim = index(dim) if type(dim) is not bool else index(None)
+        if type(dim) is bool:
+            raise TypeError
+        dim = index(dim)
     except TypeError:
         raise DTypeError(where, "dim as an integer", repr(dim)) from None
     if not -max(ndim, 1) <= dim < max(ndim, 1):
@@ -86,16 +91,16 @@ def normalize_axis(where: str, dim: Any, ndim: int) -> int:
 
 
 def normalize_axis_of(where: str, input: Any, dim: Any) -> int:
-    """`dim` as an axis of `input`, which has to have one: `axis`, that also raises ShapeError for a 0-d tensor."""
+    """`normalize_axis` for `input`; raises ShapeError for a 0-d tensor."""
     if not input.ndim:
-        raise ShapeError(where, "a tensor with at least one axis", "one of none")
+        raise ShapeError(where, "a tensor with at least one axis", "a 0-d tensor")
     return normalize_axis(where, dim, input.ndim)
 
 
 def normalize_axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
-    """`dim`, one axis or several, as axes from 0 to ndim - 1; None and () are all.
+    """Return `dim`, one axis or several, as a tuple of axes in [0, ndim); None and () mean all axes.
 
-    Raises ShapeError for a repeated one, RangeError for one that is not there.
+    Raises ShapeError for a repeated axis, RangeError for an axis out of range.
     """
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(ndim))
@@ -108,29 +113,32 @@ def normalize_axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _axes_of_scalar(where: str, dim: Any) -> tuple[int, ...]:
-    normalize_axis(where, dim, 0)  # a 0-d tensor takes dim 0 and -1, which name nothing
+    normalize_axis(where, dim, 0)  # a 0-d tensor accepts dim 0 and -1, which select no axis
     return ()
 
 
-_MAX_ELEMENTS = 1 << 47  # elements: a process of today's machines can address as many bytes
+_MAX_ELEMENTS = 1 << 47  # as many bytes as a 64-bit process can address
 
 
 def check_addressable(where: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape`. Raises OutOfMemoryError for one that no memory can hold."""
+    """Return `shape`; raise OutOfMemoryError if it has more elements than any memory holds."""
     if prod([max(n, 1) for n in shape]) >= _MAX_ELEMENTS:
         raise OutOfMemoryError(where, "a shape that memory can hold", f"{shape}")
     return shape
 
 
 def check_count(where: str, name: str, value: Any) -> int:
-    """`value`, how many there are to be. Raises ArgumentError below 0, OutOfMemoryError for more than memory holds."""
+    """Return `value` as a number of elements; raise ArgumentError below 0, OutOfMemoryError beyond any memory."""
     if value < 0:
         raise ArgumentError(where, f"{name} from 0", f"{value}")
     return check_addressable(where, (int(value),))[0]
 
 
 def parse_shape(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
-    """A shape given as numbers or as one sequence: `view(2, 3)`, `view((2, 3))`. Raises DTypeError if not integers."""
+    """Parse a shape from variadic integers or one sequence: `view(2, 3)`, `view((2, 3))`.
+
+    Raises DTypeError for non-integers, ArgumentError for sizes beyond 64 bits.
+    """
     found = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     try:
         shape = tuple([index(n) for n in found])
@@ -142,15 +150,18 @@ def parse_shape(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def describe_int_tuple(axes: int) -> str:
-    """What a window takes for `axes` axes, in words."""
+    """Describe in words what `int_tuple` accepts for `axes` axes."""
     return {1: "an integer", 2: "an integer or a pair"}.get(axes, f"an integer or {axes}")
 
 
-_MAX_INT = 1 << 40  # beyond, what is computed from them would leave 64 bits
+_MAX_INT = 1 << 40  # products of two such numbers still fit in 64 bits with room for strides
 
 
 def int_tuple(where: str, name: str, value: Any, least: int, axes: int = 2) -> tuple[int, ...]:
-    """`value`, an integer for all axes or one each. Raises ArgumentError for anything else, or below `least`."""
+    """Return `value`, an integer or one per axis, as a tuple of `axes` integers.
+
+    Raises ArgumentError for anything else and for integers below `least`.
+    """
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     found = tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
@@ -163,7 +174,7 @@ def int_tuple(where: str, name: str, value: Any, least: int, axes: int = 2) -> t
 
 
 def broadcast_shape(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that `shapes` broadcast to. Raises ShapeError."""
+    """Return the shape that `shapes` broadcast to; raise ShapeError if they do not."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -172,7 +183,7 @@ def broadcast_shape(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_representable(where: str, dtype: dtypes.DType, value: float) -> None:
-    """Raise ArgumentError if the number `value` is beyond what `dtype` holds: a mask's -1e9 is no number in float16."""
+    """Raise ArgumentError if `dtype` cannot represent `value`: -1e9, usual in attention masks, overflows float16."""
     if dtypes.is_float(dtype):
         limits = dtypes.finfo(dtype)
         if math.isfinite(value) and abs(value) > limits.max:
@@ -191,7 +202,10 @@ def check_ndim(where: str, name: str, array: Any, axes: str) -> None:
 
 
 def check_factor(where: str, name: str, array: Any, other: str, like: Any, axes: str, like_axes: str) -> None:
-    """`like_axes` of `like`, and `axes` of `array`, where {i} stands for the length of axis i of `like`."""
+    """Raise ShapeError unless `like` has the axes `like_axes` and `array` the axes `axes`.
+
+    In `axes`, {i} stands for the length of axis i of `like`: `"[{1}, N]"` for a second matrix.
+    """
     check_ndim(where, other, like, like_axes)
     shape, wanted = np.shape(array), axes.format(*like.shape)
     parts = wanted.strip("[]").split(", ")
@@ -215,7 +229,10 @@ def check_reduction(where: str, reduction: Any, allowed: tuple[str, ...] = REDUC
 
 
 def integer_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
-    """`factor` for these operands: for integers a whole number, else it would make floats of them. ArgumentError."""
+    """Return `factor`, as an int if all operands are integers, which a float would promote.
+
+    Raises ArgumentError for a fraction with integer operands.
+    """
     kinds = {a.dtype.kind for a in operands if hasattr(a, "dtype")}
     if not isinstance(factor, float) or not kinds <= {"b", "i", "u"}:
         return factor
@@ -225,7 +242,7 @@ def integer_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
 
 
 def check_index_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
-    """Raise RangeError for an index outside [lowest, length)."""
+    """Raise RangeError for an index outside [lowest, length). On a GPU the error comes from a later call."""
 
     def fail(value: int, position: Any) -> None:
         raise RangeError(name, f"indices from {lowest} to {length - 1}", f"{value} at position {position}")
@@ -240,5 +257,5 @@ def check_integer_index(name: str, index: Any) -> None:
 
 
 def axis_length(input: Any, dim: int) -> int:
-    """The length of axis `dim`; a 0-d tensor counts as one of length 1."""
+    """Return the length of axis `dim`; a 0-d tensor counts as length 1."""
     return input.shape[dim] if input.ndim else 1

@@ -43,9 +43,9 @@ def parse_size(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of `size`, every element `fill_value`: bool, int64 or float32 as its type.
+    """A tensor of `size`, filled with `fill_value`; bool, int64 or float32 by its type.
 
-    Raises ArgumentError for a number that an integer `dtype` does not hold.
+    Raises ArgumentError for a number that an integer `dtype` cannot represent.
     """
     kind = {bool: bool_, int: int64}.get(type(fill_value), float32)
     wanted = kind if dtype is None else dtypes.parse(dtype)
@@ -73,13 +73,13 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor whose values are whatever the memory held."""
+    """A tensor of uninitialized memory."""
     wanted = float32 if dtype is None else dtypes.parse(dtype)
     return Tensor(backends.get(device).empty(parse_size("empty", size), wanted), requires_grad)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """The identity matrix [n, m], m being n by default."""
+    """The identity matrix [n, m], m = n by default."""
     n, m = check_count("eye", "n", n), check_count("eye", "m", n if m is None else m)
     check_addressable("eye", (n, m))
     return tensor_from_values(np.eye(n, m), dtype, device, requires_grad, constant=True)
@@ -90,7 +90,7 @@ def _constant_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tens
         return make(tuple(input.shape), **options_like(input, dtype, device, requires_grad))
 
     like.__name__ = like.__qualname__ = f"{make.__name__}_like"
-    like.__doc__ = f"{what}, with the shape, dtype and device of input."
+    like.__doc__ = f"{what}, with input's shape, dtype and device."
     return like
 
 
@@ -103,13 +103,13 @@ zeros_like = _constant_like(zeros, "Zeros")
 
 ones_like = _constant_like(ones, "Ones")
 
-empty_like = _constant_like(empty, "Whatever the memory held")
+empty_like = _constant_like(empty, "Uninitialized memory")
 
 
 def full_like(
     input: Tensor, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """`fill_value` throughout, with the shape, dtype and device of input."""
+    """`fill_value` throughout, with input's shape, dtype and device."""
     return full(tuple(input.shape), fill_value, **options_like(input, dtype, device, requires_grad))
 
 

@@ -18,7 +18,7 @@ __all__ = ["as_tensor", "asarray", "from_numpy", "frombuffer", "one_hot", "scala
 
 
 def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
-    """`data` as a tensor, without a copy where it is a tensor or an array of this dtype and device already."""
+    """Convert `data` to a tensor; no copy if it is a tensor or array of this dtype and device already."""
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     if (
@@ -31,14 +31,14 @@ def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor over the memory of a NumPy array: a change of one shows in the other.
+    """A tensor that shares the memory of a NumPy array.
 
-    Raises DTypeError for values that are no numbers.
+    Raises DTypeError for anything but an array of numbers in native byte order.
     """
     if not isinstance(array, np.ndarray):
         raise DTypeError("from_numpy", "a NumPy array", type(array).__name__, "use ampkit.tensor(...)")
     if dtypes.parse(array.dtype) != array.dtype:
-        raise DTypeError("from_numpy", "the machine's byte order", str(array.dtype), "use ampkit.tensor(...)")
+        raise DTypeError("from_numpy", "native byte order", str(array.dtype), "use ampkit.tensor(...)")
     made = Tensor(array)
     made.exposed()
     return made
@@ -47,9 +47,9 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 def asarray(
     obj: Any, *, dtype: Any = None, device: str | None = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """`obj` as a tensor, without a copy where none is needed, or with one by copy=True; off the tape.
+    """Convert `obj` to a tensor off the tape; copies only if needed, or always with copy=True.
 
-    requires_grad: asked of the result. Raises ArgumentError for copy=False, which cannot be promised.
+    Raises ArgumentError for copy=False, which cannot be guaranteed.
     """
     if copy is False:
         raise ArgumentError("asarray", "copy None or True", "False", "use ampkit.from_numpy for a NumPy array")
@@ -58,10 +58,10 @@ def asarray(
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
-    """A tensor [n] over the memory of a buffer, such as bytes: count elements (-1: all) from `offset` bytes on.
+    """A tensor [n] over the memory of a buffer, such as bytes: `count` elements (-1: all) starting at byte `offset`.
 
-    Read-only memory makes a tensor that refuses changes in place. Raises DTypeError for something that is no buffer,
-    ArgumentError where its size does not fit.
+    Read-only memory gives a tensor that raises on in-place ops. Raises DTypeError for an object that is not a buffer,
+    ArgumentError if the buffer is too small.
     """
     try:
         found = np.frombuffer(buffer, dtypes.parse(dtype), count, offset)
@@ -75,14 +75,14 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 def scalar_tensor(
     s: Tensor | float, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor [] of a number, float32 unless told otherwise."""
+    """A 0-d tensor of a number, float32 by default."""
     return tensor(s, dtypes.float32 if dtype is None else dtype, device, requires_grad)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """Rows of zeros with a one at the class: [...] integers -> [..., num_classes] int64.
+    """One-hot vectors of class indices: [...] integers -> [..., num_classes] int64.
 
-    num_classes=-1 counts them: the largest class + 1. Raises RangeError for a class outside [0, num_classes).
+    num_classes=-1 means the largest class + 1. Raises RangeError for a class outside [0, num_classes).
     """
     labels = tensor.array
     if labels.dtype.kind not in "iu":

@@ -47,7 +47,7 @@ def _draw(
 
 
 def _draw_dtype(dtype: Any) -> Any:
-    # The format NumPy draws in: float64 only where asked for.
+    # NumPy's generator draws float32 or float64; float64 only on request.
     return np.float64 if dtype is not None and dtypes.parse(dtype) == dtypes.float64 else np.float32
 
 
@@ -77,7 +77,7 @@ def randint(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Whole numbers from [low, high), int64; `randint(high, size)` starts at 0.
+    """Integers from [low, high), int64; `randint(high, size)` starts at 0.
 
     Raises ArgumentError for an empty range.
     """
@@ -95,15 +95,15 @@ def randint(
 def randperm(
     n: int, *, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """The numbers from 0 to n - 1 in random order, int64."""
+    """A random permutation of 0 to n - 1, int64."""
     return _draw(
         lambda g: g.permutation(check_count("randperm", "n", n)), dtype, device, requires_grad, generator, int64
     )
 
 
-def _normal_shape(given: list[Any], size: tuple[int, ...] | None) -> tuple[int, ...]:
-    # The shape of mean and std, or of the size that they have to fit in.
-    shapes = [np.shape(value) for value in given]
+def _normal_shape(params: list[Any], size: tuple[int, ...] | None) -> tuple[int, ...]:
+    # The broadcast shape of mean and std, which must be `size` if that is params.
+    shapes = [np.shape(value) for value in params]
     try:
         found = np.broadcast_shapes(*shapes, *([] if size is None else [size]))
     except ValueError:
@@ -124,20 +124,20 @@ def normal(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Normal numbers of the given mean and deviation: numbers with a size, or tensors, whose shape it then is.
+    """Normal samples: mean and std are numbers, with a size, or tensors, whose broadcast shape the result has.
 
-    In the dtype of the first of these that is a floating-point tensor.
+    dtype by default that of the first floating-point tensor of the two.
     """
-    given = [v.numpy(force=True) if isinstance(v, Tensor) else v for v in (mean, std)]
+    params = [v.numpy(force=True) if isinstance(v, Tensor) else v for v in (mean, std)]
     if device is None:
         device = next((v.device for v in (mean, std) if isinstance(v, Tensor)), None)
     kinds = [v.dtype for v in (mean, std) if isinstance(v, Tensor) and v.is_floating_point()]
     dtype = kinds[0] if dtype is None and kinds else dtype
-    shape = _normal_shape(given, None if size is None else parse_size("normal", (size,)))
-    if np.min(given[1], initial=0) < 0:
-        raise ArgumentError("normal", "std from 0", f"{np.min(given[1])}")
+    shape = _normal_shape(params, None if size is None else parse_size("normal", (size,)))
+    if np.min(params[1], initial=0) < 0:
+        raise ArgumentError("normal", "std from 0", f"{np.min(params[1])}")
     return _draw(
-        lambda g: given[0] + given[1] * g.standard_normal(shape, _draw_dtype(dtype)),
+        lambda g: params[0] + params[1] * g.standard_normal(shape, _draw_dtype(dtype)),
         dtype,
         device,
         requires_grad,
@@ -146,7 +146,7 @@ def normal(
 
 
 def bernoulli(input: Tensor, *, generator: Stream | None = None) -> Tensor:
-    """1 with the probability that each element of input is, else 0, in input's dtype."""
+    """Bernoulli samples: 1 with the probability in each element of input, else 0, in input's dtype."""
     p = input.numpy(force=True).astype(np.float64)
     if not np.all((p >= 0) & (p <= 1)):
         raise ArgumentError("bernoulli", "probabilities from 0 to 1", "others")
@@ -156,10 +156,10 @@ def bernoulli(input: Tensor, *, generator: Stream | None = None) -> Tensor:
 def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Stream | None = None
 ) -> Tensor:
-    """Positions drawn with probabilities proportional to the rows of input: [..., n] -> [..., num_samples] int64.
+    """Indices sampled with probabilities proportional to the rows of input: [..., n] -> [..., num_samples] int64.
 
-    Raises ArgumentError for weights that are negative, not finite or all 0, for no samples, and for more than a row can
-    give.
+    Raises ArgumentError for weights that are negative, not finite or all 0, for num_samples < 1, and without
+    replacement for more samples than positive weights.
     """
     if not isinstance(num_samples, int) or num_samples < 1:
         raise ArgumentError("multinomial", "num_samples from 1", repr(num_samples))
@@ -214,7 +214,7 @@ def randint_like(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Whole numbers from [low, high), or [0, low), with the shape, dtype and device of input."""
+    """Integers from [low, high), or [0, low), with the shape, dtype and device of input."""
     low, high = (0, low) if high is None else (low, high)
     options = options_like(input, dtype, device, requires_grad)
     return randint(low, high, tuple(input.shape), generator=generator, **options)

@@ -28,11 +28,10 @@ def arange(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """start, start + step, ... up to, not including, end; with one of the two from 0.
+    """start, start + step, ... up to but excluding end; `arange(end)` starts at 0.
 
-    int64, or float32 if one of them is a float. For an integer dtype start and step lose their fractions first, for
-    int64 end too.
-    Raises ArgumentError for a step of 0 or away from end, and without an end.
+    int64, or float32 if an argument is a float. For an integer dtype start and step are truncated first, for int64 end
+    too. Raises ArgumentError for a step of 0 or of the wrong sign, and without an end.
     """
     first, last, step = map(_number, (start or 0, end, step) if end is not None else (0, start, step))
     for name, value in (("start", first), ("end", last), ("step", step)):
@@ -44,12 +43,12 @@ def arange(
     if last is None or step == 0 or (last - first) * step < 0:
         raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
     check_addressable("arange", (int((last - first) / step),))
-    values = _steps(first, last, step, kind) if fractions and _is_whole(kind) else np.arange(first, last, step)
+    values = _integer_steps(first, last, step, kind) if fractions and _is_whole(kind) else np.arange(first, last, step)
     return tensor_from_values(values, kind, device, requires_grad, constant=True)
 
 
-def _steps(first: float, last: float, step: float, dtype: DType) -> Any:
-    # As PyTorch counts them: in int64 all three are whole numbers from the beginning, in other formats once counted.
+def _integer_steps(first: float, last: float, step: float, dtype: DType) -> Any:
+    # As in PyTorch: for int64 all three are truncated before counting the steps, for other integer dtypes after.
     begin, stride = _whole("arange", dtype, first), math.trunc(step)
     if not stride:
         raise ArgumentError("arange", f"a step of 1 or more, for {dtype.name}", f"{step}")
@@ -62,7 +61,7 @@ def _is_whole(dtype: DType) -> bool:
 
 
 def _whole(where: str, dtype: DType, value: float) -> int:
-    """`value` without its fraction. Raises ArgumentError if `dtype` does not hold it."""
+    """Truncate `value`; raise ArgumentError if `dtype` cannot represent it."""
     if not math.isfinite(value):
         raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}")
     check_representable(where, dtype, whole := math.trunc(value))
@@ -82,10 +81,10 @@ def linspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`steps` values at equal distances from start to end, both included: numbers or 0-d tensors.
+    """`steps` evenly spaced values from start to end, both included: numbers or 0-d tensors.
 
-    Computed in float64. For an integer dtype start, end and what lies between them lose their fractions.
-    Raises ArgumentError for an end that this dtype does not hold.
+    Computed in float64. For an integer dtype start, end and the values between are truncated.
+    Raises ArgumentError for an end that the dtype cannot represent.
     """
     return tensor_from_values(
         _evenly("linspace", start, end, steps, dtype), dtype, device, requires_grad, constant=True
@@ -102,7 +101,7 @@ def logspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`steps` powers of base, their exponents at equal distances from start to end, both included; see `linspace`."""
+    """`steps` powers of base with evenly spaced exponents from start to end, both included; see `linspace`."""
     exponents, kind = _evenly("logspace", start, end, steps, dtype), dtypes.parse(float32 if dtype is None else dtype)
     with ignore_fp_errors():
         powers = np.power(float(base), exponents)

@@ -1,4 +1,4 @@
-"""Windows for spectra: bells over `window_length` places. Computed in float64, rounded once."""
+"""Window functions of signal processing: [window_length]. Computed in float64, rounded once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window"
 def _window(
     where: str, length: Any, periodic: bool, shape: Any, dtype: Any, device: Any, requires_grad: bool
 ) -> Tensor:
-    # shape: of places from 0 to 1. A periodic window is the first part of one that is longer by 1, and symmetric.
+    # shape: a function of sample points in [0, 1]. A periodic window is a symmetric one of length + 1 without its end.
     if not isinstance(length, int) or isinstance(length, bool) or length < 0:
         raise ArgumentError(where, "window_length from 0", repr(length))
     check_addressable(where, (length,))
@@ -28,15 +28,15 @@ def _window(
     return tensor_from_values(values, dtype, device, requires_grad)
 
 
-def _waves(*weights: float) -> Any:
-    return lambda place: np.add.reduce([w * np.cos(2 * np.pi * k * place) for k, w in enumerate(weights)])
+def _cosine_sum(*weights: float) -> Any:
+    return lambda x: np.add.reduce([w * np.cos(2 * np.pi * k * x) for k, w in enumerate(weights)])
 
 
 def hann_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """sin^2 from 0 over 1 to 0: [window_length]. periodic: without the last place, to be repeated."""
-    return _window("hann_window", window_length, periodic, _waves(0.5, -0.5), dtype, device, requires_grad)
+    """The Hann window, sin^2: [window_length]. periodic: without the last sample, for use with an FFT."""
+    return _window("hann_window", window_length, periodic, _cosine_sum(0.5, -0.5), dtype, device, requires_grad)
 
 
 def hamming_window(
@@ -49,21 +49,23 @@ def hamming_window(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """alpha - beta cos: [window_length]; see `hann_window`."""
-    return _window("hamming_window", window_length, periodic, _waves(alpha, -beta), dtype, device, requires_grad)
+    """The Hamming window, alpha - beta cos: [window_length]; see `hann_window`."""
+    return _window("hamming_window", window_length, periodic, _cosine_sum(alpha, -beta), dtype, device, requires_grad)
 
 
 def blackman_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """0.42 - 0.5 cos + 0.08 cos of twice: [window_length]; see `hann_window`."""
-    return _window("blackman_window", window_length, periodic, _waves(0.42, -0.5, 0.08), dtype, device, requires_grad)
+    """The Blackman window, 0.42 - 0.5 cos x + 0.08 cos 2x: [window_length]; see `hann_window`."""
+    return _window(
+        "blackman_window", window_length, periodic, _cosine_sum(0.42, -0.5, 0.08), dtype, device, requires_grad
+    )
 
 
 def bartlett_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """A triangle from 0 over 1 to 0: [window_length]; see `hann_window`."""
+    """The Bartlett window, a triangle from 0 to 1 to 0: [window_length]; see `hann_window`."""
     return _window(
         "bartlett_window", window_length, periodic, lambda x: 1 - np.abs(2 * x - 1), dtype, device, requires_grad
     )
@@ -78,10 +80,10 @@ def kaiser_window(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """The Bessel function I0(beta sqrt(1 - x^2)) / I0(beta), x from -1 to 1: [window_length]; see `hann_window`."""
+    """The Kaiser window, I0(beta sqrt(1 - x^2)) / I0(beta) for x in [-1, 1]: [window_length]; see `hann_window`."""
 
-    def bell(place: Any) -> Any:
+    def kaiser(x: Any) -> Any:
         with ignore_fp_errors():
-            return np.i0(beta * np.sqrt(np.maximum(1 - (2 * place - 1) ** 2, 0))) / np.i0(beta)
+            return np.i0(beta * np.sqrt(np.maximum(1 - (2 * x - 1) ** 2, 0))) / np.i0(beta)
 
-    return _window("kaiser_window", window_length, periodic, bell, dtype, device, requires_grad)
+    return _window("kaiser_window", window_length, periodic, kaiser, dtype, device, requires_grad)

@@ -15,9 +15,10 @@ __all__: list[str] = []
 
 
 def assign_last_wins(out: Any, index: Any, values: Any) -> None:
-    """out[index] = values, in place: values [of what index names] or what broadcasts to it, or a number.
+    """out[index] = values, in place; of several values for one element the last wins.
 
-    NumPy writes in order. CuPy's threads come in any, so there each place is first given its last value.
+    values: an array that broadcasts to out[index], or a number. NumPy writes in order. CuPy's threads do not, so there
+    duplicates are replaced by the last value first.
     """
     if type(out) is not np.ndarray and type(values) is type(out) and values.size > 1:
         index = index_on_device_of(out, index)
@@ -26,13 +27,13 @@ def assign_last_wins(out: Any, index: Any, values: Any) -> None:
 
 
 def _resolve_duplicates(out: Any, index: tuple[Any, ...], values: Any) -> Any:
-    """`values`, those for a place that is named again replaced by what comes last for it."""
+    """Return `values` with those of a repeated index replaced by the last one for it."""
     parts = _expand_index(index, out.ndim)
     arrays = {axis: part for axis, part in enumerate(parts) if hasattr(part, "dtype")}
-    if not arrays or not all(part.dtype.kind in "iu" for part in arrays.values()):  # a mask names nothing twice
+    if not arrays or not all(part.dtype.kind in "iu" for part in arrays.values()):  # a mask selects no element twice
         return values
     named, at = np.broadcast_shapes(*[part.shape for part in arrays.values()]), min(arrays)
-    if max(arrays) - at >= len(arrays):  # a slice stands between, and NumPy puts their axes first
+    if max(arrays) - at >= len(arrays):  # a slice separates the arrays, and NumPy puts the indexed axes first
         at = 0
     sizes = [len(range(n)[part]) for part, n in zip(parts, out.shape, strict=True) if type(part) is slice]
     shape = (*sizes[:at], *named, *sizes[at:])
@@ -45,7 +46,7 @@ def _resolve_duplicates(out: Any, index: tuple[Any, ...], values: Any) -> Any:
 
 
 def _expand_index(index: tuple[Any, ...], ndim: int) -> list[Any]:
-    # One part for each axis: a mask counts for those that it covers, an ellipsis for those that are left.
+    # One item per axis: a mask is repeated for each axis that it covers, an ellipsis becomes full slices.
     parts: list[Any] = []
     left = ndim - sum(getattr(p, "ndim", 1) if _is_mask(p) else 1 for p in index if p is not ...)
     for part in index:
@@ -58,7 +59,7 @@ def _is_mask(part: Any) -> bool:
 
 
 def _flat_keys(arrays: list[tuple[Any, int]], named: tuple[int, ...]) -> tuple[Any, int]:
-    """The places that index arrays name [n], in row-major order of the indexed axes, and how many there are."""
+    """Return the flat index [n] into the indexed axes, and the number of their elements."""
     keys, cells = 0, 1
     for part, n in reversed(arrays):
         keys, cells = keys + part.astype(np.int64) % n * cells, cells * n
@@ -70,19 +71,19 @@ def _last_per_key(rows: Any, keys: Any, cells: int) -> Any:
     return np.take(rows, order[np.searchsorted(keys[order], keys, "right") - 1], 1)
 
 
-# (rows [outer, n, width], keys [n] from 0 to cells - 1, cells): for each row the last one of its key.
+# (rows [outer, n, width], keys [n] in [0, cells), cells) -> like rows: each row replaced by the last of its key.
 last_per_key = Primitive("last_per_key", "indexing.deterministic_scatter", _last_per_key)
 
 
 def _broadcast_values(values: Any, shape: tuple[int, ...]) -> Any:
     extra = max(0, values.ndim - len(shape))
-    if values.shape[:extra] == (1,) * extra:  # which an assignment lets pass
+    if values.shape[:extra] == (1,) * extra:  # as assignment allows
         values = values.reshape(values.shape[extra:])
     return np.broadcast_to(values, shape)
 
 
 def index_on_device_of(values: Any, index: Any) -> Any:
-    """An index whose arrays are where `values` is: lists, and places that were worked out here, are the host's."""
+    """Return `index` with its arrays on the device of `values`; those built from lists are on the host."""
     there = backends.backend_of(values)
     if there.name == "cpu":
         return index
@@ -92,7 +93,7 @@ def index_on_device_of(values: Any, index: Any) -> Any:
 
 
 def _add_at(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
-    if type(values) is not np.ndarray:  # CuPy adds at the places of one array alone, in any order, in few dtypes
+    if type(values) is not np.ndarray:  # CuPy's add.at supports few dtypes and adds in any order
         wide = values.astype(accumulator(values.dtype))
         return segment_reduce(np.add, wide, index, shape, 0).astype(values.dtype)
     out = np.zeros(shape, values.dtype, like=values)
@@ -101,7 +102,11 @@ def _add_at(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
 
 
 def segment_reduce(meet: Any, values: Any, at: Any, shape: tuple[int, ...], nothing: Any) -> Any:
-    """What `meet` makes of the values of each place, `nothing` where there is none. In log n steps, without atomics."""
+    """Reduce, with the ufunc `meet`, the values of each index; `nothing` where an index has none.
+
+    values broadcast to the shape of [at] in an array of `shape` -> `shape`. A stable sort and log n combining steps,
+    without atomics: the same order of operations on every device.
+    """
     cells = np.arange(int(np.prod(shape, dtype=np.int64)), like=values)
     keys = cells.reshape(shape)[at]
     values, keys = np.broadcast_to(values, keys.shape).reshape(-1), keys.reshape(-1)
@@ -109,7 +114,7 @@ def segment_reduce(meet: Any, values: Any, at: Any, shape: tuple[int, ...], noth
         return np.full_like(cells, nothing, values.dtype).reshape(shape)
     order = np.argsort(keys, kind="stable")
     keys, values, step = keys[order], values[order], 1
-    while step < keys.size:  # each value takes in those before it of the same key, twice as many each time
+    while step < keys.size:  # inclusive scan within equal keys, doubling the distance
         same = keys[step:] == keys[:-step]
         joined = np.where(same, meet(values[step:], values[:-step]), values[step:])
         values, step = np.concatenate([values[:step], joined]), 2 * step

@@ -36,7 +36,7 @@ def gather(input: Array, dim, index: Index, *, sparse_grad: CompatArg = False):
 
 
 def along_axis_index(index: Any, dim: int) -> tuple[Any, ...]:
-    """Where the elements that `index` names along `dim` lie: one index array per axis."""
+    """Return one index array per axis that select the elements of `index` along `dim`, as in `take_along_axis`."""
     shape, at = index.shape, dim % index.ndim
     grid = [np.arange(n, like=index).reshape((-1,) + (1,) * (len(shape) - 1 - i)) for i, n in enumerate(shape)]
     return (*grid[:at], index, *grid[at + 1 :])
@@ -63,13 +63,13 @@ def _at_least_1d(x: Any) -> Any:
 
 
 def _take_along(x: Any, index: Any, dim: int) -> Any:
-    # What `index` names along `dim` of x, in the shape of index.
+    # The elements of x at `index` along `dim`, in the shape of index.
     found = apply(advanced_getitem, _at_least_1d(x), along_axis_index(_at_least_1d(index), dim))
     return found if index.ndim else found.reshape(())
 
 
 def _add_along(values: Any, index: Any, dim: int, shape: tuple[int, ...]) -> Any:
-    # Zeros of `shape` with values added where `index` names places along `dim`.
+    # Zeros of `shape` with values added at `index` along `dim`.
     found = apply(put_into_zeros, _at_least_1d(values), along_axis_index(_at_least_1d(index), dim), shape or (1,))
     return found if shape else found.reshape(())
 
@@ -79,12 +79,12 @@ def leading_slices(shape: tuple[int, ...]) -> tuple[slice, ...]:
 
 
 def trim_to_index(src: Any, shape: tuple[int, ...]) -> Any:
-    # The part of `src` that is read where it is larger than the index.
+    # The leading part of `src` with the index's shape: src may be larger.
     return src if getattr(src, "shape", ()) in ((), shape) else src[leading_slices(shape or (1,))]
 
 
 def _src_gradient(dy: Any, index: Any, dim: int, shape: tuple[int, ...]) -> Any:
-    # The gradient of `src` of `shape`: what it was written to, 0 for the part that was not read.
+    # The gradient of `src` of `shape`: dy at the written elements, 0 where src was not read.
     found = _at_least_1d(_take_along(dy, index, dim))
     return found if shape in ((), found.shape) else apply(put_into_zeros, found, leading_slices(found.shape), shape)
 
@@ -99,7 +99,7 @@ def gather_backward(dy, saved, needs, dim):
 
 @op(cast=Cast.WIDEST, mixes=False)
 def scatter_add(input: Array, dim, index: Index, src: Array):
-    """input with src added at the places that `gather` with this index would read; sums in float32, rounded once."""
+    """input with src added to the elements that `gather` with this index reads; summed in float32, rounded once."""
     check_index_range("scatter_add", plain(index), axis_length(input, dim))
     part = trim_to_index(src, index.shape)
     return input + _add_along(part, plain(index), dim, input.shape), Saved(index=index, size=src.shape)
@@ -115,7 +115,7 @@ def scatter_add_backward(dy, saved, needs, dim):
 
 @op(cast=Cast.WIDEST, moves=True, mixes=False)
 def scatter_(input: Array, dim, index: Index, src: Array):
-    """`scatter`: src is a tensor that covers index, or a number; where several meet, the last stays."""
+    """`scatter` of a tensor at least as large as index, or of a number; of repeated indices the last wins."""
     check_index_range("scatter", plain(index), axis_length(input, dim))
     out = input.copy()
     assign_last_wins(
@@ -135,10 +135,10 @@ def scatter_backward(dy, saved, needs, dim):
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """The elements that `indices` name along `dim`, the other axes broadcast; without dim, of the flat input.
+    """The elements at `indices` along `dim`, the other axes broadcast; without dim, of the flattened input.
 
-    A negative index counts from the end. Raises DTypeError for indices that are no integers, RangeError for one outside
-    the axis.
+    A negative index counts from the end. Raises DTypeError for indices that are not integers, RangeError for one out of
+    range.
     """
     check_integer_index("take_along_dim", indices.array)
     if dim is None:
@@ -158,9 +158,9 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """input with the elements of source, one after the other, where mask (bool, broadcast to input) is true.
+    """input with consecutive elements of source where mask (bool, broadcast to input) is true.
 
-    Raises ShapeError if source has too few, DTypeError for one of another dtype.
+    Raises ShapeError if source has too few elements, DTypeError for a source of another dtype.
     """
     if mask.dtype != np.bool_:
         raise DTypeError("masked_scatter", "a mask of dtype bool", mask.dtype.name, "compare it: mask != 0")
@@ -173,14 +173,14 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         raise ShapeError("masked_scatter", f"a source of {count.reshape(-1)[-1]} elements", f"{source.numel()}")
     if not source.numel():
         return input
-    places = Tensor(np.maximum(count - 1, 0))
-    return where(Tensor(chosen), getitem(flatten(source), places), input)
+    source_index = Tensor(np.maximum(count - 1, 0))
+    return where(Tensor(chosen), getitem(flatten(source), source_index), input)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
-    """The elements of input at positions in row-major order: index [...] -> [...]. RangeError outside input.
+    """The elements of input at positions in row-major order: index [...] -> [...].
 
-    Raises DTypeError for an index that holds no integers.
+    Raises RangeError for an index outside input, DTypeError for one that is not integer.
     """
     check_integer_index("take", index.array)
     return getitem(flatten(input), index)

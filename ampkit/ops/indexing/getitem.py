@@ -24,19 +24,19 @@ __all__ = ["masked_select", "narrow", "select"]
 
 
 def to_accumulator(dy: Any) -> Any:
-    """`dy` in the format that its sums are carried in."""
+    """Cast `dy` to its accumulator dtype."""
     dtype = accumulator(dy.dtype)
     return dy if dy.dtype == dtype else dy.astype(dtype)
 
 
-# getitem and what undoes it
+# getitem and its transpose
 
 
 def getitem(input: Tensor, index: Any) -> Tensor:
     """input[index]: integers, slices, None, ..., and tensors of integers or bool, as in NumPy.
 
-    Slices share memory. The gradient is added up in float32 where an element was selected more than once.
-    Raises RangeError outside an axis, DTypeError for an index of another kind.
+    Basic indices (integers, slices, None, ...) return a view. Where an element is selected more than once its gradients
+    are summed in float32. Raises RangeError for an index out of range, DTypeError for an index of another type.
     """
     parts = tuple([parse_index_item(i) for i in index]) if type(index) is tuple else parse_index_item(index)
     try:
@@ -45,7 +45,7 @@ def getitem(input: Tensor, index: Any) -> Tensor:
         first, parts = split_mixed_index(parts if type(parts) is tuple else (parts,))
         input = input if first is None else basic_getitem(input, first)
         with backends.device_guard(input.array, *parts, where="index"):
-            if input.requires_grad:  # backward reads the indices too, and they may change until then
+            if input.requires_grad:  # copied: backward reads the indices, and the caller may change them before
                 parts = tuple([p if type(p) in _BASIC else p.copy() for p in parts])
             return advanced_getitem(input, parts)
     except IndexError as error:
@@ -58,7 +58,7 @@ _BASIC = (int, slice, type(None), type(...))
 
 
 def parse_index_item(part: Any) -> Any:
-    """One part of an index as NumPy takes it. Raises DTypeError for what is no index."""
+    """Convert one item of an index to what NumPy accepts; raise DTypeError for anything that is not an index."""
     if type(part) in _BASIC:
         return part
     if isinstance(part, Tensor):
@@ -72,7 +72,7 @@ def parse_index_item(part: Any) -> Any:
         got = part.dtype.name if hasattr(part, "dtype") else type(part).__name__
         raise DTypeError("index", "integers, slices, None, ... or tensors of integers or bool", got)
     if part.dtype == np.uint8:
-        raise DTypeError("index", "integers or bool", "uint8, which may mean either", "say which: .long() or .bool()")
+        raise DTypeError("index", "integers or bool", "uint8, which is ambiguous", "cast it: .long() or .bool()")
     return int(part) if part.ndim == 0 and kind != "b" else part
 
 
@@ -84,9 +84,10 @@ def _listed(part: Any) -> Any:
 
 
 def split_mixed_index(parts: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
-    """An index with arrays as PyTorch means it: what applies first (or None), and then the arrays.
+    """Split an index that contains arrays into a basic index (or None) applied first, and one with the arrays.
 
-    NumPy would count an integer among the arrays, and move their axes to the front where a slice stands between.
+    Integers go to the first part: NumPy would treat them as index arrays, and move the indexed axes to the front where
+    a slice separates them, which PyTorch does not.
     """
     if all(type(p) in (slice, type(...)) or hasattr(p, "dtype") for p in parts):
         return None, parts
@@ -112,9 +113,9 @@ def _index_error(input: Tensor, error: IndexError) -> RangeError:
 
 @op(cast=Cast.KEEP, moves=True, view=True)
 def basic_getitem(input: Array, index):
-    """input[index] for slices and numbers."""
+    """input[index] for a basic index (integers, slices, None, ...), as a view."""
     out = input[index]
-    if isinstance(out, np.generic):  # one element: an ellipsis makes it a view
+    if isinstance(out, np.generic):  # a NumPy scalar: with an ellipsis it is a 0-d view
         out = input[(*index, ...) if type(index) is tuple else (index, ...)]
     return out, Saved(shape=input.shape)
 
@@ -126,7 +127,7 @@ def basic_getitem_backward(dy, saved, needs, index):
 
 @op(cast=Cast.KEEP, moves=True)
 def advanced_getitem(input: Array, index):
-    """input[index] where arrays are among the indices."""
+    """input[index] for an index that contains arrays, as a copy."""
     return input[index], Saved(shape=input.shape)
 
 
@@ -137,7 +138,7 @@ def advanced_getitem_backward(dy, saved, needs, index):
 
 @op(cast=Cast.KEEP)
 def put_into_zeros(input: Array, index, shape):
-    """Zeros of `shape` with `input` added at [index]: what undoes getitem."""
+    """Zeros of `shape` with `input` added at [index]: the transpose of getitem."""
     if not _is_basic(index):
         return add_at(input, index_on_device_of(input, index), shape), Saved()
     out = np.zeros(shape, input.dtype, like=input)
@@ -151,7 +152,7 @@ def put_into_zeros_backward(dy, saved, needs, index, shape):
 
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """`length` elements of `dim` from `start` on; shares memory. Raises RangeError if they are not there."""
+    """`length` elements of axis `dim` from `start`; shares memory. Raises RangeError for a range outside the axis."""
     at = normalize_axis_of("narrow", input, dim)
     size = input.shape[at]
     first = start + size if start < 0 else start

@@ -28,7 +28,7 @@ __all__ = ["index_add", "index_copy", "index_fill", "index_put", "index_select",
 
 
 def _slice_index(index: Any, dim: int, ndim: int) -> tuple[Any, ...]:
-    # Where the slices along `dim` that `index` names lie; a 0-d tensor is the one slice of itself.
+    # NumPy's index of the slices `index` along `dim`; a 0-d tensor is its only slice.
     return (slice(None),) * (dim % ndim) + (plain(index).reshape(-1),) if ndim else ()
 
 
@@ -40,7 +40,7 @@ def _check_slice_index(name: str, index: Any, ndim: int) -> None:
 
 @op(cast=Cast.KEEP, moves=True)
 def index_select(input: Array, dim, index: Index):
-    """The slices of input along `dim` that index [n] names. Raises RangeError for an index outside the axis."""
+    """The slices of input along `dim` at index [n]. Raises RangeError for an index out of range."""
     check_index_range("index_select", plain(index), axis_length(input, dim))
     out = np.take(input, plain(index).reshape(-1), dim) if input.ndim else input.copy()
     return out, Saved(index=index, shape=input.shape)
@@ -83,17 +83,19 @@ def index_add_backward(dy, saved, needs, dim, alpha):
 
 
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
-    """input with values, broadcast, at input[indices]; accumulate: added there, as often as a place is named.
+    """input with values, broadcast, written to input[indices], or added with accumulate=True.
 
-    indices: a tuple of tensors of integers or bool, one per axis, None for a whole one. Sums are carried in float32 and
-    rounded once; without accumulate, of several values for one place the last stays.
-    Raises RangeError for an index outside its axis, ShapeError for values that do not broadcast to the places.
+    indices: a tuple of integer or bool tensors, one per axis, None for a whole axis. Repeated indices accumulate in
+    float32, rounded once; without accumulate the last value wins.
+    Raises RangeError for an index out of range, ShapeError for values that do not broadcast to input[indices].
     """
     if not isinstance(indices, (tuple, list)):
         raise DTypeError("index_put", "a tuple of index tensors", type(indices).__name__)
     parts = tuple([slice(None) if i is None else _parse_tensor_index(i) for i in indices])
     _check_indices(input, parts)
-    if input.requires_grad or values.requires_grad:  # backward reads the indices too, and they may change until then
+    if (
+        input.requires_grad or values.requires_grad
+    ):  # copied: backward reads the indices, and the caller may change them before
         parts = tuple([p if type(p) is slice else p.copy() for p in parts])
     return index_put_(input, values, parts, bool(accumulate))
 
@@ -123,7 +125,7 @@ def _check_indices(input: Tensor, parts: tuple[Any, ...]) -> None:
 
 @op(cast=Cast.WIDEST, mixes=False)
 def index_put_(input: Array, values: Array, index, accumulate):
-    """`index_put`, with an index as NumPy takes it."""
+    """`index_put`, with the index in NumPy's form."""
     if accumulate:
         shape = input[index].shape
         if broadcast_shape("index_put", values.shape, shape) != shape:
@@ -146,7 +148,7 @@ def index_put_backward(dy, saved, needs, index, accumulate):
 
 
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """`index_put` at positions in row-major order: index [...], source as many -> the shape of input."""
+    """`index_put` into the flattened input: index [...], source of as many elements -> the shape of input."""
     if index.numel() != source.numel():
         raise ShapeError("put", f"{index.numel()} values, one per index", f"{source.numel()}")
     flat = index_put(flatten(input), (flatten(index),), flatten(source), accumulate)
@@ -154,9 +156,9 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """input with the number `value` in the slices of `dim` that index [n] names.
+    """input with the number `value` in the slices index [n] of `dim`.
 
-    Raises RangeError for an index outside the axis, ShapeError for one of several axes.
+    Raises RangeError for an index out of range, ShapeError for an index of more than one axis.
     """
     if not input.ndim:
         return reshape(index_fill(reshape(input, 1), dim, index, value), ())
@@ -168,9 +170,9 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """input with slice i of source [.., n, ..] in the place of slice index[i] of `dim`; of equal ones the last stays.
+    """input with slice index[i] of `dim` replaced by slice i of source [.., n, ..]; of repeated indices the last wins.
 
-    Raises ShapeError if source does not fit, RangeError for an index outside the axis.
+    Raises ShapeError if source does not fit, RangeError for an index out of range.
     """
     if not input.ndim:
         return reshape(index_copy(reshape(input, 1), dim, index, reshape(source, -1)), ())
@@ -183,7 +185,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 
 
 def _index_along_axis(where: str, index: Tensor, at: int, ndim: int) -> Tensor:
-    # An index [n] as one along axis `at` of `ndim`.
+    # Reshape an index [n] to lie along axis `at` of `ndim` axes.
     if index.ndim > 1:
         raise ShapeError(where, "an index of at most one axis", f"shape {tuple(index.shape)}")
     return reshape(index, *(-1 if i == at else 1 for i in range(ndim)))

@@ -22,8 +22,6 @@ from .getitem import advanced_getitem, put_into_zeros
 __all__ = ["index_reduce", "scatter", "scatter_reduce"]
 
 
-# reductions at places
-
 _UFUNCS = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
 
 _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
@@ -32,9 +30,10 @@ _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """input with the reduction of what src puts where `gather` with this index would read; of input there too.
+    """input with elements of src reduced into those that `gather` with this index reads.
 
-    reduce: "sum", "prod", "mean", "amax" or "amin"; include_self=False: of src alone. Equal extremes share the slope.
+    reduce: "sum", "prod", "mean", "amax" or "amin"; include_self=False leaves out input's own value where src writes.
+    Equal extremes share the gradient evenly.
     Raises as `gather` does, ArgumentError for another reduce.
     """
     if input.ndim and index.ndim:
@@ -45,7 +44,7 @@ def scatter_reduce(
 
 @op(cast=Cast.WIDEST, mixes=False)
 def scatter_reduce_(input: Array, dim, index: Index, src: Array, reduce, *, include_self=True):
-    """`scatter_reduce`, of tensors that have axes."""
+    """`scatter_reduce` of tensors with at least one axis."""
     at, part = along_axis_index(plain(index), dim), trim_to_index(src, index.shape)
     check_index_range("scatter_reduce", plain(index), axis_length(input, dim))
     count = _count(part, at, input.shape)
@@ -65,7 +64,7 @@ def scatter_reduce_(input: Array, dim, index: Index, src: Array, reduce, *, incl
 def index_reduce(
     input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """input with the slices of source along `dim` reduced where index [n] names a slice; see `scatter_reduce`.
+    """input with slice i of source reduced into slice index[i] of `dim`; see `scatter_reduce`.
 
     reduce: "prod", "mean", "amax" or "amin". Raises ShapeError for a source that does not fit.
     """
@@ -80,8 +79,8 @@ def index_reduce(
     if reduce == "sum":
         raise ArgumentError("index_reduce", "reduce 'prod', 'mean', 'amax', 'amin'", "'sum'", "use index_add")
     line = reshape(index, [-1 if i == at else 1 for i in range(input.ndim)])
-    places = Tensor(np.broadcast_to(line.array, source.shape))
-    return scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
+    full_index = Tensor(np.broadcast_to(line.array, source.shape))
+    return scatter_reduce(input, dim, full_index, source, reduce, include_self=include_self)
 
 
 def _count(part: Any, at: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
@@ -99,17 +98,17 @@ def scatter_reduce_check(input, dim, index, src, reduce, *, include_self):
 def scatter_reduce_backward(dy, saved, needs, dim, reduce, include_self):
     x, src, at = saved.input, saved.src, along_axis_index(plain(saved.index), dim)
     part = trim_to_index(src, saved.index.shape)
-    slopes = _local_grads(reduce, x, part, at, saved.out, include_self)
+    grads = _local_grads(reduce, x, part, at, saved.out, include_self)
     alone = _count(part, at, x.shape) == 0
-    dx = np.where(alone, dy, dy * slopes[0] if include_self else 0) if needs[0] is not None else None
+    dx = np.where(alone, dy, dy * grads[0] if include_self else 0) if needs[0] is not None else None
     if needs[2] is None:
         return dx, None, None
-    ds = apply(advanced_getitem, dy, at) * slopes[1]
+    ds = apply(advanced_getitem, dy, at) * grads[1]
     return dx, None, ds if ds.shape == src.shape else apply(put_into_zeros, ds, leading_slices(ds.shape), src.shape)
 
 
 def _local_grads(reduce: str, x: Any, part: Any, at: tuple[Any, ...], out: Any, include_self: bool) -> tuple[Any, Any]:
-    """How the result moves with what was there [like x], and with what came [like part]."""
+    """The derivatives of the result by input [like x] and by src [like part], per element."""
     own, one = int(include_self), np.ones_like(plain(part))
     if reduce == "prod" and plain(part) is not part:
         return _leave_one_out_products_traced(x, part, at, include_self)
@@ -125,7 +124,7 @@ def _local_grads(reduce: str, x: Any, part: Any, at: tuple[Any, ...], out: Any, 
 
 
 def _leave_one_out_products(x: Any, part: Any, at: tuple[Any, ...], out: Any, include_self: bool) -> tuple[Any, Any]:
-    # The product of the others: of no zeros by division, beside the only zero the rest, else 0.
+    # The product of all other factors: by division if none is 0; for the only zero, the rest; else 0.
     zero, here = plain(x) == 0, plain(part) == 0
     own = zero if include_self else np.zeros_like(zero)
     zeros = add_at(here.astype(part.dtype), at, x.shape) + own
@@ -136,7 +135,7 @@ def _leave_one_out_products(x: Any, part: Any, at: tuple[Any, ...], out: Any, in
 
 
 def _leave_one_out_products_traced(x: Any, part: Any, at: tuple[Any, ...], include_self: bool) -> tuple[Any, Any]:
-    # The products of those before and after: without a division, so that the slope at a zero has a slope too.
+    # Products of the factors before and after: without division, so that second derivatives at 0 exist.
     cells = np.arange(x.size, like=plain(x))
     keys = cells.reshape(x.shape)[at].reshape(-1)
     if include_self:
@@ -152,7 +151,7 @@ def _leave_one_out_products_traced(x: Any, part: Any, at: tuple[Any, ...], inclu
 
 
 def _exclusive_products(values: Any, keys: Any) -> Any:
-    # The product of the values before each one under the same key; keys are sorted. In log n steps.
+    # The exclusive product of the values under equal keys, which are sorted; in log n steps.
     if not keys.size:
         return values
     ones = np.ones_like(plain(values))
@@ -173,10 +172,9 @@ def scatter(
     *,
     reduce: str | None = None,
 ) -> Tensor:
-    """input with src (a tensor of index's shape, or a number, also as `value`) written where `gather` would read.
+    """input with src (a tensor, or a number, also as `value`) written to the elements that `gather` with index reads.
 
-    Where several are written to one place, the last stays; with reduce="add" they are added, as by `scatter_add`, with
-    "multiply" multiplied.
+    Of repeated indices the last wins; reduce="add" adds them up, as `scatter_add`, and "multiply" multiplies.
     Raises as `gather` does, DTypeError for a src of another dtype, ArgumentError for another reduce and without src.
     """
     src = value if src is None else src

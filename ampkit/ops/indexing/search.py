@@ -19,7 +19,7 @@ __all__ = ["argwhere", "bucketize", "isin", "nonzero", "searchsorted", "unique",
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
-    """Where input is not 0, in row-major order: [n, axes] int64; with as_tuple one tensor [n] per axis."""
+    """Indices of the nonzero elements in row-major order: [n, axes] int64; as_tuple=True: one tensor [n] per axis."""
     found = np.nonzero(np.atleast_1d(input.array) if as_tuple else input.array != 0) if input.ndim or as_tuple else None
     if as_tuple:
         return tuple(Tensor(f) for f in found or ())
@@ -29,7 +29,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 
 
 def argwhere(input: Tensor) -> Tensor:
-    """Where input is not 0, in row-major order: [n, axes] int64."""
+    """`nonzero`: the indices of the nonzero elements in row-major order, [n, axes] int64."""
     return nonzero(input)
 
 
@@ -40,9 +40,9 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """The distinct elements in rising order, or the distinct slices along `dim`; always sorted. NaN differs from NaN.
+    """The distinct elements, or the distinct slices along `dim`, always in ascending order. NaN differs from NaN.
 
-    return_inverse: also where each element of input went; return_counts: also how often each came; int64.
+    return_inverse: also the index of each input element in the result; return_counts: also the counts; int64.
     """
     at = None if dim is None else normalize_axis_of("unique", input, dim)
     wide = input.array.astype(accumulator(input.dtype)) if is_float(input.dtype) else input.array
@@ -57,20 +57,20 @@ def unique(
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """input, flat, or the slices along `dim`, without those that equal the one before; NaN differs from NaN.
+    """The flattened input, or its slices along `dim`, without consecutive duplicates; NaN differs from NaN.
 
-    return_inverse: also where each element went; return_counts: also how many of each followed another; int64.
+    return_inverse: also the index of each input element in the result; return_counts: also the run lengths; int64.
     """
     at = None if dim is None else normalize_axis_of("unique_consecutive", input, dim)
     rows = input.array.reshape(-1) if at is None else np.moveaxis(input.array, at, 0)
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
     differ = (flat[1:] != flat[:-1]).any(1)
     new = np.concatenate([np.ones_like(differ, shape=1), differ])[: len(rows)]
-    places = np.cumsum(new) - 1
-    kept = rows[new]
-    outs = [Tensor(kept if at is None else np.moveaxis(kept, 0, at))]
-    outs += [Tensor(places.reshape(input.shape if at is None else -1).astype(np.int64))] if return_inverse else []
-    outs += [Tensor(np.bincount(places, minlength=len(kept)).astype(np.int64))] if return_counts else []
+    indices = np.cumsum(new) - 1
+    distinct = rows[new]
+    outs = [Tensor(distinct if at is None else np.moveaxis(distinct, 0, at))]
+    outs += [Tensor(indices.reshape(input.shape if at is None else -1).astype(np.int64))] if return_inverse else []
+    outs += [Tensor(np.bincount(indices, minlength=len(distinct)).astype(np.int64))] if return_counts else []
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
@@ -78,10 +78,10 @@ def isin(
     elements: Tensor | float, test_elements: Tensor | float, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
     """Whether each of `elements` is among `test_elements` (tensors or a number), as bool; invert: whether it is not."""
-    home = next(
+    backend = next(
         (backends.backend_of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu
     )
-    found = [e.array if isinstance(e, Tensor) else home.asarray(e) for e in (elements, test_elements)]
+    found = [e.array if isinstance(e, Tensor) else backend.asarray(e) for e in (elements, test_elements)]
     wide = [f.astype(accumulator(f.dtype)) if is_float(f.dtype) else f for f in found]
     return Tensor(np.isin(*wide, assume_unique=assume_unique, invert=invert))
 
@@ -95,10 +95,12 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where `input` (a tensor or a number) would stand in rising sequences: before equal ones, or after with right.
+    """The indices at which `input` (a tensor or a number) would be inserted into ascending sequences.
+
+    Before equal elements, or after them with right=True.
 
     sorted_sequence [n], input [...] -> [...], or sequences [..., n] with input [..., m] -> [..., m]; int64, or int32.
-    side="right" is right=True. sorter: the order that sorts the sequences. Raises ShapeError for shapes that differ.
+    side="right" is right=True. sorter: indices that sort the sequences. Raises ShapeError for shapes that do not match.
     """
     if not sorted_sequence.ndim:
         raise ShapeError("searchsorted", "a sorted_sequence [..., n]", "shape ()")
@@ -106,13 +108,13 @@ def searchsorted(
         raise ArgumentError("searchsorted", "side 'left' or 'right', as `right` says", f"{side!r}, right={right}")
     if sorter is not None:
         _check_sorter(sorted_sequence, sorter)
-    home = backends.backend_of(sorted_sequence.array)
+    backend = backends.backend_of(sorted_sequence.array)
     values = (input if isinstance(input, Tensor) else tensor(input, device=sorted_sequence.device)).array
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
     rows = rows if order is None else np.take_along_axis(rows, order, -1)
     where = "right" if right or side == "right" else "left"
     if rows.ndim == 1:
-        found = home.asarray(np.searchsorted(rows, values, where))
+        found = backend.asarray(np.searchsorted(rows, values, where))
     elif not values.ndim or rows.shape[:-1] != values.shape[:-1]:
         raise ShapeError("searchsorted", f"input [{', '.join(map(str, rows.shape[:-1]))}, m]", f"{tuple(values.shape)}")
     elif not values.size:
@@ -128,18 +130,18 @@ def _check_sorter(sequence: Tensor, sorter: Tensor) -> None:
     if sorter.dtype != np.int64 or sorter.shape != sequence.shape:
         needs = f"sorter as int64 of shape {tuple(sequence.shape)}"
         raise ShapeError("searchsorted", needs, f"{sorter.dtype.name} of shape {tuple(sorter.shape)}")
-    places, length = sorter.array, sequence.shape[-1]
+    indices, length = sorter.array, sequence.shape[-1]
 
     def fail(value: int, position: Any) -> None:
         raise RangeError("searchsorted", f"sorter from 0 to {length - 1}", f"{value} at position {position}")
 
-    backends.backend_of(places).raise_if(places, (places < 0) | (places >= length), fail)
+    backends.backend_of(indices).raise_if(indices, (indices < 0) | (indices >= length), fail)
 
 
 def bucketize(input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """Which of the intervals between rising boundaries [n] each element is in, 0 to n; see `searchsorted`.
+    """The interval between ascending boundaries [n] of each element, 0 to n; see `searchsorted`.
 
-    Raises ShapeError for boundaries that are no vector.
+    Raises ShapeError unless boundaries is a vector.
     """
     if boundaries.ndim != 1:
         raise ShapeError("bucketize", "boundaries [n]", f"shape {tuple(boundaries.shape)}")
@@ -147,9 +149,9 @@ def bucketize(input: Tensor | float, boundaries: Tensor, *, out_int32: bool = Fa
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
-    """Positions in row-major order as places along each axis of `shape`: int64 tensors like indices, one per axis.
+    """Convert flat indices to indices along each axis of `shape`: one int64 tensor like indices per axis.
 
-    Raises DTypeError for floats, RangeError for a position that `shape` does not have.
+    Raises DTypeError for floats, RangeError for an index outside `shape`.
     """
     axes = parse_shape("unravel_index", (shape,))
     at, count = indices.array, math.prod(axes)
@@ -163,4 +165,4 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     backends.backend_of(at).raise_if(at, ((wide < 0) | (wide >= count)).reshape(at.shape), fail)
     steps = [math.prod(axes[i + 1 :]) for i in range(len(axes))]
     found = [wide // max(step, 1) % max(n, 1) for step, n in zip(steps, axes, strict=True)]
-    return tuple(Tensor(places.reshape(at.shape)) for places in found)
+    return tuple(Tensor(indices.reshape(at.shape)) for indices in found)

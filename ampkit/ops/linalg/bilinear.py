@@ -17,14 +17,14 @@ __all__ = ["bilinear"]
 
 @op(cast=Cast.WIDEST)
 def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = None):
-    """input1 times a matrix times input2, one matrix for each output, plus bias.
+    """input1^T W_o input2 + bias_o for each output o.
 
     input1 [..., I], input2 [..., J], weight [O, I, J], bias [O] -> [..., O]. Summed in float32 (float64 for float64,
     int64 for integers) with the bias, and rounded once. Raises ShapeError for shapes that do not fit.
     """
     outs, height, width = weight.shape
-    between = _rows(input1) @ weight.transpose(1, 0, 2).reshape(height, outs * width)
-    out = blocked_sum(between.reshape(len(between), outs, width) * _rows(input2)[:, None], 2)
+    left = _rows(input1) @ weight.transpose(1, 0, 2).reshape(height, outs * width)
+    out = blocked_sum(left.reshape(len(left), outs, width) * _rows(input2)[:, None], 2)
     if bias is not None:
         out = out + bias
     return out.reshape(*input1.shape[:-1], outs), Saved(input1=input1, input2=input2, weight=weight)
@@ -47,8 +47,8 @@ def bilinear_backward(dy, saved, needs):
     rows, da, db, dw = _rows(dy), None, None, None
     if needs[0] is not None:
         outs, height, width = saved.weight.shape
-        turned = saved.weight.transpose(0, 2, 1).reshape(outs * width, height)
-        da = (_pairs(rows, saved.input2) @ turned).reshape(*dy.shape[:-1], height)
+        transposed = saved.weight.transpose(0, 2, 1).reshape(outs * width, height)
+        da = (_pairs(rows, saved.input2) @ transposed).reshape(*dy.shape[:-1], height)
     if needs[1] is not None:
         outs, height, width = saved.weight.shape
         db = (_pairs(rows, saved.input1) @ saved.weight.reshape(outs * height, width)).reshape(*dy.shape[:-1], width)
@@ -62,7 +62,7 @@ def _rows(array: Any) -> Any:
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-def _pairs(slope: Any, input: Any) -> Any:
-    # [B, O], [..., n] -> [B, O n]
+def _pairs(dy: Any, input: Any) -> Any:
+    # The outer product of each row: [B, O], [..., n] -> [B, O n].
     rows = _rows(input)
-    return (slope[:, :, None] * rows[:, None]).reshape(len(rows), slope.shape[1] * rows.shape[1])
+    return (dy[:, :, None] * rows[:, None]).reshape(len(rows), dy.shape[1] * rows.shape[1])

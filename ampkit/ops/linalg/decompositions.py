@@ -1,7 +1,7 @@
 """Eigenvalues, singular values and QR of matrices. In float32 (float64 for float64), rounded once; first derivatives.
 
-Eigenvectors and singular vectors are known but for their signs, and their gradients are infinite where two values meet;
-those of the values never are.
+Eigenvectors and singular vectors are unique up to sign, and their gradients are infinite where two values coincide;
+those of the values are always finite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class EighResult(NamedTuple):
-    """Eigenvalues in rising order, and eigenvectors as columns."""
+    """Eigenvalues in ascending order, and eigenvectors as columns."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
@@ -59,20 +59,20 @@ def _check_matrix(where: str, x: Any) -> None:
         raise ShapeError(where, "matrices [.., M, N]", f"shape {tuple(x.shape)}")
 
 
-def _divide_by_gaps(slope: Any, values: Any) -> Any:
-    # slope / (value j - value i) for i and j that differ, 0 where slope is: [.., n, n], [.., n] -> [.., n, n].
-    none = (slope == 0) | (_identity_like(values) > 0)
-    return np.where(none, 0, slope / np.where(none, 1, values[..., None, :] - values[..., :, None]))
+def _divide_by_gaps(grad: Any, values: Any) -> Any:
+    # grad / (value j - value i) off the diagonal, 0 where grad is 0: [.., n, n], [.., n] -> [.., n, n].
+    zero = (grad == 0) | (_identity_like(values) > 0)
+    return np.where(zero, 0, grad / np.where(zero, 1, values[..., None, :] - values[..., :, None]))
 
 
 def _identity_like(values: Any) -> Any:
-    # The identity [n, n] beside values [.., n].
+    # The identity [n, n] on the device of values [.., n].
     line = np.arange(values.shape[-1], like=values)
     return (line[:, None] == line).astype(values.dtype)
 
 
-def linalg_eigh(A: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803 - PyTorch's names  # noqa: N803
-    """(eigenvalues [.., M], eigenvectors [.., M, M]) of symmetric matrices, of (A + A^T) / 2 whatever UPLO."""
+def linalg_eigh(A: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803 - PyTorch's names
+    """(eigenvalues [.., M], eigenvectors [.., M, M]) of symmetric matrices; of (A + A^T) / 2 for either UPLO."""
     if UPLO not in ("L", "U"):
         raise ArgumentError("eigh", "UPLO 'L' or 'U'", repr(UPLO))
     values, vectors = eigh_(A)
@@ -80,7 +80,7 @@ def linalg_eigh(A: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803 - PyTor
 
 
 def linalg_eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
-    """The eigenvalues of symmetric matrices in rising order: [.., M, M] -> [.., M]; see `linalg_eigh`."""
+    """The eigenvalues of symmetric matrices in ascending order: [.., M, M] -> [.., M]; see `linalg_eigh`."""
     return linalg_eigh(A, UPLO).eigenvalues
 
 
@@ -100,10 +100,9 @@ def eigh_backward(dy, saved, needs):
 
 
 def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) -> SVDResult:  # noqa: N803
-    """U [.., M, k], S [.., k] falling, Vh [.., k, N] of matrices [.., M, N], k the smaller side.
+    """U [.., M, k], S [.., k] descending, Vh [.., k, N] of matrices [.., M, N], k = min(M, N).
 
-    full_matrices: U and Vh square. Then, unless A is square, there is no gradient: with a tensor that requires one
-    that is a StateError.
+    full_matrices: U and Vh square. Raises StateError then if A requires grad and is not square.
     """
     if full_matrices and A.ndim >= 2 and A.shape[-1] != A.shape[-2]:
         if A.requires_grad:
@@ -118,13 +117,13 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) 
 
 
 def linalg_svdvals(A: Tensor, driver: CompatArg = None) -> Tensor:  # noqa: N803
-    """The singular values of matrices in falling order: [.., M, N] -> [.., min(M, N)]."""
+    """The singular values of matrices in descending order: [.., M, N] -> [.., min(M, N)]."""
     return svd_(A)[0]
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def svd_(input: Array):
-    """`linalg_svd` of reduced factors, the singular values first."""
+    """`linalg_svd` with reduced factors, as (S, U, Vh)."""
     _check_matrix("svd", input)
     u, s, vh = call_lapack("svd", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
     return (s, u, vh), Saved(u=u, s=s, vh=vh)
@@ -135,18 +134,18 @@ def svd_backward(dy, saved, needs):
     # Townsend 2016, "Differentiating the singular value decomposition", eq. 31.
     u, s, vh, (ds, du, dvh) = saved.u, saved.s, saved.vh, dy
     left, right = transposed(u) @ du, vh @ transposed(dvh)
-    mixed = [_divide_by_gaps(x - transposed(x), s * s) for x in (left, right)]
-    slope = u @ (mixed[0] * s[..., None, :] + s[..., :, None] * mixed[1] + ds[..., None] * _identity_like(s)) @ vh
-    nothing = s == 0
-    over = np.where(nothing, 0, 1 / np.where(nothing, 1, s))
-    slope = slope + ((du - u @ left) * over[..., None, :]) @ vh
-    return slope + u @ (over[..., :, None] * (dvh - transposed(right) @ vh))
+    inner = [_divide_by_gaps(x - transposed(x), s * s) for x in (left, right)]
+    grad = u @ (inner[0] * s[..., None, :] + s[..., :, None] * inner[1] + ds[..., None] * _identity_like(s)) @ vh
+    zero = s == 0
+    inverse = np.where(zero, 0, 1 / np.where(zero, 1, s))
+    grad = grad + ((du - u @ left) * inverse[..., None, :]) @ vh
+    return grad + u @ (inverse[..., :, None] * (dvh - transposed(right) @ vh))
 
 
 def linalg_qr(A: Tensor, mode: str = "reduced") -> QRResult:  # noqa: N803
-    """Q [.., M, k] of orthonormal columns and R [.., k, N] upper triangular, of [.., M, N]; k the shorter side.
+    """Q [.., M, k] of orthonormal columns and R [.., k, N] upper triangular, of [.., M, N]; k = min(M, N).
 
-    Other modes than "reduced" are not here.
+    Raises ArgumentError for another mode than "reduced".
     """
     if mode != "reduced":
         raise ArgumentError("qr", "mode 'reduced'", repr(mode))
@@ -156,7 +155,7 @@ def linalg_qr(A: Tensor, mode: str = "reduced") -> QRResult:  # noqa: N803
 
 @op(cast=Cast.FP32, integers="refuse")
 def qr_(input: Array):
-    """`linalg_qr`, R first."""
+    """`linalg_qr`, as (R, Q)."""
     _check_matrix("qr", input)
     q, r = call_lapack("qr", "finite matrices", np.linalg.qr, input)
     return (r, q), Saved(q=q, r=r)
@@ -165,7 +164,7 @@ def qr_(input: Array):
 @qr_.backward
 def qr_backward(dy, saved, needs):
     # Walter and Lehmann 2010, arXiv:1009.6112, section 4. Of [X | Y] wider than high, X = Q U and Y = Q V with
-    # R = [U | V], so that Y V^T's share of the gradient of Q comes by the definition of V = Q^T Y.
+    # R = [U | V]; V = Q^T Y adds Y dV^T to the gradient of Q.
     (dr, dq), q, r = dy, saved.q, saved.r
     high = r.shape[-2]
     if r.shape[-1] == high:
@@ -176,14 +175,14 @@ def qr_backward(dy, saved, needs):
 
 
 def _square_qr_backward(dr: Any, dq: Any, q: Any, r: Any) -> Any:
-    # Of a square R; Q may be higher than wide.
+    # For a square R; Q may have more rows than columns.
     inner = np.triu(dr @ transposed(r) - transposed(q) @ dq)
     inner = inner + transposed(np.triu(inner, 1))
-    there = call_lapack("the gradient of qr", "columns that differ", np.linalg.solve, r, transposed(dq + q @ inner))
-    return transposed(there)
+    solved = call_lapack("the gradient of qr", "columns that differ", np.linalg.solve, r, transposed(dq + q @ inner))
+    return transposed(solved)
 
 
-# what follows from singular values
+# pseudo-inverse and rank
 
 
 def linalg_pinv(
@@ -193,10 +192,10 @@ def linalg_pinv(
     rtol: Tensor | float | None = None,
     hermitian: bool = False,
 ) -> Tensor:
-    """The pseudo-inverse of matrices [.., M, N] -> [.., N, M], by singular values, whose small ones count as 0.
+    """The pseudo-inverse of matrices [.., M, N] -> [.., N, M], by SVD, with small singular values taken as 0.
 
-    Small: up to the larger of atol (0) and rtol times the largest; rtol by default, without atol, the machine epsilon
-    times the longer side. hermitian changes nothing.
+    Small: at most max(atol, rtol * the largest one); without either, rtol is the machine epsilon times max(M, N).
+    hermitian changes nothing.
     """
     return pinv_(A, *_tolerances("linalg_pinv", A, atol, rtol))
 
@@ -206,16 +205,16 @@ def pinv_(input: Array, atol=None, rtol=None):
     """`linalg_pinv`, with atol and rtol as numbers or arrays."""
     _check_matrix("pinv", input)
     u, s, vh = call_lapack("pinv", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
-    good = s > _cutoff(input, s, atol, rtol)
-    over = np.where(good, 1 / np.where(good, s, 1), 0)
-    out = (transposed(vh) * over[..., None, :]) @ transposed(u)
+    large = s > _cutoff(input, s, atol, rtol)
+    inverse = np.where(large, 1 / np.where(large, s, 1), 0)
+    out = (transposed(vh) * inverse[..., None, :]) @ transposed(u)
     return out, Saved(input=input, out=out)
 
 
 @pinv_.backward
 def pinv_backward(dy, saved, needs, atol, rtol):
-    # Golub and Pereyra 1973, SIAM J. Numer. Anal. 10, 413, eq. 4.12: no singular vectors, whose own derivatives are
-    # infinite where two singular values meet.
+    # Golub and Pereyra 1973, SIAM J. Numer. Anal. 10, 413, eq. 4.12: without singular vectors, whose derivatives are
+    # infinite where two singular values coincide.
     a, p, dyt = saved.input, saved.out, transposed(dy)
     pt = transposed(p)
     right, left = dyt @ p @ pt, pt @ p @ dyt
@@ -235,22 +234,22 @@ def linalg_matrix_rank(
     rtol: Tensor | float | None = None,
     hermitian: bool = False,
 ) -> Tensor:
-    """How many singular values are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
+    """The number of singular values that are not small, int64: [.., M, N] -> [..]; see `linalg_pinv`."""
     s = linalg_svdvals(A.detach()).array
     return sum(Tensor(s > _cutoff(A.array, s, *_tolerances("linalg_matrix_rank", A, atol, rtol))), -1)
 
 
-def _tolerances(where: str, A: Tensor, *given: Any) -> list[Any]:  # noqa: N803
-    # atol and rtol; a tensor of one for each matrix gets an axis beside those of the singular values.
-    broadcast_shape(where, A.shape[:-2], *[g.shape for g in given if isinstance(g, Tensor)])
-    return [g.array[..., None] if isinstance(g, Tensor) else g for g in given]
+def _tolerances(where: str, A: Tensor, *tolerances: Any) -> list[Any]:  # noqa: N803
+    # atol and rtol as arrays or numbers; per-matrix tensors get a trailing axis to broadcast with the singular values.
+    broadcast_shape(where, A.shape[:-2], *[g.shape for g in tolerances if isinstance(g, Tensor)])
+    return [g.array[..., None] if isinstance(g, Tensor) else g for g in tolerances]
 
 
 def _cutoff(x: Any, s: Any, atol: Any, rtol: Any) -> Any:
     share = rtol
     if share is None:
         share = 0.0 if atol is not None else max(x.shape[-2:]) * finfo(accumulator(x.dtype)).eps
-    largest = s[..., :1] * share  # in falling order
+    largest = s[..., :1] * share  # in descending order
     return largest if atol is None else np.maximum(largest, atol)
 
 

@@ -29,15 +29,15 @@ from ..shape.view import flatten
 
 __all__ = ["cdist", "cosine_similarity", "dist", "pairwise_distance", "pdist"]
 
-_MAX_DIFFERENCES = 1 << 22  # differences at once: 16 MB of float32
+_MAX_DIFFERENCES = 1 << 22  # differences held at once: 16 MB of float32
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def cdist(x1: Array, x2: Array, p=2.0, compute_mode: CompatArg = None):
     """The p-norms of all differences of rows: x1 [.., P, M], x2 [.., R, M], leading axes broadcast -> [.., P, R].
 
-    Of the differences themselves, never by a product, which would cancel. p from 0 on, or inf; p = 0 counts those that
-    are not 0, and is NaN if one is.
+    Computed from the differences, not from a matrix product, which would cancel. p >= 0 or inf; p = 0 counts
+    nonzero differences, and is NaN if one is NaN.
     Raises ShapeError unless the rows are equally long, ArgumentError for a negative p.
     """
     parts = [_row_norm(gap, _order(p, x1)) for gap in _row_differences(x1, x2)]
@@ -51,7 +51,7 @@ def _row_norm(gap: Any, p: float) -> Any:
 
 
 def _order(p: float, x: Any) -> float:
-    return float(p) if x.shape[-1] else 1.0  # of nothing, every norm is 0
+    return float(p) if x.shape[-1] else 1.0  # of empty rows, every norm is 0
 
 
 def _row_blocks(x1: Any, x2: Any) -> Iterator[slice]:
@@ -80,9 +80,9 @@ def cdist_backward(dy, saved, needs, p):
     left, right = [], None
     for rows, gap in zip(_row_blocks(x1, x2), _row_differences(x1, x2), strict=True):
         here = (..., rows, slice(None), None)
-        slope = dy[here] * p_norm_grad(gap, saved.out[here], _order(p, x1), -1)
-        left.append(blocked_sum(slope, -2))
-        right = -blocked_sum(slope, -3) if right is None else right - blocked_sum(slope, -3)
+        grad = dy[here] * p_norm_grad(gap, saved.out[here], _order(p, x1), -1)
+        left.append(blocked_sum(grad, -2))
+        right = -blocked_sum(grad, -3) if right is None else right - blocked_sum(grad, -3)
     return left[0] if len(left) == 1 else np.concatenate(left, -2), right
 
 
@@ -110,7 +110,7 @@ def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
 
 @op(cast=Cast.FP32, integers="float")
 def cosine_similarity(x1: Array, x2: Array, dim=1, eps=1e-8):
-    """The cosine of the angle between vectors along `dim`: their product over their lengths, each at least eps.
+    """The cosine of the angle between vectors along `dim`: their inner product over their norms, each at least eps.
 
     x1, x2 broadcast: [.., n, ..] -> [..]. In float32 (float64 for float64). Raises RangeError for a `dim` out of range.
     """
@@ -120,23 +120,23 @@ def cosine_similarity(x1: Array, x2: Array, dim=1, eps=1e-8):
 
 
 def _expand_reduced_axis(a: Any, b: Any, at: int) -> tuple[Any, Any]:
-    # A vector that is broadcast along `at` counts each of its copies.
+    # Broadcast axis `at` of both, so that reductions along it see equal lengths.
     n = np.broadcast_shapes(a.shape[at:][:1], b.shape[at:][:1])
     a, b = (x if x.shape[at:][:1] == n else np.broadcast_to(x, (*x.shape[:at], *n, *x.shape[at:][1:])) for x in (a, b))
     return a, b
 
 
 def _from_end(a: Any, b: Any, dim: int) -> int:
-    # Counted from the end, as broadcasting does.
+    # A negative axis, which stays valid when leading axes are broadcast.
     rank = max(a.ndim, b.ndim)
     return normalize_axis("cosine_similarity", dim, rank) - rank
 
 
 def _clamped_norm(x: Any, dim: int, eps: float) -> tuple[Any, Any]:
-    # At least eps; and whether it is more, so that it moves with x.
+    # The vectors' norm, at least eps; and where it exceeds eps, so that it depends on x.
     square = blocked_sum(x * x, dim, True)
-    moves = plain(square) > eps * eps
-    return np.where(moves, np.sqrt(np.where(moves, square, 1)), eps), moves
+    exceeds = plain(square) > eps * eps
+    return np.where(exceeds, np.sqrt(np.where(exceeds, square, 1)), eps), exceeds
 
 
 def _normalized(x: Any, dim: int, eps: float) -> Any:
@@ -164,8 +164,8 @@ def cosine_similarity_backward(dy, saved, needs, dim, eps):
 
 
 def _cosine_gradient(dy: Any, cosine: Any, x: Any, own: Any, other: Any, dim: int, eps: float) -> Any:
-    length, moves = _clamped_norm(x, dim, eps)
-    return dy * (other - np.where(moves, cosine, 0) * own) / length
+    length, exceeds = _clamped_norm(x, dim, eps)
+    return dy * (other - np.where(exceeds, cosine, 0) * own) / length
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -190,5 +190,5 @@ def pairwise_distance_check(x1, x2, p, eps, keepdim):
 @pairwise_distance.backward
 def pairwise_distance_backward(dy, saved, needs, p, eps, keepdim):
     out, each = (a if keepdim else np.expand_dims(a, -1) for a in (saved.out, dy))
-    slope = each * p_norm_grad(saved.x1 - saved.x2 + eps, out, float(p), -1)
-    return slope, -slope if needs[1] is not None else None
+    grad = each * p_norm_grad(saved.x1 - saved.x2 + eps, out, float(p), -1)
+    return grad, -grad if needs[1] is not None else None

@@ -19,11 +19,11 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
-    """The sum of products that `equation` spells: "bij,bjk->bik" is a batched matrix product.
+    """The sum of products given by `equation`: "bij,bjk->bik" is a batched matrix product.
 
-    operands: as many tensors as the equation has parts, or a list of them. An index that is missing after the arrow is
-    summed; without an arrow, those that occur once remain, in alphabetical order; `...` stands for further axes, which
-    broadcast. Products are exact, summed in float32, and rounded once.
+    operands: one tensor per subscript, or a list of them. Indices missing after the arrow are summed; without an arrow,
+    the indices that occur once remain, in alphabetical order; `...` stands for further axes, which broadcast.
+    Products are exact, summed in float32, and rounded once.
     Raises ArgumentError for an equation that does not parse, ShapeError for operands that do not fit it.
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
@@ -35,7 +35,9 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 def einsum_(operands: Arrays, equation):
     """`einsum` of a list of operands."""
     parts, out = parse_equation(equation, operands)
-    if len(operands) == 1 and operands[0].dtype.kind in "biu" and len(out) < len(set(parts[0])):  # a sum, as by `sum`
+    if (
+        len(operands) == 1 and operands[0].dtype.kind in "biu" and len(out) < len(set(parts[0]))
+    ):  # a pure reduction sums in int64, as `sum` does
         operands = [operands[0].astype(np.int64)]
     return np.einsum(f"{','.join(parts)}->{out}", *operands, optimize=True), Saved(operands=tuple(operands))
 
@@ -60,16 +62,16 @@ def einsum_backward(dy, saved, needs, equation):
 
 
 def _operand_gradient(dy: Any, operands: Any, parts: list[str], out: str, i: int) -> Any:
-    # The other factors, summed to the indices of operand i. A repeated index is two, tied by an identity matrix; an
-    # index that nothing else has is spread.
+    # dy and the other operands, contracted to the indices of operand i. A repeated index becomes two, tied by an
+    # identity matrix; an index that no other term has is broadcast.
     terms = [(out, dy), *((p, o) for k, (p, o) in enumerate(zip(parts, operands, strict=True)) if k != i)]
     own, ties = _split_repeated(parts[i], "".join(parts) + out)
     lengths = dict(zip(own, operands[i].shape, strict=True))
     terms += [(a + b, _identity(lengths[a], plain(dy))) for a, b in ties]
-    held = {letter for part, _ in terms for letter in part}
-    kept = "".join(letter for letter in own if letter in held)
-    found = np.einsum(f"{','.join(p for p, _ in terms)}->{kept}", *(o for _, o in terms), optimize=True)
-    shape = [found.shape[kept.index(letter)] if letter in held else 1 for letter in own]
+    present = {letter for part, _ in terms for letter in part}
+    out = "".join(letter for letter in own if letter in present)
+    found = np.einsum(f"{','.join(p for p, _ in terms)}->{out}", *(o for _, o in terms), optimize=True)
+    shape = [found.shape[out.index(letter)] if letter in present else 1 for letter in own]
     short = [m if n == 1 else 1 for n, m in zip(shape, operands[i].shape, strict=True)]
     return found if math.prod(short) == 1 else found.reshape(*shape) * np.ones_like(plain(dy), shape=short)
 

@@ -1,6 +1,6 @@
-"""Products of matrices and vectors: exact products of the values, sums in float32, one rounding.
+"""Products of matrices and vectors: exact products of the elements, sums in float32, one rounding.
 
-Leading axes are folded into one two-dimensional product wherever the other operand has none.
+Leading axes are folded into one two-dimensional product where the other operand has none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def linear_backward(dy, saved, needs):
 def matmul(input: Array, other: Array):
     """The matrix product, batched over leading axes, which broadcast; an operand with one axis is a vector.
 
-    input [..., M, K], other [..., K, N] -> [..., M, N]; a vector on the left takes M away, on the right N. Precision as
+    input [..., M, K], other [..., K, N] -> [..., M, N]; a vector on the left drops M, on the right N. Precision as
     `linear`; integers stay integers. Raises ShapeError for shapes that do not fit.
     """
     shared = input.ndim > 2 and other.ndim <= 2  # one right operand for a whole batch
@@ -182,7 +182,7 @@ def vdot_backward(dy, saved, needs):
 
 @op(cast=Cast.WIDEST)
 def outer(input: Array, vec2: Array):
-    """All products of two vectors' elements: input [M], vec2 [N] -> [M, N]. Raises ShapeError for other ranks."""
+    """The outer product of two vectors: input [M], vec2 [N] -> [M, N]. Raises ShapeError for other ranks."""
     return _column(input) * vec2, Saved(input=input, vec2=vec2)
 
 
@@ -199,7 +199,7 @@ def outer_backward(dy, saved, needs):
 
 @op(cast=Cast.LOW)
 def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1):
-    """beta * input + alpha * (mat1 @ mat2), rounded once; beta=0 leaves input out, NaN and all.
+    """beta * input + alpha * (mat1 @ mat2), rounded once; beta=0 ignores input, also its NaN.
 
     input broadcastable to [M, N], mat1 [M, K], mat2 [K, N] -> [M, N]. Raises ShapeError for shapes that do not fit.
     """
@@ -221,7 +221,7 @@ def addmm_backward(dy, saved, needs, beta, alpha):
 
 @op(cast=Cast.LOW)
 def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1):
-    """beta * input + alpha * (batch1 @ batch2), rounded once; beta=0 leaves input out, NaN and all.
+    """beta * input + alpha * (batch1 @ batch2), rounded once; beta=0 ignores input, also its NaN.
 
     input broadcastable to [B, M, N], batch1 [B, M, K], batch2 [B, K, N] -> [B, M, N]. Raises ShapeError as `addmm`.
     """
@@ -241,7 +241,7 @@ def baddbmm_backward(dy, saved, needs, beta, alpha):
     return dy * beta if needs[0] else None, da, saved.batch1.swapaxes(1, 2) @ scaled if needs[2] else None
 
 
-# pieces
+# helpers
 
 
 def _as_matrix(array: Array) -> Array:
@@ -264,20 +264,20 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def _left_gradient(dy: Array, b: Array) -> Array:
-    vector = dy.ndim < b.ndim  # the left operand was one: it has no row
+    is_vector = dy.ndim < b.ndim  # the left operand was a vector
     dy = _column(dy) if b.ndim == 1 else dy
-    dy = _row(dy) if vector else dy
+    dy = _row(dy) if is_vector else dy
     da = _product(dy, (_column(b) if b.ndim == 1 else b).swapaxes(-1, -2))
-    return da.reshape(*da.shape[:-2], da.shape[-1]) if vector else da
+    return da.reshape(*da.shape[:-2], da.shape[-1]) if is_vector else da
 
 
 def _right_gradient(dy: Array, a: Array, shared: bool) -> Array:
-    vector = dy.ndim < a.ndim  # the right operand was one: it has no column
-    dy = _column(dy) if vector else dy
+    is_vector = dy.ndim < a.ndim  # the right operand was a vector
+    dy = _column(dy) if is_vector else dy
     dy = _row(dy) if a.ndim == 1 else dy
     a = _row(a) if a.ndim == 1 else a
     db = _as_matrix(a).T @ _as_matrix(dy) if shared else a.swapaxes(-1, -2) @ dy
-    return db.reshape(db.shape[:-1]) if vector else db
+    return db.reshape(db.shape[:-1]) if is_vector else db
 
 
 def _add_scaled(input: Any, found: Array, beta: float, alpha: float) -> Array:

@@ -28,7 +28,7 @@ __all__ = ["chain_matmul", "linalg_multi_dot", "matrix_power", "vander"]
 
 
 def chain_matmul(*matrices: Any) -> Tensor:
-    """The product of matrices [a, b], [b, c], ... in the order that takes the fewest multiplications.
+    """The product of matrices [a, b], [b, c], ... in the order with the fewest multiplications.
 
     Every product is rounded on its own, as by `matmul`. Raises ShapeError unless each fits the next, DTypeError
     for none. Cormen et al., Introduction to Algorithms, sec. 15.2.
@@ -47,7 +47,7 @@ def chain_matmul(*matrices: Any) -> Tensor:
 def linalg_multi_dot(tensors: Iterable[Tensor]) -> Tensor:
     """`chain_matmul` of a list of at least two, whose first may be a row [a] and whose last a column [z].
 
-    Their axis is missing in the answer. Raises as `chain_matmul`, and ArgumentError for fewer than two.
+    The result then lacks that axis. Raises as `chain_matmul`, and ArgumentError for fewer than two.
     """
     chain = list(tensors)
     if len(chain) < 2:
@@ -59,7 +59,7 @@ def linalg_multi_dot(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _optimal_splits(sizes: tuple[int, ...]) -> Any:
-    """(first, last) -> where the matrices from first to last are best parted: after which one."""
+    """Return (first, last) -> the index after which to split that part of the chain, by dynamic programming."""
 
     @cache
     def cost(first: int, last: int) -> tuple[int, int]:
@@ -79,10 +79,9 @@ def _multiply_range(chain: Sequence[Tensor], split: Any, first: int, last: int) 
 
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
-    """The product of n matrices that are all the same: [.., M, M] -> [.., M, M]; of none, the identity.
+    """The n-th power of matrices: [.., M, M] -> [.., M, M]; the identity for n = 0, powers of the inverse for n < 0.
 
-    By squares, log2(n) products and more, each rounded on its own, as by `matmul`. Raises ShapeError for matrices that
-    are not square. Below 0, of the inverses.
+    By repeated squaring, each product rounded as by `matmul`. Raises ShapeError for matrices that are not square.
     """
     if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
         raise ShapeError("matrix_power", "square matrices [.., M, M]", f"shape {tuple(input.shape)}")
@@ -99,7 +98,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803 - PyTorch's name
-    """The powers of a vector as columns, from N - 1 down to 0, or rising: [n] -> [n, N], N = n by default.
+    """The Vandermonde matrix of a vector: powers N - 1 to 0 as columns, or increasing; [n] -> [n, N], N = n by default.
 
     In float32, as `cumprod`; integers in int64. Raises ShapeError for other shapes, ArgumentError for N below 0.
     """

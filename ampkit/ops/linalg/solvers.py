@@ -1,6 +1,6 @@
-"""Inverses, determinants, systems of equations and Cholesky's factor of matrices [.., M, M].
+"""Inverses, determinants, linear systems and the Cholesky factor of matrices [.., M, M].
 
-In float32 (float64 for float64), rounded once. Their backwards work from the matrix, not from a rounded result.
+In float32 (float64 for float64), rounded once. Backwards recompute from the input, not from a rounded result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def call_lapack(where: str, needs: str, function: Any, *args: Any) -> Any:
-    """`function(*args)`. Raises ArgumentError where LAPACK finds no answer; on a GPU nobody waits to see that."""
+    """Call `function(*args)`; raise ArgumentError where LAPACK fails. On a GPU failures are not read back."""
     try:
         return function(*args)
     except np.linalg.LinAlgError as error:
@@ -38,12 +38,12 @@ def call_lapack(where: str, needs: str, function: Any, *args: Any) -> Any:
 
 
 def transposed(x: Any) -> Any:
-    """Arrays of matrices, transposed."""
+    """Transpose the last two axes."""
     return np.swapaxes(x, -1, -2)
 
 
 def symmetrized(x: Any) -> Any:
-    """Half of matrices and their transposes."""
+    """Return (x + x^T) / 2."""
     return (x + transposed(x)) * 0.5
 
 
@@ -87,7 +87,7 @@ def _inverse_for_grad(where: str, x: Any) -> Any:
 
 
 class SlogdetResult(NamedTuple):
-    """The sign of a determinant, and the logarithm of its size."""
+    """The sign of a determinant, and the logarithm of its absolute value."""
 
     sign: Tensor
     logabsdet: Tensor
@@ -98,15 +98,15 @@ def slogdet(input: Tensor) -> SlogdetResult:
 
     The gradient needs matrices that have an inverse.
     """
-    size, sign = slogdet_(input)
-    return SlogdetResult(to(sign.detach(), size.dtype), size)
+    logabs, sign = slogdet_(input)
+    return SlogdetResult(to(sign.detach(), logabs.dtype), logabs)
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def slogdet_(input: Array):
-    """`slogdet`, its size first."""
-    sign, size = np.linalg.slogdet(input)
-    return (size, sign), Saved(input=input)
+    """`slogdet` as (log |det|, sign): the gradient belongs to the first output."""
+    sign, logabs = np.linalg.slogdet(input)
+    return (logabs, sign), Saved(input=input)
 
 
 @slogdet_.backward
@@ -116,18 +116,18 @@ def slogdet_backward(dy, saved, needs):
 
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: [.., M, M] -> [..]; NaN where that is negative, -inf of a singular matrix."""
-    sign, size = slogdet(input)
-    return where(sign < 0, log(sign), size)
+    sign, logabs = slogdet(input)
+    return where(sign < 0, log(sign), logabs)
 
 
-# systems of equations
+# linear systems
 
 
 def linalg_solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803 - PyTorch's names
-    """X with A X = B, or X A = B unless `left`: A [.., M, M], B [.., M, K] -> [.., M, K], the batches broadcast.
+    """Solve A X = B, or X A = B with left=False: A [.., M, M], B [.., M, K] -> [.., M, K], the batches broadcast.
 
-    B of A's shape less one axis holds vectors. Raises ShapeError for shapes that do not fit, ArgumentError for a
-    singular A, on a CPU.
+    B with A's shape less one axis is a batch of vectors. Raises ShapeError for shapes that do not fit,
+    ArgumentError for a singular A, on a CPU.
     """
     if B.ndim == 1 or (A.ndim - 1 == B.ndim and A.shape[:-1] == B.shape):
         return squeeze(linalg_solve(A, unsqueeze(B, -1)), -1)
@@ -153,8 +153,8 @@ def solve_check(A, B):  # noqa: N803
 
 @solve_.backward
 def solve_backward(dy, saved, needs):
-    there = np.linalg.solve(transposed(saved.A), dy)
-    return -(there @ transposed(np.linalg.solve(saved.A, saved.B))) if needs[0] is not None else None, there
+    db = np.linalg.solve(transposed(saved.A), dy)
+    return -(db @ transposed(np.linalg.solve(saved.A, saved.B))) if needs[0] is not None else None, db
 
 
 def linalg_solve_triangular(
@@ -165,7 +165,7 @@ def linalg_solve_triangular(
     left: bool = True,
     unitriangular: bool = False,
 ) -> Tensor:
-    """`linalg_solve` with the upper, or lower, triangle of A; unitriangular: with ones on its diagonal."""
+    """`linalg_solve` with the upper or lower triangle of A; unitriangular: with ones on its diagonal."""
     check_square("solve_triangular", A)
     part = triu(A, 1 if unitriangular else 0) if upper else tril(A, -1 if unitriangular else 0)
     if unitriangular:
@@ -174,25 +174,25 @@ def linalg_solve_triangular(
 
 
 def solve_matrices(A: Tensor, B: Tensor, left: bool = True) -> Tensor:  # noqa: N803
-    """`linalg_solve`, whose B holds matrices whatever its shape."""
+    """`linalg_solve` that always takes B as matrices."""
     if left:
         return solve_(A, B)
     return transpose(solve_(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
 
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
-    """X with L L^T X = B, of Cholesky's factor L [.., M, M], or of U with U^T U: B [.., M, K] -> [.., M, K]."""
+    """Solve L L^T X = B for the Cholesky factor L [.., M, M], or U^T U X = B (upper): B [.., M, K] -> [.., M, K]."""
     low = transpose(triu(L), -1, -2) if upper else tril(L)
     return solve_matrices(transpose(low, -1, -2), solve_matrices(low, B))
 
 
-# Cholesky's factor
+# Cholesky
 
 
 def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
-    """L with L L^T = A, lower triangular, or U = L^T: positive definite matrices [.., M, M] -> [.., M, M].
+    """The lower triangular L with L L^T = A, or U = L^T (upper), of positive definite matrices [.., M, M].
 
-    It is that of (A + A^T) / 2. Raises ArgumentError for others, on a CPU.
+    Computed for (A + A^T) / 2. Raises ArgumentError unless positive definite, on a CPU.
     """
     return transpose(cholesky_(A), -1, -2) if upper else cholesky_(A)
 

@@ -41,16 +41,16 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta * input + alpha * all products of two vectors' elements, rounded once; beta=0 leaves input out.
+    """beta * input + alpha * the outer product of two vectors, rounded once; beta=0 leaves input out.
 
-    input broadcastable to [M, N], vec1 [M], vec2 [N] -> [M, N]. Of bool, "or" and "and" take the places of sum and
-    product. Raises ShapeError for shapes that do not fit.
+    input broadcastable to [M, N], vec1 [M], vec2 [N] -> [M, N]. For bool tensors sum is "or" and product
+    is "and". Raises ShapeError for shapes that do not fit.
     """
     check_ndim("addr", "vec1", vec1.array, "[M]")
     check_ndim("addr", "vec2", vec2.array, "[N]")
     check_addend("addr", input.array, (*vec1.shape, *vec2.shape))
     column, row = unsqueeze(vec1, 1), unsqueeze(vec2, 0)
-    if {input.dtype, vec1.dtype, vec2.dtype} == {bool_}:  # whose sum is "or", and whose product "and"
+    if {input.dtype, vec1.dtype, vec2.dtype} == {bool_}:
         both = logical_and(logical_and(column, row), Tensor(np.full_like(row.array, bool(alpha))))
         return logical_or(logical_and(input, Tensor(np.full_like(row.array, bool(beta)))), both)
     return addmm(input, column, row, beta=beta, alpha=alpha)
@@ -97,7 +97,7 @@ def cross(input: Array, other: Array, dim=None):
 
 
 def _cross_axis(a: Any, b: Any, dim: int | None) -> int:
-    # Counted from the end, as broadcasting does.
+    # A negative axis, which stays valid when leading axes are broadcast.
     rank = max(a.ndim, b.ndim)
     if dim is not None:
         return normalize_axis("cross", dim, rank) - rank
@@ -106,10 +106,10 @@ def _cross_axis(a: Any, b: Any, dim: int | None) -> int:
 
 
 def _cross(a: Any, b: Any, at: int) -> Any:
-    def turned(x: Any, by: int) -> Any:
+    def rolled(x: Any, by: int) -> Any:
         return np.roll(x, -by, at)
 
-    return turned(a, 1) * turned(b, 2) - turned(a, 2) * turned(b, 1)
+    return rolled(a, 1) * rolled(b, 2) - rolled(a, 2) * rolled(b, 1)
 
 
 @cross.check
@@ -130,7 +130,7 @@ def cross_backward(dy, saved, needs, dim):
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
-    """The products over the last axes: [..., n], [*S, n] -> [..., *S]; with a number, all of it multiplied.
+    """Inner products over the last axes: [..., n], [*S, n] -> [..., *S]; with a 0-d tensor, elementwise products.
 
     Raises ShapeError if the last axes differ.
     """
@@ -142,23 +142,25 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 
 def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Any] = 2) -> Tensor:
-    """The products of a and b summed over pairs of axes: the last `dims` of a and the first of b, or two lists of axes.
+    """Contract pairs of axes: the last `dims` axes of a with the first of b, or two lists of axes.
 
-    What is left of a, then of b, are the axes of the answer. An axis of length 1 is broadcast. One matrix product in
-    the wider dtype of the two, summed in float32 and rounded once.
+    The result has the other axes of a, then those of b. An axis of length 1 is broadcast. One matrix product in the
+    wider dtype of the two, summed in float32 and rounded once.
     Raises ShapeError if the axes of a pair differ in length, ArgumentError for a number of axes that one does not have.
     """
-    ours, theirs = _contracted_axes(a, b, dims)
-    summed = [broadcast_shape("tensordot", (a.shape[i],), (b.shape[j],))[0] for i, j in zip(ours, theirs, strict=True)]
-    a, b = _broadcast_axes(a, ours, summed), _broadcast_axes(b, theirs, summed)
-    rows, columns = ([i for i in range(t.ndim) if i not in over] for t, over in ((a, ours), (b, theirs)))
-    left = reshape(permute(a, (*rows, *ours)), (math.prod(a.shape[i] for i in rows), math.prod(summed)))
-    right = reshape(permute(b, (*theirs, *columns)), (math.prod(summed), math.prod(b.shape[i] for i in columns)))
+    a_axes, b_axes = _contracted_axes(a, b, dims)
+    summed = [
+        broadcast_shape("tensordot", (a.shape[i],), (b.shape[j],))[0] for i, j in zip(a_axes, b_axes, strict=True)
+    ]
+    a, b = _broadcast_axes(a, a_axes, summed), _broadcast_axes(b, b_axes, summed)
+    rows, columns = ([i for i in range(t.ndim) if i not in over] for t, over in ((a, a_axes), (b, b_axes)))
+    left = reshape(permute(a, (*rows, *a_axes)), (math.prod(a.shape[i] for i in rows), math.prod(summed)))
+    right = reshape(permute(b, (*b_axes, *columns)), (math.prod(summed), math.prod(b.shape[i] for i in columns)))
     return reshape(tensordot_(left, right), (*(a.shape[i] for i in rows), *(b.shape[i] for i in columns)))
 
 
 def _contracted_axes(a: Tensor, b: Tensor, dims: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    # The axes of a and of b that are summed over.
+    # The contracted axes of a and of b.
     if is_whole(dims):
         dims = index(dims)
         if not 0 <= dims <= min(a.ndim, b.ndim):
@@ -167,10 +169,10 @@ def _contracted_axes(a: Tensor, b: Tensor, dims: Any) -> tuple[tuple[int, ...], 
     if len(dims) != 2 or not all(isinstance(over, (list, tuple)) for over in dims):
         raise ArgumentError("tensordot", "dims as a number, or two lists of axes", repr(dims)[:80])
     pairs = zip((a, b), dims, strict=True)
-    ours, theirs = (normalize_axes("tensordot", tuple(over), t.ndim) if len(over) else () for t, over in pairs)
-    if len(ours) != len(theirs):
-        raise ShapeError("tensordot", "as many axes of a as of b", f"{len(ours)} and {len(theirs)}")
-    return ours, theirs
+    a_axes, b_axes = (normalize_axes("tensordot", tuple(over), t.ndim) if len(over) else () for t, over in pairs)
+    if len(a_axes) != len(b_axes):
+        raise ShapeError("tensordot", "as many axes of a as of b", f"{len(a_axes)} and {len(b_axes)}")
+    return a_axes, b_axes
 
 
 def _broadcast_axes(x: Tensor, over: tuple[int, ...], lengths: list[int]) -> Tensor:
@@ -181,9 +183,9 @@ def _broadcast_axes(x: Tensor, over: tuple[int, ...], lengths: list[int]) -> Ten
 
 
 def kron(input: Tensor, other: Tensor) -> Tensor:
-    """Kronecker's product: each element of input times all of other, missing leading axes added; [a], [b] -> [a b]."""
+    """The Kronecker product: each element of input times all of other: [a], [b] -> [a b]; leading axes are added."""
     rank = max(input.ndim, other.ndim)
-    ours, theirs = ((1,) * (rank - t.ndim) + tuple(t.shape) for t in (input, other))
-    left = reshape(input, [n for size in ours for n in (size, 1)])
-    right = reshape(other, [n for size in theirs for n in (1, size)])
-    return reshape(mul(left, right), [a * b for a, b in zip(ours, theirs, strict=True)])
+    a_shape, b_shape = ((1,) * (rank - t.ndim) + tuple(t.shape) for t in (input, other))
+    left = reshape(input, [n for size in a_shape for n in (size, 1)])
+    right = reshape(other, [n for size in b_shape for n in (1, size)])
+    return reshape(mul(left, right), [a * b for a, b in zip(a_shape, b_shape, strict=True)])

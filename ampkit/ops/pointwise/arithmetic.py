@@ -76,7 +76,7 @@ def div_backward(dy, saved, needs):
 
 @op(cast=Cast.FP32, integers="float")
 def rdiv(input: Array, other):
-    """other / input for a number `other`, what `2 / x` runs: float32 in autocast, like `reciprocal`."""
+    """other / input for a number `other`, for `2 / x`: float32 in autocast, like `reciprocal`."""
     return other / input, Saved(input=input)
 
 
@@ -104,7 +104,7 @@ def trunc_divide(input: Array, other: Array):
 def check_divisor(where: str, input: Any, other: Any) -> None:
     if all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in (input, other)):
         raise DTypeError(where, "numbers", "bool", "cast it: x.int()")
-    # Floats have infinity and NaN for it; NumPy answers 0 for integers.
+    # Floats give inf and NaN; for integers NumPy returns 0.
     if any(isinstance(a, (float, TracedArray)) or getattr(a, "dtype", None) in FLOATS for a in (input, other)):
         return
     if not getattr(input, "size", 1):
@@ -129,7 +129,7 @@ trunc_divide.backward(_zero_gradients)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """input / other, broadcast: true division, or rounded (rounding_mode "floor" or "trunc").
 
-    True division of integers gives float32; a rounded one keeps the dtype.
+    True division of integers gives float32; a rounded division keeps the dtype.
     Raises ShapeError if the shapes do not broadcast, ArgumentError for another rounding_mode.
     """
     if rounding_mode is None:

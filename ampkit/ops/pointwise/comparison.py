@@ -1,4 +1,4 @@
-"""Comparisons, logic and bits: the answer is bool (bits: an integer) and takes no gradient."""
+"""Comparisons, logical and bitwise ops. Results are bool (bitwise: integers) and have no gradient."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ bitwise_xor = _require_integers(
     _binary("bitwise_xor", np.bitwise_xor, "The bits set in one alone, of integers or bool")
 )
 
-bitwise_not = _require_integers(_unary("bitwise_not", np.invert, "Every bit the other way, of integers or bool"))
+bitwise_not = _require_integers(_unary("bitwise_not", np.invert, "The bitwise complement, of integers or bool"))
 
 bitwise_left_shift = _require_integers(
     _binary("bitwise_left_shift", np.left_shift, "input times 2 to the power other, of integers")
@@ -122,12 +122,12 @@ def isclose_check(input, other, rtol, atol, equal_nan):
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Whether all elements are close (see `isclose`); reads the device."""
+    """Whether all elements are close (see `isclose`); waits for the device."""
     return bool(isclose(input, other, rtol, atol, equal_nan).array.all())
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one shape and the same values; reads the device."""
+    """Whether two tensors have equal shapes and values; waits for the device."""
     return input.shape == other.shape and bool(eq(input, other).array.all())
 
 

@@ -28,10 +28,10 @@ def to(
 ) -> Tensor:
     """input in another dtype, on another device, or as another tensor is.
 
-    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking changes nothing on a CPU,
-    memory_format nothing at all: the layout is ampkit's own.
-    Rounds to nearest, ties to even. Nothing to change gives input itself, unless copy=True.
-    Raises DTypeError or DeviceError for a dtype or device that does not exist here.
+    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking has no effect on a CPU,
+    memory_format none at all.
+    Rounds to nearest, ties to even. Returns input itself if nothing changes, unless copy=True.
+    Raises DTypeError or DeviceError for an unknown dtype or device.
     """
     for item in target:
         if isinstance(item, Tensor):
@@ -76,19 +76,19 @@ def _move(input: Tensor, device: Any) -> Tensor:
 def to_device(input: Array, *, device):
     """A copy of input on another device: from GPU to GPU directly, else through the host's memory."""
     here = backends.backend_of(input)
-    return backends.to_backend(input, backends.get(device)), Saved(home=here.device_of(input))
+    return backends.to_backend(input, backends.get(device)), Saved(device=here.device_of(input))
 
 
 @to_device.backward
 def to_device_backward(dy, saved, needs, device):
     if isinstance(dy, TracedArray):
-        return TracedArray(_move(dy.tensor, saved.home))
-    return backends.to_backend(dy, backends.get(saved.home))
+        return TracedArray(_move(dy.tensor, saved.device))
+    return backends.to_backend(dy, backends.get(saved.device))
 
 
 @op(cast=Cast.KEEP, moves=True)
 def clone(input: Array, *, memory_format: CompatArg = None):
-    """A copy with memory of its own; the gradient passes through."""
+    """A copy; the gradient passes through."""
     return input.copy(), Saved()
 
 
@@ -98,7 +98,7 @@ def clone_backward(dy, saved, needs):
 
 
 def contiguous(input: Tensor, memory_format: CompatArg = None) -> Tensor:
-    """input, copied if its elements do not lie in row-major order."""
+    """input if it is contiguous (row-major), else a copy."""
     return input if input.is_contiguous() else clone(input)
 
 

@@ -91,10 +91,10 @@ def _erf_float64(x: Any) -> Any:
 
 
 def erfc_array(x: Any) -> Any:
-    """1 - erf(x), element by element, relative to its own size far out on the right; within 20 eps."""
+    """1 - erf(x), element by element, with small relative error also for large x; within 20 eps."""
     y = np.abs(x)
     near = 1 - erf_array(x)
-    y = np.minimum(np.maximum(y, 0.46875), 30)  # where both formulas below make sense; at 30, 0 in every format
+    y = np.minimum(np.maximum(y, 0.46875), 30)  # the domain of both formulas below; at 30 erfc is 0 in every dtype
     t = 1 / (y * y)
     far = (1 / math.sqrt(math.pi) - t * (_polynomial(_P_FAR, t) / _polynomial(_Q_FAR, t))) / y
     tail = np.where(y > 4, far, _polynomial(_C, y) / _polynomial(_D, y))
@@ -103,7 +103,7 @@ def erfc_array(x: Any) -> Any:
 
 
 def _exp_minus_square(y: Any) -> Any:
-    # exp(-y^2), whose square is split so that its rounding does not count a hundredfold.
+    # exp(-y^2) with y split in two, so that the rounding of y^2 is not magnified.
     coarse = np.trunc(y * 16) / 16
     return np.exp(-coarse * coarse) * np.exp(-(y - coarse) * (y + coarse))
 
@@ -123,7 +123,7 @@ def erfinv_array(x: Any) -> Any:
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    total = coefficients[0] * x  # Horner's rule, in the memory of its first product
+    total = coefficients[0] * x  # Horner's rule, in place
     total += coefficients[1]
     for coefficient in coefficients[2:]:
         total *= x

@@ -32,7 +32,7 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617
 
 
 def lgamma_array(x: Any) -> Any:
-    """log |gamma(x)|, element by element: infinite at 0 and below it at whole numbers; within 20 eps for x > 0.
+    """log |gamma(x)|, element by element: infinite at 0 and below it at integers; within 20 eps for x > 0.
 
     Within [1.5, 2.5] by the series around 2, Abramowitz and Stegun 6.1.33; elsewhere by recurrence, from 16 on by
     Stirling's series, 6.1.41, below 0 by reflection, 6.1.17.
@@ -40,8 +40,8 @@ def lgamma_array(x: Any) -> Any:
     below = x < 0.5
     y = np.where(below, 1 - x, x)
     found = np.where(y < 16, _lgamma_small(np.minimum(y, 16)), _lgamma_stirling(np.maximum(y, 16)))
-    turn = np.abs(x - 2 * np.round(x / 2))  # from 0 to 1, as is |sin(pi x)| of it
-    sine = np.sin(math.pi * np.minimum(turn, 1 - turn))
+    reduced = np.abs(x - 2 * np.round(x / 2))  # the argument of |sin(pi x)| reduced to [0, 1]
+    sine = np.sin(math.pi * np.minimum(reduced, 1 - reduced))
     found = np.where(below, math.log(math.pi) - np.log(sine) - found, found)
     return np.where(np.abs(x) == np.inf, np.inf, found)
 
@@ -95,9 +95,9 @@ def polygamma_array(n: int, x: Any) -> Any:
 
 def _polygamma_reflection(n: int, x: Any, found: Any) -> Any:
     # From `found` at 1 - x. At a pole NaN for n = 0, else as PyTorch has it: -inf for even n, inf for odd.
-    turn = math.pi * (x - np.round(x))
-    pole = turn == 0
-    cotangent, total = 1 / np.tan(np.where(pole, 1, turn)), np.zeros_like(x)
+    angle = math.pi * (x - np.round(x))
+    pole = angle == 0
+    cotangent, total = 1 / np.tan(np.where(pole, 1, angle)), np.zeros_like(x)
     for factor in reversed(_cotangent_derivative(n)):
         total = total * cotangent + factor
     return np.where(pole, _polygamma_at_pole(n), (-1) ** n * found - math.pi ** (n + 1) * total)
@@ -118,7 +118,7 @@ def _cotangent_derivative(n: int) -> list[int]:
 
 @op(cast=Cast.KEEP, integers="float")
 def lgamma(input: Array):
-    """The logarithm of the absolute value of the gamma function; infinite at 0 and at negative whole numbers."""
+    """The logarithm of the absolute value of the gamma function; infinite at 0 and at negative integers."""
     return lgamma_array(input), Saved(input=input)
 
 
@@ -153,7 +153,7 @@ def polygamma_backward(dy, saved, needs, n):
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
-    """The derivative of order n of `digamma`; infinite at 0 and at negative whole numbers, for n from 1.
+    """The derivative of order n of `digamma`; infinite at 0 and at negative integers, for n from 1.
 
     Raises ArgumentError for a negative n.
     """
@@ -161,5 +161,5 @@ def polygamma(n: int, input: Tensor) -> Tensor:
 
 
 def digamma(input: Tensor) -> Tensor:
-    """The derivative of `lgamma`; -inf at 0, NaN at negative whole numbers."""
+    """The derivative of `lgamma`; -inf at 0, NaN at negative integers."""
     return polygamma_(input, 0)

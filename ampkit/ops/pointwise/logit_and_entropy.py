@@ -18,7 +18,7 @@ __all__ = ["logit", "xlogy"]
 def logit(input: Array, eps: float | None = None):
     """log(input / (1 - input)), the inverse of `sigmoid`: NaN outside [0, 1]; with eps, of input in [eps, 1 - eps].
 
-    Where eps has moved input the slope is 0; outside [0, 1] it is NaN.
+    Where eps clamps input the gradient is 0; outside [0, 1] it is NaN.
     """
     x = input if eps is None else np.minimum(np.maximum(input, eps), 1 - eps)
     return np.log(x / (1 - x)), Saved(input=input)
@@ -28,8 +28,8 @@ def logit(input: Array, eps: float | None = None):
 def logit_backward(dy, saved, needs, eps):
     x = saved.input
     low, high, outside = (0, 1, math.nan) if eps is None else (eps, 1 - eps, 0)
-    moved = (plain(x) < low) | (plain(x) > high)
-    return np.where(moved, outside, dy / np.where(moved, 1, x * (1 - x)))
+    clamped = (plain(x) < low) | (plain(x) > high)
+    return np.where(clamped, outside, dy / np.where(clamped, 1, x * (1 - x)))
 
 
 @op(cast=Cast.WIDEST, integers="float")
@@ -40,9 +40,9 @@ def xlogy(input: Array, other: Array):
 
 def _times_log(x: Any, y: Any, logarithm: Any, neutral: int) -> Any:
     # x * logarithm(y), where logarithm(neutral) is 0.
-    gone = (plain(x) == 0) & (plain(y) == plain(y))
+    zero = (plain(x) == 0) & (plain(y) == plain(y))
     kind = (x if hasattr(x, "dtype") else y).dtype  # one of them may be a number
-    return np.where(gone, 0, x * logarithm(np.where(gone, neutral, y).astype(kind)))
+    return np.where(zero, 0, x * logarithm(np.where(zero, neutral, y).astype(kind)))
 
 
 @xlogy.backward

@@ -30,7 +30,7 @@ __all__ = [
 
 @op(cast=Cast.KEEP, moves=True)
 def relu(input: Array, inplace: CompatArg = False):
-    """max(input, 0); its slope at 0 is 0, and NaN stays NaN (Nair & Hinton 2010, ICML)."""
+    """max(input, 0); the derivative at 0 is 0, NaN propagates (Nair & Hinton 2010, ICML)."""
     out = select_or_zero(input, np.logical_not(input <= 0))
     return out, Saved(out=out)
 
@@ -59,13 +59,13 @@ def _leaky(values: Any, x: Any, negative_slope: float) -> Any:
 
 @op(cast=Cast.KEEP, integers="refuse")
 def hardsigmoid(input: Array, inplace: CompatArg = False):
-    """(input + 3) / 6 held between 0 and 1 (Courbariaux et al. 2015, arXiv:1511.00363, with PyTorch's slope)."""
+    """(input + 3) / 6 clamped to [0, 1] (Courbariaux et al. 2015, arXiv:1511.00363, with PyTorch's slope)."""
     return np.minimum(np.maximum(input + 3, 0), 6) / 6, Saved(input=input)
 
 
 @hardsigmoid.backward
 def hardsigmoid_backward(dy, saved, needs):
-    return dy * _is_sloped(saved.input).astype(dy.dtype) / 6
+    return dy * _in_linear_part(saved.input).astype(dy.dtype) / 6
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -77,16 +77,16 @@ def hardswish(input: Array, inplace: CompatArg = False):
 @hardswish.backward
 def hardswish_backward(dy, saved, needs):
     x = saved.input
-    return dy * np.where(_is_sloped(x), x / 3 + 0.5, (plain(x) > 0).astype(x.dtype))
+    return dy * np.where(_in_linear_part(x), x / 3 + 0.5, (plain(x) > 0).astype(x.dtype))
 
 
-def _is_sloped(x: Any) -> Any:
+def _in_linear_part(x: Any) -> Any:
     return np.abs(plain(x)) < 3
 
 
 @op(cast=Cast.KEEP, moves=True)
 def hardshrink(input: Array, lambd=0.5):
-    """input where |input| > lambd, else 0; NaN stays NaN."""
+    """input where |input| > lambd, else 0; NaN propagates."""
     return np.where(np.abs(input) <= lambd, 0, input), Saved(input=input)
 
 
@@ -97,7 +97,7 @@ def hardshrink_backward(dy, saved, needs, lambd):
 
 @op(cast=Cast.KEEP, integers="refuse")
 def softshrink(input: Array, lambd=0.5):
-    """input moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN.
+    """input moved towards 0 by lambd, but not past 0; NaN propagates.
 
     Raises ArgumentError for a negative lambd.
     """
@@ -118,7 +118,7 @@ def softshrink_backward(dy, saved, needs, lambd):
 
 @op(cast=Cast.KEEP)
 def threshold(input: Array, threshold: float, value: float, inplace: CompatArg = False):
-    """input where it is above `threshold`, else the number `value`, which for integers has to be whole."""
+    """input where it is above `threshold`, else the number `value`, an integer for integer input."""
     value = integer_factor("threshold", "value", value, input)
     return np.where(input <= threshold, value, input), Saved(input=input)
 
@@ -133,7 +133,7 @@ def threshold_backward(dy, saved, needs, threshold, value):
 
 @op(cast=Cast.LOW)
 def prelu(input: Array, weight: Array):
-    """input where positive, else weight * input: weight [1], or [C] for input [N, C, ...]; a 0-d weight is one for all.
+    """input where positive, else weight * input: weight [1], or [C] for input [N, C, ...]; or [] for one weight in all.
 
     Raises ShapeError for a weight of another length. He et al. 2015, arXiv:1502.01852, eq. 1.
     """
@@ -167,7 +167,7 @@ def _per_channel(weight: Any, input: Any) -> Any:
 
 @op(cast=Cast.KEEP, moves=True)
 def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: CompatArg = False):
-    """input held between min_val and max_val, in its dtype; the slope at both is 0, and 1 for NaN.
+    """input clamped to [min_val, max_val], in its dtype; the derivative is 0 at both bounds, 1 for NaN.
 
     Raises ArgumentError for a min_val above max_val.
     """
@@ -195,5 +195,5 @@ def hardtanh_backward(dy, saved, needs, min_val, max_val):
 
 
 def relu6(input: Tensor, inplace: CompatArg = False) -> Tensor:
-    """input held between 0 and 6 (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
+    """input clamped to [0, 6] (Krizhevsky 2010, Convolutional deep belief networks on CIFAR-10)."""
     return hardtanh(input, 0, 6)

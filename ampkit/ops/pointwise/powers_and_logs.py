@@ -79,9 +79,9 @@ def _pow_base_grad(dy: Any, x: Any, k: Any) -> Any:
 
 
 def _pow_exponent_grad(dy: Any, saved: Any) -> Any:
-    zero = plain(saved.input) == 0  # 0 to a positive power stays 0 as the power moves
-    slope = dy * saved.out * np.log(saved.input)
-    return np.where(zero & (plain(saved.exponent) >= 0), 0, slope)
+    zero = plain(saved.input) == 0  # 0^k is 0 for all k > 0: its derivative by k is 0
+    grad = dy * saved.out * np.log(saved.input)
+    return np.where(zero & (plain(saved.exponent) >= 0), 0, grad)
 
 
 @op(cast=Cast.FP32, numpy=np.square)
@@ -233,7 +233,7 @@ _LN_2 = 0.6931471805599453
 
 @op(cast=Cast.WIDEST, integers="float", numpy=np.logaddexp)
 def logaddexp(input: Array, other: Array):
-    """log(exp(input) + exp(other)), broadcast: the larger one, and log1p of what the other one adds."""
+    """log(exp(input) + exp(other)), broadcast, without overflow."""
     added = np.log1p(np.exp(-np.abs(_difference(input, other))))
     return np.maximum(input, other) + added, Saved(input=input, other=other)
 
@@ -264,7 +264,7 @@ def logaddexp2_backward(dy, saved, needs):
 
 
 def _difference(input: Array, other: Array) -> Array:
-    # input - other; of two equal infinities none leads
+    # input - other, 0 for two equal infinities
     a, b = plain(input), plain(other)
     return np.where((a == b) & np.isinf(a), 0, input - other)
 

@@ -38,7 +38,7 @@ def neg_backward(dy, saved, needs):
 
 @op(cast=Cast.KEEP, numpy=np.abs)
 def abs(input: Array):
-    """The absolute value; its slope at 0 is 0."""
+    """The absolute value; its derivative at 0 is 0."""
     return np.abs(input), Saved(input=input)
 
 
@@ -47,7 +47,7 @@ def abs_backward(dy, saved, needs):
     return dy * sign_of(plain(saved.input))
 
 
-# rounding: steps, whose slope is 0
+# step functions, with derivative 0
 
 
 def _step_function(name: str, function: Any, meaning: str, kernel: Any = None) -> Any:
@@ -69,16 +69,16 @@ def _zero_gradient(dy, saved, needs, **params):
 
 sign = _step_function("sign", np.sign, "-1, 0 or 1, as the sign; 0 for NaN.", sign_of)
 
-floor = _step_function("floor", np.floor, "The largest whole number not above input.")
+floor = _step_function("floor", np.floor, "The largest integer <= input.")
 
-ceil = _step_function("ceil", np.ceil, "The smallest whole number not below input.")
+ceil = _step_function("ceil", np.ceil, "The smallest integer >= input.")
 
-trunc = _step_function("trunc", np.trunc, "input without its fraction.")
+trunc = _step_function("trunc", np.trunc, "input truncated towards 0.")
 
 
 @op(cast=Cast.KEEP, numpy=np.round)
 def round(input: Array, *, decimals: int = 0):
-    """The nearest whole number, halves to even; with `decimals`, the nearest multiple of 10^-decimals.
+    """The nearest integer, halves to even; with `decimals`, the nearest multiple of 10^-decimals.
 
     Its gradient is zero.
     """
@@ -90,7 +90,7 @@ round.backward(_zero_gradient)
 
 @op(cast=Cast.WIDEST, integers="float")
 def copysign(input: Array, other: Array):
-    """The size of input with the sign of other, that of -0.0 too; broadcast. The slope at 0 is 0, other takes none."""
+    """The magnitude of input with the sign of other, also of -0.0; broadcast. At 0 the gradient is 0."""
     out = np.copysign(input, other)
     return out, Saved(input=input, out=out)
 
@@ -110,7 +110,7 @@ def signbit(input: Array):
 
 @op(cast=Cast.KEEP)
 def frac(input: Array):
-    """input less its whole part: the sign is input's."""
+    """The fractional part, input - trunc(input)."""
     return input.copy() if input.dtype == bool_ else input - np.trunc(input)
 
 
@@ -121,7 +121,7 @@ def frac_backward(dy, saved, needs):
 
 @op(cast=Cast.WIDEST, moves=True)
 def heaviside(input: Array, values: Array):
-    """0 below 0, 1 above it and `values` at it, broadcast; 0 for NaN. Its gradient goes to values, where they stand."""
+    """0 below 0, 1 above it and `values` at it, broadcast; 0 for NaN. The gradient goes to values, where input is 0."""
     step = (input > 0).astype(input.dtype) if hasattr(input, "dtype") else float(input > 0)
     return np.where(input == 0, values, step), Saved(input=input)
 

@@ -38,7 +38,7 @@ def elu_backward(dy, saved, needs, alpha):
 
 @op(cast=Cast.KEEP, integers="float")
 def sigmoid(input: Array):
-    """1 / (1 + exp(-input)), accurate at both ends."""
+    """1 / (1 + exp(-input)), accurate for large |input|."""
     out = 1 / (1 + np.exp(-input))
     return out, Saved(out=out)
 
@@ -50,7 +50,7 @@ def sigmoid_backward(dy, saved, needs):
 
 @op(cast=Cast.KEEP, integers="refuse")
 def logsigmoid(input: Array):
-    """log(sigmoid(input)), accurate at both ends."""
+    """log(sigmoid(input)), accurate for large |input|."""
     return np.minimum(input, 0) - np.log1p(np.exp(-np.abs(input))), Saved(input=input)
 
 
@@ -67,7 +67,7 @@ def silu(input: Array, inplace: CompatArg = False):
 
 @silu.backward
 def silu_backward(dy, saved, needs):
-    gate = apply(sigmoid, saved.input)  # 1 / (1 + exp(-x)) itself has the slope inf / inf where exp(-x) overflows
+    gate = apply(sigmoid, saved.input)  # 1 / (1 + exp(-x)) itself has the derivative inf / inf where exp(-x) overflows
     return dy * (gate * (1 + saved.input * (1 - gate)))
 
 
@@ -212,7 +212,7 @@ def tanhshrink_backward(dy, saved, needs):
 
 @op(cast=Cast.KEEP, integers="refuse")
 def glu(input: Array, dim=-1):
-    """The first half of input along `dim` times the sigmoid of the second: [.., 2 n, ..] -> [.., n, ..].
+    """The first half of input along `dim` times sigmoid of the second: [.., 2 n, ..] -> [.., n, ..].
 
     Raises ShapeError for an odd length. Dauphin et al. 2016, arXiv:1612.08083, sec. 2.
     """
@@ -230,8 +230,8 @@ def glu_check(input, dim):
 @glu.backward
 def glu_backward(dy, saved, needs, dim):
     value, gate = _halves(saved.input, dim)
-    open_ = apply(sigmoid, gate)
-    return np.concatenate([dy * open_, dy * value * open_ * (1 - open_)], dim)
+    gate = apply(sigmoid, gate)
+    return np.concatenate([dy * gate, dy * value * gate * (1 - gate)], dim)
 
 
 def _halves(x: Any, dim: int) -> tuple[Any, Any]:

@@ -142,7 +142,7 @@ def atanh_backward(dy, saved, needs):
     return dy / ((1 - saved.input) * (1 + saved.input))
 
 
-# of a circle, of a triangle
+# sinc, degrees, hypot
 
 
 @op(cast=Cast.KEEP, integers="float")
@@ -159,7 +159,7 @@ def _sinc(y: Any) -> Any:
 @sinc.backward
 def sinc_backward(dy, saved, needs):
     y = math.pi * saved.input
-    near = np.abs(plain(y)) < 0.3  # where the difference would lose its digits: its series, to float64's
+    near = np.abs(plain(y)) < 0.3  # where the difference would cancel: the Taylor series, to float64 accuracy
     t = np.where(near, y * y, 0)
     series = y * (-1 / 3 + t * (1 / 30 + t * (-1 / 840 + t * (1 / 45360 - t / 3991680))))
     return dy * math.pi * np.where(near, series, (np.cos(y) - _sinc(y)) / np.where(near, 1, y))
@@ -177,7 +177,7 @@ def rad2deg(input: Tensor) -> Tensor:
 
 @op(cast=Cast.WIDEST, integers="float", numpy=np.hypot)
 def hypot(input: Array, other: Array):
-    """The length of the vector (input, other), broadcast, without overflow on the way; at the origin its slope is 0."""
+    """sqrt(input^2 + other^2), broadcast, without overflow; the gradient at the origin is 0."""
     out = np.hypot(input, other)
     return out, Saved(input=input, other=other, out=out)
 

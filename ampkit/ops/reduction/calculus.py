@@ -27,7 +27,7 @@ __all__ = ["cumulative_trapezoid", "diff", "gradient", "trapezoid", "trapz"]
 def diff(
     input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
-    """The differences of neighbours along `dim`, n times over; of bool whether they differ.
+    """The n-th differences of neighbours along `dim`; of bool, whether neighbours differ.
 
     prepend, append: joined to input first, unless n is 0. Raises ArgumentError for a negative n.
     """
@@ -44,21 +44,21 @@ def diff(
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """The integral of y along `dim` by the trapezoid rule, at places x or at steps of dx (1): [.., n] -> [..].
+    """The integral of y along `dim` by the trapezoid rule, at sample points x or with step dx (1): [.., n] -> [..].
 
-    x [n], or broadcast with y. In float32, rounded once; integers give float32. Raises ShapeError for other places,
-    RangeError for an axis that is not there, ArgumentError for both x and dx.
+    x [n], or broadcast with y. In float32, rounded once; integers give float32. Raises ShapeError for an x that
+    does not fit, RangeError for an axis out of range, ArgumentError for both x and dx.
     """
     return _round_like(sum(_trapezoid_areas("trapezoid", y, x, dx, dim), dim), y)
 
 
 def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """`trapezoid`, by its older name."""
+    """Alias of `trapezoid`."""
     return trapezoid(y, x, dx=dx, dim=dim)
 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """The running integral along `dim`, one place fewer: [.., n] -> [.., n - 1]; see `trapezoid`."""
+    """The cumulative integral along `dim`: [.., n] -> [.., n - 1]; see `trapezoid`."""
     return _round_like(cumsum(_trapezoid_areas("cumulative_trapezoid", y, x, dx, dim), dim), y)
 
 
@@ -88,7 +88,7 @@ def _trapezoid_areas(where: str, y: Tensor, x: Tensor | None, dx: Any, dim: int)
 
 
 def _sample_points(where: str, y: Tensor, x: Tensor, at: int) -> Tensor:
-    # x with as many axes as y, as long as y along the axis `at`.
+    # x with as many axes as y, and y's length along axis `at`.
     shape = (1,) * (y.ndim - x.ndim) + tuple(x.shape)
     fits = len(shape) == y.ndim and all(
         n == m or (1 in (n, m) and i != at) for i, (n, m) in enumerate(zip(shape, y.shape, strict=True))
@@ -102,12 +102,12 @@ def _sample_points(where: str, y: Tensor, x: Tensor, at: int) -> Tensor:
 def gradient(
     input: Tensor, *, spacing: Any = 1, dim: int | Sequence[int] | None = None, edge_order: int = 1
 ) -> tuple[Tensor, ...]:
-    """The slopes of input along each of `dim` (None: all axes), a tensor like input for each.
+    """The derivatives of input along each of `dim` (None: all axes), one tensor like input per axis.
 
-    Between neighbours by the second-order difference, at the ends by one of edge_order 1 or 2. spacing: the step, or
+    By central differences of second order, at the ends of order edge_order (1 or 2). spacing: the step, or
     one per axis, each a number or the coordinates, a tensor [n]. In float32, rounded once.
     Raises ArgumentError for spacings that do not fit, ShapeError for an axis of fewer than edge_order + 1 elements and
-    for one that is named twice.
+    for a repeated axis.
     Fornberg 1988, Mathematics of Computation 51, eq. 3.8 for three points.
     """
     dims = normalize_axes("gradient", dim, input.ndim)
@@ -117,7 +117,7 @@ def gradient(
     if edge_order not in (1, 2):
         raise ArgumentError("gradient", "edge_order 1 or 2", repr(edge_order))
     found = [_axis_gradient(_to_accumulator(input), at, step, edge_order) for at, step in zip(dims, steps, strict=True)]
-    return tuple(_round_like(slope, input) for slope in found)
+    return tuple(_round_like(grad, input) for grad in found)
 
 
 def _axis_gradient(x: Tensor, at: int, spacing: Any, order: int) -> Tensor:
@@ -144,13 +144,13 @@ def _axis_gradient(x: Tensor, at: int, spacing: Any, order: int) -> Tensor:
 
 
 def _parabola_derivative(f: Tensor, start: int, count: int, first: Any, second: Any, point: int) -> Tensor:
-    """The slope, at the first, the middle or the last, of the parabola through each three neighbours.
+    """The derivative, at its first, middle or last point (`point` 0, 1, 2), of the parabola through three neighbours.
 
-    first, second: the steps between them.
+    first, second: the steps between the points.
     """
     values = [narrow(f, 0, start + i, count) for i in range(3)]
-    rise, then = div(sub(values[1], values[0]), first), div(sub(values[2], values[1]), second)
-    bend = div(sub(then, rise), add(first, second) if isinstance(first, Tensor) else first + second)
+    left, right = div(sub(values[1], values[0]), first), div(sub(values[2], values[1]), second)
+    curvature = div(sub(right, left), add(first, second) if isinstance(first, Tensor) else first + second)
     if point == 2:
-        return add(then, mul(bend, second))
-    return sub(rise, mul(bend, first)) if point == 0 else add(rise, mul(bend, first))
+        return add(right, mul(curvature, second))
+    return sub(left, mul(curvature, first)) if point == 0 else add(left, mul(curvature, first))

@@ -22,20 +22,17 @@ from .sorting import ValuesIndices
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 
-# running sums and products
-
-
 @op(cast=Cast.FP32)
 def cumsum(input: Array, dim, dtype=None):
-    """The running sum along `dim`. In float32; integers in int64, or in the given `dtype`."""
+    """The cumulative sum along `dim`. In float32; integers in int64, or in `dtype`."""
     return (_blocked_cumsum(input, dim % input.ndim) if input.ndim else input.astype(accumulator(input.dtype))), Saved()
 
 
-_UNBLOCKED = 4096  # elements whose running sum is one: with random signs off by some ten roundings
+_UNBLOCKED = 4096  # longest row summed in one run: with random signs its error is about ten roundings
 
 
 def _blocked_cumsum(x: Any, axis: int) -> Any:
-    # Of long rows, running sums within blocks, each raised by that of the blocks before it.
+    # Long rows: cumulative sums within blocks, plus the total of the blocks before.
     n, wide = x.shape[axis], accumulator(x.dtype)
     if n <= _UNBLOCKED or isinstance(x, TracedArray) or wide.kind == "i":
         return np.cumsum(x, axis, wide)
@@ -59,9 +56,9 @@ def cumsum_backward(dy, saved, needs, dim, dtype):
 
 @op(cast=Cast.FP32)
 def cumprod(input: Array, dim, dtype=None):
-    """The running product along `dim`. In float32; integers in int64, or in the given `dtype`.
+    """The cumulative product along `dim`. In float32; integers in int64, or in `dtype`.
 
-    Zeros are differentiated exactly.
+    The gradient is exact also with zeros.
     """
     return np.cumprod(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved(
         input=input
@@ -74,9 +71,7 @@ def cumprod_backward(dy, saved, needs, dim, dtype):
     if not x.size or not x.ndim:
         return dy
     x, dy = np.moveaxis(x, dim, 0), np.moveaxis(dy, dim, 0)
-    tail = [
-        dy[-1]
-    ]  # tail_i = dy_i + x_{i+1} tail_{i+1}: what output i and those after it pass on, less what came before
+    tail = [dy[-1]]  # tail_i = dy_i + x_{i+1} tail_{i+1}, from the last output back
     for i in range(len(x) - 2, -1, -1):
         tail.append(dy[i] + x[i + 1] * tail[-1])
     return np.moveaxis(exclusive_cumprod(x, 0) * np.stack(tail[::-1]), 0, dim)
@@ -84,17 +79,19 @@ def cumprod_backward(dy, saved, needs, dim, dtype):
 
 @op(cast=Cast.KEEP, integers="float")
 def logcumsumexp(input: Array, dim):
-    """The logarithm of the running sum of exp(input) along `dim`, without overflow."""
+    """The logarithm of the cumulative sum of exp(input) along `dim`, without overflow."""
     if not input.ndim:
         return input.copy(), Saved(input=input, sums=input)
     out, at, n, step = input, dim % input.ndim, input.shape[dim], 1
-    while step < n:  # each element takes in the sum that ends `step` before it
+    while step < n:  # inclusive scan: each element takes in the sum that ends `step` before it
         late, early, head = (
             (slice(None),) * at + (part,) for part in (slice(step, n), slice(0, n - step), slice(step))
         )
         out = np.concatenate([out[head], np.logaddexp(out[late], out[early])], at)
         step *= 2
-    return out.copy() if out is input else out, Saved(input=input, sums=out)  # unrounded: an exponent is made of them
+    return out.copy() if out is input else out, Saved(
+        input=input, sums=out
+    )  # unrounded: backward exponentiates their differences
 
 
 @logcumsumexp.backward
@@ -109,9 +106,9 @@ def logcumsumexp_backward(dy, saved, needs, dim):
 
 
 def _exp_difference(part: Any, whole: Any) -> Any:
-    # exp(part - whole), 0 for a part of exp(-inf).
-    nothing = plain(part) == -np.inf
-    return np.where(nothing, 0, np.exp(np.where(nothing, 0, part) - np.where(nothing, 0, whole)))
+    # exp(part - whole), 0 where part is -inf.
+    empty = plain(part) == -np.inf
+    return np.where(empty, 0, np.exp(np.where(empty, 0, part) - np.where(empty, 0, whole)))
 
 
 logcumsumexp.check(lambda input, dim: normalize_axis("logcumsumexp", dim, input.ndim))
@@ -120,16 +117,13 @@ for _op in (cumsum, cumprod):
     _op.check(lambda input, dim, dtype, name=_op.name: normalize_axis(name, dim, input.ndim))
 
 
-# running extremes
-
-
 def cummax(input: Tensor, dim: int) -> ValuesIndices:
-    """(values, indices): the largest so far along `dim`, of equal ones the last. NaN stays once it is met."""
+    """(values, indices): the cumulative maximum along `dim`, of ties the last. NaN propagates."""
     return ValuesIndices(*cummax_(input, dim))
 
 
 def cummin(input: Tensor, dim: int) -> ValuesIndices:
-    """(values, indices): the smallest so far along `dim`, of equal ones the last. NaN stays once it is met."""
+    """(values, indices): the cumulative minimum along `dim`, of ties the last. NaN propagates."""
     return ValuesIndices(*cummin_(input, dim))
 
 
@@ -148,23 +142,26 @@ def cummin_(input: Array, dim):
 
 
 def cumulative_extremum(wins: Any, values: Any, dim: int) -> tuple[Any, Any]:
-    """The winners of what stands up to each place, and where they stand; in log n steps, for CuPy has no such scan."""
+    """The cumulative extreme along `dim` and its index, by a scan of log n steps: CuPy has no accumulate for it.
+
+    wins: `np.greater_equal` or `np.less_equal`.
+    """
     if not values.ndim:
         return values, np.zeros_like(values, np.int64)
     at, n, step = dim % values.ndim, values.shape[dim], 1
     line = np.arange(n, like=values).reshape((-1,) + (1,) * (values.ndim - 1 - at))
-    places = np.broadcast_to(line, values.shape).astype(np.int64)
+    indices = np.broadcast_to(line, values.shape).astype(np.int64)
     while step < n:
         late, early, head = (
             (slice(None),) * at + (part,) for part in (slice(step, n), slice(0, n - step), slice(step))
         )
         new, old = values[late], values[early]
         stays = (new != new) | ((old == old) & wins(new, old))
-        values, places = (
-            np.concatenate([held[head], np.where(stays, held[late], held[early])], at) for held in (values, places)
+        values, indices = (
+            np.concatenate([held[head], np.where(stays, held[late], held[early])], at) for held in (values, indices)
         )
         step *= 2
-    return values, places
+    return values, indices
 
 
 def _cumulative_extremum_backward(dy, saved, needs, dim):

@@ -15,13 +15,13 @@ from ampkit.core.dispatch import Primitive
 
 __all__: list[str] = []
 
-_EINSUM_RUN = 1024  # products that einsum adds up in a row, side by side in the lanes of a vector
+_EINSUM_RUN = 1024  # products per einsum call: its vectorized sum is accurate up to this length
 
 
 def dot_last(a: Any, b: Any) -> Any:
     """Sum of a * b over the last axis: [..., n], [..., n] -> [..., 1]. Blocked, as `blocked_sum` is."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-        return blocked_sum(a * b, -1, True)  # CuPy's einsum may be a product of cuBLAS, which cannot be recorded
+        return blocked_sum(a * b, -1, True)  # CuPy's einsum may call cuBLAS, which cannot be captured in a CUDA graph
     n = a.shape[-1]
     if n <= 2 * _EINSUM_RUN:
         return np.einsum("...i,...i->...", a, b)[..., None]
@@ -32,7 +32,7 @@ def dot_last(a: Any, b: Any) -> Any:
 
 
 def dot_along(a: Any, b: Any, axis: int) -> Any:
-    """Sum of a * b over `axis`, which stays with length 1."""
+    """Sum of a * b over `axis`, with keepdims."""
     if not a.ndim:
         return a * b
     return dot_last(a, b) if axis in (-1, a.ndim - 1) else blocked_sum(a * b, axis, True)
@@ -82,5 +82,5 @@ def sum_channels(a: Any) -> Any:
         return blocked_sum(a, (0, 2)).reshape(-1, 1)
     if size <= BLOCK:
         return _sum_positions(blocked_sum(a.reshape(batch, channels * size), 0), a.shape)
-    rows = a.reshape(batch * channels, size) @ np.ones(size, a.dtype)  # a product outruns sums of short rows
+    rows = a.reshape(batch * channels, size) @ np.ones(size, a.dtype)  # a GEMV is faster than sums of short rows
     return blocked_sum(rows.reshape(batch, channels), 0)[:, None]

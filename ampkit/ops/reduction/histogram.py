@@ -35,12 +35,12 @@ def histogram(
     weight: Tensor | None = None,
     density: bool = False,
 ) -> Histogram:
-    """(hist [n], bin_edges [n + 1]): how many elements, or the sum of whose weights, lie between neighbouring edges.
+    """(hist [n], bin_edges [n + 1]): the number of elements, or the sum of their weights, in each bin.
 
-    bins: a number of equal parts of `range`, (low, high), by default what input spans; or the rising edges, a tensor.
-    A part holds its lower edge, the last one both. density: such that the sum of hist times widths is 1. In input's
-    dtype. Raises DTypeError for integers, ArgumentError for no bins or a range that does not rise, ShapeError for
-    weights of another shape.
+    bins: the number of equal bins over `range` (low, high), by default input's minimum and maximum; or a tensor of
+    ascending edges. A bin includes its lower edge, the last one both. density: normalize the integral to 1. In input's
+    dtype. Raises DTypeError for integers, ArgumentError for bins < 1 or a decreasing range, ShapeError for weights of
+    another shape.
     """
     if not input.is_floating_point():
         raise DTypeError("histogram", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
@@ -50,7 +50,7 @@ def histogram(
     edges = _bin_edges(x, bins, range)
     at = np.searchsorted(edges, x, "right") - 1
     at = np.where(x == edges[-1], edges.size - 2, at)
-    at = np.where((x >= edges[0]) & (x <= edges[-1]), at, edges.size - 1)  # what lies outside, into a part of its own
+    at = np.where((x >= edges[0]) & (x <= edges[-1]), at, edges.size - 1)  # values outside the range go to an extra bin
     if weight is None:
         counts = np.bincount(at, minlength=edges.size)
     else:  # CuPy's bincount adds weights in any order
@@ -79,10 +79,10 @@ def _bin_edges(x: Any, bins: Any, range: Sequence[float] | None) -> Any:
 
 
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements lie in each of `bins` equal parts of [min, max]: [bins].
+    """The number of elements in each of `bins` equal bins over [min, max]: [bins].
 
-    Where min = max, as by default, of what input spans. NaN and what lies outside count nowhere; max
-    counts in the last part. In input's dtype.
+    If min = max, the default, the range is that of input. NaN and values outside are not counted; max counts in the
+    last bin. In input's dtype.
     Raises DTypeError for integers, ArgumentError for bins below 1 and min above max.
     """
     if not input.is_floating_point():
@@ -101,13 +101,13 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 
 def _histc_range(x: Any) -> tuple[Any, Any]:
-    # The extremes, where they are, one below and one above where they are equal.
+    # The minimum and maximum; one less and one more where they are equal.
     low, high = x.min(), x.max()
     return np.where(low == high, low - 1, low), np.where(low == high, high + 1, high)
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each whole number comes, or the sum of its weights: [n] -> [at least minlength], int64 or float.
+    """The count of each non-negative integer, or the sum of its weights: [n] -> [>= minlength], int64 or float.
 
     Weights are summed in float64. Raises ShapeError for other shapes, DTypeError for floats, RangeError below 0.
     """

@@ -1,4 +1,4 @@
-"""Norms of vectors and of matrices, and what is held within one. In float32, rounded once."""
+"""Norms of vectors and matrices, and renorm. In float32, rounded once."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def norm_(input: Array, p: float | str | None = "fro", dim=None, keepdim=False, 
 
 @norm_.check
 def norm_check(input, p, dim, keepdim, dtype):
-    gone = normalize_axes("norm", dim, input.ndim)
-    if (_order(p) < 0 or math.isinf(_order(p))) and not math.prod(input.shape[i] for i in gone):
+    reduced = normalize_axes("norm", dim, input.ndim)
+    if (_order(p) < 0 or math.isinf(_order(p))) and not math.prod(input.shape[i] for i in reduced):
         raise ShapeError("norm", "at least one element for this p", f"shape {tuple(input.shape)}")
 
 
@@ -62,7 +62,7 @@ def _order(p: Any) -> float:
 
 
 def p_norm(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
-    """The norm of order p over `axis`, as NumPy takes axes."""
+    """The p-norm over `axis`, in NumPy's form."""
     size = np.abs(x)
     if math.isinf(p):
         return (np.max if p > 0 else np.min)(size, axis, keepdims=keepdim)
@@ -74,24 +74,24 @@ def p_norm(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
 
 
 def p_norm_grad(x: Any, size: Any, p: float, axis: Any) -> Any:
-    """The gradient of `size_of`, whose result is `size` with its axes kept: the shape of x. Where it is 0, 0."""
+    """The derivative of `p_norm` by x; size: the norm with keepdim, broadcast to x. 0 where the norm is 0."""
     sign = sign_of(plain(x))
     if p in (0, 1):
         return sign * p
     if math.isinf(p):
-        hit = np.abs(plain(x)) == p_norm(plain(x), p, axis, True)  # of x itself: `size` may have been rounded
+        hit = np.abs(plain(x)) == p_norm(plain(x), p, axis, True)  # recomputed from x: `size` may have been rounded
         return sign * hit / np.maximum(hit.sum(axis, keepdims=True).astype(sign.dtype), 1)
     zero = plain(size) == 0
     safe = np.where(zero, 1, size)
-    slope = x / safe if p == 2 else sign * (np.abs(x) / safe) ** (p - 1)
-    return np.where(zero if p >= 1 else zero | (plain(x) == 0), 0, slope)
+    grad = x / safe if p == 2 else sign * (np.abs(x) / safe) ** (p - 1)
+    return np.where(zero if p >= 1 else zero | (plain(x) == 0), 0, grad)
 
 
 @norm_.backward
 def norm_backward(dy, saved, needs, p, dim, keepdim, dtype):
     x = saved.input
-    size, each = expand_reduced(saved.out, x.shape, dim, keepdim), expand_reduced(dy, x.shape, dim, keepdim)
-    return each * p_norm_grad(x, size, _order(p), numpy_axis(dim, x.ndim))
+    size, dy = expand_reduced(saved.out, x.shape, dim, keepdim), expand_reduced(dy, x.shape, dim, keepdim)
+    return dy * p_norm_grad(x, size, _order(p), numpy_axis(dim, x.ndim))
 
 
 def linalg_vector_norm(
@@ -123,10 +123,9 @@ def linalg_matrix_norm(
 ) -> Tensor:
     """The norm of the matrices in the axes `dim`: [.., M, N] -> [..].
 
-    ord: "fro" the root of the sum of squares; 1, -1 the largest and smallest sum of a column's sizes, inf, -inf of a
-    row's; "nuc" the sum of the singular values, 2, -2 the largest and the smallest. The largest of
-    none is 0. In float32.
-    Raises ArgumentError for another ord, ShapeError unless dim names two axes, and for the smallest of none.
+    ord: "fro" the root of the sum of squares; 1, -1 the largest and smallest absolute column sum, inf, -inf row sum;
+    "nuc" the sum of the singular values, 2, -2 the largest and smallest. Of an empty matrix the largest is 0.
+    Raises ArgumentError for another ord, ShapeError unless dim has two axes, and for the smallest of an empty matrix.
     """
     pair = normalize_axes("linalg_matrix_norm", dim, A.ndim) if isinstance(dim, (tuple, list)) else ()
     if len(pair) != 2:
@@ -142,13 +141,13 @@ def linalg_matrix_norm(
         found = singular_norm(movedim(A, pair, (-2, -1)), ord, dtype=dtype)
     else:
         raise ArgumentError("linalg_matrix_norm", "ord 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2", repr(ord))
-    kept = [(1 if keepdim else 0) if i in pair else n for i, n in enumerate(A.shape)]
-    return reshape(found, [n for i, n in enumerate(kept) if keepdim or i not in pair])
+    sizes = [1 if i in pair else n for i, n in enumerate(A.shape)]
+    return reshape(found, [n for i, n in enumerate(sizes) if keepdim or i not in pair])
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def singular_norm(input: Array, ord, *, dtype=None):
-    """What `linalg_matrix_norm` makes of singular values, [.., M, N] -> [..]. It has a first derivative alone."""
+    """The matrix norms by singular values, [.., M, N] -> [..]; without second derivatives."""
     if isinstance(input, TracedArray):
         raise StateError("linalg_matrix_norm", "a first derivative", f"a second one for ord={ord!r}", "use ord='fro'")
     try:
@@ -160,7 +159,7 @@ def singular_norm(input: Array, ord, *, dtype=None):
     out = s.sum(-1) if ord == "nuc" or not s.shape[-1] else s.max(-1) if ord == 2 else s.min(-1)
     hit = np.ones_like(s) if ord == "nuc" else (s == out[..., None]).astype(s.dtype)
     share = hit if ord == "nuc" else hit / np.maximum(hit.sum(-1, keepdims=True), 1)
-    return out, Saved(slope=(u * share[..., None, :]) @ vh)
+    return out, Saved(grad=(u * share[..., None, :]) @ vh)
 
 
 @singular_norm.check
@@ -171,7 +170,7 @@ def singular_norm_check(input, ord, dtype):
 
 @singular_norm.backward
 def singular_norm_backward(dy, saved, needs, ord, dtype):
-    return dy.reshape(*dy.shape, 1, 1) * saved.slope
+    return dy.reshape(*dy.shape, 1, 1) * saved.grad
 
 
 def linalg_norm(
@@ -196,12 +195,12 @@ def linalg_norm(
     return norm_(A, ord, over, keepdim, dtype=dtype)
 
 
-# held within one
+# renorm
 
 
 @op(cast=Cast.FP32, integers="refuse")
 def renorm(input: Array, p: float, dim: int, maxnorm: float):
-    """input, with each slice along `dim` whose norm of order p is above maxnorm scaled down to it. In float32.
+    """input with each slice along `dim` whose p-norm exceeds maxnorm scaled down to maxnorm. In float32.
 
     Raises ShapeError for fewer than two axes, ArgumentError unless p and maxnorm are positive.
     """
@@ -211,7 +210,7 @@ def renorm(input: Array, p: float, dim: int, maxnorm: float):
 def _renorm_scale(x: Any, p: float, dim: int, maxnorm: float) -> tuple[Any, Any]:
     size = p_norm(x, p, _other_axes(x, dim), True)
     above = plain(size) > maxnorm
-    return np.where(above, maxnorm / (size + 1e-7), 1), size  # as PyTorch has it, a little below maxnorm
+    return np.where(above, maxnorm / (size + 1e-7), 1), size  # the 1e-7 as in PyTorch
 
 
 def _other_axes(x: Any, dim: int) -> tuple[int, ...]:

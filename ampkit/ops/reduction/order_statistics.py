@@ -24,9 +24,6 @@ from .sorting import ValuesIndices, sort, stable_order
 __all__ = ["kthvalue", "median", "mode", "nanmedian", "nanquantile", "quantile"]
 
 
-# in order
-
-
 def _gather_found(input: Tensor, at: int, there: Any, keepdim: bool) -> ValuesIndices:
     found = Tensor(there)
     values = gather(input, at, found)
@@ -36,7 +33,7 @@ def _gather_found(input: Tensor, at: int, there: Any, keepdim: bool) -> ValuesIn
 def kthvalue(input: Tensor, k: int, dim: int | None = None, keepdim: bool = False) -> ValuesIndices:
     """(values, indices): the k-th smallest along `dim` (None: the last), counted from 1. NaN is largest.
 
-    Raises RangeError for a k that is not there.
+    Raises RangeError for a k outside [1, n].
     """
     at = normalize_axis("kthvalue", -1 if dim is None else dim, input.ndim)
     length = input.shape[at] if input.ndim else 1
@@ -48,9 +45,9 @@ def kthvalue(input: Tensor, k: int, dim: int | None = None, keepdim: bool = Fals
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
-    """(values, indices): the most frequent value along `dim`, of equally frequent ones the smallest.
+    """(values, indices): the most frequent value along `dim`, of ties the smallest, and its last index.
 
-    Where it stands last. Raises ShapeError for an empty axis.
+    Raises ShapeError for an empty axis.
     """
     at, x = normalize_axis("mode", dim, input.ndim), input.array
     if not input.ndim:
@@ -68,7 +65,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
 
 
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The middle value in order of what is not NaN, of an even number the lower one; along `dim` (values, indices)."""
+    """The `median` of the elements that are not NaN; along `dim` (values, indices)."""
     if dim is None:
         return nanmedian(flatten(input), 0).values
     at, x = normalize_axis("nanmedian", dim, input.ndim), input.array
@@ -81,9 +78,9 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The middle value in order, of an even number the lower one; along `dim` (values, indices). NaN wins.
+    """The median, of an even number of elements the lower one; along `dim` (values, indices). NaN propagates.
 
-    The gradient goes to the element that was selected. Raises ShapeError for a median of nothing.
+    The gradient goes to the selected element. Raises ShapeError for no elements.
     """
     if dim is None:
         return median(flatten(input), 0).values
@@ -94,9 +91,9 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         raise ShapeError("median", "at least one element", f"shape {tuple(input.shape)}")
     order = np.take(stable_order(x, at, False), [(x.shape[at] - 1) // 2], at)
     lost = np.isnan(x) if x.dtype.kind not in "iub" else np.zeros_like(x, np.bool_)
-    places = Tensor(np.where(lost.any(at, keepdims=True), lost.argmax(at, keepdims=True), order))
-    values = gather(input, at, places)
-    return ValuesIndices(values, places) if keepdim else ValuesIndices(squeeze(values, at), squeeze(places, at))
+    indices = Tensor(np.where(lost.any(at, keepdims=True), lost.argmax(at, keepdims=True), order))
+    values = gather(input, at, indices)
+    return ValuesIndices(values, indices) if keepdim else ValuesIndices(squeeze(values, at), squeeze(indices, at))
 
 
 def quantile(
@@ -107,10 +104,10 @@ def quantile(
     *,
     interpolation: str = "linear",
 ) -> Tensor:
-    """The value below which a share q of the elements along `dim` (None: of all) lies; q a number or a tensor [m].
+    """The q-quantile of the elements along `dim` (None: of all); q a number or a tensor [m] -> [...] or [m, ...].
 
-    -> [...] or [m, ...]. Between two elements by interpolation: "linear", "lower", "higher", "nearest", "midpoint".
-    In float32 for 16-bit tensors; NaN gives NaN. By "linear" a tensor q has a gradient too. Raises DTypeError for
+    Between two elements by interpolation: "linear", "lower", "higher", "nearest", "midpoint".
+    In float32 for 16-bit tensors; NaN propagates. With "linear" a tensor q gets a gradient too. Raises DTypeError for
     integers, ShapeError for no elements, RangeError for q outside [0, 1].
     """
     return _quantile("quantile", input, q, dim, keepdim, interpolation)
@@ -124,7 +121,7 @@ def nanquantile(
     *,
     interpolation: str = "linear",
 ) -> Tensor:
-    """`quantile` of what is not NaN along `dim`; NaN of nothing.
+    """`quantile` of the elements that are not NaN along `dim`; NaN if there are none.
 
     Raises DTypeError for integers, ShapeError for no elements, RangeError for q outside [0, 1].
     """
@@ -140,26 +137,26 @@ def _quantile(where: str, input: Tensor, q: Any, dim: int | None, keepdim: bool,
     flat = flatten(input) if dim is None or not input.ndim else input
     if not flat.numel():
         raise ShapeError(where, "at least one element", f"shape {tuple(input.shape)}")
-    rows = movedim(sort(flat, at).values, at, 0)  # NaN stands last
+    rows = movedim(sort(flat, at).values, at, 0)  # NaN sorts last
     column = (-1, *(1,) * (rows.ndim - 1))
     shares = backends.backend_of(input.array).asarray(shares.reshape(column))
-    slope = reshape(q, column) if isinstance(q, Tensor) and q.requires_grad and interpolation == "linear" else None
-    found = _interpolate_rows(rows, shares, slope, interpolation, where == "nanquantile")
+    q_column = reshape(q, column) if isinstance(q, Tensor) and q.requires_grad and interpolation == "linear" else None
+    found = _interpolate_rows(rows, shares, q_column, interpolation, where == "nanquantile")
     if keepdim:
         found = reshape(found, len(shares), *(1 if dim is None or i == at else n for i, n in enumerate(input.shape)))
     return found if isinstance(q, Tensor) and q.ndim else squeeze(found, 0)
 
 
 def _interpolate_rows(rows: Tensor, shares: Any, q: Tensor | None, interpolation: str, skips: bool) -> Tensor:
-    # Of rows in order [n, ...], shares [m, 1 ...] -> [m, ...]. q: shares as a tensor that gets a gradient.
+    # Sorted rows [n, ...], shares [m, 1 ...] -> [m, ...]. q: shares as a tensor that requires grad, or None.
     x, last = rows.array, len(rows) - 1
     count = (x == x).sum(0, keepdims=True)
-    lost = (count <= last) & (not skips)  # the answer is NaN, which the last row holds
+    lost = (count <= last) & (not skips)  # the result is NaN, which is in the last row
     steps = np.maximum(count - 1, 0)
-    place, share = _interpolation(shares * steps, interpolation)
-    low, high = (Tensor(np.where(lost, last, f(place)).astype(np.int64)) for f in (np.floor, np.ceil))
+    position, share = _interpolation(shares * steps, interpolation)
+    low, high = (Tensor(np.where(lost, last, f(position)).astype(np.int64)) for f in (np.floor, np.ceil))
     weight = Tensor(np.where(lost, 0, share).astype(x.dtype))
-    if q is not None:  # the weight itself comes from shares in float64, its slope from q
+    if q is not None:  # the weight's value comes from shares in float64, its gradient from q
         moved = mul(masked_fill(to(q, x.dtype), Tensor(lost), 0), Tensor(steps.astype(x.dtype)))
         weight = add(weight, sub(moved, moved.detach()))
     return lerp(gather(rows, 0, low), gather(rows, 0, high), weight)
@@ -175,10 +172,10 @@ def _parse_q(where: str, q: Any) -> Any:
 _ROUNDED = {"lower": np.floor, "higher": np.ceil, "nearest": np.round}
 
 
-def _interpolation(place: Any, interpolation: str) -> tuple[Any, Any]:
-    # The places in order, and how far between two of them to go.
+def _interpolation(position: Any, interpolation: str) -> tuple[Any, Any]:
+    # The fractional position in sorted order, and the weight of the upper neighbour.
     if interpolation in _ROUNDED:
-        return _ROUNDED[interpolation](place), np.zeros_like(place)
+        return _ROUNDED[interpolation](position), np.zeros_like(position)
     if interpolation not in ("linear", "midpoint"):
         raise ArgumentError("quantile", "interpolation linear, lower, higher, nearest or midpoint", repr(interpolation))
-    return place, place % 1 if interpolation == "linear" else np.where(place % 1, 0.5, 0.0)
+    return position, position % 1 if interpolation == "linear" else np.where(position % 1, 0.5, 0.0)

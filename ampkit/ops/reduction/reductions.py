@@ -1,4 +1,4 @@
-"""Reductions: sums, extremes, variances and questions over axes.
+"""Reductions: sum, mean, prod, extremes, any and all, nansum.
 
 `dim` is one axis, several, or all (None); `keepdim=True` keeps the reduced axes with length 1. 16-bit tensors are
 reduced in float32 and rounded once; integers are summed in int64.
@@ -29,7 +29,7 @@ __all__ = ["all", "amax", "amin", "aminmax", "any", "count_nonzero", "mean", "na
 
 
 def check_dim(name: str, some: bool = False) -> Any:
-    # A check that input has the axes `dim` and, with `some`, that there is something to reduce.
+    # A check that input has the axes `dim` and, with `some`, at least one element to reduce.
     def check(input: Any, dim: Any = None, *args: Any, **params: Any) -> None:
         if dim is not None and not (type(dim) is int and -input.ndim <= dim < input.ndim):
             normalize_axes(name, dim, input.ndim)
@@ -40,15 +40,15 @@ def check_dim(name: str, some: bool = False) -> Any:
 
 
 def numpy_axis(dim: Any, ndim: int) -> Any:
-    """`dim`, already checked, as NumPy takes it: None, one axis, or a tuple."""
+    """Convert a checked `dim` to NumPy's `axis`: None, one axis, or a tuple."""
     return dim if dim is None or (type(dim) is int and ndim) else normalize_axes("", dim, ndim)
 
 
 def expand_reduced(dy: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
-    """The gradient of a reduction over `dim`, one number per result, at every element of the input's `shape`."""
+    """Broadcast dy, the gradient of a reduction over `dim`, to the input's `shape`."""
     if not keepdim:
-        gone = normalize_axes("", dim, len(shape))
-        dy = dy.reshape(tuple([1 if i in gone else n for i, n in enumerate(shape)]))
+        reduced = normalize_axes("", dim, len(shape))
+        dy = dy.reshape(tuple([1 if i in reduced else n for i, n in enumerate(shape)]))
     return np.broadcast_to(dy, shape)
 
 
@@ -62,7 +62,7 @@ def sum_array(x: Any, dim: Any, keepdim: bool) -> Any:
 
 @op(cast=Cast.FP32)
 def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The sum over `dim`. In float32; integers and bool in int64; dtype= casts the input first, and is the answer's.
+    """The sum over `dim`. In float32; integers and bool in int64; dtype= casts the input first, and is the result's.
 
     Raises RangeError for an axis that input does not have.
     """
@@ -78,8 +78,7 @@ def sum_backward(dy, saved, needs, dim, keepdim, dtype):
 def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
     """The mean over `dim`; integers give float32.
 
-    Raises RangeError for an axis that input does not have, ShapeError for a mean of nothing, DTypeError for an integer
-    `dtype`.
+    Raises RangeError for an axis that input does not have, ShapeError for no elements, DTypeError for an integer dtype.
     """
     return sum_array(input, dim, keepdim) / count_reduced(input.shape, dim), Saved(shape=input.shape)
 
@@ -98,7 +97,7 @@ def _extreme(name: str, function: Any, meaning: str) -> Any:
         return out, Saved(input=input, out=out)
 
     reference.__name__ = reference.__qualname__ = name
-    reference.__doc__ = f"The {meaning} over `dim`; equal ones share the gradient evenly. NaN wins."
+    reference.__doc__ = f"The {meaning} over `dim`; ties share the gradient evenly. NaN propagates."
     made = op(cast=Cast.KEEP)(reference)
     made.check(check_dim(name, some=True))
     made.backward(_extreme_backward)
@@ -118,18 +117,18 @@ amax = _extreme("amax", np.max, "largest value")
 amin = _extreme("amin", np.min, "smallest value")
 
 
-# questions
+# any, all, count
 
 
 @op(cast=Cast.KEEP, moves=True)
 def any(input: Array, dim=None, keepdim=False):
-    """Whether any element over `dim` is true (not 0), as bool; of uint8 in uint8. dim=() is over no axis."""
+    """Whether any element over `dim` is true (not 0), as bool; of uint8 in uint8. dim=() reduces no axis."""
     return _logical_result(np.any(input != 0, _logical_axis(dim, input.ndim), keepdims=keepdim), input)
 
 
 @op(cast=Cast.KEEP, moves=True)
 def all(input: Array, dim=None, keepdim=False):
-    """Whether all elements over `dim` are true (not 0), as bool; of uint8 in uint8. dim=() is over no axis."""
+    """Whether all elements over `dim` are true (not 0), as bool; of uint8 in uint8. dim=() reduces no axis."""
     return _logical_result(np.all(input != 0, _logical_axis(dim, input.ndim), keepdims=keepdim), input)
 
 
@@ -155,9 +154,9 @@ for _op in (sum, any, all, count_nonzero):
 
 @op(cast=Cast.FP32)
 def prod(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The product over one `dim`, or of all elements. In float32; integers in int64, or in the given `dtype`.
+    """The product over one `dim`, or of all elements. In float32; integers in int64, or in `dtype`.
 
-    Zeros are differentiated exactly. Raises RangeError for an axis that input does not have.
+    The gradient is exact also with zeros. Raises RangeError for an axis that input does not have.
     """
     return np.prod(input, numpy_axis(dim, input.ndim), accumulator(input.dtype), keepdims=keepdim), Saved(input=input)
 
@@ -180,7 +179,7 @@ def prod_backward(dy, saved, needs, dim, keepdim, dtype):
 
 
 def exclusive_cumprod(x: Any, axis: int) -> Any:
-    # The product of the elements before each one: 1, a, ab, ...
+    # The product of the elements before each one along `axis`: 1, a, ab, ...
     index = (slice(None),) * axis
     one = np.ones_like(plain(x)[(*index, slice(0, 1))])
     return np.concatenate([one, np.cumprod(x[(*index, slice(0, -1))], axis)], axis)
@@ -202,19 +201,21 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """`sum`, of NaN as 0."""
+    """`sum` with NaN as 0."""
     return sum(masked_fill(input, isnan(input), 0), dim, keepdim, dtype=dtype)
 
 
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean over `dim` of what is not NaN; NaN of nothing. In float32 for 16-bit tensors, rounded once.
+    """The mean over `dim` of the elements that are not NaN; NaN if there are none.
+
+    In float32 for 16-bit tensors, rounded once.
 
     Raises DTypeError for integers, also as `dtype`.
     """
-    given = to(input, dtype=dtype) if dtype is not None else input
-    for t in (input, given):
+    cast = to(input, dtype=dtype) if dtype is not None else input
+    for t in (input, cast):
         if not t.is_floating_point():
             raise DTypeError("nanmean", "a floating-point tensor", t.dtype.name, "cast it: x.float()")
-    full = to(given, float32) if given.dtype in LOW else given
+    full = to(cast, float32) if cast.dtype in LOW else cast
     count = to(sum(logical_not(isnan(full)), dim, keepdim), full.dtype)
-    return to(div(nansum(full, dim, keepdim), count), given.dtype)
+    return to(div(nansum(full, dim, keepdim), count), cast.dtype)

@@ -23,7 +23,7 @@ __all__ = ["argmax", "argmin", "argsort", "max", "min", "msort", "sort", "topk"]
 
 
 class ValuesIndices(NamedTuple):
-    """Values, and where along the axis they were: int64."""
+    """Values, and their int64 indices along the axis."""
 
     values: Tensor
     indices: Tensor
@@ -41,18 +41,18 @@ def _check_nonempty(name: str) -> Any:
 
 @op(cast=Cast.KEEP)
 def argmax(input: Array, dim=None, keepdim=False):
-    """Where along `dim` (None: in row-major order) the largest value is, the first of equal ones.
+    """The index of the largest value along `dim` (None: of the flattened input), of ties the first. int64.
 
-    int64; NaN is largest.
+    NaN is largest.
     """
     return np.argmax(input, dim if input.ndim else None, keepdims=keepdim)
 
 
 @op(cast=Cast.KEEP)
 def argmin(input: Array, dim=None, keepdim=False):
-    """Where along `dim` (None: in row-major order) the smallest value is, the first of equal ones.
+    """The index of the smallest value along `dim` (None: of the flattened input), of ties the first. int64.
 
-    int64; NaN is smallest.
+    NaN is smallest.
     """
     return np.argmin(input, dim if input.ndim else None, keepdims=keepdim)
 
@@ -63,19 +63,19 @@ argmin.check(_check_nonempty("argmin"))
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
-    """The largest value; along `dim` (values, indices), the first of equal ones; with another tensor, `maximum`."""
+    """The largest value; along `dim` (values, indices), of ties the first; with another tensor, `maximum`."""
     return _extreme(input, dim if other is None else other, keepdim, amax, max_, maximum)
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
-    """The smallest value; along `dim` (values, indices), the first of equal ones; with another tensor, `minimum`."""
+    """The smallest value; along `dim` (values, indices), of ties the first; with another tensor, `minimum`."""
     return _extreme(input, dim if other is None else other, keepdim, amin, min_, minimum)
 
 
-def _extreme(input: Tensor, dim: Any, keepdim: bool, whole: Any, along: Any, paired: Any) -> Any:
+def _extreme(input: Tensor, dim: Any, keepdim: bool, over_all: Any, along: Any, of_two: Any) -> Any:
     if dim is None:
-        return whole(input)
-    return paired(input, dim) if isinstance(dim, Tensor) else ValuesIndices(*along(input, dim, keepdim))
+        return over_all(input)
+    return of_two(input, dim) if isinstance(dim, Tensor) else ValuesIndices(*along(input, dim, keepdim))
 
 
 @op(cast=Cast.KEEP)
@@ -117,7 +117,7 @@ for _op in (max_, min_):
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
-    """(values, indices) in rising (or falling) order along `dim`; equal ones keep their order. NaN is largest."""
+    """(values, indices) in ascending (or descending) order along `dim`, stable. NaN is largest."""
     return ValuesIndices(*sort_(input, dim, descending))
 
 
@@ -141,12 +141,12 @@ def sort_backward(dy, saved, needs, dim, descending):
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that bring `input` in rising (or falling) order along `dim`; equal ones keep their order. int64."""
+    """The indices that sort `input` in ascending (or descending) order along `dim`, stable. int64."""
     return sort_(input.detach(), dim, descending)[1]
 
 
 def stable_order(x: Any, dim: int, descending: bool) -> Any:
-    x = x if x.dtype != bfloat16 else x.astype(float32)  # which CuPy cannot sort
+    x = x if x.dtype != bfloat16 else x.astype(float32)  # CuPy cannot sort bfloat16
     if not descending:
         return np.argsort(x, dim, kind="stable")
     return x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim)
@@ -184,5 +184,5 @@ def topk_backward(dy, saved, needs, k, dim, largest):
 
 
 def msort(input: Tensor) -> Tensor:
-    """The values in rising order along the first axis."""
+    """The values in ascending order along the first axis."""
     return sort(input, 0).values

@@ -33,9 +33,9 @@ __all__ = ["corrcoef", "cov", "std", "std_mean", "var", "var_mean"]
 def var(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
 ) -> Tensor:
-    """The variance over `dim`: the sum of squared distances to the mean, over n - correction.
+    """The variance over `dim`: the sum of squared deviations from the mean, over n - correction.
 
-    unbiased=False is correction=0, also in the place of `dim`: var(x, False). In two passes, so a large mean costs no
+    unbiased=False is correction=0, also as second argument: var(x, False). In two passes, so a large mean costs no
     accuracy. NaN for n <= correction. Raises RangeError for an axis that input does not have.
     """
     return var_(input, *_parse_correction(dim, unbiased, keepdim, correction))
@@ -79,19 +79,19 @@ std_.check(check_dim("std"))
 
 @std_.backward
 def std_backward(dy, saved, needs, dim, keepdim, correction):
-    flat = plain(saved.out) == 0
-    slope = np.where(flat, 0, dy / np.where(flat, 1, 2 * saved.out))
-    return _variance_gradient(slope, saved.input, dim, keepdim, correction)
+    zero = plain(saved.out) == 0
+    grad = np.where(zero, 0, dy / np.where(zero, 1, 2 * saved.out))
+    return _variance_gradient(grad, saved.input, dim, keepdim, correction)
 
 
 def _centered(x: Any, dim: Any) -> Any:
-    count = max(count_reduced(x.shape, dim), 1)  # of no elements, as NumPy warns of their mean
+    count = max(count_reduced(x.shape, dim), 1)  # at least 1: NumPy warns of a division by 0
     return x - sum_array(x, dim, True) / count
 
 
 def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
-    off, free = _centered(x, dim), count_reduced(x.shape, dim) - correction
-    total = sum_array(off * off, dim, keepdim)
+    deviation, free = _centered(x, dim), count_reduced(x.shape, dim) - correction
+    total = sum_array(deviation * deviation, dim, keepdim)
     return total / free if free > 0 else total * math.nan
 
 
@@ -121,10 +121,11 @@ def cov(
 ) -> Tensor:
     """The covariances of variables: input [variables, observations] -> [variables, variables]; [observations] -> [].
 
-    Sums of products are divided by the number of observations less `correction`. fweights [observations], whole
-    numbers: how often each was seen; aweights [observations]: how much each counts. In float32, also in a region,
-    rounded once; the answer is in the wider dtype of input and aweights.
-    Raises ShapeError for more axes, for other weights and for too few observations, ArgumentError for negative weights.
+    Sums of products are divided by the number of observations minus `correction`. fweights [observations]: integer
+    frequencies; aweights [observations]: relative weights. In float32, also inside autocast, rounded once; the
+    result has the wider dtype of input and aweights.
+    Raises ShapeError for more axes, weights of another shape and too few observations, ArgumentError for negative
+    weights.
     """
     if input.ndim > 2:
         raise ShapeError("cov", "input [variables, observations]", f"shape {tuple(input.shape)}")
@@ -136,15 +137,15 @@ def cov(
 def corrcoef(input: Tensor) -> Tensor:
     """The correlations of variables: input [variables, observations] -> [variables, variables], between -1 and 1.
 
-    In float32, also in a region, rounded once; NaN for a variable that never changes. Raises ShapeError for more than
+    In float32, also inside autocast, rounded once; NaN for a constant variable. Raises ShapeError for more than
     two axes and for fewer than two observations.
     """
     if input.ndim > 2:
         raise ShapeError("corrcoef", "input [variables, observations]", f"shape {tuple(input.shape)}")
     with autocast(enabled=False):
         found = _covariances(input, 1, None, None)
-        size = sqrt(diagonal(found))
-        found = div(div(found, unsqueeze(size, 1)), unsqueeze(size, 0))
+        std = sqrt(diagonal(found))
+        found = div(div(found, unsqueeze(std, 1)), unsqueeze(std, 0))
         return to(squeeze(clamp(found, -1, 1)), _result_dtype(input, None))
 
 
@@ -153,23 +154,23 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
     rows = wide if input.ndim == 2 else reshape(wide, (1, -1))
     count = rows.shape[1]
     weight = None
-    for name, given in (("fweights", fweights), ("aweights", aweights)):
-        if given is None:
+    for name, each in (("fweights", fweights), ("aweights", aweights)):
+        if each is None:
             continue
-        if given.shape != (count,) or (name == "fweights" and given.is_floating_point()):
+        if each.shape != (count,) or (name == "fweights" and each.is_floating_point()):
             kind = "whole numbers" if name == "fweights" else "numbers"
-            raise ShapeError("cov", f"{name} [{count}], {kind}", f"{given.dtype.name} {list(given.shape)}")
-        _check_nonnegative(name, given.array)
-        weight = to(given, rows.dtype) if weight is None else mul(weight, to(given, rows.dtype))
+            raise ShapeError("cov", f"{name} [{count}], {kind}", f"{each.dtype.name} {list(each.shape)}")
+        _check_nonnegative(name, each.array)
+        weight = to(each, rows.dtype) if weight is None else mul(weight, to(each, rows.dtype))
     if weight is None and count <= correction:
         raise ShapeError("cov", f"more than {correction} observations", f"{count}")
     total: Any = count if weight is None else sum(weight)
     mean = div(sum(rows if weight is None else mul(rows, weight), 1, True), total)
-    apart = sub(rows, mean)
+    centered = sub(rows, mean)
     free: Any = total - correction
     if aweights is not None:
         free = sub(total, div(mul(sum(mul(weight, to(aweights, rows.dtype))), correction), total))
-    return div(matmul(apart if weight is None else mul(apart, weight), transpose(apart, 0, 1)), free)
+    return div(matmul(centered if weight is None else mul(centered, weight), transpose(centered, 0, 1)), free)
 
 
 def _check_nonnegative(name: str, weights: Any) -> None:
@@ -180,5 +181,5 @@ def _check_nonnegative(name: str, weights: Any) -> None:
 
 
 def _result_dtype(input: Tensor, aweights: Tensor | None) -> DType:
-    given = [t.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
-    return promote(*given) if given else float32
+    floats = [t.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
+    return promote(*floats) if floats else float32
