@@ -87,7 +87,7 @@ def test_many_rows_are_taken_in_parts_that_fit(monkeypatch):
     x, y = (tensor(drawn(size=shape), dtype="float64", requires_grad=True) for shape in ((2, 7, 3), (5, 3)))
     seed = tensor(drawn(size=(2, 7, 5)), dtype="float64")
     whole = [ops.cdist(x, y), *grad(ops.cdist(x, y), (x, y), seed)]
-    monkeypatch.setattr(distances, "_ROOM", 64)
+    monkeypatch.setattr(distances, "_MAX_DIFFERENCES", 64)
     for got, want in zip([ops.cdist(x, y), *grad(ops.cdist(x, y), (x, y), seed)], whole, strict=True):
         np.testing.assert_allclose(got.numpy(force=True), want.numpy(force=True), rtol=1e-12, atol=1e-15)
 
