@@ -9,7 +9,7 @@ from .. import nn
 from ..base.limits import Classes, Probability, Size
 from ..base.registry import register_model, smallest_image
 from ..core.tensor import Tensor
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 
 
 class AlexNet(nn.Module):
@@ -21,7 +21,7 @@ class AlexNet(nn.Module):
 
     def __init__(self, num_classes: int = 1000, dropout: float = 0.5, in_channels: int = 3, hidden: int = 4096):
         super().__init__()
-        sizes("AlexNet", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
+        check_sizes("AlexNet", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
         self.features = nn.Sequential(
             *(nn.Conv2d(in_channels, 64, 11, 4, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)),
             *(nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)),

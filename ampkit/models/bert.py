@@ -18,7 +18,7 @@ from ..base.registry import Fault, divides, register_model
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.factory import new, probability, sizes
+from ..nn.factory import check_probability, check_sizes, new_parameter
 from ..nn.modules.fused import norm_of_sum
 
 
@@ -49,9 +49,11 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         counted = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        sizes("BertConfig", **{n: getattr(self, n) for n in (*counted, "max_position_embeddings", "type_vocab_size")})
-        probability("BertConfig", self.hidden_dropout_prob)
-        probability("BertConfig", self.attention_probs_dropout_prob)
+        check_sizes(
+            "BertConfig", **{n: getattr(self, n) for n in (*counted, "max_position_embeddings", "type_vocab_size")}
+        )
+        check_probability("BertConfig", self.hidden_dropout_prob)
+        check_probability("BertConfig", self.attention_probs_dropout_prob)
         if self.hidden_size % self.num_attention_heads:
             got = f"{self.hidden_size} and {self.num_attention_heads}"
             raise ArgumentError("BertConfig", "hidden_size that num_attention_heads divides", got)
@@ -209,7 +211,7 @@ class BertLMPredictionHead(nn.Module):
         norm = nn.LayerNorm(width, config.layer_norm_eps)
         self.transform = nn.ModuleDict({"dense": nn.Linear(width, width), "LayerNorm": norm})
         self.decoder = nn.Linear(width, config.vocab_size)
-        self.bias = new((config.vocab_size,))
+        self.bias = new_parameter((config.vocab_size,))
         self.decoder.bias = self.bias
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from .. import nn
 from ..base.limits import Classes, Layers, Probability, Size
 from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 
 
 class CNN(nn.Module):
@@ -24,7 +24,7 @@ class CNN(nn.Module):
         self, in_channels: int = 1, num_classes: int = 10, width: int = 32, stages: int = 2, dropout: float = 0.0
     ):
         super().__init__()
-        sizes("cnn", in_channels=in_channels, num_classes=num_classes, width=width, stages=stages)
+        check_sizes("cnn", in_channels=in_channels, num_classes=num_classes, width=width, stages=stages)
         widths = [width * 2**i for i in range(stages)]
         self.features = nn.Sequential()
         for stage, (before, after) in enumerate(zip([in_channels, *widths], widths, strict=False)):

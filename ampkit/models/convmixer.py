@@ -13,7 +13,7 @@ from ..base.errors import ArgumentError
 from ..base.limits import Classes, Layers, Size
 from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 
 
 class Residual(nn.Module):
@@ -42,8 +42,8 @@ def convmixer(
     blocks. kernel_size: of the depthwise convolutions, odd. patch_size: pixels of a side of a patch.
     Raises ArgumentError for sizes that are no positive integers, or an even kernel_size.
     """
-    sizes("convmixer", dim=dim, depth=depth, kernel_size=kernel_size, patch_size=patch_size)
-    sizes("convmixer", num_classes=num_classes, in_channels=in_channels)
+    check_sizes("convmixer", dim=dim, depth=depth, kernel_size=kernel_size, patch_size=patch_size)
+    check_sizes("convmixer", num_classes=num_classes, in_channels=in_channels)
     if kernel_size % 2 == 0:
         raise ArgumentError("convmixer", "an odd kernel_size", str(kernel_size))
     patches = nn.Conv2d(in_channels, dim, patch_size, patch_size)

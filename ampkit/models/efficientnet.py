@@ -17,7 +17,7 @@ from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.factory import probability, sizes
+from ..nn.factory import check_probability, check_sizes
 
 
 class Stage(NamedTuple):
@@ -79,7 +79,7 @@ class StochasticDepth(nn.Module):
 
     def __init__(self, p: float):
         super().__init__()
-        self.p = probability("StochasticDepth", p)
+        self.p = check_probability("StochasticDepth", p)
 
     def forward(self, x: Tensor) -> Tensor:
         # dropout1d of [C, L] drops rows.
@@ -127,7 +127,7 @@ class EfficientNet(nn.Module):
         in_channels: int = 3,
     ):
         super().__init__()
-        sizes("EfficientNet", num_classes=num_classes, in_channels=in_channels)
+        check_sizes("EfficientNet", num_classes=num_classes, in_channels=in_channels)
         _check(stages)
         self.features = nn.Sequential(_conv(in_channels, stages[0].before, 3, 2))
         count, total = 0, sum(stage.blocks for stage in stages)

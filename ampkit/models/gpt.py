@@ -16,7 +16,7 @@ from ..base.limits import Layers, Probability, Size
 from ..base.registry import Fault, divides, register_model
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 from ..nn.modules.fused import add_norm, chain, norm_of_sum, self_attention
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -101,7 +101,7 @@ class GPT(nn.Module):
         tie_weights: bool = True,
     ):
         super().__init__()
-        sizes("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=n_embd)
+        check_sizes("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=n_embd)
         if n_embd % n_head:
             raise ArgumentError("GPT", "n_embd that n_head divides", f"{n_embd} and {n_head}")
         self.vocab_size, self.block_size = vocab_size, block_size

@@ -14,7 +14,7 @@ from ..base.limits import Classes, Size
 from ..base.registry import Fault, register_model, smallest_image, square_images
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 
 SMALLEST = 12  # the image of which, padded, the second pool leaves one pixel
 
@@ -30,7 +30,7 @@ class LeNet5(nn.Module):
 
     def __init__(self, in_channels: int = 1, num_classes: int = 10, image_size: int = 28):
         super().__init__()
-        sizes("LeNet5", in_channels=in_channels, num_classes=num_classes, image_size=image_size)
+        check_sizes("LeNet5", in_channels=in_channels, num_classes=num_classes, image_size=image_size)
         if image_size < SMALLEST:
             raise ArgumentError("LeNet5", f"image_size of at least {SMALLEST}", str(image_size))
         self.in_channels, self.image_size = in_channels, image_size

@@ -8,7 +8,7 @@ from .. import nn
 from ..base.errors import ArgumentError
 from ..base.limits import Probability, Sizes
 from ..base.registry import register_model
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 
 Activation = Literal["relu", "gelu", "silu", "tanh", "sigmoid"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -34,7 +34,7 @@ def mlp(
     Raises ArgumentError for an unknown activation, or widths that are no positive integers.
     """
     widths = [hidden] if isinstance(hidden, int) else list(hidden)
-    sizes(
+    check_sizes(
         "mlp", in_features=in_features, out_features=out_features, **{f"hidden[{i}]": n for i, n in enumerate(widths)}
     )
     if activation not in ACTIVATIONS:

@@ -16,7 +16,7 @@ from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 from ..nn.modules.fused import chain
 
 Stem = Literal["imagenet", "cifar"]
@@ -93,7 +93,7 @@ class ResNet(nn.Module):
         width: int = 64,
     ):
         super().__init__()
-        sizes("ResNet", num_classes=num_classes, in_channels=in_channels, width=width)
+        check_sizes("ResNet", num_classes=num_classes, in_channels=in_channels, width=width)
         if stem not in get_args(Stem):
             raise ArgumentError("ResNet", "stem 'imagenet' or 'cifar'", repr(stem))
         large = stem == "imagenet"

@@ -11,7 +11,7 @@ from .. import nn, ops
 from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 from .resnet import Bottleneck, ResNet, deep
 
 
@@ -92,7 +92,7 @@ def _enlarged(logits: Tensor, size: tuple[int, ...]) -> Tensor:
 def _on_resnet50(
     head: Any, num_classes: int, aux_loss: bool, width: int, depth: float, in_channels: int
 ) -> Segmentation:
-    sizes(head.__name__, num_classes=num_classes)
+    check_sizes(head.__name__, num_classes=num_classes)
     layers, dilated = deep((3, 4, 6, 3), depth), (False, True, True)
     backbone = ResNet(Bottleneck, layers, 1, in_channels=in_channels, replace_stride_with_dilation=dilated, width=width)
     del backbone.avgpool, backbone.fc

@@ -14,7 +14,7 @@ from ..base.limits import Classes, Probability, Size, Sizes
 from ..base.registry import Fault, register_model, smallest_image
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 
 # Convolutions of 64, 128, 256, 512 and 512 channels in the five stages.
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -41,8 +41,8 @@ class VGG(nn.Module):
         hidden: Size = 4096,
     ):
         super().__init__()
-        sizes("VGG", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
-        sizes("VGG", **{f"depths[{i}]": n for i, n in enumerate(depths)})
+        check_sizes("VGG", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
+        check_sizes("VGG", **{f"depths[{i}]": n for i, n in enumerate(depths)})
         if len(depths) != len(widths):
             raise ArgumentError("VGG", "as many depths as widths", f"{len(depths)} and {len(widths)}")
         self.features = nn.Sequential()

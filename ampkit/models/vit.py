@@ -16,7 +16,7 @@ from ..base.limits import Classes, Layers, Probability, Size
 from ..base.registry import Fault, divides, register_model, square_images
 from ..core.tensor import Tensor
 from ..nn import init
-from ..nn.factory import new, sizes
+from ..nn.factory import check_sizes, new_parameter
 from ..nn.modules.fused import add_norm
 
 
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         attention_dropout: float,
     ):
         super().__init__()
-        self.pos_embedding = new((1, seq_length, hidden_dim))
+        self.pos_embedding = new_parameter((1, seq_length, hidden_dim))
         self.dropout = nn.Dropout(dropout)
         words = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
         self.layers = nn.Sequential({f"encoder_layer_{i}": EncoderBlock(*words) for i in range(num_layers)})
@@ -89,14 +89,14 @@ class VisionTransformer(nn.Module):
     ):
         super().__init__()
         where = "VisionTransformer"
-        sizes(where, image_size=image_size, patch_size=patch_size, num_layers=num_layers, num_heads=num_heads)
-        sizes(where, hidden_dim=hidden_dim, mlp_dim=mlp_dim, num_classes=num_classes, in_channels=in_channels)
+        check_sizes(where, image_size=image_size, patch_size=patch_size, num_layers=num_layers, num_heads=num_heads)
+        check_sizes(where, hidden_dim=hidden_dim, mlp_dim=mlp_dim, num_classes=num_classes, in_channels=in_channels)
         if image_size % patch_size:
             raise ArgumentError(where, "image_size that patch_size divides", f"{image_size} and {patch_size}")
         if hidden_dim % num_heads:
             raise ArgumentError(where, "hidden_dim that num_heads divides", f"{hidden_dim} and {num_heads}")
         self.image_size, self.in_channels = image_size, in_channels
-        self.class_token = new((1, 1, hidden_dim))
+        self.class_token = new_parameter((1, 1, hidden_dim))
         self.conv_proj = nn.Conv2d(in_channels, hidden_dim, patch_size, patch_size)
         length = (image_size // patch_size) ** 2 + 1
         self.encoder = Encoder(length, num_layers, num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
@@ -133,7 +133,7 @@ class VisionTransformer(nn.Module):
 def _head(hidden_dim: int, representation_size: int | None, num_classes: int) -> dict[str, nn.Module]:
     if representation_size is None:
         return {"head": nn.Linear(hidden_dim, num_classes)}
-    sizes("VisionTransformer", representation_size=representation_size)
+    check_sizes("VisionTransformer", representation_size=representation_size)
     before = {"pre_logits": nn.Linear(hidden_dim, representation_size), "act": nn.Tanh()}
     return {**before, "head": nn.Linear(representation_size, num_classes)}
 

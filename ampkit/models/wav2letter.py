@@ -13,7 +13,7 @@ from ..base.errors import ArgumentError, ShapeError
 from ..base.limits import Classes, Features, Size
 from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
-from ..nn.factory import sizes
+from ..nn.factory import check_sizes
 
 Input = Literal["waveform", "power_spectrum", "mfcc"]
 INPUTS = get_args(Input)
@@ -40,7 +40,7 @@ class Wav2Letter(nn.Module):
         wide: Size = 2000,
     ):
         super().__init__()
-        sizes("Wav2Letter", num_classes=num_classes, num_features=num_features, width=width, wide=wide)
+        check_sizes("Wav2Letter", num_classes=num_classes, num_features=num_features, width=width, wide=wide)
         if input_type not in INPUTS:
             raise ArgumentError("Wav2Letter", f"input_type {', '.join(INPUTS)}", repr(input_type))
         self.num_features = num_features

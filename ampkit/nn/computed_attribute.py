@@ -1,4 +1,4 @@
-"""Computed: an attribute of a module that is no Parameter, but made of Parameters whenever it is read."""
+"""Computed attributes: tensors of a module that are computed from its Parameters whenever they are read."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Any
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
-from .to_device import bound
+from .to_device import is_bound
 
 if TYPE_CHECKING:
     from .module import Module
 
 
-class Computed:
-    """What a module keeps by the name of such an attribute. It holds no tensor, so that a copied module has its own."""
+class ComputedAttribute:
+    """How to compute an attribute. It stores no tensor, so copies of the module compute from their own Parameters."""
 
     def of(self, module: Module) -> Tensor:
-        """The value, on the tape."""
+        """The value, recorded on the tape."""
         raise NotImplementedError
 
     def assign(self, module: Module, value: Any) -> None:
-        """Set the Parameters such that `value` comes of them. Raises StateError where that has no meaning."""
+        """Set the Parameters so that the attribute becomes `value`. Raises StateError unless a subclass supports it."""
         cure = "set what it is computed of, or remove what computes it"
         raise StateError(type(module).__name__, "a Parameter to assign to", "one that is computed", cure)
 
 
-def taken(where: str, module: Module, name: str) -> Any:
-    """The Parameter or buffer `name`, which something computed is to replace.
+def attribute_to_replace(where: str, module: Module, name: str) -> Any:
+    """The Parameter or buffer `name`, which a computed attribute is to replace.
 
-    Raises ArgumentError where there is none, StateError for one that is computed already, DTypeError for no module.
+    Raises ArgumentError if there is none, StateError if it is computed already, DTypeError if `module` is no Module.
     """
     if not hasattr(module, "_computed"):
         raise DTypeError(where, "a Module", f"a {type(module).__name__}")
@@ -41,21 +41,21 @@ def taken(where: str, module: Module, name: str) -> Any:
     return found
 
 
-def need_free(where: str, tensor: Tensor) -> None:
-    """Raise StateError for a Parameter that an optimizer holds: it would go on training what nobody reads."""
-    if isinstance(tensor, Parameter) and bound(tensor):
+def check_unbound(where: str, tensor: Tensor) -> None:
+    """Raise StateError for a Parameter that an optimizer holds, which would go on to train an unused tensor."""
+    if isinstance(tensor, Parameter) and is_bound(tensor):
         needs, cure = "a Parameter that no optimizer holds", "make the optimizer afterwards"
         raise StateError(where, needs, "one that an optimizer holds", cure)
 
 
-def compute(module: Module, name: str, computed: Computed) -> None:
-    """Let `module` have `computed` in the place of its Parameter or buffer `name`."""
+def compute(module: Module, name: str, computed: ComputedAttribute) -> None:
+    """Replace the Parameter or buffer `name` of `module` by `computed`."""
     delattr(module, name)
     module._computed[name] = computed
 
 
-def settle(module: Module, name: str, tensor: Tensor) -> None:
-    """Let `module` have `tensor`, a Parameter or a buffer, in the place of what was computed by that name."""
+def restore(module: Module, name: str, tensor: Tensor) -> None:
+    """Replace the computed attribute `name` of `module` by `tensor`, a Parameter or a buffer."""
     delattr(module, name)
     if isinstance(tensor, Parameter):
         module.register_parameter(name, tensor)

@@ -1,4 +1,4 @@
-"""What the constructors of layers share: fresh Parameters, and checks of their arguments."""
+"""New Parameters and buffers, and argument checks, for the constructors of layers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 
 
-def new(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Parameter:
-    """A Parameter of that shape whose values are not set yet; float32 on the default device unless told otherwise."""
+def new_parameter(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Parameter:
+    """A Parameter of zeros, to be initialized; float32 on the default device unless dtype or device says otherwise."""
     wanted = dtypes.float32 if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
         raise DTypeError("Parameter", "a floating-point dtype", wanted.name)
-    # Not `empty`: that keeps what it gave for the next array, and an optimizer moves the values to memory of its own.
+    # Not `empty`, whose memory would return to the cache once an optimizer moves the values to its own.
     return Parameter(Tensor(backends.get(device).zeros(shape, wanted)))
 
 
 def zeros(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Tensor:
-    """A Tensor of zeros, for buffers; float32 on the default device unless told otherwise."""
+    """A Tensor of zeros, for buffers; float32 on the default device unless dtype or device says otherwise."""
     wanted = dtypes.float32 if dtype is None else dtypes.parse(dtype)
     return Tensor(backends.get(device).zeros(shape, wanted))
 
@@ -32,16 +32,16 @@ def is_size(value: Any) -> bool:
     return is_whole(value) and not isinstance(value, bool) and 1 <= value <= MOST
 
 
-def sizes(where: str, **values: Any) -> None:
-    """Raises ArgumentError unless every value is a positive integer."""
+def check_sizes(where: str, **values: Any) -> None:
+    """Raise ArgumentError unless every value is a positive integer."""
     for name, value in values.items():
         if not is_size(value):
             raise ArgumentError(where, f"{name} as a positive integer", repr(value))
 
 
-def layers(where: str, num_layers: Any) -> None:
-    """Raises ArgumentError for a number of layers that is no positive integer, or more than Python can make."""
-    sizes(where, num_layers=num_layers)
+def check_num_layers(where: str, num_layers: Any) -> None:
+    """Raise ArgumentError unless num_layers is a positive integer below 2^16."""
+    check_sizes(where, num_layers=num_layers)
     if num_layers >= _LAYERS:
         raise ArgumentError(where, f"num_layers below {_LAYERS}", f"{num_layers}")
 
@@ -49,23 +49,23 @@ def layers(where: str, num_layers: Any) -> None:
 _LAYERS = 1 << 16
 
 
-def pair(where: str, name: str, value: Any, count: int = 2) -> tuple[int, ...]:
-    """`value`, or the same positive integer for each of `count` axes. Raises ArgumentError for anything else."""
+def per_axis(where: str, name: str, value: Any, count: int = 2) -> tuple[int, ...]:
+    """`value` as a tuple of `count` positive integers, one integer being repeated. Raises ArgumentError otherwise."""
     found = tuple(value) if isinstance(value, (tuple, list)) else (value,) * count
     if len(found) != count or not all(map(is_size, found)):
         raise ArgumentError(where, f"{name} as a positive integer or {count} of them", repr(value))
     return found
 
 
-def probability(where: str, p: Any) -> float:
+def check_probability(where: str, p: Any) -> float:
     """`p` as a float. Raises ArgumentError outside [0, 1]."""
     if not isinstance(p, (int, float)) or not 0 <= p <= 1:
         raise ArgumentError(where, "a probability p from 0 to 1", repr(p))
     return float(p)
 
 
-def refuse(where: str, **values: Any) -> None:
-    """Raises ArgumentError for an option of PyTorch's that ampkit lacks, unless it is left off (None or False)."""
+def refuse_unsupported(where: str, **values: Any) -> None:
+    """Raise ArgumentError for an option of PyTorch that ampkit does not support, unless it is None or False."""
     for name, value in values.items():
         if value is not None and value is not False:
             raise ArgumentError(where, f"{name} left at its default, the only one there is", repr(value))

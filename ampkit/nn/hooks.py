@@ -1,4 +1,4 @@
-"""Hooks: functions that run before or after a module's forward, or while a backward passes it."""
+"""Hooks: functions that run before or after the forward or the backward of a module."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..core.autograd.hooks import Handle
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
-# By order of registration: the function, and whether it takes kwargs.
+# By registration number: (function, whether it takes kwargs).
 Hooks = dict[int, tuple[Callable[..., Any], bool]]
 _Gradients = tuple[Any, ...]
 _serial = count().__next__
 
 
 def register(module: Any, hooks: Hooks, hook: Callable[..., Any], with_kwargs: bool, prepend: bool) -> Handle:
-    """Add a hook, last or, with `prepend`, first. Raises DTypeError for something that cannot be called."""
+    """Add a hook, last or, with `prepend`, first. Raises DTypeError if it is not callable."""
     if not callable(hook):
         raise DTypeError("hook", "a callable", f"a {type(hook).__name__}")
     key, module._hooked = _serial(), True
@@ -31,26 +31,26 @@ def register(module: Any, hooks: Hooks, hook: Callable[..., Any], with_kwargs: b
     return Handle(hooks, key)
 
 
-def looks_at(module: Any) -> bool:
-    """Whether a hook runs when `module` is called, or in the backward of a call."""
+def has_hooks(module: Any) -> bool:
+    """Whether `module` has a forward or backward hook."""
     kinds = module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks
     return any(kinds)
 
 
 def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`module.forward` between the module's hooks."""
+    """Call the pre-hooks, `module.forward` and the hooks."""
     for hook, with_kwargs in list(module._forward_pre_hooks.values()):
         found = hook(module, args, kwargs) if with_kwargs else hook(module, args)
         if found is not None and with_kwargs:
             args, kwargs = _both(module, found)
         elif found is not None:
             args = found if isinstance(found, tuple) else (found,)
-    passing = _Passing(module) if module._backward_hooks or module._backward_pre_hooks else None
-    out = module.forward(*(args if passing is None else passing.before(args)), **kwargs)
+    backward = _BackwardHooks(module) if module._backward_hooks or module._backward_pre_hooks else None
+    out = module.forward(*(args if backward is None else backward.wrap_inputs(args)), **kwargs)
     for hook, with_kwargs in list(module._forward_hooks.values()):
         found = hook(module, args, kwargs, out) if with_kwargs else hook(module, args, out)
         out = out if found is None else found
-    return out if passing is None else passing.behind(out)
+    return out if backward is None else backward.wrap_outputs(out)
 
 
 def _both(module: Any, found: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -61,65 +61,67 @@ def _both(module: Any, found: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args if isinstance(args, tuple) else (args,), kwargs
 
 
-class _Passing:
-    """What a backward does where it enters and where it leaves one call of a module.
+class _BackwardHooks:
+    """The backward hooks of one call of a module.
 
-    Tensors are counted by their places among the positional arguments and in the tuple of outputs.
+    Gradients are ordered as the positional arguments and as the tuple of outputs.
     """
 
     def __init__(self, module: Any):
-        self.module, self.places, self.tells = module, 0, False
+        self.module, self.inputs, self.has_grad_input = module, 0, False
         self.grad_output: _Gradients = ()
 
-    def before(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The positional arguments, as the module gets them."""
-        self.places, self.tells = len(args), any(isinstance(a, Tensor) and a.requires_grad for a in args)
-        return _through(args, self.leave) if self.tells else args
+    def wrap_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The positional arguments for the module; its backward hooks run when their gradients are computed."""
+        self.inputs = len(args)
+        self.has_grad_input = any(isinstance(a, Tensor) and a.requires_grad for a in args)
+        return _with_hook(args, self.run_hooks) if self.has_grad_input else args
 
-    def behind(self, out: Any) -> Any:
-        """The output, as whoever called the module gets it."""
+    def wrap_outputs(self, out: Any) -> Any:
+        """The output for the caller; the backward pre-hooks run when its gradients are computed."""
         if isinstance(out, tuple):
-            found = _through(out, self.enter)
-            return type(out)(*found) if hasattr(out, "_fields") else found
-        return with_tensors(out, iter(_through(tuple(tensors_in(out)), self.enter)))
+            wrapped = _with_hook(out, self.run_pre_hooks)
+            return type(out)(*wrapped) if hasattr(out, "_fields") else wrapped
+        return with_tensors(out, iter(_with_hook(tuple(tensors_in(out)), self.run_pre_hooks)))
 
-    def enter(self, grad_output: _Gradients) -> _Gradients:
-        """The gradients of the outputs, as they go into the module."""
+    def run_pre_hooks(self, grad_output: _Gradients) -> _Gradients:
+        """The gradients of the outputs after the pre-hooks."""
         for hook, _ in list(self.module._backward_pre_hooks.values()):
             grad_output = _replaced("full backward pre-hook", hook(self.module, grad_output), grad_output)
         self.grad_output = grad_output
-        if not self.tells:
-            self.leave((None,) * self.places)
+        if not self.has_grad_input:
+            self.run_hooks((None,) * self.inputs)
         return grad_output
 
-    def leave(self, grad_input: _Gradients) -> _Gradients:
-        """The gradients of the arguments, as they come out of it."""
+    def run_hooks(self, grad_input: _Gradients) -> _Gradients:
+        """The gradients of the arguments after the hooks."""
         for hook, _ in list(self.module._backward_hooks.values()):
             found = hook(self.module, grad_input, self.grad_output)
             grad_input = _replaced("full backward hook", found, grad_input)
         return grad_input
 
 
-def _through(values: tuple[Any, ...], passes: Callable[[_Gradients], _Gradients]) -> tuple[Any, ...]:
-    # The same, whose gradients `passes` gets, None for what is no Tensor.
-    at, made = [i for i, value in enumerate(values) if isinstance(value, Tensor)], list(values)
+def _with_hook(values: tuple[Any, ...], hook: Callable[[_Gradients], _Gradients]) -> tuple[Any, ...]:
+    # The values, with `hook` called on their gradients in the backward; None for those that are not Tensors.
+    at, wrapped = [i for i, value in enumerate(values) if isinstance(value, Tensor)], list(values)
 
-    def told(found: _Gradients) -> _Gradients:
-        gradients = dict(zip(at, found, strict=True))
-        answer = passes(tuple([gradients.get(i) for i in range(len(values))]))
-        return tuple([answer[i] for i in at])
+    def run(tensor_grads: _Gradients) -> _Gradients:
+        gradients = dict(zip(at, tensor_grads, strict=True))
+        replaced = hook(tuple([gradients.get(i) for i in range(len(values))]))
+        return tuple([replaced[i] for i in at])
 
-    for i, tensor in zip(at, BackwardHook.apply(told, *[values[i] for i in at]), strict=True):
-        made[i] = tensor
-    return tuple(made)
+    for i, tensor in zip(at, BackwardHook.apply(run, *[values[i] for i in at]), strict=True):
+        wrapped[i] = tensor
+    return tuple(wrapped)
 
 
-def _replaced(where: str, found: Any, held: _Gradients) -> _Gradients:
-    if found is None:
-        return held
-    new = found if isinstance(found, tuple) else (found,)
-    if len(new) != len(held):
-        raise ArgumentError(where, f"None or {len(held)} gradients from the hook", str(len(new)))
+def _replaced(where: str, result: Any, gradients: _Gradients) -> _Gradients:
+    # The gradients that a hook returned, checked; the old ones for None.
+    if result is None:
+        return gradients
+    new = result if isinstance(result, tuple) else (result,)
+    if len(new) != len(gradients):
+        raise ArgumentError(where, f"None or {len(gradients)} gradients from the hook", str(len(new)))
     for item in new:
         if item is not None and not isinstance(item, Tensor):
             raise DTypeError(where, "Tensors or None from the hook", f"a {type(item).__name__}")
@@ -127,14 +129,14 @@ def _replaced(where: str, found: Any, held: _Gradients) -> _Gradients:
 
 
 class BackwardHook(Function):
-    """Tensors, unchanged; a backward that comes through calls `told` with the gradients, and takes its answer."""
+    """The identity on tensors, whose backward calls `run` on the gradients and returns its result."""
 
     @staticmethod
-    def forward(ctx: Any, told: Callable[[_Gradients], _Gradients], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.told = told
+    def forward(ctx: Any, run: Callable[[_Gradients], _Gradients], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.run = run
         ctx.set_materialize_grads(False)
         return tensors
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> _Gradients:
-        return (None, *ctx.told(gradients))
+        return (None, *ctx.run(gradients))

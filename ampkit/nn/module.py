@@ -1,4 +1,4 @@
-"""Module: what owns parameters, buffers and other modules, and calls `forward`."""
+"""Module: the base class of layers and models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from . import hooks
 from . import state_dict as state
-from .factory import refuse
-from .module_tree import Tree
+from .factory import refuse_unsupported
+from .module_tree import ModuleTree
 from .to_device import destination, move
 
 
-class Module(Tree):
+class Module(ModuleTree):
     """The base of every layer and model.
 
     Assigning a Parameter, a buffer (`register_buffer`) or a Module to an attribute registers it under that name; a
@@ -46,7 +46,7 @@ class Module(Tree):
             _hooked=False,
         )
 
-    # calling it
+    # call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._hooked:
@@ -60,7 +60,7 @@ class Module(Tree):
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> hooks.Handle:
-        """Call `hook(module, args)` before `forward`; what it returns, if anything, replaces the arguments.
+        """Call `hook(module, args)` before `forward`; a result other than None replaces the arguments.
 
         with_kwargs=True calls `hook(module, args, kwargs)`, which returns both or None.
         """
@@ -74,27 +74,27 @@ class Module(Tree):
         with_kwargs: bool = False,
         always_call: bool = False,
     ) -> hooks.Handle:
-        """Call `hook(module, args, output)` after `forward`; what it returns, if anything, replaces the output.
+        """Call `hook(module, args, output)` after `forward`; a result other than None replaces the output.
 
-        with_kwargs=True calls `hook(module, args, kwargs, output)`. always_call, also after an error, is not here.
+        with_kwargs=True calls `hook(module, args, kwargs, output)`. always_call=True is not supported.
         """
-        refuse("register_forward_hook", always_call=always_call)
+        refuse_unsupported("register_forward_hook", always_call=always_call)
         return hooks.register(self, self._forward_hooks, hook, with_kwargs, prepend)
 
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
-        """Call `hook(module, grad_output)` in a backward, before it passes this module.
+        """Call `hook(module, grad_output)` in the backward before that of this module.
 
-        grad_output: a tuple of the gradients of the outputs, None for one without. What the hook returns, if anything,
-        replaces it: a tuple as long, or the one.
+        grad_output: a tuple of the gradients of the outputs, None for one without. A result other than None replaces
+        it: a tuple of the same length, or the only gradient.
         """
         return hooks.register(self, self._backward_pre_hooks, hook, False, prepend)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
-        """Call `hook(module, grad_input, grad_output)` in a backward, once it has passed this module.
+        """Call `hook(module, grad_input, grad_output)` in the backward after that of this module.
 
-        grad_input: a tuple of the gradients of the positional arguments, None for one without; where none of them
-        requires grad, all are, and the hook is called when grad_output is there. What it returns, if anything, replaces
-        grad_input: a tuple as long, or the one.
+        grad_input: a tuple of the gradients of the positional arguments, None for one without; if none of them requires
+        grad, all are None and the hook is called with grad_output available. A result other than None replaces
+        grad_input: a tuple of the same length, or the only gradient.
         """
         return hooks.register(self, self._backward_hooks, hook, False, prepend)
 
@@ -160,21 +160,21 @@ class Module(Tree):
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules, *self._computed})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Register a Parameter, or None for one that this module does without."""
-        self._free(name, param, Parameter, self._parameters)
+        """Register a Parameter, or None for one that is optional."""
+        self._register(name, param, Parameter, self._parameters)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Register a tensor that is part of the module but not trained; out of `state_dict` unless `persistent`."""
-        self._free(name, tensor, Tensor, self._buffers)
+        self._register(name, tensor, Tensor, self._buffers)
         (self._unsaved.discard if persistent else self._unsaved.add)(name)
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Register a module, or None; the same as `add_module`."""
-        self._free(name, module, Module, self._modules)
+        self._register(name, module, Module, self._modules)
 
     add_module = register_module
 
-    def _free(self, name: str, value: Any, kind: type, table: dict[str, Any]) -> None:
+    def _register(self, name: str, value: Any, kind: type, table: dict[str, Any]) -> None:
         where = f"{type(self).__name__}: registering"
         if "_modules" not in self.__dict__:
             raise StateError(
@@ -188,7 +188,7 @@ class Module(Tree):
             raise ArgumentError(where, "a name that is free", repr(name))
         table[name] = value
 
-    # changing all of it
+    # recursive changes
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call `fn` on every module below, then on this one; returns self."""
@@ -210,7 +210,7 @@ class Module(Tree):
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Ask for gradients of every Parameter, or freeze them all."""
+        """Set requires_grad of every Parameter; False freezes the module."""
         for parameter in self.parameters():
             parameter.requires_grad = requires_grad
         return self
@@ -227,8 +227,8 @@ class Module(Tree):
         """Move parameters and buffers to a device, cast the floating-point ones to a dtype, or both; in place.
 
         `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)`, or by keyword. Tied parameters stay tied.
-        non_blocking and memory_format change nothing.
-        Raises StateError, before anything is changed, if an optimizer holds parameters that would have to move.
+        non_blocking and memory_format have no effect.
+        Raises StateError, with nothing changed, if an optimizer holds parameters that would move.
         """
         device, dtype = destination("to", args, kwargs)
         move(self, device, dtype)
@@ -258,44 +258,45 @@ class Module(Tree):
         """`to("cuda")`, or to the GPU with that index."""
         return self.to("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
 
-    # its state
+    # state
 
     def state_dict(
         self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> OrderedDict[str, Any]:
         """Every Parameter and persistent buffer by its dotted name; the tensors share the module's memory.
 
-        keep_vars=True gives the Parameters themselves, otherwise tensors off the tape. What a part's `get_extra_state`
-        returns is there as `_extra_state` behind its tensors.
+        keep_vars=True returns the Parameters themselves, else detached tensors. The result of a submodule's
+        `get_extra_state` is stored as `_extra_state` after its tensors.
         """
-        found = OrderedDict() if destination is None else destination
+        result = OrderedDict() if destination is None else destination
         for name, value in state.entries(self, prefix):
-            found[name] = value.detach() if isinstance(value, Tensor) and not keep_vars else value
-        return found
+            result[name] = value.detach() if isinstance(value, Tensor) and not keep_vars else value
+        return result
 
     def get_extra_state(self) -> Any:
-        """State that is no tensor, for `state_dict`; a subclass that has some defines this and `set_extra_state`."""
+        """Further state for `state_dict`; a subclass that has some defines this and `set_extra_state`."""
         raise StateError(type(self).__name__, "a method `get_extra_state`", "a class without one")
 
     def set_extra_state(self, state: Any) -> None:
-        """Take what `get_extra_state` returned, from `load_state_dict`; subclasses define it."""
+        """Restore the result of `get_extra_state`; called by `load_state_dict`; subclasses define it."""
         raise StateError(type(self).__name__, "a method `set_extra_state`", "a class without one")
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> state.Keys:
         """Copy the values of `state_dict` in, cast to this module's dtypes; returns (missing_keys, unexpected_keys).
 
-        A name that is missing is no loss if its tensor is tied to one that is there. A part's `_extra_state` goes to
-        its `set_extra_state`, once all tensors are in. assign=True, with which PyTorch
-        takes the tensors over, needs the dtypes to be the module's: the values are copied all the same.
+        A key is not missing if its tensor is tied to one that is present. A submodule's `_extra_state` goes to its
+        `set_extra_state` after all tensors are loaded. assign=True, with which PyTorch adopts the tensors, copies the
+        values too, and requires the module's dtypes.
         Raises StateError, with nothing changed, that lists every missing and unexpected key (unless strict=False) and
-        every misshapen one; DTypeError for values that are no arrays of numbers, and with assign for another dtype.
+        every tensor of a wrong shape; DTypeError for values that are not numeric arrays, or of another dtype with
+        assign.
         """
         return state.load(self, state_dict, strict, assign)
 
-    # its face
+    # repr
 
     def extra_repr(self) -> str:
-        """What stands between the brackets of the repr; subclasses define it."""
+        """The text between the brackets of the repr; subclasses define it."""
         return ""
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Tree: a module among the modules that it is made of, and how to walk over them."""
+"""ModuleTree: iteration over the submodules, Parameters and buffers of a module."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 RUN_FIRST = "run a batch through the model first"
 
 
-class Tree:
-    """What a Module owns: `modules`, `parameters`, `buffers`, by name or not."""
+class ModuleTree:
+    """The base of Module that iterates over `modules`, `parameters` and `buffers`, with or without names."""
 
-    waits = False  # for its first batch, to learn its sizes
+    is_lazy = False  # whether its sizes are still to be taken from the first batch
 
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -57,12 +57,12 @@ class Tree:
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """(dotted name, Parameter) of this module and, with `recurse`, all below; tied ones once, by their first name.
+        """(dotted name, Parameter) of this module and, with `recurse`, all below; tied ones once, by their first.
 
-        Writes the longest name a Parameter was listed under to `Parameter.name`, for messages. Raises StateError if a
-        lazy layer has none yet.
+        Sets `Parameter.name`, for messages, to the longest name seen so far. Raises StateError if a lazy layer is not
+        initialized.
         """
-        self.need_sizes("parameters", recurse)
+        self.check_initialized("parameters", recurse)
         for name, parameter in self._members("_parameters", prefix, recurse, remove_duplicate):
             if len(name) > len(parameter.name):
                 parameter.name = name
@@ -82,10 +82,10 @@ class Tree:
         """The buffers of this module and, with `recurse`, all below it, each once."""
         return (tensor for _, tensor in self.named_buffers(recurse=recurse))
 
-    def need_sizes(self, where: str, recurse: bool = True) -> None:
-        """Raise StateError if a lazy layer has seen no batch yet."""
+    def check_initialized(self, where: str, recurse: bool = True) -> None:
+        """Raise StateError if a lazy layer is not initialized yet."""
         for name, module in self.named_modules() if recurse else [("", self)]:
-            if module.waits:
+            if module.is_lazy:
                 got = f"{type(module).__name__} {name!r} that has seen no batch"
                 raise StateError(where, "layers that know their sizes", got, RUN_FIRST)
 

@@ -1,4 +1,4 @@
-"""Moving a module's tensors to a device or a dtype."""
+"""Move the tensors of a module to a device or cast them to a dtype."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Device | None, DType | None]:
-    """The (device, dtype) that the arguments of `to` name; None for what stays.
+    """(device, dtype) from the arguments of `to`; None for what is not to change.
 
-    Raises ArgumentError for too many or unknown arguments, DTypeError and DeviceError for names that mean nothing.
+    Raises ArgumentError for too many or unknown arguments, DTypeError and DeviceError for unknown names.
     """
     device, dtype = kwargs.get("device"), kwargs.get("dtype")
     for value in args:
@@ -42,22 +42,22 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 def move(module: Module, device: Device | None, dtype: DType | None) -> None:
-    """Move parameters and buffers; only floating-point ones change their dtype. All or, on a StateError, none."""
-    found = [*module._members("_parameters", "", True, True), *module.named_buffers()]
-    going = [(tensor, name) for name, tensor in found if _changes(tensor, device, dtype)]
-    for tensor, name in going:
-        if isinstance(tensor, Parameter) and bound(tensor):
+    """Move parameters and buffers; only floating-point ones change their dtype. Raises StateError before any change."""
+    tensors = [*module._members("_parameters", "", True, True), *module.named_buffers()]
+    changing = [(tensor, name) for name, tensor in tensors if _changes(tensor, device, dtype)]
+    for tensor, name in changing:
+        if isinstance(tensor, Parameter) and is_bound(tensor):
             cure = "move the model first, then make the optimizer; a trained model moves when its optimizer is gone"
             raise StateError("to", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
     for part in module.modules():
-        if part.waits:
-            part.head_for(device, dtype)
-    for tensor, _ in going:
+        if part.is_lazy:
+            part.set_destination(device, dtype)
+    for tensor, _ in changing:
         _move(tensor, device, dtype)
 
 
-def bound(parameter: Parameter) -> bool:
-    # An optimizer that is gone holds nothing: what it leaves behind is an array like any other.
+def is_bound(parameter: Parameter) -> bool:
+    # Whether a live optimizer holds the Parameter.
     if parameter.segment is not None and parameter.segment.arena.owner() is None:
         parameter.segment = None
     return parameter.segment is not None
@@ -69,19 +69,19 @@ def _changes(tensor: Tensor, device: Device | None, dtype: DType | None) -> bool
 
 
 def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
-    held, tensor.grad = tensor.grad, None
+    grad, tensor.grad = tensor.grad, None
     target = dtype if tensor.is_floating_point() else None
     tensor.copies = None
     tensor.rebind(_moved(tensor.array, device, target))
-    if held is not None:
+    if grad is not None:
         with backends.device_guard(tensor.array):
-            tensor.accumulate(_moved(held.array, device, None), held.tag)
+            tensor.accumulate(_moved(grad.array, device, None), grad.tag)
 
 
 def _moved(array: Array, device: Device | None, dtype: DType | None) -> Array:
-    home = backends.backend_of(array)
+    source = backends.backend_of(array)
     with ignore_fp_errors():
-        cast = array if dtype is None or array.dtype == dtype else home.cast(array, dtype)
-    if device is None or home is backends.get(device):
+        cast = array if dtype is None or array.dtype == dtype else source.cast(array, dtype)
+    if device is None or source is backends.get(device):
         return cast
     return backends.to_backend(cast, backends.get(device))

@@ -103,7 +103,7 @@ def test_a_copy_of_a_lazy_layer_is_lazy():
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         twin(ops.ones(1, 5))
         assert twin.in_features == 5
-    assert layer.waits
+    assert layer.is_lazy
 
 
 def test_recompute_and_a_region_may_come_with_the_first_batch():

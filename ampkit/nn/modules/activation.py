@@ -13,7 +13,7 @@ from ampkit.core.arguments import shown
 from ampkit.core.tensor import Tensor
 
 from .. import init as initializers
-from ..factory import new, sizes
+from ..factory import check_sizes, new_parameter
 from ..module import Module
 from ..op_module import UnaryOpModule
 
@@ -60,9 +60,9 @@ class PReLU(Module):
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None):
         super().__init__()
-        sizes("PReLU", num_parameters=num_parameters)
+        check_sizes("PReLU", num_parameters=num_parameters)
         self.num_parameters, self.init = num_parameters, init
-        self.weight = new((num_parameters,), device, dtype)
+        self.weight = new_parameter((num_parameters,), device, dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

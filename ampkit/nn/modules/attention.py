@@ -14,7 +14,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
 from .. import init
-from ..factory import new, probability, sizes
+from ..factory import check_probability, check_sizes, new_parameter
 from ..module import Module
 from .fused import self_attention
 from .linear import Linear
@@ -46,17 +46,17 @@ class MultiheadAttention(Module):
     ):
         super().__init__()
         where = "MultiheadAttention"
-        sizes(where, embed_dim=embed_dim, num_heads=num_heads, kdim=kdim or embed_dim, vdim=vdim or embed_dim)
+        check_sizes(where, embed_dim=embed_dim, num_heads=num_heads, kdim=kdim or embed_dim, vdim=vdim or embed_dim)
         if embed_dim % num_heads:
             raise ArgumentError(where, "embed_dim that num_heads divides", f"{embed_dim} and {num_heads}")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
-        self.dropout, self.batch_first = probability(where, dropout), batch_first
+        self.dropout, self.batch_first = check_probability(where, dropout), batch_first
         self.add_zero_attn = add_zero_attn
         self._make_weights(device, dtype)
-        self.register_parameter("in_proj_bias", new((3 * embed_dim,), device, dtype) if bias else None)
+        self.register_parameter("in_proj_bias", new_parameter((3 * embed_dim,), device, dtype) if bias else None)
         for name in ("bias_k", "bias_v"):
-            self.register_parameter(name, new((1, 1, embed_dim), device, dtype) if add_bias_kv else None)
+            self.register_parameter(name, new_parameter((1, 1, embed_dim), device, dtype) if add_bias_kv else None)
         self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
         self.reset_parameters()
 
@@ -64,8 +64,10 @@ class MultiheadAttention(Module):
         size = self.embed_dim
         same = self.kdim == self.vdim == size
         for name, width in (("q", size), ("k", self.kdim), ("v", self.vdim)):
-            self.register_parameter(f"{name}_proj_weight", None if same else new((size, width), device, dtype))
-        self.register_parameter("in_proj_weight", new((3 * size, size), device, dtype) if same else None)
+            self.register_parameter(
+                f"{name}_proj_weight", None if same else new_parameter((size, width), device, dtype)
+            )
+        self.register_parameter("in_proj_weight", new_parameter((3 * size, size), device, dtype) if same else None)
 
     def reset_parameters(self) -> None:
         """Draw the input projections anew; biases become zeros."""

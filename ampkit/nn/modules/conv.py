@@ -8,7 +8,7 @@ from ampkit import ops
 from ampkit.base.errors import ArgumentError
 from ampkit.core.tensor import Tensor
 
-from ..factory import is_size, new, pair, sizes
+from ..factory import check_sizes, is_size, new_parameter, per_axis
 from ..module import Module
 from .linear import init_uniform
 
@@ -33,7 +33,7 @@ class _Conv(Module):
     ):
         super().__init__()
         where = type(self).__name__
-        sizes(where, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        check_sizes(where, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             got = f"in_channels={in_channels}, out_channels={out_channels}, groups={groups}"
             raise ArgumentError(where, "channels that groups divides", got)
@@ -46,13 +46,13 @@ class _Conv(Module):
             groups,
             padding_mode,
         )
-        self.kernel_size = pair(where, "kernel_size", kernel_size, self.axes)
-        self.stride = pair(where, "stride", stride, self.axes)
-        self.dilation = pair(where, "dilation", dilation, self.axes)
+        self.kernel_size = per_axis(where, "kernel_size", kernel_size, self.axes)
+        self.stride = per_axis(where, "stride", stride, self.axes)
+        self.dilation = per_axis(where, "dilation", dilation, self.axes)
         self.padding = _padding(where, padding, self.stride)
         meets, gives = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
-        self.weight = new((meets, gives // groups, *self.kernel_size), device, dtype)
-        self.register_parameter("bias", new((out_channels,), device, dtype) if bias else None)
+        self.weight = new_parameter((meets, gives // groups, *self.kernel_size), device, dtype)
+        self.register_parameter("bias", new_parameter((out_channels,), device, dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

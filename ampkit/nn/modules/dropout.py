@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ampkit import ops
 
-from ..factory import probability
+from ..factory import check_probability
 from ..op_module import UnaryOpModule
 
 
@@ -19,7 +19,7 @@ class Dropout(UnaryOpModule, op=ops.dropout):
     inplace: bool = False
 
     def __post_init__(self) -> None:
-        self.p = probability(type(self).__name__, self.p)
+        self.p = check_probability(type(self).__name__, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"

@@ -11,7 +11,7 @@ from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
 from .. import init
-from ..factory import new, refuse, sizes
+from ..factory import check_sizes, new_parameter, refuse_unsupported
 from ..module import Module
 
 
@@ -38,12 +38,12 @@ class Embedding(Module):
     ):
         super().__init__()
         where = type(self).__name__
-        refuse(where, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-        sizes(where, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        refuse_unsupported(where, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        check_sizes(where, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = _row(where, padding_idx, num_embeddings)
         if _weight is None:
-            self.weight = new((num_embeddings, embedding_dim), device, dtype)
+            self.weight = new_parameter((num_embeddings, embedding_dim), device, dtype)
             self.reset_parameters()
         elif _weight.shape != (num_embeddings, embedding_dim):
             raise ShapeError(where, f"weight [{num_embeddings}, {embedding_dim}]", f"shape {tuple(_weight.shape)}")
@@ -106,7 +106,7 @@ class EmbeddingBag(Embedding):
         device: Any = None,
         dtype: Any = None,
     ):
-        refuse("EmbeddingBag", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        refuse_unsupported("EmbeddingBag", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
         if mode not in ("sum", "mean", "max"):
             raise ArgumentError("EmbeddingBag", "mode 'sum', 'mean' or 'max'", repr(mode))
         super().__init__(num_embeddings, embedding_dim, padding_idx, _weight=_weight, device=device, dtype=dtype)

@@ -128,7 +128,7 @@ def _together(some: tuple[Module, ...]) -> Callable[..., Tensor] | None:
 
 
 def _watched(module: Module) -> bool:
-    return (module._hooked and hooks.looks_at(module)) or "forward" in module.__dict__
+    return (module._hooked and hooks.has_hooks(module)) or "forward" in module.__dict__
 
 
 def _changed() -> bool:

@@ -26,7 +26,7 @@ _KEPT = {"training", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hook
 
 class _Lazy(Module):
     # What all of them share. `_options`: the arguments of the layer but the one that is found, by name.
-    waits = True
+    is_lazy = True
     cls_to_become: ClassVar[type[Module]]
     _found: ClassVar[str]  # the argument that is found
     _like: ClassVar[type[Module] | None] = None  # whose arguments and defaults it has; None: those of the layer
@@ -78,7 +78,7 @@ class _Lazy(Module):
         """True: a layer that has seen a batch is no lazy one any more."""
         return True
 
-    def head_for(self, device: Device | None, dtype: DType | None) -> None:
+    def set_destination(self, device: Device | None, dtype: DType | None) -> None:
         """Be made there, and in that dtype."""
         moved = {"device": device, "dtype": dtype}
         self._options.update({name: value for name, value in moved.items() if value is not None})

@@ -9,7 +9,7 @@ from ampkit import ops
 from ampkit.core.tensor import Tensor
 
 from .. import init
-from ..factory import new, sizes
+from ..factory import check_sizes, new_parameter
 from ..module import Module
 from ..op_module import OpModule
 
@@ -33,10 +33,10 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
         super().__init__()
-        sizes("Linear", in_features=in_features, out_features=out_features)
+        check_sizes("Linear", in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
-        self.weight = new((out_features, in_features), device, dtype)
-        self.register_parameter("bias", new((out_features,), device, dtype) if bias else None)
+        self.weight = new_parameter((out_features, in_features), device, dtype)
+        self.register_parameter("bias", new_parameter((out_features,), device, dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -68,10 +68,10 @@ class Bilinear(Module):
         dtype: Any = None,
     ):
         super().__init__()
-        sizes("Bilinear", in1_features=in1_features, in2_features=in2_features, out_features=out_features)
+        check_sizes("Bilinear", in1_features=in1_features, in2_features=in2_features, out_features=out_features)
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
-        self.weight = new((out_features, in1_features, in2_features), device, dtype)
-        self.register_parameter("bias", new((out_features,), device, dtype) if bias else None)
+        self.weight = new_parameter((out_features, in1_features, in2_features), device, dtype)
+        self.register_parameter("bias", new_parameter((out_features,), device, dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -14,7 +14,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
 from .. import init
-from ..factory import new, pair, sizes, zeros
+from ..factory import check_sizes, new_parameter, per_axis, zeros
 from ..module import Module
 
 
@@ -22,8 +22,8 @@ class _Norm(Module):
     # weight and bias of one shape, or neither: ones and zeros.
 
     def _affine(self, shape: tuple[int, ...], weight: bool, bias: bool, device: Any, dtype: Any) -> None:
-        self.register_parameter("weight", new(shape, device, dtype) if weight else None)
-        self.register_parameter("bias", new(shape, device, dtype) if weight and bias else None)
+        self.register_parameter("weight", new_parameter(shape, device, dtype) if weight else None)
+        self.register_parameter("bias", new_parameter(shape, device, dtype) if weight and bias else None)
 
     def reset_parameters(self) -> None:
         """Set weight to ones and bias to zeros."""
@@ -82,7 +82,9 @@ class RMSNorm(_Norm):
             eps,
             elementwise_affine,
         )
-        self.register_parameter("weight", new(self.normalized_shape, device, dtype) if elementwise_affine else None)
+        self.register_parameter(
+            "weight", new_parameter(self.normalized_shape, device, dtype) if elementwise_affine else None
+        )
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ class GroupNorm(_Norm):
         bias: bool = True,
     ):
         super().__init__()
-        sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        check_sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
             raise ArgumentError("GroupNorm", "num_channels that num_groups divides", f"{num_channels} and {num_groups}")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
@@ -140,7 +142,7 @@ class _Running(_Norm):
         bias: bool = True,
     ):
         super().__init__()
-        sizes(type(self).__name__, num_features=num_features)
+        check_sizes(type(self).__name__, num_features=num_features)
         if momentum is not None and not math.isfinite(momentum):
             raise ArgumentError(type(self).__name__, "a finite momentum", f"{momentum}")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
@@ -234,4 +236,4 @@ def _bias(norm: Any) -> str:
 
 def _trailing(where: str, shape: Any) -> tuple[int, ...]:
     found = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    return pair(where, "normalized_shape", found, max(1, len(found)))
+    return per_axis(where, "normalized_shape", found, max(1, len(found)))

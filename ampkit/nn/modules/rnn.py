@@ -12,7 +12,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.nn.rnn import gru_, lstm_, rnn_relu_, rnn_tanh_
 
 from .. import init
-from ..factory import layers, new, probability, sizes
+from ..factory import check_num_layers, check_probability, check_sizes, new_parameter
 from ..module import Module
 from ..utils.rnn import PackedSequence
 
@@ -47,15 +47,15 @@ class RNNBase(Module):
     ):
         super().__init__()
         where = type(self).__name__
-        sizes(where, input_size=input_size, hidden_size=hidden_size)
-        layers(where, num_layers)
+        check_sizes(where, input_size=input_size, hidden_size=hidden_size)
+        check_num_layers(where, num_layers)
         if mode not in _GATES:
             raise ArgumentError(where, f"mode {', '.join(_GATES)}", repr(mode))
         if proj_size and (mode != "LSTM" or isinstance(proj_size, bool) or not 0 < proj_size < hidden_size):
             raise ArgumentError(where, "proj_size of an LSTM, below hidden_size", f"{proj_size} for {mode}")
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bool(bidirectional)
-        self.dropout, self.proj_size = probability(where, dropout), proj_size
+        self.dropout, self.proj_size = check_probability(where, dropout), proj_size
         for layer in range(num_layers):
             for suffix in self._suffixes(layer):
                 self._make_weights(layer, suffix, device, dtype)
@@ -73,7 +73,7 @@ class RNNBase(Module):
         if self.proj_size:
             shapes |= {"weight_hr": (self.proj_size, self.hidden_size)}
         for name, shape in shapes.items():
-            self.register_parameter(name + suffix, new(shape, device, dtype))
+            self.register_parameter(name + suffix, new_parameter(shape, device, dtype))
 
     def reset_parameters(self) -> None:
         """Draw all weights and biases anew."""
@@ -132,7 +132,7 @@ class RNNBase(Module):
             raise ShapeError(type(self).__name__, needs, f"{list(input.data.shape)}")
         counts = tuple(int(n) for n in input.batch_sizes.numpy())
         data, last = self._run(input.data, counts, _ordered(hx, input.sorted_indices))
-        return input.holding(data), _ordered(last, input.unsorted_indices)
+        return input.with_data(data), _ordered(last, input.unsorted_indices)
 
     def _run(self, data: Tensor, counts: tuple[int, ...], hx: Any) -> tuple[Tensor, Any]:
         # All layers over packed rows: -> the rows of the last one, and the last states.

@@ -11,7 +11,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
 from .. import init
-from ..factory import new, sizes
+from ..factory import check_sizes, new_parameter
 from ..module import Module
 
 
@@ -25,13 +25,13 @@ class RNNCellBase(Module):
         self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None
     ):
         super().__init__()
-        sizes(type(self).__name__, input_size=input_size, hidden_size=hidden_size, num_chunks=num_chunks)
+        check_sizes(type(self).__name__, input_size=input_size, hidden_size=hidden_size, num_chunks=num_chunks)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         rows = num_chunks * hidden_size
-        self.weight_ih = new((rows, input_size), device, dtype)
-        self.weight_hh = new((rows, hidden_size), device, dtype)
+        self.weight_ih = new_parameter((rows, input_size), device, dtype)
+        self.weight_hh = new_parameter((rows, hidden_size), device, dtype)
         for name in ("bias_ih", "bias_hh"):
-            self.register_parameter(name, new((rows,), device, dtype) if bias else None)
+            self.register_parameter(name, new_parameter((rows,), device, dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -18,7 +18,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
 from .. import init
-from ..factory import layers, sizes
+from ..factory import check_num_layers, check_sizes
 from ..module import Module
 from .attention import MultiheadAttention
 from .container import ModuleList
@@ -51,7 +51,7 @@ class _Layer(Module):
         dtype: Any = None,
     ):
         super().__init__()
-        sizes(type(self).__name__, d_model=d_model, nhead=nhead, dim_feedforward=dim_feedforward)
+        check_sizes(type(self).__name__, d_model=d_model, nhead=nhead, dim_feedforward=dim_feedforward)
         self.norm_first, self.activation = norm_first, _activation(type(self).__name__, activation)
         where = {"device": device, "dtype": dtype}
         for name in self._attentions():
@@ -297,5 +297,5 @@ def _look(attention: Any, memory: _Mask, padding: _Mask, mask: _Mask, causal: bo
 def _copies(where: str, layer: Any, number: int) -> ModuleList:
     if not isinstance(layer, Module):
         raise DTypeError(where, "a layer to copy", f"a {type(layer).__name__}")
-    layers(where, number)
+    check_num_layers(where, number)
     return ModuleList([copy.deepcopy(layer) for _ in range(number)])

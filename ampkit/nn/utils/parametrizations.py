@@ -55,7 +55,7 @@ def spectral_norm(
 class WeightNorm(Module):
     """(g, v) -> g v / |v|."""
 
-    older_names: ClassVar[dict[str, str]] = {"original0": "_g", "original1": "_v"}
+    legacy_names: ClassVar[dict[str, str]] = {"original0": "_g", "original1": "_v"}
 
     def __init__(self, dim: int | None = 0):
         super().__init__()

@@ -15,7 +15,7 @@ from ampkit.core.policy import autocast
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_all
 
-from ..computed_attribute import Computed, compute, need_free, settle, taken
+from ..computed_attribute import ComputedAttribute, attribute_to_replace, check_unbound, compute, restore
 from ..module import Module
 from ..modules.container import ModuleDict, ModuleList
 
@@ -43,7 +43,7 @@ class ParametrizationList(ModuleList):
                 original.data = found
             made = [original]  # the same one, so that an optimizer goes on with it
         else:
-            need_free("register_parametrization", original)
+            check_unbound("register_parametrization", original)
             made = [_like(tensor, original) for tensor in _several(found)]
         for name, tensor in zip(self._names(), made, strict=True):
             (self.register_parameter if isinstance(tensor, Parameter) else self.register_buffer)(name, tensor)
@@ -62,9 +62,9 @@ class ParametrizationList(ModuleList):
         return value
 
     @property
-    def older_names(self) -> dict[str, str]:
+    def legacy_names(self) -> dict[str, str]:
         """By name of a tensor, what followed the name of the Parameter in state dicts before there were these."""
-        found: dict[str, str] = getattr(self[0], "older_names", {})
+        found: dict[str, str] = getattr(self[0], "legacy_names", {})
         return found
 
     def forward(self) -> Tensor:
@@ -92,7 +92,7 @@ class ParametrizationList(ModuleList):
             home.data = tensor
 
 
-class _Parametrized(Computed):
+class _Parametrized(ComputedAttribute):
     def __init__(self, name: str):
         self.name = name
 
@@ -135,7 +135,7 @@ def register_parametrization(
         held.append(parametrization)
         held.unsafe |= unsafe
         return module
-    made = ParametrizationList([parametrization], taken(where, module, tensor_name), unsafe)
+    made = ParametrizationList([parametrization], attribute_to_replace(where, module, tensor_name), unsafe)
     if not is_parametrized(module):
         module.parametrizations = ModuleDict()
     compute(module, tensor_name, _Parametrized(tensor_name))
@@ -170,7 +170,7 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
         first.data = value
     elif value is not None:
         first = _like(value.clone(), first)
-    settle(module, tensor_name, first)
+    restore(module, tensor_name, first)
     del module.parametrizations[tensor_name]
     if not len(module.parametrizations):
         del module.parametrizations

@@ -56,9 +56,9 @@ class PackedSequence(_Fields):
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
         """The same with `data.to(...)`; the indices go to its device."""
-        return self.holding(self.data.to(*args, **kwargs))
+        return self.with_data(self.data.to(*args, **kwargs))
 
-    def holding(self, data: Tensor) -> PackedSequence:
+    def with_data(self, data: Tensor) -> PackedSequence:
         """The same sequences with other rows."""
         order, back = (None if i is None else i.to(data.device) for i in self[2:])
         made = PackedSequence(data, self.batch_sizes, order, back)

@@ -10,7 +10,7 @@ from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_all
 
-from ..computed_attribute import Computed, compute, need_free, settle, taken
+from ..computed_attribute import ComputedAttribute, attribute_to_replace, check_unbound, compute, restore
 from ..module import Module
 from .parametrizations import axis_for, divided, drawn, iterate, need_iterations, normed, norms
 
@@ -25,8 +25,8 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     Raises ArgumentError for an unknown name, RangeError for a wrong dim, StateError if an optimizer holds the weight.
     Salimans and Kingma 2016, arXiv:1602.07868, eq. 2.
     """
-    weight = taken("weight_norm", module, name)
-    need_free("weight_norm", weight)
+    weight = attribute_to_replace("weight_norm", module, name)
+    check_unbound("weight_norm", weight)
     g, v = norms(weight, dim), weight.detach().clone()
     compute(module, name, _WeightNorm(name, dim))
     module.register_parameter(f"{name}_g", Parameter(g, weight.requires_grad))
@@ -50,7 +50,7 @@ def spectral_norm(
     Raises ArgumentError for an unknown name or a count below 1, RangeError for a wrong dim.
     Miyato et al. 2018, arXiv:1802.05957, section 2.1 and algorithm 1.
     """
-    weight, axis = taken("spectral_norm", module, name), axis_for(module, dim)
+    weight, axis = attribute_to_replace("spectral_norm", module, name), axis_for(module, dim)
     made = _SpectralNorm(name, need_iterations(n_power_iterations), axis, eps)
     u, v = drawn(weight, axis, eps)
     compute(module, name, made)
@@ -66,7 +66,7 @@ def remove_spectral_norm(module: Module, name: str = "weight") -> Module:
     return _remove("spectral_norm", _SpectralNorm, module, name)
 
 
-class _WeightNorm(Computed):
+class _WeightNorm(ComputedAttribute):
     made_of = ("_g", "_v")
 
     def __init__(self, name: str, dim: int | None):
@@ -76,7 +76,7 @@ class _WeightNorm(Computed):
         return normed(getattr(module, f"{self.name}_g"), getattr(module, f"{self.name}_v"), self.dim)
 
 
-class _SpectralNorm(Computed):
+class _SpectralNorm(ComputedAttribute):
     made_of = ("_orig", "_u", "_v")
 
     def __init__(self, name: str, steps: int, dim: int, eps: float):
@@ -106,7 +106,7 @@ def _remove(what: str, kind: type[Any], module: Module, name: str) -> Module:
         home.data = value  # the same Parameter, which an optimizer may hold
     else:
         home = Parameter(value, home.requires_grad)
-    settle(module, name, home)
+    restore(module, name, home)
     for part in kind.made_of:
         delattr(module, name + part)
     for key, (hook, _) in list(module._forward_pre_hooks.items()):

@@ -144,4 +144,4 @@ def test_memory_of_the_host_that_changes_under_a_copy_is_found(device):
     room[...] = 2.0
     with pytest.raises(RuntimeError, match="still read it"):
         stream.synchronize()
-    assert cupy_like.waits[0] > 0
+    assert cupy_like.is_lazy[0] > 0
