@@ -61,7 +61,7 @@ def test_a_forked_child_computes_with_two_threads_after_its_parent_did(two_threa
 @needs_onednn
 def test_a_lock_that_another_thread_holds_is_free_in_a_forked_child():
     def describe() -> bool:
-        return primitive.Layout.dense((3, 5), float32).number >= 0
+        return primitive.Layout.dense((3, 5), float32).interned_id >= 0
 
     release = threading.Event()
     held = threading.Event()
