@@ -1,1 +1,1 @@
-"""The CPU: NumPy arrays."""
+"""The CPU backend: NumPy arrays, oneDNN."""

@@ -1,7 +1,7 @@
-"""Elementwise ops a block at a time, so that what their references compute in between stays in the cache.
+"""Elementwise references run blockwise, so that their intermediate results stay in the cache.
 
 Over a whole array, a reference of a dozen steps writes a dozen arrays to memory, and for 16-bit tensors float32 copies
-of its inputs besides. In blocks it writes its result alone, already rounded.
+of its inputs, too. Blockwise it writes its result only, already rounded.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def in_blocks(op: Any) -> None:
         return out, type(saved)(**{key: whole[key] for key in vars(saved)})
 
     def back_fits(dy: Any, saved: Any, needs: Any, **params: Any) -> bool:
-        kept = vars(saved).values()
-        return dy.size >= 2 * BLOCK and plain(dy) and all(plain(array) for array in kept)
+        arrays = vars(saved).values()
+        return dy.size >= 2 * BLOCK and plain(dy) and all(plain(array) for array in arrays)
 
     def blocks_backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
         out, wide, names = np.empty(dy.shape, needs[0]), accumulator(needs[0]), tuple(vars(saved))
         params = near(dy, params)
-        for part, *kept, result in _parts(dy, *vars(saved).values(), out):
-            items = {key: widened(array, wide) for key, array in zip(names, kept, strict=True)}
+        for part, *saved_parts, result in _parts(dy, *vars(saved).values(), out):
+            items = {key: widened(array, wide) for key, array in zip(names, saved_parts, strict=True)}
             store(backward(widened(part, wide), type(saved)(**items), needs, **params), result)
         return out
 
@@ -59,7 +59,7 @@ def in_blocks(op: Any) -> None:
 
 
 def plain(array: Any) -> bool:
-    """Whether `array` is of a floating-point format and lies in order."""
+    """Whether `array` is of a floating-point format and is C-contiguous."""
     return bool(array.dtype in FLOATS and array.flags.c_contiguous)
 
 
@@ -70,7 +70,7 @@ def _parts(*arrays: Any) -> Iterator[list[Any]]:
 
 
 def pieces(before: int, behind: int) -> Iterator[tuple[slice, slice]]:
-    """The places of blocks in [before, behind]: of whole rows, or of parts of one where rows are longer."""
+    """Slices of blocks in [rows, columns]: of whole rows, or of parts of one row where rows are longer."""
     rows, columns = max(1, BLOCK // max(1, behind)), min(BLOCK, behind)
     for row in range(0, before, rows):
         for column in range(0, behind, max(1, columns)):

@@ -27,7 +27,7 @@ _BIAS = np.uint32(126 << 10)  # (127 - 15 + 13 + 1) in the exponent field of flo
 
 
 def from_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`array` float32 -> float16, the same shape and the nearest values; NaN stays NaN. Axes in memory as they lie."""
+    """`array` float32 -> float16, the same shape and the nearest values; NaN stays NaN. Same memory layout."""
     source, flat = _dense(array)
     out = empty((flat.size,), float16)
     if not f16c.convert(flat, out):
@@ -36,7 +36,7 @@ def from_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`array` float16 -> float32, the same shape and values. Axes in memory as they lie."""
+    """`array` float16 -> float32, the same shape and values. Same memory layout."""
     source, flat = _dense(array)
     wide = empty((flat.size,), float32)
     if not f16c.convert(flat, wide):
@@ -64,7 +64,7 @@ def _widen(flat: np.ndarray[Any, Any], wide: np.ndarray[Any, Any]) -> None:
 
 
 def _dense(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    # The array, copied if its elements do not lie side by side, and they in the order of memory.
+    # The array, copied if it is not dense, and its elements in memory order.
     flat = flat_view(array)
     if flat is None:
         array = np.ascontiguousarray(array)

@@ -492,9 +492,9 @@ def test_weights_that_are_kept_are_those_that_would_be_made_again(short, monkeyp
         return grad(out, tensors, out.detach())
 
     monkeypatch.setattr(attention, "SCORES_PER_TILE", 2 * 60 * 60)  # two heads to a tile
-    monkeypatch.setattr(attention, "SHORT", short)
+    monkeypatch.setattr(attention, "MAX_SAVED_ROW", short)
     found = run()
-    monkeypatch.setattr(attention, "SHORT", 8 - short)
+    monkeypatch.setattr(attention, "MAX_SAVED_ROW", 8 - short)
     for got, want in zip(found, run(), strict=True):
         np.testing.assert_array_equal(got.array, want.array)
 

@@ -1,4 +1,4 @@
-"""finite: whether all of an array is, found out at the pace of memory: by means, which carry NaN and infinities."""
+"""A test for inf and NaN at memory bandwidth: oneDNN averages groups of elements, and both propagate."""
 
 from __future__ import annotations
 

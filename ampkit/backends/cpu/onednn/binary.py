@@ -1,4 +1,4 @@
-"""binary: arithmetic of two arrays of one shape by oneDNN, and ReLU, in one pass over memory by all threads."""
+"""Binary arithmetic and ReLU by oneDNN: one pass over memory by all threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PIECE = 1 << 18  # elements of flat memory: with an optimizer's moments 4 MiB, s
 
 
 def fits(a: HostArray, b: HostArray) -> bool:
-    """Whether `a` and `b` are large, of one format that oneDNN knows, and lie alike."""
+    """Whether `a` and `b` are large, of one dtype that oneDNN supports, and of one layout."""
     return a.size >= (_LARGE if a.dtype == float32 else MIN_ELEMENTS) and same_layout(a, b) and eltwise.fits(a, b)
 
 

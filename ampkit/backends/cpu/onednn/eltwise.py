@@ -1,6 +1,6 @@
-"""eltwise: functions of each element by oneDNN, for arrays that lie in one piece.
+"""Elementwise functions by oneDNN, for dense arrays.
 
-Only those that keep what is not finite, and their digits. oneDNN's exp, its relu that does not leak and the slope of
+Only those that keep what is not finite, and their digits. oneDNN's exp, its relu that does not leak and the grad of
 its elu make numbers of NaN; its elu is exp(x) - 1 as it stands, which loses small x; its softplus is 0 below -16, and
 NaN at -inf. They are not used. Beyond 1e19, where a square overflows, its gelu gives inf or NaN.
 """
@@ -39,7 +39,7 @@ _LARGE = 1 << 16  # elements of float32 from which on a function is worth its ca
 
 
 def fits(array: HostArray, *others: HostArray) -> bool:
-    """Whether `array`, and `others` beside it, are large, of one format that oneDNN knows, and lie alike.
+    """Whether `array`, and `others` beside it, are large, of one dtype that oneDNN supports, and of one layout.
 
     Where it does not compute in that format, functions run `in_pieces`.
     """
@@ -48,7 +48,7 @@ def fits(array: HostArray, *others: HostArray) -> bool:
     return all(each.dtype == array.dtype and each.strides == array.strides for each in others)
 
 
-def worth(array: HostArray, *others: HostArray) -> bool:
+def is_profitable(array: HostArray, *others: HostArray) -> bool:
     """`fits`, and it is large enough for a function that NumPy computes nearly as fast."""
     return array.size >= (_LARGE if array.dtype == float32 else MIN_ELEMENTS) and fits(array, *others)
 
@@ -71,9 +71,9 @@ def in_pieces(run: Callable[..., Any], arrays: Sequence[HostArray], out: HostArr
     if all(computing(array.dtype) == array.dtype for array in (*arrays, out)):
         return bool(run(*arrays, out))
     step = min(_PIECE, out.size)
-    rooms = [a if computing(a.dtype) == a.dtype else empty((step,), float32) for a in (*arrays, out)]
+    scratch = [a if computing(a.dtype) == a.dtype else empty((step,), float32) for a in (*arrays, out)]
     for start in range(0, out.size, step):
-        parts = [_piece(array, room, start, step) for array, room in zip((*arrays, out), rooms, strict=True)]
+        parts = [_piece(array, buffer, start, step) for array, buffer in zip((*arrays, out), scratch, strict=True)]
         for array, part in zip(arrays, parts, strict=False):
             if part.dtype != array.dtype:
                 fill(part, array[start : start + step])
@@ -84,9 +84,9 @@ def in_pieces(run: Callable[..., Any], arrays: Sequence[HostArray], out: HostArr
     return True
 
 
-def _piece(array: HostArray, room: HostArray, start: int, step: int) -> HostArray:
-    # That of `array` where oneDNN computes in its format, else as much of `room`.
-    return array[start : start + step] if room is array else room[: min(step, array.size - start)]
+def _piece(array: HostArray, scratch: HostArray, start: int, step: int) -> HostArray:
+    # A slice of `array` where oneDNN computes in its dtype, else of the float32 scratch array.
+    return array[start : start + step] if scratch is array else scratch[: min(step, array.size - start)]
 
 
 def computing(dtype: DType) -> DType:
@@ -114,19 +114,19 @@ def forward(function: str, alpha: float, input: HostArray) -> HostArray:
 
 
 def backward(function: str, alpha: float, dy: HostArray, input: HostArray) -> HostArray:
-    """dy times the slope of `function` at each element of `input`, which lies as `dy` does.
+    """dy times the grad of `function` at each element of `input`, of the same layout as `dy`.
 
     `function` "..._by_output" takes what the function gave for `input`.
     """
 
-    def run(slope: HostArray, flat: HostArray, out: HostArray) -> bool:
+    def run(grad: HostArray, flat: HostArray, out: HostArray) -> bool:
         key = ("eltwise_backward", function, alpha, flat.size, flat.dtype)
-        cached(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(slope, flat, out)
+        cached(key, lambda: _backward(function, alpha, flat.size, flat.dtype))(grad, flat, out)
         return True
 
-    slope, flat = laid_flat(dy), laid_flat(input)
+    grad, flat = laid_flat(dy), laid_flat(input)
     out = empty((flat.size,), flat.dtype)
-    in_pieces(run, [slope, flat], out)
+    in_pieces(run, [grad, flat], out)
     return unflatten(dy, out)
 
 

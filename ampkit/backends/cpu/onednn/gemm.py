@@ -158,10 +158,10 @@ def _matmul_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray |
     packed = packed_matmul(a, b, out, bias)
     if packed is None:
         return False
-    room = derived_value(key.version, key.array, packed.layouts, lambda: pack(packed, b))
-    if room is None:
+    packed_b = derived_value(key.version, key.array, packed.layouts, lambda: pack(packed, b))
+    if packed_b is None:
         return False
-    packed.run(*((a, room, out) if bias is None else (a, room, out, bias)))
+    packed.run(*((a, packed_b, out) if bias is None else (a, packed_b, out, bias)))
     return True
 
 
@@ -180,10 +180,10 @@ class PackedWeight:
         key = len(a), bias is None, accumulate
         if key not in self._calls:
             self._calls[key] = self._create(a, out, bias, accumulate)
-        call, room = self._calls[key]
+        call, packed_b = self._calls[key]
         if call is None:
             return matmul_into(a, self.b, out, bias, accumulate=accumulate)
-        call(*((a, room, out) if bias is None else (a, room, out, bias)))
+        call(*((a, packed_b, out) if bias is None else (a, packed_b, out, bias)))
         return True
 
     def _create(self, a: HostArray, out: HostArray, bias: HostArray | None, accumulate: bool) -> Any:

@@ -1,4 +1,4 @@
-"""layer_norm over rows by oneDNN, forward and backward, with statistics in float32."""
+"""layer_norm of rows by oneDNN, forward and backward, with statistics in float32."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def forward(shape: tuple[int, int], dtype: DType, out: DType, flags: int, eps: f
     return Call("layer_normalization_forward", given, uses)
 
 
-def backward(shape: tuple[int, int], dtype: DType, slope: DType, out: DType, flags: int, eps: float) -> Call:
+def backward(shape: tuple[int, int], dtype: DType, grad: DType, out: DType, flags: int, eps: float) -> Call:
     """The call of its gradients: (dy, rows, means, variances, dx, scale, dscale, dshift)."""
-    of, dy, to = (Layout.dense(shape, d) for d in (dtype, slope, out))
+    of, dy, to = (Layout.dense(shape, d) for d in (dtype, grad, out))
     each, scale = (Layout.dense((n,), float32) for n in shape)
     small = ctypes.c_float(eps)
     given = [TRAINING, of.handle, dy.handle, each.handle, small, flags, attributes()]
@@ -101,7 +101,7 @@ def normalized(
     return in_format(out, dtype), mean.reshape(-1, 1), rstd, variance
 
 
-def slopes(
+def grads(
     dy: HostArray, input: HostArray, weight: HostArray | None, mean: HostArray, variance: HostArray, needs: Any,
     eps: float,
 ) -> tuple[HostArray, HostArray | None, HostArray | None] | None:  # fmt: skip

@@ -1,6 +1,6 @@
-"""rowwise: softmax, its logarithm and exponentials along rows, by oneDNN.
+"""softmax, log_softmax and exponentials of rows by oneDNN.
 
-In softmax a NaN or +inf spoils its own place alone; the rest of its row becomes 0 or -inf.
+A NaN or +inf affects its own element only; the rest of its row becomes 0 or -inf.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _forward(function: str, input: HostArray, out: HostArray) -> Call:
 
 
 def _backward(function: str, dy: HostArray, out: HostArray, dx: HostArray) -> Call:
-    slope, of, to = Layout.of(dy), Layout.of(out), Layout.of(dx)
+    grad, of, to = Layout.of(dy), Layout.of(out), Layout.of(dx)
     kind = ALGORITHM[function]
     hint = primitive_desc("softmax_forward", TRAINING, kind, of.handle, of.handle, 1, attributes())
-    given = [kind, to.handle, slope.handle, of.handle, 1, hint, attributes()]
-    return Call("softmax_backward", given, [(DIFF_DST, slope), (DST, of), (DIFF_SRC, to)])
+    given = [kind, to.handle, grad.handle, of.handle, 1, hint, attributes()]
+    return Call("softmax_backward", given, [(DIFF_DST, grad), (DST, of), (DIFF_SRC, to)])
 
 
 def rows_of(input: HostArray, function: str, dtype: DType) -> HostArray | None:

@@ -1,4 +1,4 @@
-"""Kernel of the unscaling of gradients: a piece of flat memory at a time, looked at while it is in the caches."""
+"""CPU kernel of unscaling: gradients are multiplied and checked for inf and NaN a cache-sized chunk at a time."""
 
 from __future__ import annotations
 

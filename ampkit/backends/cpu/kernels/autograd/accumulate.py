@@ -1,4 +1,4 @@
-"""Kernel of the sum of two gradients that lie alike."""
+"""CPU kernel of gradient accumulation: the sum of two arrays of one layout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.core.autograd.accumulate import sum_of_two
 
 
-@sum_of_two.on("cpu", when=lambda held, gradient: binary.fits(held, gradient))
-def sum_of_two_cpu(held: HostArray, gradient: HostArray) -> HostArray:
-    total = binary.both("add", held, gradient)
+@sum_of_two.on("cpu", when=lambda first, second: binary.fits(first, second))
+def sum_of_two_cpu(first: HostArray, second: HostArray) -> HostArray:
+    total = binary.both("add", first, second)
     assert total is not None
     return total

@@ -1,4 +1,4 @@
-"""Kernel of einsum of two operands: one product of matrices, where the equation spells one."""
+"""CPU kernel of einsum: equations of two operands that are one matrix product."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _spells_product(parts: list[str], out: str, operands: Any) -> bool:
         return False
     first, second = parts
     lengths = dict(zip(first + second, (*operands[0].shape, *operands[1].shape), strict=True))
-    alike = all(lengths[letter] == n for letter, n in zip(first, operands[0].shape, strict=True))
-    return alike and set(first) ^ set(second) <= set(out)
+    same = all(lengths[letter] == n for letter, n in zip(first, operands[0].shape, strict=True))
+    return same and set(first) ^ set(second) <= set(out)
 
 
 def _contracted(a: HostArray, first: str, b: HostArray, second: str, out: str, dtype: DType) -> HostArray | None:

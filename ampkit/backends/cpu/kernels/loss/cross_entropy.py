@@ -1,7 +1,7 @@
-"""Kernels of cross_entropy over labels: a block of rows at a time, so that no probabilities of a whole batch are held.
+"""CPU kernels of cross_entropy over labels, a block of rows at a time: no softmax of the whole batch is in memory.
 
-exp(score - score of the label), summed over a row, is exp(loss): no maximum is looked for. oneDNN's exp makes infinity
-of NaN; rows whose sums are too large to be trusted, these among them, are computed anew as the reference does it.
+exp(score - score of the label), summed over a row, is exp(loss), so no maximum is needed. oneDNN's exp returns infinity
+for NaN; rows whose sum overflows or is not finite are computed again as the reference does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ampkit.ops.loss.class_labels import checked_labels, label_grads, label_weig
 from ampkit.ops.loss.cross_entropy import cross_entropy_
 
 _LARGE = 1 << 16  # scores; for fewer, NumPy is as fast
-_BLOCK = 1 << 20  # scores: enough work for one call, and what lies between its steps stays in the caches
+_BLOCK = 1 << 20  # scores: enough work for a call, and intermediate results stay in the cache
 _TRUSTED = np.float32(1e14)  # sums below are exact enough, and of finite scores
 _ONE = np.ones((1, 1), np.float32)
 
@@ -32,13 +32,13 @@ def _fits(input: HostArray) -> bool:
     return known and bool(input.flags.c_contiguous)
 
 
-def _places(rows: HostArray, labels: HostArray) -> HostArray:
+def _label_indices(rows: HostArray, labels: HostArray) -> HostArray:
     """Where in the flat `rows` [R, C] the scores of `labels` [R, 1] stand: [R]."""
     return np.arange(0, rows.size, rows.shape[1]) + labels.reshape(-1)
 
 
-def _at(rows: HostArray, places: HostArray) -> HostArray:
-    return in_format(rows.reshape(-1)[places], float32).reshape(-1, 1)
+def _at(rows: HostArray, indices: HostArray) -> HostArray:
+    return in_format(rows.reshape(-1)[indices], float32).reshape(-1, 1)
 
 
 def _powers(rows: HostArray, shift: HostArray, scale: HostArray = _ONE) -> Iterator[tuple[slice, HostArray]]:
@@ -48,10 +48,10 @@ def _powers(rows: HostArray, shift: HostArray, scale: HostArray = _ONE) -> Itera
     """
     count, classes = rows.shape
     step = min(count, max(1, _BLOCK // classes))
-    room = empty((step, classes), float32)
+    buffer = empty((step, classes), float32)
     for start in range(0, count, step):
         at = slice(start, min(start + step, count))
-        block, out = in_format(rows[at], float32), room[: at.stop - start]
+        block, out = in_format(rows[at], float32), buffer[: at.stop - start]
         if not exponentials(block, shift[at], scale, out):
             np.multiply(np.exp(block - shift[at], out=out), scale, out=out)
         yield at, out
@@ -71,7 +71,7 @@ def cross_entropy_cpu(
     label_smoothing: float, *, dtype: DType,
 ) -> Any:  # fmt: skip
     labels, counts = checked_labels("cross_entropy", target, input.shape[1], ignore_index, 1)
-    at, sums = _at(input, _places(input, labels)), empty(labels.shape, float32)
+    at, sums = _at(input, _label_indices(input, labels)), empty(labels.shape, float32)
     for rows, powers in _powers(input, at):
         np.add.reduce(powers, 1, keepdims=True, out=sums[rows])
     loss = np.log(sums)
@@ -101,15 +101,15 @@ def cross_entropy_backward_cpu(
     labels, counts = split_ignored(saved.target, ignore_index, 1)
     weight = None if saved.weight is None else in_format(saved.weight, float32)
     share = label_weights(weight, labels, counts, lse, 1)
-    slope = np.where(counts, label_grads(in_format(dy, float32), reduction, share, 1), np.float32(0)) * share
-    steepest = slope[np.abs(slope).argmax()].reshape(1, 1)
+    grad = np.where(counts, label_grads(in_format(dy, float32), reduction, share, 1), np.float32(0)) * share
+    steepest = grad[np.abs(grad).argmax()].reshape(1, 1)
     one_for_all = weight is None and reduction != "none"
     if not (one_for_all and x.dtype == needs[0] and exponentials(x, lse, steepest, dx)):
         for rows, powers in _powers(x, lse, steepest if one_for_all else _ONE):
-            fill(dx[rows], powers if one_for_all else np.multiply(powers, slope[rows], out=powers))
+            fill(dx[rows], powers if one_for_all else np.multiply(powers, grad[rows], out=powers))
     if one_for_all:
         dx[~counts.reshape(-1)] = 0
-    places = _places(x, labels)
-    dx.reshape(-1)[places] = in_format(np.expm1(_at(x, places) - lse) * slope, needs[0]).reshape(-1)
+    indices = _label_indices(x, labels)
+    dx.reshape(-1)[indices] = in_format(np.expm1(_at(x, indices) - lse) * grad, needs[0]).reshape(-1)
     dx[np.isnan(lse.reshape(-1))] = np.nan
     return dx

@@ -1,4 +1,4 @@
-"""Kernels of batch norm: oneDNN's, over images that lie channels-last, and over rows of features.
+"""Kernels of batch norm: oneDNN's, over channels-last images, and over rows of features.
 
 oneDNN adds each thread's share up in one float32 sum, and a mean over 32 images of 32 x 32 comes out a hundred times
 less precise than it can be. So it makes the statistics of pieces, which are put together in float64; of bfloat16 by
@@ -119,7 +119,7 @@ def _by_squares(pixels: HostArray) -> tuple[HostArray, HostArray] | None:
 
 def _sums(rows: HostArray) -> HostArray | None:
     # Sums of squares and sums of each column, in one read: the gradients of a kernel of one pixel for each channel and
-    # of its bias, where images [N, C, 1, W] are also the slope of their maps.
+    # of its bias, where images [N, C, 1, W] are also the grad of their maps.
     batch, c = gcd(len(rows), _IMAGES), rows.shape[1]
     images = batch, c, 1, len(rows) // batch
     call = cached(("sums", images), lambda: _gradients(images))
@@ -191,13 +191,13 @@ def batch_norm_cpu(
     if call is None:
         return NotImplemented
     out, (mean, variance) = empty(nhwc(input).shape, pixels.dtype), found
-    room = [empty((call.layouts[-1].nbytes,), uint8)] if flags & _RELU else []  # a bit for each that ReLU lets through
-    call(pixels, out, mean, variance, *scales, *room)
+    mask = [empty((call.layouts[-1].nbytes,), uint8)] if flags & _RELU else []  # ReLU's, a bit each
+    call(pixels, out, mean, variance, *scales, *mask)
     y = in_format(nchw(binary.positive(out) if relu and given else out), dtype)
     rstd = (1 / np.sqrt(variance + np.float32(eps))).reshape(-1, 1)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
-        saved.bias, saved.positive = bias, room
+        saved.bias, saved.positive = bias, mask
     if given:
         return y, saved
     saved.variance = variance
@@ -221,14 +221,14 @@ def _wide(each: HostArray) -> HostArray:
 def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> Any:
     if saved.running_mean is not None or saved.input.size > _TALLEST * saved.input.shape[1]:
         return NotImplemented
-    slope, dmean, dvariance = dy
+    grad, dmean, dvariance = dy
     x, weight = saved.input, saved.weight
-    if needs[0] != x.dtype or slope.dtype != x.dtype or np.count_nonzero(dmean) or np.count_nonzero(dvariance):
+    if needs[0] != x.dtype or grad.dtype != x.dtype or np.count_nonzero(dmean) or np.count_nonzero(dvariance):
         return NotImplemented
-    if not nhwc(slope).flags.c_contiguous:
-        slope = nchw(np.ascontiguousarray(nhwc(slope)))
+    if not nhwc(grad).flags.c_contiguous:
+        grad = nchw(np.ascontiguousarray(nhwc(grad)))
     channels = x.shape[1]
-    x, slope = _in_vectors(computed(x), channels), _in_vectors(computed(slope), channels)
+    x, grad = _in_vectors(computed(x), channels), _in_vectors(computed(grad), channels)
     rows, flags = x.size // channels, _SCALED | _SHIFTED | _RELU * relu
     key = ("batch_norm_backward", rows, channels, x.dtype, flags, eps)
     call = cached(key, lambda: _backward(rows, channels, x.dtype, flags, eps))
@@ -236,7 +236,7 @@ def batch_norm_cpu_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu:
         return NotImplemented
     dx, dw, db = empty(nhwc(x).shape, x.dtype), empty((channels,), float32), empty((channels,), float32)
     scale = np.ones(channels, np.float32) if weight is None else _wide(weight)
-    call(slope, x, saved.mean, saved.variance, scale, dx, dw, db, *(saved.positive if relu else []))
+    call(grad, x, saved.mean, saved.variance, scale, dx, dw, db, *(saved.positive if relu else []))
     each = [in_format(d, need) if need else None for d, need in zip((dw, db), needs[1:3], strict=True)]
     return in_format(nchw(dx), needs[0]), *each, None, None
 

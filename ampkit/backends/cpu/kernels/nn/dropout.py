@@ -1,4 +1,4 @@
-"""Kernels of dropout: one product with the mask, in the format of the input, by all threads."""
+"""CPU kernels of dropout: a product with the mask in the input's dtype, by oneDNN."""
 
 from __future__ import annotations
 

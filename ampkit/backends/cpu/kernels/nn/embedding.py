@@ -1,4 +1,4 @@
-"""Kernels of embedding: its gradient adds up rows of the same index in runs, a step of all runs at a time."""
+"""CPU kernels of embedding; the backward sums rows of the same index in runs, one step of all runs at a time."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _runs(values: HostArray, order: HostArray, runs: HostArray) -> tuple[HostArr
     lengths = np.diff(runs, append=len(order))
     longest_first = np.argsort(-lengths, kind="stable")
     runs, lengths = runs[longest_first], lengths[longest_first]
-    sums, room = (empty((len(runs), values.shape[1]), values.dtype) for _ in range(2))
+    sums, scratch = (empty((len(runs), values.shape[1]), values.dtype) for _ in range(2))
     np.take(values, order[runs], 0, out=sums, mode="clip")
     for step, still in enumerate(np.searchsorted(-lengths, -np.arange(1, lengths[0])).tolist(), 1):
-        np.take(values, order[runs[:still] + step], 0, out=room[:still], mode="clip")
-        sums[:still] += room[:still]
+        np.take(values, order[runs[:still] + step], 0, out=scratch[:still], mode="clip")
+        sums[:still] += scratch[:still]
     return sums, runs
 
 
@@ -54,10 +54,10 @@ def embedding_backward_cpu(dy: HostArray, saved: Saved, needs: Any, padding_idx:
     index = saved.input.reshape(-1)
     if saved.rows <= _SHORT:
         index = index.astype(np.uint16)
-    sums, places = _sums(in_format(dy, accumulator(dy.dtype)).reshape(-1, dy.shape[-1]), index)
+    sums, rows = _sums(in_format(dy, accumulator(dy.dtype)).reshape(-1, dy.shape[-1]), index)
     out = empty((saved.rows, dy.shape[-1]), needs[1])
     out.view(np.uint8).fill(0)
-    out[places] = sums
+    out[rows] = sums
     if padding_idx is not None:
         out[padding_idx] = 0
     return None, out

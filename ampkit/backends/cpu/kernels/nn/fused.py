@@ -1,7 +1,7 @@
-"""Kernels of chains of ops: those of their links, one after the other.
+"""CPU kernels of fused ops: the kernels of their parts, one after the other.
 
-oneDNN has GELU behind a product, but does not give what went into it, which the gradient needs; and its ReLU behind a
-product makes 0 of NaN.
+oneDNN can apply GELU to a product, but does not return the product, which the gradient needs; its fused ReLU turns NaN
+into 0.
 """
 
 from __future__ import annotations

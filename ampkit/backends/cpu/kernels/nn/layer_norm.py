@@ -1,4 +1,4 @@
-"""Kernels of layer_norm, rms_norm and group_norm: oneDNN's layer norm, over rows, with statistics in float32."""
+"""CPU kernels of layer_norm, rms_norm and group_norm: oneDNN's layer norm, over rows, with statistics in float32."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ampkit.backends.cpu.onednn.layer_norm import (
     flags_of,
     forward,
     gradients_into,
+    grads,
     normalized,
     rows_fit,
-    slopes,
 )
 from ampkit.backends.cpu.onednn.primitive import MAX_SUMMED_ROW, Call, HostArray, Layout, cached, empty
 from ampkit.backends.cpu.onednn.reorder import FORMATS
@@ -50,7 +50,7 @@ def layer_norm_cpu(
 def layer_norm_cpu_backward(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: float) -> Any:
     if not needs[0] or not rows_fit(dy, normalized_shape):
         return NotImplemented
-    found = slopes(dy, saved.input, saved.weight, saved.mean, saved.variance, needs, eps)
+    found = grads(dy, saved.input, saved.weight, saved.mean, saved.variance, needs, eps)
     return NotImplemented if found is None else found
 
 
@@ -92,7 +92,7 @@ def _rms_back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: An
 
 @rms_norm.on_backward("cpu", when=_rms_back_fits)
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
-    # The slope of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
+    # The grad of x * rstd by oneDNN, which takes rstd for a constant; what x has to do with rstd is added to it.
     x, dy, rstd, flags = as_rows(computed(saved.input)), computed(dy), saved.rstd, GIVEN | flags_of(saved.weight, None)
     width, push = x.shape[1], empty(x.shape, float32)
     given = np.zeros(len(x), np.float32), rstd.reshape(-1) ** -2
@@ -100,11 +100,11 @@ def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_sh
     if sums is None:
         return NotImplemented
     dx = push if needs[0] == float32 else empty(x.shape, needs[0])
-    room = empty((max(1, _BLOCK // width), width), float32)
+    scratch = empty((max(1, _BLOCK // width), width), float32)
     for at in _row_blocks(x):
         wide, part = in_format(x[at], float32), push[at]
         along = dot_last(part, wide)
-        part -= np.multiply(wide, along * rstd[at] ** 2 / width, out=room[: len(part)])
+        part -= np.multiply(wide, along * rstd[at] ** 2 / width, out=scratch[: len(part)])
         if dx is not push:
             dx[at] = in_format(part, needs[0])
     return dx.reshape(dy.shape), in_format(sums[0], needs[1]) if needs[1] else None
@@ -184,9 +184,9 @@ def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups:
     hat = _standardized(saved.input, num_groups, eps) if needs[1] else None
     if call is None or (needs[1] and hat is None):
         return NotImplemented
-    dx, slope = empty(dy.shape, float32), flatten_spatial(in_format(dy, float32))
-    dw = None if hat is None else in_format(dot_channels(slope, flatten_spatial(hat[0])).reshape(-1), needs[1])
-    db = in_format(sum_channels(slope).reshape(-1), needs[2]) if needs[2] else None
-    push = slope if saved.weight is None else _by_channel("mul", slope.copy(), in_format(saved.weight, float32))
+    dx, grad = empty(dy.shape, float32), flatten_spatial(in_format(dy, float32))
+    dw = None if hat is None else in_format(dot_channels(grad, flatten_spatial(hat[0])).reshape(-1), needs[1])
+    db = in_format(sum_channels(grad).reshape(-1), needs[2]) if needs[2] else None
+    push = grad if saved.weight is None else _by_channel("mul", grad.copy(), in_format(saved.weight, float32))
     call(push, in_format(saved.input, float32), saved.mean, saved.rstd.reshape(-1) ** -2, dx)
     return in_format(dx, needs[0]), dw, db

@@ -1,8 +1,8 @@
-"""Kernels of the poolings: oneDNN's, over images and volumes that lie channels-last.
+"""CPU kernels of pooling: oneDNN's, over channels-last images and volumes.
 
-oneDNN's maximum passes over NaN and takes the lowest finite number for -inf, so it is asked for finite images alone.
-What it has no fast code for in a 16-bit format is widened, and so are gradients that add up: it sums them in the format
-they are in.
+oneDNN's maximum ignores NaN and returns the lowest finite number for -inf, so it is used for finite images only. 16-bit
+dtypes without a fast implementation are cast to float32, and so are gradients of overlapping windows, which oneDNN sums
+in the dtype that they have.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def run_pool(kind: str, input: HostArray, w: ConvGeometry, dtype: DType) -> tupl
 
 
 def run_backward(kind: str, dy: HostArray, w: ConvGeometry, need: DType, taps: HostArray | None = None) -> Any:
-    slope = batched(dy, len(w.input_size))
-    dx = image_gradient(slope, _Pool(kind, (*slope.shape[:2], *w.input_size), w, dy.dtype), taps)
+    grad = batched(dy, len(w.input_size))
+    dx = image_gradient(grad, _Pool(kind, (*grad.shape[:2], *w.input_size), w, dy.dtype), taps)
     return NotImplemented if dx is None else unbatched(in_format(dx, need), dy.ndim)
 
 
@@ -155,8 +155,8 @@ def _maximum(op: Any, axes: int) -> None:
         return is_large(dy[0] if type(dy) is tuple else dy, saved.geometry.input_size) and _largest(saved.geometry)
 
     def backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> Any:
-        slope = dy[0] if type(dy) is tuple else dy
-        return run_backward("max_pool", slope, saved.geometry, needs[0], batched(saved.argmax, axes))
+        grad = dy[0] if type(dy) is tuple else dy
+        return run_backward("max_pool", grad, saved.geometry, needs[0], batched(saved.argmax, axes))
 
     register(op, axes, forward, back_fits, backward)
 

@@ -1,7 +1,6 @@
-"""Kernel of a residual sum and the layer norm behind it: the best kernels of both, without what lies between them.
+"""CPU kernel of a residual sum followed by layer norm: the kernels of both, without the arrays in between.
 
-That is a copy of the norm in the dtype of the products that read it, one of its gradient, and a sum of two gradients in
-memory of its own.
+These would be copies of the norm and of its gradient in another dtype, and a sum of gradients.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn import binary, eltwise
 from ampkit.backends.cpu.onednn.eltwise import in_pieces, laid_flat
-from ampkit.backends.cpu.onednn.layer_norm import normalized, rows_fit, slopes
+from ampkit.backends.cpu.onednn.layer_norm import grads, normalized, rows_fit
 from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray
 from ampkit.backends.cpu.onednn.reorder import same_layout
 from ampkit.base.dtypes import DType, float32
@@ -58,7 +57,7 @@ def add_layer_norm_cpu_backward(
     if not (needs[0] or needs[1]) or not rows_fit(dnorm, normalized_shape):
         return NotImplemented
     wanted = float32, *needs[2:]
-    found = slopes(dnorm, saved.as_residual, saved.weight, saved.mean, saved.variance, wanted, eps)
+    found = grads(dnorm, saved.as_residual, saved.weight, saved.mean, saved.variance, wanted, eps)
     if found is None or (dsum is not None and not _alike(found[0], dsum)):
         return NotImplemented
     dx, dw, db = found

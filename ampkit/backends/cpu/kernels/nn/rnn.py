@@ -1,4 +1,4 @@
-"""Kernels of recurrent layers: their products by oneDNN, in 16 bits where the machine multiplies these."""
+"""CPU kernels of recurrent layers: matrix products by oneDNN, in 16 bits where the CPU multiplies these fast."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Kernels of softmax and log_softmax: oneDNN's, along the last axis of arrays that lie in rows.
+"""CPU kernels of softmax and log_softmax: oneDNN's, along the last axis of C-contiguous arrays.
 
-oneDNN lets a NaN or +inf spoil its own place and makes the rest of the slice 0 or -inf; here all of it becomes NaN.
+In oneDNN, a NaN or +inf affects its own element only and the rest of the row becomes 0 or -inf; these kernels return
+NaN for the whole row, as the reference does.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def _register(op: Any, function: str) -> None:
         return needs[0] in FORMATS and _fits(saved.out, dim) and _fits(dy, dim)
 
     def backward(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
-        slope, out = (in_format(as_rows(array), float32) for array in (dy, saved.out))
-        dx = row_gradients(slope, out, function, float32)
+        grad, out = (in_format(as_rows(array), float32) for array in (dy, saved.out))
+        dx = row_gradients(grad, out, function, float32)
         return NotImplemented if dx is None else in_format(dx, needs[0]).reshape(dy.shape)
 
     op.on("cpu", when=lambda input, dim, dtype: _fits(input, dim))(forward)

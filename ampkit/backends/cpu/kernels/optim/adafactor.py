@@ -1,7 +1,6 @@
-"""Adafactor's kernel for matrices: blocks of rows on several threads, in three passes.
+"""CPU kernel of Adafactor for matrices: blocks of rows on several threads, in three passes.
 
-On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
-out both.
+On a CPU a skipped step returns early; the reference, which must not wait for a device, computes both outcomes.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ def _learn(g: HostArray, rows: HostArray, columns: HostArray, parts: list[_Part]
 
     @ignore_fp_errors()
     def squares(part: _Part) -> HostArray:
-        square, held = g[part] * g[part], rows[part]
-        held += (square.mean(axis=-1, keepdims=True) - held) * new
+        square, mean = g[part] * g[part], rows[part]
+        mean += (square.mean(axis=-1, keepdims=True) - mean) * new
         sums: HostArray = square.sum(axis=-2, keepdims=True)
         return sums
 

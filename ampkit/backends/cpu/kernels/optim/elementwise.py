@@ -1,8 +1,7 @@
-"""Optimizer kernels: the updates of Adam and SGD in fused steps of oneDNN, a piece of flat memory at a time, all
-others by NumPy on several threads; and the norm of gradients.
+"""CPU kernels of elementwise optimizers and of gradient norms, over chunks of flat memory.
 
-On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
-out both.
+Adam and SGD run as fused oneDNN primitives, all others as NumPy on several threads. On a CPU a skipped step returns
+early; the reference, which must not wait for a device, computes both outcomes.
 """
 
 from __future__ import annotations
@@ -110,11 +109,11 @@ def narrow_cpu(master: HostArray, copy: HostArray) -> None:
 class _Moves(NamedTuple):
     """The steps of an update on a piece: what they read, and -> what they write."""
 
-    decay: Call  # master, weight_decay, gradient -> slope
+    decay: Call  # master, weight_decay, gradient -> grad
     hold: Call  # buffer, momentum -> buffer
-    take: Call  # slope, 1 - dampening -> added to buffer
-    ahead: Call  # buffer, momentum, slope -> room
-    move: Call  # slope, buffer or room, -lr -> added to master
+    take: Call  # grad, 1 - dampening -> added to buffer
+    ahead: Call  # buffer, momentum, grad -> scratch
+    move: Call  # grad, buffer or scratch, -lr -> added to master
 
 
 def _moves(size: int) -> _Moves:
@@ -140,21 +139,21 @@ def sgd_update_cpu(
     )  # the first gradient starts the buffer whole
     numbers = (weight_decay, float(read_scalar(step.values["momentum"])), share, -float(read_scalar(step.values["lr"])))
     penalty, push, take, factor = (np.array([number], np.float32) for number in numbers)
-    slope, room = (empty((min(PIECE, weights.size),), float32) for _ in range(2))
+    grad, scratch = (empty((min(PIECE, weights.size),), float32) for _ in range(2))
     for start in range(0, weights.size, PIECE):
         p, d = weights[start : start + PIECE], gradient[start : start + PIECE]
         size = p.size
         do = cached(("sgd", size), partial(_moves, size))
         if weight_decay:
-            do.decay(p, penalty, slope[:size], d)
-            d = slope[:size]
+            do.decay(p, penalty, grad[:size], d)
+            d = grad[:size]
         if buffer is not None:
             m = buffer[start : start + PIECE]
             do.hold(m, push, m)
             do.take(d, take, m)
             if nesterov:
-                do.ahead(m, push, room[:size], d)
-            d = room[:size] if nesterov else m
+                do.ahead(m, push, scratch[:size], d)
+            d = scratch[:size] if nesterov else m
         do.move(d, factor, p)
         for copy in copies:
             narrow(p, copy[start : start + PIECE])
@@ -202,11 +201,11 @@ def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
 def _sum_of_squares(values: HostArray) -> Any:
     # In float32 over up to PIECE / _COLUMNS squares, in float64 over these sums.
     whole = values.size - values.size % _COLUMNS
-    room, rest = empty((min(PIECE, whole),), float32), values[whole:].astype(np.float64)
+    scratch, rest = empty((min(PIECE, whole),), float32), values[whole:].astype(np.float64)
     total = np.asarray((rest * rest).sum())
     for start in range(0, whole, PIECE):
         piece = values[start : min(start + PIECE, whole)]
-        squares = room[: piece.size]
+        squares = scratch[: piece.size]
         two("mul", piece, piece, squares)
         sums: Any = column_sums(squares.reshape(-1, _COLUMNS), float32)
         total = total + sums.sum(dtype=np.float64)

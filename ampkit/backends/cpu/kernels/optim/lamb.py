@@ -1,7 +1,6 @@
-"""LAMB's kernel: a piece of flat memory at a time on several threads, in two passes.
+"""CPU kernel of LAMB: chunks of flat memory on several threads, in two passes.
 
-On a CPU the flag of a step that is not real is looked at, where the reference, which must not wait for a device, works
-out both.
+On a CPU a skipped step returns early; the reference, which must not wait for a device, computes both outcomes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels of sums, differences and products of two arrays that lie alike, or the second of which broadcasts."""
+"""CPU kernels of sums, differences and products of arrays of one layout, or with a broadcast second operand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _large(a: Any, b: Any) -> bool:
 
 
 def _spreads(a: HostArray, b: HostArray) -> bool:
-    """Whether `b` stands for several places of `a`, along some of its axes."""
+    """Whether `b` is broadcast along some axes of `a`."""
     if not 1 < b.size < a.size or b.ndim > a.ndim or not {a.dtype, b.dtype} <= FORMATS:
         return False
     fit = all(m in (1, n) for n, m in zip(a.shape[::-1], b.shape[::-1], strict=False))

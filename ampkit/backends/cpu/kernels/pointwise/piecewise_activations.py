@@ -1,4 +1,4 @@
-"""Kernels of the piecewise linear activations: ReLU and leaky ReLU by oneDNN, the others block by block.
+"""CPU kernels of the piecewise linear activations: ReLU and leaky ReLU by oneDNN, the others block by block.
 
 oneDNN's hardsigmoid and the gradient of its hardswish return 1 for NaN, and its hardswish loses digits near -3.
 """
@@ -101,12 +101,12 @@ def _prelu_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
 @piecewise_activations.prelu.on_backward("cpu", when=_prelu_back_fits, min_elements=2 * BLOCK)
 def prelu_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
     weights, wide = prod(saved.shape), accumulator(dy.dtype)
-    slope, whole = _laid(dy, weights), _laid(saved.input, weights)
+    grad, whole = _laid(dy, weights), _laid(saved.input, weights)
     out = np.empty(dy.shape, needs[0]) if needs[0] else None
     share = _each(saved.weight, len(whole), wide) if needs[0] else None
     sums = np.zeros(len(whole))
     for rows, columns in pieces(*whole.shape):
-        x, s = widened(whole[rows, columns], wide), widened(slope[rows, columns], wide)
+        x, s = widened(whole[rows, columns], wide), widened(grad[rows, columns], wide)
         below = x <= 0
         if out is not None and share is not None:
             store(np.where(below, s * share[rows], s), _laid(out, weights)[rows, columns])

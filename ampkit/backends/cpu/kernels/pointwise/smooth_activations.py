@@ -1,4 +1,4 @@
-"""Kernels of the smooth activations: oneDNN's for the common ones, the reference block by block for the others."""
+"""CPU kernels of the smooth activations: oneDNN's for the common ones, the reference block by block for the others."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _smooth(smooth_activations.silu, lambda: "swish", alpha=1.0)
 _smooth(smooth_activations.mish, lambda: "mish")
 
 
-@smooth_activations.sigmoid.on("cpu", when=lambda input: eltwise.worth(input), min_elements=MIN_ELEMENTS)
+@smooth_activations.sigmoid.on("cpu", when=lambda input: eltwise.is_profitable(input), min_elements=MIN_ELEMENTS)
 def sigmoid_cpu(input: HostArray, *, dtype: DType) -> Any:
     out = eltwise.forward("logistic", 0.0, input)
     return out, Saved(out=out)
 
 
 def _sigmoid_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
-    return needs[0] == dy.dtype and eltwise.worth(dy, saved.out)
+    return needs[0] == dy.dtype and eltwise.is_profitable(dy, saved.out)
 
 
 @smooth_activations.sigmoid.on_backward("cpu", when=_sigmoid_back_fits, min_elements=MIN_ELEMENTS)
@@ -97,8 +97,8 @@ def _glu_back_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
 def glu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> HostArray:
     reference, wide = smooth_activations.glu.backward_primitive.reference.run, accumulator(needs[0])  # type: ignore[union-attr]
     out = np.empty(saved.input.shape, needs[0])
-    whole, made, slope = _parted(saved.input, dim, 2), _parted(out, dim, 2), _parted(dy, dim, 1)
+    whole, made, grad = _parted(saved.input, dim, 2), _parted(out, dim, 2), _parted(dy, dim, 1)
     for rows, columns in pieces(len(whole), whole.shape[2]):
         given = Saved(input=widened(whole[rows, :, columns], wide))
-        store(reference(widened(slope[rows, :, columns], wide), given, needs, 1), made[rows, :, columns])
+        store(reference(widened(grad[rows, :, columns], wide), given, needs, 1), made[rows, :, columns])
     return out

@@ -1,4 +1,4 @@
-"""Kernel of tanh, by oneDNN. Its exp and other functions lose NaN or are no faster than NumPy's."""
+"""CPU kernel of tanh, by oneDNN. Its exp and other functions lose NaN or are no faster than NumPy's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise.trigonometry import tanh
 
 
-@tanh.on("cpu", when=lambda input: eltwise.worth(input), min_elements=MIN_ELEMENTS)
+@tanh.on("cpu", when=lambda input: eltwise.is_profitable(input), min_elements=MIN_ELEMENTS)
 def tanh_cpu(input: HostArray, *, dtype: DType) -> Any:
     out = eltwise.forward("tanh", 0.0, input)
     return out, Saved(out=out)
 
 
 def _back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
-    return needs[0] == dy.dtype and eltwise.worth(dy, saved.out)
+    return needs[0] == dy.dtype and eltwise.is_profitable(dy, saved.out)
 
 
 @tanh.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)

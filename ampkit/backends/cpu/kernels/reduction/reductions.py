@@ -1,5 +1,6 @@
-"""Sums over broadcast axes, as products with ones: in float32, by all threads, of as many elements as such a product
-adds up accurately; sums of these in float64.
+"""CPU kernel of sums over broadcast axes: products with ones, in float32, on all threads.
+
+A product sums as many elements as it can accurately; partial sums are added in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ampkit.backends.cpu.onednn.reorder import flat_view, memory_order
 from ampkit.base.dtypes import float32
 from ampkit.core.autograd.accumulate import sum_over
 
-_SHORT = 64  # elements: blocks of fewer, of a number of elements without larger divisors, are not worth the call
+_SHORT = 64  # elements: blocks of fewer, of a number of elements without larger divisors, do not pay
 
 
 def _fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Kernels of what puts large arrays side by side: copied by all threads, into memory that was used before."""
+"""CPU kernels of concatenation: large arrays are copied by all threads into cached memory."""
 
 from __future__ import annotations
 
