@@ -47,10 +47,13 @@ def recipe_keys() -> str:
 
 def key_table(section: str, kind: type[Section]) -> str:
     """A row for each key of a section."""
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    rows = ["| key | type and meaning | default |", "|---|---|---|"]
     for key in keys(kind):
         default = key.default if key.default in ("required", "unset") else f"`{key.default}`"
-        rows.append(f"| `{section}.{key.name}` | {_literal(key.type)} | {default} | {_literal(key.meaning)} |")
+        about = "<br>".join(
+            _literal(text) for text in (key.type, key.meaning) if text
+        )  # one column, for narrow screens
+        rows.append(f"| `{section}.{key.name}` | {about} | {default} |")
     return "\n".join(rows)
 
 
