@@ -1,14 +1,16 @@
-"""Collating: items stacked into a batch."""
+"""Batches: items stacked into one, and copied to a device ahead of their use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..base import dtypes
 from ..base.errors import DTypeError, ShapeError
+from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
 
@@ -16,7 +18,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """Stack items along a new axis 0: tensors, arrays and numbers, also in tuples, lists, dicts and named tuples.
 
     Python floats become float32, integers int64; arrays and NumPy numbers keep their dtype; text is a list. A tuple
-    becomes a list, a named tuple and any other kind of sequence or mapping one of its kind, if that can be made of one.
+    becomes a list; any other sequence or mapping keeps its type, if its constructor takes one argument.
     Raises ShapeError if shapes or lengths differ, DTypeError for any other type.
     """
     first = batch[0]
@@ -29,9 +31,9 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, bool | int | float):
         return Tensor(np.array(batch, np.float32 if any(isinstance(item, float) for item in batch) else None))
     if isinstance(first, Mapping):
-        return _kind(first, {key: default_collate([item[key] for item in batch]) for key in _keys(batch)})
+        return _same_type(first, {key: default_collate([item[key] for item in batch]) for key in _keys(batch)})
     if isinstance(first, Sequence):
-        return _kind(first, [default_collate(field) for field in _transposed(batch)])
+        return _same_type(first, [default_collate(field) for field in _transposed(batch)])
     raise DTypeError("DataLoader", "tensors, arrays or numbers", type(first).__name__, "give a collate_fn")
 
 
@@ -40,20 +42,20 @@ def default_convert(data: Any) -> Any:
     if isinstance(data, np.ndarray | np.generic) and data.dtype.name in dtypes.NAMES:
         return Tensor(np.array(data, dtypes.parse(data.dtype)))
     if isinstance(data, Mapping):
-        return _kind(data, {key: default_convert(value) for key, value in data.items()})
+        return _same_type(data, {key: default_convert(value) for key, value in data.items()})
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _kind(data, [default_convert(value) for value in data])
+        return _same_type(data, [default_convert(value) for value in data])
     return data
 
 
-def _kind(like: Any, made: Any) -> Any:
-    # PyTorch's kinds: those that one argument makes, named tuples of their fields, and of a tuple a list.
+def _same_type(like: Any, value: Any) -> Any:
+    """`value` as a collection of the type of `like`; of a tuple a list, as in PyTorch."""
     if isinstance(like, tuple):
-        return type(like)(*made) if hasattr(like, "_fields") else made
+        return type(like)(*value) if hasattr(like, "_fields") else value
     try:
-        return made if type(like) is type(made) else type(like)(made)
+        return value if type(like) is type(value) else type(like)(value)
     except TypeError:  # a range, a defaultdict
-        return made
+        return value
 
 
 def _keys(batch: Sequence[Mapping[Any, Any]]) -> Any:
@@ -82,3 +84,30 @@ def _transposed(batch: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     if len(lengths) != 1:
         raise ShapeError("DataLoader", "items of one length in a batch", f"{lengths}", "give a collate_fn")
     return list(zip(*batch, strict=True))
+
+
+def prefetch(batches: Iterable[Any], device: str | None = None) -> Iterator[Any]:
+    """The batches on `device`, each copied there while the one before it is used.
+
+    batches: CPU tensors, alone or in tuples, lists or dicts, as a DataLoader yields them. On a GPU they are copied
+    through pinned memory on a stream of their own, without blocking the host; on a CPU they are passed on unchanged.
+    Raises DeviceError for a device that this machine does not have.
+    """
+    backend = backends.get(device)
+    return _copied_ahead(batches, backend) if backend.name != "cpu" else iter(batches)
+
+
+def _copied_ahead(batches: Iterable[Any], backend: Any) -> Iterator[Any]:
+    pending = None
+    for batch in batches:
+        host = [backends.backend_of(t.array).to_numpy(t.array) for t in tensors_in(batch)]
+        copy = batch, backend.staging.bring(host)
+        if pending is not None:
+            yield _on_device(*pending)
+        pending = copy
+    if pending is not None:
+        yield _on_device(*pending)
+
+
+def _on_device(batch: Any, ready: Any) -> Any:
+    return with_tensors(batch, map(Tensor, ready()))

@@ -1,4 +1,4 @@
-"""Downloads: a file of known size and SHA-256, fetched once, taken up again where it broke off."""
+"""Downloads of files of known size and SHA-256: once, resumed where they broke off, with a minimum throughput."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ import fcntl
 import hashlib
 import http
 import http.client
+import io
 import os
+import socket
 import stat
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..base.errors import FileError
 from ..base.files import opened
-from . import paced_download
 
 _CHUNK = 2**20
+MIN_THROUGHPUT = 1024  # bytes a second
 _WHERE = "download"
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file on the web: where it lies, how many bytes it has, and their SHA-256 in hexadecimal digits."""
+    """A file on the web: its URL, its size in bytes and its SHA-256 in hexadecimal digits."""
 
     url: str
     size: int
@@ -36,19 +39,19 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What the file is called: the last part of its URL."""
+        """The name of the file: the last part of its URL."""
         return self.url.rpartition("/")[2]
 
 
 def fetch(source: Source, folder: str | Path, timeout: float = 30.0) -> Path:
     """The file of `source` in `folder`, downloaded unless it is there. -> its path.
 
-    It gets its name only when it is whole and has its SHA-256; until then its bytes lie beside it under `<name>.part`,
-    and a later call goes on from there, if the server can. timeout: seconds to connect, and seconds in which at least
-    1 KiB for each of them has to come.
-    Raises FileError for a file there that is another one (it is left as it is), for a server that does not answer,
-    breaks off or is slower than that, for a wrong size or sum, for a `<name>.part` that is a link or no regular file,
-    and if another process downloads it right now.
+    It is renamed to its name when it is complete and its SHA-256 is right; until then it is `<name>.part`, and a later
+    call resumes it, if the server supports ranges. timeout: seconds to connect; then at least 1 KiB per second of each
+    `timeout` seconds has to arrive.
+    Raises FileError for an existing file with another content (which is left unchanged), for a server that does not
+    respond, breaks off or is slower, for a wrong size or checksum, for a `<name>.part` that is a link or no regular
+    file, and if another process is downloading it.
     """
     path = Path(folder) / source.name
     if not path.exists():
@@ -58,7 +61,7 @@ def fetch(source: Source, folder: str | Path, timeout: float = 30.0) -> Path:
             raise
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:
             cure = f"call again, or download it by hand and put it at {path}"
-            raise FileError(_WHERE, f"an answer of {source.url}", _reason(error), cure) from None
+            raise FileError(_WHERE, f"a response of {source.url}", _reason(error), cure) from None
         except OSError as error:
             raise FileError(_WHERE, f"to write {path}", f"{error.strerror or error}") from None
     verify(path, source, f"move {path} away, and it is downloaded again")
@@ -79,7 +82,7 @@ def verify(path: Path, source: Source, cure: str | None = None) -> None:
 def _download(source: Source, path: Path, timeout: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    with open(part, "ab", opener=_of_its_own) as file, _locked(file, part):
+    with open(part, "ab", opener=_regular_file) as file, _locked(file, part):
         if path.exists():  # another process finished it, and `file` is what it renamed
             return
         have = _size(file, part)
@@ -97,17 +100,17 @@ def _download(source: Source, path: Path, timeout: float) -> None:
         part.replace(path)
 
 
-def _of_its_own(path: str, flags: int) -> int:
+def _regular_file(path: str, flags: int) -> int:
     # A link would lead the bytes into another file.
     try:
         return os.open(path, flags | _NO_LINKS, 0o666)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise
-        raise _not_of_its_own(path) from None
+        raise _not_a_regular_file(path) from None
 
 
-def _not_of_its_own(part: Path | str) -> FileError:
+def _not_a_regular_file(part: Path | str) -> FileError:
     return FileError(_WHERE, f"{part} for itself", "a link or no regular file", "remove it, then call again")
 
 
@@ -128,7 +131,7 @@ def _size(file: BinaryIO, part: Path) -> int:
     """The bytes of `part` so far. Raises FileError if its bytes would go elsewhere: it has other names, or none."""
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        raise _not_of_its_own(part)
+        raise _not_a_regular_file(part)
     return found.st_size
 
 
@@ -145,10 +148,10 @@ def _receive_rest(source: Source, file: BinaryIO, have: int, timeout: float) -> 
 def _receive(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
     """Append what is missing after `have` bytes. Raises FileError if the server sends less, or more."""
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with paced_download.urlopen(urllib.request.Request(source.url, headers=headers), timeout) as answer:
-        if not _goes_on(answer, have):
+    with _urlopen(urllib.request.Request(source.url, headers=headers), timeout) as response:
+        if not _resumes(response, have):
             file.truncate(have := 0)
-        for chunk in _chunks(answer):
+        for chunk in _chunks(response):
             have += len(chunk)
             if have > source.size:
                 file.truncate(0)
@@ -159,14 +162,14 @@ def _receive(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
         raise FileError(_WHERE, f"{source.size} bytes from {source.url}", f"{have}, then the end", cure)
 
 
-def _goes_on(answer: http.client.HTTPResponse, have: int) -> bool:
-    """Whether the answer begins at byte `have`; a server without ranges begins at 0."""
-    return answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+def _resumes(response: http.client.HTTPResponse, have: int) -> bool:
+    """Whether the response starts at byte `have`; a server without ranges starts at 0."""
+    return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
-def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
     try:
-        while chunk := answer.read1(_CHUNK):
+        while chunk := response.read1(_CHUNK):
             yield chunk
     except http.client.IncompleteRead as error:
         yield error.partial
@@ -176,3 +179,71 @@ def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"{error.code} {error.reason}"
     return str(getattr(error, "reason", None) or error or type(error).__name__)
+
+
+def _urlopen(request: urllib.request.Request, timeout: float) -> Any:
+    """urllib's response to `request`, with a minimum throughput.
+
+    A socket's timeout restarts with every byte; this one also covers `timeout` seconds of status line, headers and
+    content, in which `MIN_THROUGHPUT` times `timeout` bytes have to arrive. Raises urllib's errors, and TimeoutError,
+    also while the response is read.
+    """
+    return urllib.request.build_opener(_HTTP, _HTTPS).open(request, timeout=timeout)
+
+
+class _HTTP(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _HTTPS(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SecureConnection, req)
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any):
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self.fp = io.BufferedReader(_ThroughputReader(sock))
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    response_class = _Response
+
+
+class _ThroughputReader(io.RawIOBase):
+    """The bytes that a socket receives. Raises TimeoutError below `MIN_THROUGHPUT` within the socket's timeout."""
+
+    def __init__(self, sock: socket.socket):
+        self._socket, self._raw = sock, sock.makefile("rb", buffering=0)
+        self._seconds = sock.gettimeout() or 0.0
+        self._restart()
+
+    def _restart(self) -> None:
+        self._deadline, self._expected = time.monotonic() + self._seconds, MIN_THROUGHPUT * self._seconds
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """As of a socket's file."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"fewer than {MIN_THROUGHPUT} bytes a second for {self._seconds:g} s")
+        self._socket.settimeout(left)
+        count = self._raw.readinto(buffer)
+        self._expected -= count or 0
+        if self._expected <= 0:
+            self._restart()
+        return count
+
+    def close(self) -> None:
+        """Close the socket's file."""
+        self._raw.close()
+        super().close()

@@ -17,9 +17,9 @@ from ..core import random
 from ..core.tensor import Tensor
 from ..data import text
 from ..data.augment import AugmentedImages
+from ..data.collate import prefetch
 from ..data.datasets import Subset
 from ..data.loader import DataLoader, TensorDataset
-from ..data.prefetch import prefetch
 from .step import Batch, objective_of
 
 Arrays = tuple[np.ndarray[Any, Any], ...]

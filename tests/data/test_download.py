@@ -100,20 +100,20 @@ def test_another_file_of_that_name_is_left_as_it_is(server, tmp_path, content, m
 def test_a_server_that_has_no_such_file_is_named_with_a_way_around_it(server, tmp_path):
     server.status = 404
     with pytest.raises(
-        FileError, match="an answer of http.*numbers.bin, got 404 .*\nhelp: call again, or download it by hand"
+        FileError, match="a response of http.*numbers.bin, got 404 .*\nhelp: call again, or download it by hand"
     ):
         fetch(server.source(NAME), tmp_path)
 
 
 def test_no_server_at_all_is_one_clear_error(tmp_path):
-    with pytest.raises(FileError, match="an answer of http.*refused"):
+    with pytest.raises(FileError, match="a response of http.*refused"):
         fetch(Source("http://127.0.0.1:1/numbers.bin", 1, "0"), tmp_path, timeout=5)
 
 
 @pytest.mark.parametrize("drip", ["head", "content"])
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up_and_the_lock_released(server, tmp_path, drip):
     server.drip = drip
-    with pytest.raises(FileError, match=r"an answer of http.*(fewer than 1024 bytes a second for 0\.1 s|timed out)"):
+    with pytest.raises(FileError, match=r"a response of http.*(fewer than 1024 bytes a second for 0\.1 s|timed out)"):
         fetch(server.source(NAME), tmp_path, timeout=0.1)
     server.drip = None
     assert fetch(server.source(NAME), tmp_path, timeout=5).read_bytes() == CONTENT
@@ -130,7 +130,7 @@ def test_a_server_that_refuses_everything_leaves_no_part_to_ask_for_again(server
     (tmp_path / "numbers.bin.part").write_bytes(CONTENT[:100])
     server.status = 416
     for _ in range(2):
-        with pytest.raises(FileError, match="an answer of http.*, got 416"):
+        with pytest.raises(FileError, match="a response of http.*, got 416"):
             fetch(server.source(NAME), tmp_path)
     assert server.asked == ["bytes=100-", None, None]
 
