@@ -1,10 +1,9 @@
-"""Checkpoints: what a run is at a step, on disk, whole or not there.
+"""Checkpoints: the state of a run at a step, written atomically.
 
-A checkpoint is two files. `step-00000120-<sha>.safetensors` holds the state, as `ampkit.save` writes it;
-`step-00000120.json`, its head, says which file that is, its size and SHA-256, the step, the recipe, the shapes, how
-long the metrics were and their SHA-256, and the SHA-256 of all that. Each is written beside its place, brought to the
-disk and moved there, the head last: without its head a checkpoint is none, and a head that was changed, or that no
-longer fits its file, is found out.
+A checkpoint is two files. `step-00000120-<sha>.safetensors` holds the state, as `ampkit.save` writes it.
+`step-00000120.json`, its manifest, holds the name, size and SHA-256 of that file, the step, the recipe, the shapes, the
+size and SHA-256 of the metrics, and a SHA-256 of all this. Each is written to a temporary file, flushed and renamed,
+the manifest last: a state without a manifest is ignored, and a damaged manifest or state is detected.
 """
 
 from __future__ import annotations
@@ -26,16 +25,19 @@ from ..core.saved_state import need_keys
 from ..serialization import decode, encode, write
 
 FORMAT = 2
-_HEAD = {"format": int, "step": int, "file": str, "bytes": int, "sha256": str, "recipe": dict, "shapes": list}
-_HEADS = {1: _HEAD, FORMAT: _HEAD | {"metrics": dict, "checksum": str}}  # format 1 has no checksum of its own
+_MANIFEST = {"format": int, "step": int, "file": str, "bytes": int, "sha256": str, "recipe": dict, "shapes": list}
+_FORMATS = {
+    1: _MANIFEST,
+    FORMAT: _MANIFEST | {"metrics": dict, "checksum": str},
+}  # format 1 has no checksum of its own
 
 
 class Checkpoint(NamedTuple):
     """A checkpoint that was read.
 
-    step: of its head. recipe: what it was trained with, as a dict. state: what was saved, on the CPU. path: of its
-    head. metrics: what `save` was told of them, or None. damaged: of each newer one that could not be used, a line that
-    says why.
+    step: the steps done. recipe: of the run, as a dict. state: what was saved, on the CPU. path: of its manifest.
+    metrics: the size and SHA-256 of the metrics log then, or None. damaged: a line for each newer checkpoint that could
+    not be used.
     """
 
     step: int
@@ -47,29 +49,29 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run in a directory of their own, of which the newest `keep` stay."""
+    """The checkpoints of a run in a directory of their own; the newest `keep` are kept."""
 
     def __init__(self, directory: str | Path, keep: int = 2):
         self.directory, self.keep = Path(directory), keep
 
     def save(self, step: int, state: Any, recipe: Mapping[str, Any], metrics: Mapping[str, Any] | None = None) -> Path:
-        """Write `state`, what `ampkit.save` takes, as the checkpoint of `step`; returns the path of its head.
+        """Write `state`, a value that `ampkit.save` takes, as the checkpoint of `step`; returns its manifest's path.
 
-        metrics: the `bytes` and `sha256` of the rows so far. On the disk when this returns; before that, the older ones
-        are untouched. Raises FileError if it cannot be.
+        metrics: the `bytes` and `sha256` of the rows so far. It is on the disk when this returns; only then are older
+        ones deleted. Raises FileError if it cannot be written.
         """
         data = encode(state)
         digest = hashlib.sha256(data).hexdigest()
         name = f"{_stem(step)}-{digest[:8]}.safetensors"
         shapes = [[t.dtype.name, *t.shape] for t in tensors_in(state)]
-        head = {"format": FORMAT, "step": step, "file": name, "bytes": len(data), "sha256": digest}
-        head |= {"recipe": dict(recipe), "shapes": shapes, "metrics": dict(metrics or {})}
+        manifest = {"format": FORMAT, "step": step, "file": name, "bytes": len(data), "sha256": digest}
+        manifest |= {"recipe": dict(recipe), "shapes": shapes, "metrics": dict(metrics or {})}
         path = self.directory / f"{_stem(step)}.json"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._write_both(self.directory / name, data, path, head)
-            _settle(self.directory)
-            self._clear(step, name)
+            self._write_both(self.directory / name, data, path, manifest)
+            _sync_directory(self.directory)
+            self._delete_old(step, name)
         except FileError:
             raise
         except OSError as error:
@@ -77,24 +79,24 @@ class Checkpoints:
             raise FileError("checkpoint", "a directory that can be written", got) from error
         return path
 
-    def _write_both(self, state: Path, data: bytes, path: Path, head: dict[str, Any]) -> None:
+    def _write_both(self, state: Path, data: bytes, path: Path, manifest: dict[str, Any]) -> None:
         new = not state.exists()
         write("checkpoint", state, data)
-        head = json.loads(json.dumps(head))  # as it is read back
+        manifest = json.loads(json.dumps(manifest))  # as it is read back
         try:
-            write("checkpoint", path, (json.dumps(head | {"checksum": _checksum(head)}) + "\n").encode())
+            write("checkpoint", path, (json.dumps(manifest | {"checksum": _checksum(manifest)}) + "\n").encode())
         except FileError:
-            if new:  # without a head it only takes room on a disk that may be full
+            if new:  # without a manifest it only takes space on a disk that may be full
                 state.unlink(missing_ok=True)
             raise
 
     def last(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; None if there is none at all.
+        """The newest intact checkpoint; None if there are none at all.
 
-        Raises FileError if there are some and none can be used.
+        Raises FileError if all of them are damaged.
         """
         damaged: list[str] = []
-        for path in reversed(self._heads()):
+        for path in reversed(self._manifests()):
             try:
                 return _read(path)._replace(damaged=tuple(damaged))
             except AmpkitError as error:
@@ -104,22 +106,22 @@ class Checkpoints:
             raise FileError(f"none of {len(damaged)} checkpoints can be used; {damaged[0]}", help=cure)
         return None
 
-    def _heads(self) -> list[Path]:
+    def _manifests(self) -> list[Path]:
         return sorted(self.directory.glob("step-*.json"))
 
-    def _clear(self, step: int, name: str) -> None:
-        # What the newest `keep` up to this step do not need; one with a later step, damaged, is not of this run's past.
-        heads = [path for path in self._heads() if path.stem <= _stem(step)]
-        _remove(heads[: -self.keep])
-        kept = {path.stem for path in heads[-self.keep :]}
+    def _delete_old(self, step: int, name: str) -> None:
+        # All but the newest `keep` up to this step; a damaged one of a later step is not part of this run's history.
+        manifests = [path for path in self._manifests() if path.stem <= _stem(step)]
+        _remove(manifests[: -self.keep])
+        kept = {path.stem for path in manifests[-self.keep :]}
         states = [p for p in self.directory.glob("step-*.safetensors") if p.name[: len(_stem(step))] <= _stem(step)]
         _remove(p for p in states if p.name[: len(_stem(step))] not in kept)
         _remove(p for p in states if p.name.startswith(f"{_stem(step)}-") and p.name != name)
-        _remove(self.directory.glob(".step-*"))  # of a write that was cut off
+        _remove(self.directory.glob(".step-*"))  # of an interrupted write
 
 
 def state_of(model: nn.Module, optimizer: Any, schedule: Any, scaler: GradScaler) -> dict[str, Any]:
-    """What training goes on from, between two steps: the state of each part, and of the default random stream."""
+    """The state of training between two steps: of each argument, and of the default random stream."""
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
     states = {name: part.state_dict() for name, part in parts.items()}
     return {**states, "guard": scaler.monitor.state(), "random": random.default.state()}
@@ -134,10 +136,10 @@ def restore(
     same_length: bool = True,
     average: nn.Module | None = None,
 ) -> None:
-    """Bring the parts to a state of `state_of`. Without same_length the schedule keeps the constants it was made with.
+    """Load a state of `state_of`. Without same_length the schedule keeps the constants of its constructor.
 
     average: an AveragedModel, if the state holds one as `average`. Raises StateError, ArgumentError or DTypeError for a
-    state of another form or of other parts; all parts are then as they were.
+    state of another form or of other arguments; all arguments are then unchanged.
     """
     parts = (model, optimizer, schedule, scaler)
     averages = {} if average is None else {"average": average}
@@ -162,10 +164,10 @@ def _restore(
     optimizer.load_state_dict(state["optimizer"])
     scaler.load_state_dict(state["scaler"])
     scaler.monitor.restore(state["guard"])
-    place = {name: state["schedule"][name] for name in ("last_epoch", "_pending")}
-    schedule.load_state_dict(state["schedule"] if same_length else {**schedule.state_dict(), **place})
+    progress = {name: state["schedule"][name] for name in ("last_epoch", "_pending")}
+    schedule.load_state_dict(state["schedule"] if same_length else {**schedule.state_dict(), **progress})
     if not same_length:
-        for group, values in zip(optimizer.param_groups, schedule.values(place["last_epoch"]), strict=True):
+        for group, values in zip(optimizer.param_groups, schedule.values(progress["last_epoch"]), strict=True):
             group.update(values)
     random.default.restore(state["random"])
 
@@ -179,8 +181,8 @@ def _remove(paths: Iterable[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _settle(directory: Path) -> None:
-    # The names of new files reach the disk with their directory; Windows cannot open one.
+def _sync_directory(directory: Path) -> None:
+    # New file names are on the disk once their directory is synced; Windows cannot open a directory.
     if os.name == "posix":
         handle = os.open(directory, os.O_RDONLY)
         try:
@@ -190,52 +192,54 @@ def _settle(directory: Path) -> None:
 
 
 def _read(path: Path) -> Checkpoint:
-    head = _head(path)
+    manifest = _manifest(path)
     try:
-        data = (path.parent / head["file"]).read_bytes()
+        data = (path.parent / manifest["file"]).read_bytes()
     except OSError as error:
-        raise _unfit(path, f"{head['file']}: {error.strerror or error}") from None
-    if len(data) != head["bytes"]:
-        raise _unfit(path, f"{head['file']} of {len(data)} bytes instead of {head['bytes']}")
-    if hashlib.sha256(data).hexdigest() != head["sha256"]:
-        raise _unfit(path, f"{head['file']} with other bytes than were written")
-    state = decode(data, path.parent / head["file"], "cpu")
-    return Checkpoint(head["step"], head["recipe"], state, path, head.get("metrics") or None)
+        raise _damaged(path, f"{manifest['file']}: {error.strerror or error}") from None
+    if len(data) != manifest["bytes"]:
+        raise _damaged(path, f"{manifest['file']} of {len(data)} bytes instead of {manifest['bytes']}")
+    if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+        raise _damaged(path, f"{manifest['file']} with other bytes than were written")
+    state = decode(data, path.parent / manifest["file"], "cpu")
+    return Checkpoint(manifest["step"], manifest["recipe"], state, path, manifest.get("metrics") or None)
 
 
-def _head(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> dict[str, Any]:
     try:
-        head = json.loads(path.read_bytes())
+        manifest = json.loads(path.read_bytes())
     except OSError as error:
-        raise _unfit(path, error.strerror or str(error)) from None
+        raise _damaged(path, error.strerror or str(error)) from None
     except (ValueError, RecursionError):
-        raise _unfit(path, "a head that is no JSON") from None
-    if not isinstance(head, dict) or type(head.get("format")) is not int:
-        raise _unfit(path, "a head of another kind")
-    if head["format"] not in _HEADS:
-        raise _unfit(path, f"format {head['format']}, where this ampkit knows {' and '.join(map(str, _HEADS))}")
-    if faults := list(_faults(head, path)):
-        raise _unfit(path, f"a head {', '.join(faults)}")
-    return head
+        raise _damaged(path, "a manifest that is no JSON") from None
+    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
+        raise _damaged(path, "a manifest of another format")
+    if manifest["format"] not in _FORMATS:
+        raise _damaged(path, f"format {manifest['format']}, but this ampkit reads {' and '.join(map(str, _FORMATS))}")
+    if faults := list(_faults(manifest, path)):
+        raise _damaged(path, f"a manifest {', '.join(faults)}")
+    return manifest
 
 
-def _faults(head: dict[str, Any], path: Path) -> Iterator[str]:
-    """What is wrong with a head: keys that its format does not have, other types, another step, other content."""
-    kinds = _HEADS[head["format"]]
-    yield from (f"without {key}" for key, kind in kinds.items() if type(head.get(key)) is not kind)
-    if head.keys() - kinds:
+def _faults(manifest: dict[str, Any], path: Path) -> Iterator[str]:
+    """The defects of a manifest: missing or unknown keys, wrong types, another step, changed content."""
+    kinds = _FORMATS[manifest["format"]]
+    yield from (f"without {key}" for key, kind in kinds.items() if type(manifest.get(key)) is not kind)
+    if manifest.keys() - kinds:
         yield "with further keys"
-    if "checksum" in kinds and head.get("checksum") != _checksum({k: v for k, v in head.items() if k != "checksum"}):
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    if "checksum" in kinds and manifest.get("checksum") != _checksum(content):
         yield "with other content than was written"
-    if type(head.get("step")) is int and path.stem != _stem(head["step"]):
+    if type(manifest.get("step")) is int and path.stem != _stem(manifest["step"]):
         yield "of another step than its name"
-    if isinstance(head.get("file"), str) and (Path(head["file"]).name != head["file"] or "\0" in head["file"]):
+    name = manifest.get("file")
+    if isinstance(name, str) and (Path(name).name != name or "\0" in name):
         yield "whose file is not beside it"
 
 
-def _checksum(head: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(head, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _unfit(path: Path, got: str) -> FileError:
+def _damaged(path: Path, got: str) -> FileError:
     return FileError(str(path), "a whole checkpoint of ampkit", got)

@@ -1,4 +1,4 @@
-"""The rows of a run: `metrics.jsonl`, one JSON object per line, appended to and never silently shortened."""
+"""The metrics log of a run: `metrics.jsonl`, one JSON object per row, append-only; rows are never dropped silently."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from .loop import Row
 
 
 class ResumePoint(NamedTuple):
-    """How far a run had come: steps made, and the step after which it was evaluated last."""
+    """How far a run had come at a checkpoint: the steps done, and the step of the last evaluation."""
 
     done: int
     evaluated: int
 
 
 class MetricsLog:
-    """The metrics file of a run that is being written; a context manager.
+    """The metrics file of a run, open for appending; a context manager.
 
-    after: where a run that goes on is, None for one that starts. mark: what `sync` gave when the run was there. Rows
-    beyond that place are removed, as is a last line that was cut off: they are written again. Anything else that is
-    removed stays in a copy beside the file. notices: a line for each thing that is wrong with the file.
-    Raises FileError for a file that is no regular one or cannot be written.
+    after: where a resumed run continues, None for a new run. mark: what `sync` returned at that point. Rows beyond it
+    are removed, as is a truncated last line: they are written again. Whatever else is removed is kept in a copy beside
+    the file. notices: a line for each defect of the file.
+    Raises FileError for a file that is not regular or cannot be written.
     """
 
     def __init__(self, path: Path, after: ResumePoint | None = None, mark: Mapping[str, Any] | None = None):
         self.path, self.notices = path, list[str]()
         data = read(path)
-        kept, fault = (b"", None) if after is None else examine(data, after, mark)
+        valid, fault = (b"", None) if after is None else examine(data, after, mark)
         if after is None and data:
-            copy = set_aside(path, data, "old")
+            copy = back_up(path, data, "old")
             self.notices.append(f"{path}: the rows of an earlier start are kept in {copy.name}")
         if fault is not None:
-            copied = f"; the file as it was is {set_aside(path, data, 'damaged').name}" if data else ""
+            copied = f"; the file as it was is {back_up(path, data, 'damaged').name}" if data else ""
             self.notices.append(f"{path}: {fault}{copied}")
-        if data is not None and not data.startswith(kept):
-            write("metrics", path, kept)
-        self._digest, self.size = hashlib.sha256(kept), len(kept)
+        if data is not None and not data.startswith(valid):
+            write("metrics", path, valid)
+        self._digest, self.size = hashlib.sha256(valid), len(valid)
         self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         os.ftruncate(self._handle, self.size)
 
     def write(self, row: Row) -> None:
-        """Add a row; a score that its task does not have is left out.
+        """Append a row; scores that do not apply are left out.
 
-        Raises FileError if it cannot be written; the file then ends with the row before.
+        Raises FileError if it cannot be written; the file then ends with the previous row.
         """
-        values = {name: _plain(value) for name, value in asdict(row).items() if value is not None}
+        values = {name: _json_number(value) for name, value in asdict(row).items() if value is not None}
         line = (json.dumps(values) + "\n").encode()
         try:
             self._append(line)
@@ -70,7 +70,7 @@ class MetricsLog:
             line = line[os.write(self._handle, line) :]
 
     def sync(self) -> dict[str, Any]:
-        """Bring all rows to the disk; returns how many bytes they are, and their SHA-256."""
+        """Flush all rows to the disk; returns their size in bytes and their SHA-256."""
         try:
             os.fsync(self._handle)
         except OSError as error:
@@ -102,42 +102,42 @@ def read(path: Path) -> bytes | None:
         return None
 
 
-def examine(data: bytes | None, place: ResumePoint, mark: Mapping[str, Any] | None) -> tuple[bytes, str | None]:
-    """The rows of a metrics file up to a place, and what is wrong with the file; None if nothing is."""
+def examine(data: bytes | None, point: ResumePoint, mark: Mapping[str, Any] | None) -> tuple[bytes, str | None]:
+    """(the valid rows up to a resume point, the defect of the file or None)."""
     if data is None:
         return b"", "missing, so the rows before this step are lost"
-    *lines, _cut_off = data.split(b"\n")
-    steps = [_order(line, place) for line in lines]
-    kept = b"".join(line + b"\n" for line, before in zip(lines, steps, strict=True) if before)
+    *lines, _truncated = data.split(b"\n")
+    before = [_is_before(line, point) for line in lines]
+    kept = b"".join(line + b"\n" for line, is_before in zip(lines, before, strict=True) if is_before)
     if mark is not None and hashlib.sha256(data[: mark["bytes"]]).hexdigest() == mark["sha256"]:
         kept, whole = data[: mark["bytes"]], True
     else:
         whole = mark is None and kept != b"" and data.startswith(kept)  # the first step always has a row
-    if whole and None not in steps:
+    if whole and None not in before:
         return kept, None
-    rows, bad = kept.count(b"\n"), steps.count(None)
+    rows, bad = kept.count(b"\n"), before.count(None)
     found = f"{bad} of {len(lines)} lines cannot be read" if bad else "rows are missing, changed or out of order"
     return kept, f"damaged: {found}; {rows} rows are kept"
 
 
-def _order(line: bytes, place: ResumePoint) -> bool | None:
-    """Whether a row is of a step up to a place; None for a line that is no row."""
+def _is_before(line: bytes, point: ResumePoint) -> bool | None:
+    """Whether a row is of a step up to a resume point; None for a line that is not a row."""
     try:
         row = json.loads(line)
         step = row["step"]
-        return step <= (place.evaluated if "val_loss" in row else place.done) if type(step) is int else None
+        return step <= (point.evaluated if "val_loss" in row else point.done) if type(step) is int else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def set_aside(path: Path, data: bytes, word: str) -> Path:
-    """Write `data` beside `path` as `<name>.<word>-<number>`, the first number that is free; returns that path."""
-    names = (path.with_name(f"{path.name}.{word}-{number}") for number in count(1))
+def back_up(path: Path, data: bytes, reason: str) -> Path:
+    """Write `data` beside `path` as `<name>.<reason>-<number>` with the first free number; returns that path."""
+    names = (path.with_name(f"{path.name}.{reason}-{number}") for number in count(1))
     copy = next(name for name in names if not os.path.lexists(name))
     write("copy", copy, data)
     return copy
 
 
-def _plain(value: Any) -> Any:
+def _json_number(value: Any) -> Any:
     # JSON has no infinity and no NaN: the norm of a skipped step is null.
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The run directory: `config.toml`, the complete recipe, `metrics.jsonl`, `checkpoints/`, and a lock while it runs."""
+"""The run directory: `config.toml` (the complete recipe), `metrics.jsonl`, `checkpoints/`, a lock while it runs."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from typing import Any, Self
 from ..base.errors import FileError
 from ..config import Recipe, continued, dump, load
 from ..serialization import write
-from .metrics_log import MetricsLog, ResumePoint, set_aside
+from .metrics_log import MetricsLog, ResumePoint, back_up
 
 _LOCK = "ampkit.lock"
 _WHERE = "run directory"
 
 
 def default_directories(recipe: str | Path, dtype: str, now: datetime, root: str | Path = "runs") -> Iterator[Path]:
-    """`runs/<recipe>-<dtype>-<timestamp>`, then with a number behind: those that are not taken."""
+    """`runs/<recipe>-<dtype>-<timestamp>`, then the same with a number appended: those that do not exist."""
     stem = f"{Path(recipe).stem}-{dtype}-{now:%Y%m%d-%H%M%S}"
     names = (Path(root) / (stem if i == 1 else f"{stem}-{i}") for i in count(1))
     return (name for name in names if not name.exists())
 
 
 class RunDirectory:
-    """A run directory, made and locked by a process as long as its `with` block lasts.
+    """A run directory, created and locked while its `with` block lasts.
 
-    path: the directory. resume: whether it may hold a run, to go on with. If the block ends before a row is written,
-    the files and directories made here are removed again.
-    Raises FileError on entry if another process has it locked (HeldError, which names that process), if it holds files
-    without `resume`, or something else than a run with it, or if it cannot be written.
+    path: the directory. resume: whether it may hold a run to resume. If the block ends before a row is written, the
+    files and directories created here are removed again.
+    Raises FileError on entry if another process has locked it (HeldError, which names that process), if it holds files
+    without `resume`, or something other than a run with it, or if it cannot be written.
     """
 
     def __init__(self, path: str | Path, resume: bool = False):
         self.path, self.resume = Path(path), resume
         self.config, self.metrics = self.path / "config.toml", self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
-        self.notices: list[str] = []  # what was found damaged
+        self.notices: list[str] = []  # a line for each damaged file
         self._lock: Lock | None = None
         self._log: MetricsLog | None = None
-        self._made: list[Path] = []  # directories, the inner ones last
-        self._written: list[Path] = []  # files that were not there before
+        self._created: list[Path] = []  # directories, inner ones last
+        self._written: list[Path] = []  # files that did not exist before
 
     @classmethod
     def first_free(cls, paths: Iterable[Path]) -> Self:
@@ -58,10 +58,10 @@ class RunDirectory:
         raise FileError(_WHERE, "one that is free", "none")
 
     def __enter__(self) -> Self:
-        with self._or_nothing(), _in_one_line(self.path):
+        with self._undone_on_error(), _os_errors_as_file_error(self.path):
             if self._lock is None:  # else `first_free` has entered it
-                self._lock = self._make_and_lock()
-            self._need_room()
+                self._lock = self._create_and_lock()
+            self._need_no_other_files()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -70,87 +70,87 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.release()
-        for path in reversed(self._made):
+        for path in reversed(self._created):
             with suppress(OSError):  # it holds files
                 path.rmdir()
 
     @contextmanager
-    def _or_nothing(self) -> Iterator[None]:
+    def _undone_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
             self.__exit__()
             raise
 
-    def _make_and_lock(self, tries: int = 10) -> Lock:
-        self._make()
+    def _create_and_lock(self, tries: int = 10) -> Lock:
+        self._create()
         try:
             return Lock(self.path / _LOCK, _WHERE)
         except FileNotFoundError:  # the failed start of another process removed the directory meanwhile
             if tries == 1:
                 raise
-            return self._make_and_lock(tries - 1)
+            return self._create_and_lock(tries - 1)
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         if "\0" in str(self.path):
             raise FileError(_WHERE, "a path without NUL", repr(str(self.path)), "give another --run-dir")
-        self._made = [path for path in (*reversed(self.path.parents), self.path) if not path.exists()]
+        self._created = [path for path in (*reversed(self.path.parents), self.path) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
 
-    def _need_room(self) -> None:
-        """Raise FileError for files that a run would mix with."""
+    def _need_no_other_files(self) -> None:
+        """Raise FileError for files that do not belong to the run."""
         run = self.config.exists() or any(self.checkpoints.glob("step-*.json"))
-        # A process killed while it wrote config.toml leaves its lock, and what it wrote beside it.
+        # A process killed while it wrote config.toml leaves its lock and a temporary file.
         ours = (f".{self.config.name}.", _LOCK)
         if (run and self.resume) or all(path.name.startswith(ours) for path in self.path.iterdir()):
             return
         needs = "one that holds a run, or a new one" if self.resume else "a new or empty one"
-        what, cure = ("a run", "add --resume to go on with it, or ") if run else ("files", "")
+        what, cure = ("a run", "add --resume to resume it, or ") if run else ("files", "")
         raise FileError(_WHERE, needs, f"{str(self.path)!r}, which holds {what}", f"{cure}give another --run-dir")
 
     def begin(
         self, recipe: Recipe, after: ResumePoint | None = None, mark: Mapping[str, Any] | None = None
     ) -> MetricsLog:
-        """Write config.toml and open the metrics of a run of `recipe`; after, mark: as of MetricsLog.
+        """Write config.toml and open the metrics log of a run of `recipe`; after, mark: see MetricsLog.
 
-        Raises ConfigError if a run without a checkpoint was another recipe's, FileError for what cannot be written.
+        Raises ConfigError if a run without a checkpoint had another recipe, FileError for what cannot be written.
         """
-        with _in_one_line(self.path):
+        with _os_errors_as_file_error(self.path):
             self._check_config(recipe, compare=after is None)
-            self._note_new(self.config, lambda: write(_WHERE, self.config, _sealed(dump(recipe).encode())))
-            self._log = self._note_new(self.metrics, lambda: MetricsLog(self.metrics, after, mark))
+            self._track_new(self.config, lambda: write(_WHERE, self.config, _with_checksum(dump(recipe).encode())))
+            self._log = self._track_new(self.metrics, lambda: MetricsLog(self.metrics, after, mark))
         self.notices += self._log.notices
         return self._log
 
-    def _note_new(self, path: Path, make: Callable[[], Any]) -> Any:
+    def _track_new(self, path: Path, make: Callable[[], Any]) -> Any:
         if not os.path.lexists(path):
             self._written.append(path)
         return make()
 
     def _check_config(self, recipe: Recipe, compare: bool) -> None:
-        """Keep a copy of a config.toml that was changed, and say so; compare one that was not with `recipe`."""
+        """Back up a config.toml that was changed, with a notice; compare an unchanged one with `recipe`."""
         try:
             data = self.config.read_bytes()
         except FileNotFoundError:
             return
-        if not _intact(data):
-            copy = set_aside(self.config, data, "damaged")
+        if not _is_intact(data):
+            copy = back_up(self.config, data, "damaged")
             self.notices.append(f"{self.config}: changed since it was written, now as {copy.name}; written anew")
         elif compare:
             continued(recipe, load(self.config))
 
 
-def _sealed(text: bytes) -> bytes:
+def _with_checksum(text: bytes) -> bytes:
     return b"# sha256 of the lines below: " + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
 
-def _intact(data: bytes) -> bool:
-    """Whether a config.toml is as it was written; one from before there was a checksum begins with a table."""
-    return data == _sealed(data.partition(b"\n")[2]) or data.startswith(b"[")
+def _is_intact(data: bytes) -> bool:
+    """Whether a config.toml has its checksum; one written before there were checksums begins with a table."""
+    return data == _with_checksum(data.partition(b"\n")[2]) or data.startswith(b"[")
 
 
 @contextmanager
-def _in_one_line(path: Path) -> Iterator[None]:
+def _os_errors_as_file_error(path: Path) -> Iterator[None]:
     try:
         yield
     except FileError:
@@ -161,14 +161,15 @@ def _in_one_line(path: Path) -> Iterator[None]:
 
 
 class HeldError(FileError):
-    """A lock that another process holds."""
+    """Another process holds the lock."""
 
 
 class Lock:
     """An exclusive lock on the file `path`, which names the holder: process, machine and start time.
 
     Held from construction to `release`, which removes the file; a process that is killed leaves the file, unlocked.
-    where: what is locked, for errors. Raises HeldError, which names the holder; OSError if the file cannot be made.
+    where: the name of what is locked, for errors. Raises HeldError, which names the holder; OSError if the file cannot
+    be created.
     """
 
     def __init__(self, path: Path, where: str):
@@ -182,7 +183,7 @@ class Lock:
             raise
 
     def release(self) -> None:
-        """Remove the file and let others lock it anew."""
+        """Remove the file and release the lock."""
         self.path.unlink(missing_ok=True)
         os.close(self._handle)
 
@@ -202,7 +203,7 @@ def _locked(path: Path, where: str) -> int:
         except OSError:
             os.close(handle)
             raise
-        os.close(handle)  # its holder removed the file between the two calls: the name now stands for another
+        os.close(handle)  # its holder removed the file between the two calls: the name is now another file
 
 
 def _holder(handle: int) -> str:

@@ -204,7 +204,7 @@ def names(directory):
     return sorted(path.name.split("-")[1][:8] + path.suffix for path in directory.iterdir())
 
 
-def test_the_newest_k_stay_each_with_its_head(tmp_path):
+def test_the_newest_k_stay_each_with_its_manifest(tmp_path):
     filled(tmp_path, 1, 2, 30, keep=2)
     assert names(tmp_path) == ["00000002.json", "00000002.safetensors", "00000030.json", "00000030.safetensors"]
     last = Checkpoints(tmp_path).last()
@@ -212,10 +212,15 @@ def test_the_newest_k_stay_each_with_its_head(tmp_path):
     assert last.state["x"].tolist() == [30, 1]
 
 
-def test_a_head_says_what_its_file_holds(tmp_path):
-    head = json.loads(filled(tmp_path, 7).save(7, {"x": tensor(np.ones((2, 3), np.float16))}, {"a": 1}).read_text())
-    assert (head["format"], head["step"], head["shapes"], head["recipe"]) == (2, 7, [["float16", 2, 3]], {"a": 1})
-    assert (tmp_path / head["file"]).stat().st_size == head["bytes"]
+def test_a_manifest_describes_its_file(tmp_path):
+    manifest = json.loads(filled(tmp_path, 7).save(7, {"x": tensor(np.ones((2, 3), np.float16))}, {"a": 1}).read_text())
+    assert (manifest["format"], manifest["step"], manifest["shapes"], manifest["recipe"]) == (
+        2,
+        7,
+        [["float16", 2, 3]],
+        {"a": 1},
+    )
+    assert (tmp_path / manifest["file"]).stat().st_size == manifest["bytes"]
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
@@ -255,20 +260,20 @@ def changed(**keys):
         (".safetensors", cut, "bytes instead of"),
         (".safetensors", turn_a_bit, "other bytes than were written"),
         (".safetensors", Path.unlink, "No such file"),
-        (".json", cut, "a head that is no JSON"),
-        (".json", lambda path: path.write_bytes(b""), "a head that is no JSON"),
-        (".json", lambda path: path.write_text("[1]"), "a head of another kind"),
-        (".json", from_the_future, "format 3, where this ampkit knows 1 and 2"),
-        (".json", without_its_sum, "a head without sha256"),
+        (".json", cut, "a manifest that is no JSON"),
+        (".json", lambda path: path.write_bytes(b""), "a manifest that is no JSON"),
+        (".json", lambda path: path.write_text("[1]"), "a manifest of another format"),
+        (".json", from_the_future, "format 3, but this ampkit reads 1 and 2"),
+        (".json", without_its_sum, "a manifest without sha256"),
         (".json", leading_elsewhere, "whose file is not beside it"),
         (".json", changed(file="a\0b"), "whose file is not beside it"),
         (".json", changed(step=3), "with other content than was written, of another step than its name"),
-        (".json", changed(recipe={"of": "tests"}), "a head with other content than was written"),
+        (".json", changed(recipe={"of": "tests"}), "a manifest with other content than was written"),
         (".json", changed(metrics={"bytes": 0}), "other content than was written"),
         (".json", changed(format=1), "with further keys"),
-        (".json", changed(format=None), "a head of another kind"),
-        (".json", lambda path: path.write_text("[" * 100_000), "a head that is no JSON"),
-        (".json", lambda path: path.write_text("1" * 5000), "a head that is no JSON"),
+        (".json", changed(format=None), "a manifest of another format"),
+        (".json", lambda path: path.write_text("[" * 100_000), "a manifest that is no JSON"),
+        (".json", lambda path: path.write_text("1" * 5000), "a manifest that is no JSON"),
     ],
 )
 def test_a_damaged_one_is_passed_over_and_if_it_was_the_last_that_is_one_error(tmp_path, suffix, harm, says):
@@ -288,17 +293,17 @@ def test_a_damaged_one_is_passed_over_and_if_it_was_the_last_that_is_one_error(t
 def test_any_byte_of_a_head_that_is_changed_is_found_or_means_nothing(tmp_path):
     places = filled(tmp_path, 1, 2)
     (path,) = tmp_path.glob("step-00000002.json")
-    good, head = path.read_bytes(), places.last()
+    good, manifest = path.read_bytes(), places.last()
     for at in range(0, len(good), 5):
         path.write_bytes(good[:at] + bytes([good[at] ^ (1 << at % 8)]) + good[at + 1 :])
         last = places.last()
-        assert last.step == 1 or (last.recipe, last.damaged) == (head.recipe, ())
+        assert last.step == 1 or (last.recipe, last.damaged) == (manifest.recipe, ())
 
 
 def test_a_checkpoint_of_the_first_format_can_still_be_read(tmp_path):
     path = filled(tmp_path, 1).save(2, {"x": tensor([1.0])}, {"of": "test"})
-    head = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("metrics", "checksum")}
-    path.write_text(json.dumps(head | {"format": 1}))
+    manifest = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("metrics", "checksum")}
+    path.write_text(json.dumps(manifest | {"format": 1}))
     last = Checkpoints(tmp_path).last()
     assert (last.step, last.metrics, last.damaged) == (2, None, ())
 
@@ -314,12 +319,12 @@ def test_a_head_records_the_rows_before_it(tmp_path):
 def test_a_head_that_cannot_be_written_takes_its_state_with_it_but_not_that_of_another(tmp_path, monkeypatch):
     places, write = filled(tmp_path, 1), __import__("ampkit.serialization", fromlist=["write"]).write
 
-    def no_room_for_heads(where, path, data):
+    def no_space_for_manifests(where, path, data):
         if path.suffix == ".json":
             raise FileError(where, "room")
         write(where, path, data)
 
-    monkeypatch.setattr("ampkit.run.checkpoint.write", no_room_for_heads)
+    monkeypatch.setattr("ampkit.run.checkpoint.write", no_space_for_manifests)
     for step in (1, 2):
         with pytest.raises(FileError):
             places.save(step, {"x": tensor([step, 1.0]), "n": step}, {"of": "test"})
@@ -352,7 +357,7 @@ def test_a_write_that_was_cut_off_leaves_the_last_one_and_is_tidied_up(tmp_path,
 
 def test_no_moment_of_a_save_is_without_a_whole_checkpoint(tmp_path, monkeypatch):
     places, seen = filled(tmp_path, 5, keep=1), []
-    for name in ("write", "_settle", "_remove"):
+    for name in ("write", "_sync_directory", "_remove"):
         before = getattr(__import__("ampkit.run.checkpoint", fromlist=[name]), name)
 
         def look(*args, before=before):

@@ -48,7 +48,7 @@ def test_a_directory_that_holds_something_is_left_alone(tmp_path):
 
 def test_over_a_run_the_help_is_to_resume(tmp_path):
     run_in(tmp_path)
-    with pytest.raises(FileError, match="which holds a run\nhelp: add --resume to go on") as error:
+    with pytest.raises(FileError, match="which holds a run\nhelp: add --resume to resume it") as error:
         run_in(tmp_path)
     assert "remove" not in str(error.value)
 
