@@ -1,4 +1,4 @@
-"""Function: an operation with a backward of its own, both written over Tensors: for scripts that bring theirs.
+"""Function: an operation whose forward and backward a script writes over Tensors.
 
     class Cube(Function):
         @staticmethod
@@ -13,7 +13,7 @@
 
     y = Cube.apply(x)
 
-An op that is to have a category, faster kernels or a reference is better written with `@ampkit.op`.
+Use `@ampkit.op` instead for an op that needs a cast category, faster kernels or second derivatives by replay.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
 
 class FunctionCtx:
-    """What a call of a Function hands from its forward to its backward; attributes may be set on it freely.
+    """The context that a Function's forward fills for its backward; any attribute may be set on it.
 
     needs_input_grad: per argument of forward, whether its gradient is wanted.
     """
@@ -46,13 +46,13 @@ class FunctionCtx:
     def __init__(self, name: str, args: tuple[Any, ...], region: Any):
         self.needs_input_grad = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
         self._name, self._region = name, region  # the second for `amp.custom_bwd`
-        self._given: tuple[Any, ...] = ()
-        self._held: list[Any] | None = None  # the same, once the call is recorded: (array, version, edge or output)
-        self._constant: Sequence[Any] = ()  # the tensors that forward marks, then the places of such outputs
+        self._to_save: tuple[Any, ...] = ()
+        self._saved: list[Any] | None = None  # once recorded: (array, version, edge or output index)
+        self._non_differentiable: Sequence[Any] = ()  # the outputs that forward marks; once recorded, their indices
         self._dirty: tuple[Tensor, ...] = ()
-        self._fills = True
+        self._materializes = True
         self._serial = 0
-        self._node: Node | None = None  # while its backward runs: for good it would be a circle
+        self._node: Node | None = None  # only while its backward runs, to avoid a reference cycle
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors, above all inputs and outputs, for `saved_tensors`; called once, at the end of the forward.
@@ -63,16 +63,16 @@ class FunctionCtx:
             if item is not None and not isinstance(item, Tensor):
                 got = f"a {type(item).__name__} at {position}"
                 raise DTypeError("save_for_backward", "Tensors or None", got, "set it on ctx: ctx.name = value")
-        self._given = tensors
+        self._to_save = tensors
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What was saved, on the tape where it was. Raises StateError if it was changed in place since."""
-        return self._given if self._held is None else tuple([self._unpacked(item) for item in self._held])
+        return self._to_save if self._saved is None else tuple([self._unpack(item) for item in self._saved])
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
         """Say that these outputs have no gradient; integers and booleans have none anyway."""
-        self._constant = (*self._constant, *outputs)
+        self._non_differentiable = (*self._non_differentiable, *outputs)
 
     def mark_dirty(self, *inputs: Tensor) -> None:
         """Say that forward has changed these inputs in place, and returns them: the outputs are the inputs themselves.
@@ -86,19 +86,21 @@ class FunctionCtx:
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether an output that received no gradient gets zeros in backward (so it is at first), or None."""
-        self._fills = value
+        self._materializes = value
 
     def _record(self, args: tuple[Any, ...], outs: tuple[Any, ...], node: Node) -> None:
-        # What is saved keeps its place on the tape: that of an input, or of an output to be.
+        # A saved tensor keeps its edge: that of an input, or the index of an output, whose node does not exist yet.
         edges = {id(a): a.edge for a in args if isinstance(a, Tensor)}
         places = {id(out): i for i, out in enumerate(outs)}
-        self._held = [
-            None if t is None else (t.array, t.version, edges.get(id(t), places.get(id(t)))) for t in self._given
+        self._saved = [
+            None if t is None else (t.array, t.version, edges.get(id(t), places.get(id(t)))) for t in self._to_save
         ]
-        self._constant = [i for i, out in enumerate(outs) if any(out is marked for marked in self._constant)]
-        self._given, self._serial = (), node.serial
+        self._non_differentiable = [
+            i for i, out in enumerate(outs) if any(out is marked for marked in self._non_differentiable)
+        ]
+        self._to_save, self._serial = (), node.serial
 
-    def _unpacked(self, item: Any) -> Tensor | None:
+    def _unpack(self, item: Any) -> Tensor | None:
         if item is None:
             return None
         array, version, edge = item
@@ -106,7 +108,7 @@ class FunctionCtx:
             what, cure = f"a tensor that {self._name} saved changed in place since", "change it after backward"
             raise StateError("backward", "the values that the forward saved", what, cure)
         if type(edge) is int:
-            differs = self._node is not None and array.dtype in FLOATS and edge not in self._constant
+            differs = self._node is not None and array.dtype in FLOATS and edge not in self._non_differentiable
             edge = (self._node, edge, array.shape, array.dtype) if differs else None
         if edge is not None and isinstance(edge[0], Tensor):
             return edge[0]
@@ -188,20 +190,22 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
 
 
 def _output(out: Any, node: Node | None, index: int, dirty: tuple[Tensor, ...]) -> Any:
-    # A Tensor of its own: what forward returned may be an input, or belong to somebody.
+    # A new Tensor, since forward may have returned an input or a tensor that others hold.
     if not isinstance(out, Tensor):
         return out
     if any(out is one for one in dirty):
         if node is not None and out.is_floating_point():
             move(out, (node, index, out.array.shape, out.array.dtype))
         return out
-    made = Tensor(out.array) if node is None or index in node.saved._constant else attach(out.array, node, index)
+    made = (
+        Tensor(out.array) if node is None or index in node.saved._non_differentiable else attach(out.array, node, index)
+    )
     share(out, made)
     return made
 
 
 class _Call:
-    """The op of a node that a Function's call left behind."""
+    """The op of the node that a call of a Function records."""
 
     def __init__(self, function: type[Function]):
         self.function, self.name = function, function.__name__
@@ -218,18 +222,18 @@ class _Call:
         return [None if found is None else TracedArray(found) for found in self._gradients(node, given)]
 
     def _gradients(self, node: Node, dys: list[Any]) -> list[Tensor | None]:
-        ctx, home = node.saved, backends.backend_of(next(dy.array for dy in dys if dy is not None))
-        if ctx._fills:
+        ctx, backend = node.saved, backends.backend_of(next(dy.array for dy in dys if dy is not None))
+        if ctx._materializes:
             pairs = zip(dys, node.outputs, strict=True)
-            dys = [Tensor(home.zeros(*out)) if dy is None and out is not None else dy for dy, out in pairs]
+            dys = [Tensor(backend.zeros(*out)) if dy is None and out is not None else dy for dy, out in pairs]
         ctx._node = node
         try:
             found = self.function.backward(ctx, *dys)
         finally:
             ctx._node = None
-        return self._checked(found if isinstance(found, (tuple, list)) else (found,), node, home)
+        return self._check_gradients(found if isinstance(found, (tuple, list)) else (found,), node, backend)
 
-    def _checked(self, found: Sequence[Any], node: Node, home: Any) -> list[Tensor | None]:
+    def _check_gradients(self, found: Sequence[Any], node: Node, backend: Any) -> list[Tensor | None]:
         where, count = f"{self.name}.backward", len(node.edges)
         if len(found) < count or any(extra is not None for extra in found[count:]):
             needs = f"{count} gradient{'s' * (count != 1)}, one per argument of forward, None where there is none"
@@ -237,8 +241,8 @@ class _Call:
         for position, item in enumerate(found[:count]):
             if item is not None and not isinstance(item, Tensor):
                 raise DTypeError(where, "Tensors or None", f"a {type(item).__name__} as gradient {position}")
-            if item is not None and backends.backend_of(item.array) is not home:
-                raise DeviceError(where, f"gradients on {home.name}", f"gradient {position} on {item.device}")
+            if item is not None and backends.backend_of(item.array) is not backend:
+                raise DeviceError(where, f"gradients on {backend.name}", f"gradient {position} on {item.device}")
         return [None if edge is None else item for edge, item in zip(node.edges, found, strict=False)]
 
 

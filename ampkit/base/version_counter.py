@@ -1,4 +1,4 @@
-"""Version: when the values of some memory last changed, and what was made of them since then."""
+"""Version counters of array memory, and a cache of values derived from it (such as packed weights)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class VersionCounter(list[int]):
-    """One number, set to a later one with every change in place, shared by all that look at the memory.
+    """The time of the last in-place change of some memory, in a list that all tensors over the memory share.
 
-    A second entry says that something unseen may write to it (see Tensor.exposed): nothing is kept then. derived: what
-    `derived_value` keeps.
+    A second entry says that other code may write to the memory without notice (see Tensor.exposed): nothing is cached
+    then. derived: the cache of `derived_value`.
     """
 
     __slots__ = ("derived",)
@@ -18,10 +18,10 @@ class VersionCounter(list[int]):
 
 
 def derived_value(version: Any, array: Any, key: Any, make: Callable[[], Any]) -> Any:
-    """What `make` gives for `array`, values of `version`: made once under `key`, and kept until they change.
+    """The value that `make` derives from `array`, cached under `key` until `version` advances; None if not cached.
 
-    None for what is not worth keeping: results of ops, whose versions are plain lists, and what is asked for the first
-    time, since most training steps ask once.
+    Results of ops, whose versions are plain lists, are not cached. Nor is the first request after a change: most
+    training steps read a weight once between two updates.
     """
     if type(version) is not VersionCounter or len(version) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Functions that run in a region: what `autocast` and `no_grad` are as decorators."""
+"""Context managers as decorators, for functions, generators and coroutines: `autocast`, `no_grad`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..base.errors import DTypeError
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def within(region: Callable[[], AbstractContextManager[Any]], function: _F, where: str) -> _F:
-    """`function`, whose kernel runs in `region()`: a plain function, a generator or a coroutine.
+def decorate(region: Callable[[], AbstractContextManager[Any]], function: _F, where: str) -> _F:
+    """`function`, which runs inside the context `region()`: a plain function, a generator or a coroutine.
 
-    Raises DTypeError, said by `where`, for anything else.
+    Raises DTypeError, naming `where`, for anything else.
     """
     if not callable(function):
         raise DTypeError(where, "a callable", f"an object of type {type(function).__name__}")
@@ -46,7 +46,7 @@ def _coroutine(region: Callable[[], Any], function: Callable[..., Any]) -> Calla
 
 
 def _generator(region: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    # The region is open only while the kernel runs: it is entered again on each resume and left at each yield.
+    # The context is open only while the generator runs: entered at each resume, left at each yield.
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         steps = function(*args, **kwargs)

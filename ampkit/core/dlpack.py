@@ -77,14 +77,14 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     if not hasattr(ext_tensor, "__dlpack__"):
         raise DTypeError("from_dlpack", "an object with __dlpack__", type(ext_tensor).__name__)
     try:
-        capsule, home = ext_tensor.__dlpack__(), ext_tensor.__dlpack_device__()
+        capsule, location = ext_tensor.__dlpack__(), ext_tensor.__dlpack_device__()
     except (BufferError, TypeError) as error:  # what the protocol raises for memory that cannot be shared
         raise DTypeError("from_dlpack", "memory that can be shared", str(error)) from None
     low = _type_of(capsule).code == _BFLOAT
     if low:
         _type_of(capsule).code = _UINT
-    library: Any = backends.get(f"cuda:{home[1]}").xp if home[0] in _GPU else np  # type: ignore[attr-defined]
-    array = library.from_dlpack(_Capsule(capsule, home))
+    library: Any = backends.get(f"cuda:{location[1]}").xp if location[0] in _GPU else np  # type: ignore[attr-defined]
+    array = library.from_dlpack(_Capsule(capsule, location))
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
     copied = copy is not None and switch("from_dlpack", "copy", copy)

@@ -46,23 +46,23 @@ class Parameter(Tensor):
 
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None
-        if held is not None and self.segment is not None and sys.getrefcount(held) > 2:  # the next one takes its memory
+        if held is not None and self.segment is not None and sys.getrefcount(held) > 2:  # others hold it
             with backends.device_guard(held.array):
                 held.array = held.array.copy()
 
     @property
-    def room(self) -> Array | None:
-        """Where an optimizer wants the gradient, if there is none yet."""
-        free = self._grad is None and self.segment is not None and id(self) not in hooks.of_leaves
+    def grad_buffer(self) -> Array | None:
+        """The optimizer's memory for the gradient, while there is none yet; else None."""
+        free = self._grad is None and self.segment is not None and id(self) not in hooks.leaf_hooks
         return self.segment.gradient if free else None
 
-    def _gradient_home(self) -> Array:
-        return super()._gradient_home() if self.segment is None else self.segment.gradient
+    def _new_grad_buffer(self) -> Array:
+        return super()._new_grad_buffer() if self.segment is None else self.segment.gradient
 
-    def _gradient_dtype(self) -> DType:
+    def _grad_dtype(self) -> DType:
         return dtypes.accumulator(self.array.dtype)
 
-    def _lasts(self) -> bool:
+    def _is_worth_caching(self) -> bool:
         return True
 
     def _cast(self, dtype: DType) -> Array:

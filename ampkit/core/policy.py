@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from .. import backends
 from ..base.dtypes import LOW, DType, bfloat16, float16, parse
 from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
-from .context_decorator import within
+from .context_decorator import decorate
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -218,7 +218,7 @@ class autocast:
         _stack.set(_without(self, _stack.get()))
 
     def __call__(self, function: _F) -> _F:
-        return within(lambda: self, function, "autocast()(function)")
+        return decorate(lambda: self, function, "autocast()(function)")
 
 
 def _without(owner: autocast, entry: Region | None) -> Region | None:

@@ -90,11 +90,11 @@ def keep_mask(
     An element is kept where its word, in the order of the stream from word `start` on, is at least round(p * 65536).
     """
     before = start % 16
-    found = words(seed, call, before + math.prod(shape), start - before)[before:]
+    found = random_bits(seed, call, before + math.prod(shape), start - before)[before:]
     return np.asarray(found >= round(p * 65536)).reshape(shape)
 
 
-def words(seed: int, call: int, count: int, start: int = 0) -> np.ndarray[Any, np.dtype[np.uint16]]:
+def random_bits(seed: int, call: int, count: int, start: int = 0) -> np.ndarray[Any, np.dtype[np.uint16]]:
     """Words `start` to `start + count` of draw `call` under `seed`, of 16 bits; start: a multiple of 16, a block."""
     stream = philox(seed, call).advance(start // 16)
     return stream.random_raw(-(-count // 4)).astype("<u8", copy=False).view("<u2")[:count]

@@ -1,6 +1,6 @@
-"""Tensor: an array with a place on the tape.
+"""Tensor: an array on a device, its edge on the tape, and its gradient.
 
-Arithmetic and most methods are ops; `ops/__init__.py` binds them here from one table.
+Arithmetic and most methods are ops, which `ops/__init__.py` binds here from one table.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..base import dtypes, observe
 from ..base.dtypes import LOW, DType
 from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.version_counter import VersionCounter
-from .autograd.accumulate import added
-from .autograd.scale_tag import ScaleTag, joined
+from .autograd.accumulate import sum_gradients
+from .autograd.scale_tag import ScaleTag, combine_tags
 from .fp_errors import ignore_fp_errors
 from .tensor_base import TensorBase
 
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 else:
     TensorMethods = object
 
-# One clock for recordings and changes in place, so that a backward can tell which of the two came first.
+# One clock for recordings and in-place changes, so that backward can tell which of the two came first.
 tick = count(1).__next__
 
-# What is being recorded (see ampkit/capture.py): told of changes in place, of kept copies, made or read, and of objects
-# whose memory on the device is used.
+# Steps that are being captured (see ampkit/capture.py). Each is notified of in-place changes, of cached casts, made or
+# read, and of objects whose device memory the step uses.
 recorders: list[Any] = []
 
 
 def uses(owner: object) -> None:
-    """Have a step that is being recorded keep `owner`, an object with memory on the device that the step uses."""
+    """Have a step that is being captured keep `owner` alive, an object whose device memory the step uses."""
     for recorder in recorders:
         recorder.uses(owner)
 
 
-# Where the gradient of a tensor goes, and what it must look like: (node or leaf, output index, shape, dtype).
+# Where the gradient of a tensor flows, and its shape and dtype: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]
 
 
 class Tensor(TensorBase, TensorMethods):
-    """An array on a device and, where a gradient is wanted, its place on the tape.
+    """An array on a device and, where a gradient is wanted, its edge on the tape.
 
-    array: the NumPy or CuPy array itself. edge: where a gradient of it goes (see Edge), or None where operations on it
-    are not recorded. version: when its values last changed in place (see `tick`), in a list shared with its views; a
-    second entry says that they may change unseen (see `exposed`).
-    copies: its values in other dtypes. views: who else shares its memory (see core/autograd/views.py). tag: for a
-    gradient, the loss scale that it carries.
+    array: the NumPy or CuPy array itself. edge: where its gradient flows (see Edge), or None if operations on it are
+    not recorded. version: the time of the last in-place change (see `tick`), in a list shared with its views; a
+    second entry says that other code may write to the memory without notice (see `exposed`).
+    copies: its values cast to other dtypes. views: the tensors that share its memory (see core/autograd/views.py).
+    tag: for a gradient, the loss scale that it is multiplied by.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
 
@@ -90,9 +90,9 @@ class Tensor(TensorBase, TensorMethods):
         if not wanted:
             self.edge = None
         elif self.edge is None:
-            self.edge = (self, 0, self.array.shape, self._gradient_dtype())
+            self.edge = (self, 0, self.array.shape, self._grad_dtype())
 
-    def _gradient_dtype(self) -> DType:
+    def _grad_dtype(self) -> DType:
         return self.array.dtype
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
@@ -115,7 +115,7 @@ class Tensor(TensorBase, TensorMethods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward left here, or None."""
+        """The gradient that backward accumulated, or None."""
         return self._grad
 
     @grad.setter
@@ -136,48 +136,46 @@ class Tensor(TensorBase, TensorMethods):
             self.accumulate(array, tag)
 
     def drop_grad(self) -> None:
-        """Forget the gradient; whoever else holds it keeps its values."""
+        """Set the gradient to None; other references to it keep its values."""
         self._grad = None
 
     def accumulate(self, gradient: Array, tag: ScaleTag | None = None) -> None:
         """Add `gradient` [like self] to `grad`: the first write is a copy, later ones add.
 
-        If the loss scale moved in between, what is there is brought to the new one. A sum of scaled and unscaled is
-        tagged as such, and refused where it is used.
+        If the loss scale changed in between, the held gradient is rescaled to the new one. A sum of scaled and unscaled
+        gradients is tagged as such, and raises where it is used.
         """
         if self._grad is None:
-            home = self._gradient_home()
-            if gradient is not home:  # a backward may have left it there
-                home[...] = gradient
-            self._grad = Tensor(home)
+            buffer = self._new_grad_buffer()
+            if gradient is not buffer:  # a backward may have written it there
+                buffer[...] = gradient
+            self._grad = Tensor(buffer)
             self._grad.tag = tag
             return
         held = self._grad.array
         if self._grad.tag is not tag:
-            self._grad.tag = joined(held, self._grad.tag, tag)
+            self._grad.tag = combine_tags(held, self._grad.tag, tag)
         if self._grad.edge is not None:
-            self._grad.changed()  # of a backward with create_graph=True: the tape may have saved it
+            self._grad.changed()  # from create_graph=True: the tape may have saved it
         if held.dtype in LOW:
-            held[...] = added(held, gradient.astype(held.dtype, copy=False))  # in float32, rounded once
+            held[...] = sum_gradients(held, gradient.astype(held.dtype, copy=False))  # in float32, rounded once
         else:
             held += gradient.astype(held.dtype, copy=False)
 
-    def _gradient_home(self) -> Array:
-        return backends.backend_of(self.array).empty(self.array.shape, self._gradient_dtype())
+    def _new_grad_buffer(self) -> Array:
+        return backends.backend_of(self.array).empty(self.array.shape, self._grad_dtype())
 
     def rebind(self, array: Array) -> None:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
         if self.views is not None:
-            from .autograd.views import stand_aside
+            from .autograd.views import hand_over
 
-            stand_aside(self)
+            hand_over(self)
         self.array = array
         self.changed()
-        self.version = VersionCounter(
-            self.version[:1]
-        )  # views of the old memory, and what else looks at it, are on their own now
+        self.version = VersionCounter(self.version[:1])  # views of the old memory keep the old counter
         if self.edge is not None:
-            self.edge = (self, 0, array.shape, self._gradient_dtype())
+            self.edge = (self, 0, array.shape, self._grad_dtype())
 
     def detach(self) -> Tensor:
         """The same memory, off the tape."""
@@ -202,17 +200,17 @@ class Tensor(TensorBase, TensorMethods):
         self.changed()
 
     def changed(self) -> None:
-        """Note a change of the values: copies in other dtypes are stale, a backward through the old values raises."""
+        """Note an in-place change: cached casts become stale, and a backward through the old values raises."""
         self.version[0] = tick()
         for recorder in recorders:
             recorder.changed(self)
 
     def copy_in(self, dtype: DType, keep: bool) -> Array:
-        """The values rounded to `dtype`: kept per (dtype, version) if `keep`, so an unchanged tensor is cast once.
+        """The values rounded to `dtype`, cached per (dtype, version) if `keep`: an unchanged tensor is cast once.
 
-        Kept for Parameters and what is on the tape, as long as nothing else can write to the memory (see `exposed`).
+        Cached for Parameters and tensors on the tape, unless other code can write to the memory (see `exposed`).
         """
-        keep = keep and self._lasts() and len(self.version) == 1
+        keep = keep and self._is_worth_caching() and len(self.version) == 1
         if keep and self.copies is not None:
             version, held = self.copies.get(dtype, (-1, None))
             if version == self.version[0]:
@@ -230,15 +228,15 @@ class Tensor(TensorBase, TensorMethods):
                 recorder.made(self)
         return made
 
-    def _lasts(self) -> bool:
-        # Whether it is likely to be read again: what is neither trained nor on the tape is not.
+    def _is_worth_caching(self) -> bool:
+        # Only tensors that are trained or on the tape are likely to be read again.
         return self.edge is not None
 
     def _cast(self, dtype: DType) -> Array:
         return backends.backend_of(self.array).cast(self.array, dtype)
 
     def exposed(self) -> Array:
-        """The array, for someone who may write to it unseen: copies in other dtypes are no longer kept."""
+        """The array, for code that may write to it without notice: casts are no longer cached."""
         if len(self.version) == 1:
             self.version.append(tick())
         return self.array

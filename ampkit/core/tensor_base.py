@@ -1,4 +1,4 @@
-"""TensorBase: what a tensor tells about itself, and its values as NumPy arrays, Python numbers and text."""
+"""TensorBase: a tensor's metadata, and its values as NumPy arrays, Python numbers and text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Shape(tuple[int, ...]):
 
 
 class TensorBase:
-    """The part of Tensor that changes nothing."""
+    """The read-only methods of Tensor."""
 
     __slots__ = ()
 
@@ -36,13 +36,13 @@ class TensorBase:
 
     @property
     def node(self) -> Node | None:
-        """See Tensor, like the next."""
+        """See Tensor."""
         raise NotImplementedError
 
     def exposed(self) -> Array:
         raise NotImplementedError
 
-    # what it is
+    # metadata
 
     @property
     def shape(self) -> Shape:
@@ -104,7 +104,7 @@ class TensorBase:
         """Whether the elements lie in row-major order, whatever the memory_format."""
         return bool(self.array.flags.c_contiguous)
 
-    # out of the library
+    # conversions
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """The values as a NumPy array: on the CPU the same memory. bfloat16 comes as `ml_dtypes.bfloat16`.

@@ -71,12 +71,12 @@ def test_hooks_on_one_output_of_several():
 def test_the_hooks_of_a_leaf_go_with_it():
     x, _ = pair()
     gc.collect()
-    before = len(hooks.of_leaves)
+    before = len(hooks.leaf_hooks)
     x.register_hook(lambda g: g)
-    assert len(hooks.of_leaves) == before + 1
+    assert len(hooks.leaf_hooks) == before + 1
     del x
     gc.collect()
-    assert len(hooks.of_leaves) == before
+    assert len(hooks.leaf_hooks) == before
 
 
 def test_hooked_gradients_keep_the_tag_of_their_scale():
@@ -157,9 +157,9 @@ def test_only_leaves_have_hooks_for_afterwards():
     with pytest.raises(DTypeError, match="a callable"):
         x.register_post_accumulate_grad_hook(3)
     gc.collect()
-    before = len(hooks.after)
+    before = len(hooks.post_accumulate_hooks)
     x.register_post_accumulate_grad_hook(print)
-    assert len(hooks.after) == before + 1
+    assert len(hooks.post_accumulate_hooks) == before + 1
     del x
     gc.collect()
-    assert len(hooks.after) == before
+    assert len(hooks.post_accumulate_hooks) == before

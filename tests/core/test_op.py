@@ -337,13 +337,13 @@ def test_a_list_of_tensors_stands_alone_in_a_signature():
 
 def test_a_kernel_that_cannot_do_with_a_number_or_nothing_says_so():
     @op(cast=Cast.KEEP)
-    def joined(a: Array, b: Array):
+    def combine_tags(a: Array, b: Array):
         return np.concatenate([a, b.reshape(-1)])
 
-    with pytest.raises(DTypeError, match="^joined: needs a Tensor for `b`, got the number 2\nhelp: wrap it"):
-        joined(tensor([1.0]), 2)
-    with pytest.raises(DTypeError, match="^joined: needs a Tensor for `b`, got None$"):
-        joined(tensor([1.0]), None)
+    with pytest.raises(DTypeError, match="^combine_tags: needs a Tensor for `b`, got the number 2\nhelp: wrap it"):
+        combine_tags(tensor([1.0]), 2)
+    with pytest.raises(DTypeError, match="^combine_tags: needs a Tensor for `b`, got None$"):
+        combine_tags(tensor([1.0]), None)
 
 
 def test_an_error_in_a_kernel_that_is_no_matter_of_its_inputs_stays_as_it_is():

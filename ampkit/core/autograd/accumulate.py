@@ -1,4 +1,4 @@
-"""Gradients that meet: brought to the shape and dtype of what they are gradients of, and added."""
+"""Gradients reduced to the shape and dtype of the input they belong to, and summed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..dispatch import Primitive
 from .saved import cast, is_traced
 
 
-def fit(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
-    """`gradient` summed, in its accumulator, over the axes that broadcasting from `shape` added; then cast in turn.
+def reduce_to_input(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
+    """`gradient` summed over the axes that broadcasting from `shape` added, then cast to each of `dtypes` in turn.
 
-    Raises ShapeError, with the name of the node's op, for a gradient that broadcasting cannot explain.
+    The sum is carried in the accumulator dtype. Raises ShapeError, naming the node's op, for any other shape.
     """
     if type(gradient) is not np.ndarray and isinstance(gradient, (np.generic, float, int)):
         # NumPy's arithmetic turns a 0-d array into a scalar.
@@ -42,7 +42,7 @@ sum_over = Primitive(
 
 
 def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
-    # How many axes broadcasting put in front.
+    # The number of leading axes that broadcasting added.
     found = getattr(gradient, "shape", None)
     lead = -1 if found is None else len(found) - len(shape)
     if found is None or lead < 0 or any(n not in (1, m) for n, m in zip(shape, found[lead:], strict=True)):
@@ -51,13 +51,13 @@ def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
     return lead
 
 
-def added(held: Any, gradient: Any) -> Any:
+def sum_gradients(held: Any, gradient: Any) -> Any:
     """The sum of two gradients of one shape, traced if one of them is."""
     return _add(held, gradient) if is_traced(held) or is_traced(gradient) else sum_of_two(held, gradient)
 
 
 def _add(held: Any, gradient: Any) -> Any:
-    # In the accumulator, rounded once: to NumPy too, but by its slow conversions, element by element.
+    # In the accumulator dtype, rounded once. NumPy computes the same, by slow conversions of single elements.
     dtype = held.dtype
     wide = accumulator(dtype)
     total = cast(held, wide) + cast(gradient, wide)

@@ -22,17 +22,17 @@ from .traced_array import TracedArray, plain
 def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...]) -> tuple[Any, ...]:
     """The gradients of `node`'s inputs as traced arrays, given traced gradients of its outputs."""
     items, compute = node.saved.__dict__, node.plan.compute
-    linked = _linked(op, node)
+    linked = _link_saved(op, node)
     known = {*op.signature.names, op.signature.variadic, "out"}
     if any(name not in known and getattr(value, "dtype", None) in FLOATS for name, value in items.items()):
         return _replay_forward(op, node, dys, linked)
     saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
     params = dict(zip(op.signature.param_names, node.params, strict=True))
-    gradients = op.backward_primitive.reference.run(_taped(with_zeros(node, dys), compute), saved, needs, **params)
+    gradients = op.backward_primitive.reference.run(_traced(with_zeros(node, dys), compute), saved, needs, **params)
     return op.per_input(gradients, node)
 
 
-def _linked(op: Any, node: Node) -> dict[str, Any]:
+def _link_saved(op: Any, node: Node) -> dict[str, Any]:
     # What was saved of the inputs and the output, traced, with the gradient flowing to where they came from.
     items, compute = node.saved.__dict__, node.plan.compute
     linked: dict[str, Any] = {}
@@ -69,17 +69,17 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
     out = out[0] if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved else out
     outs = [o for o in out if type(o) is not Saved] if type(out) is tuple else [out]
     pairs = [(o.tensor, dy) for o, dy in zip(outs, dys, strict=True) if dy is not None and o.tensor.requires_grad]
-    seeds = [_taped(dy, o.dtype).tensor for o, dy in pairs]
+    seeds = [_traced(dy, o.dtype).tensor for o, dy in pairs]
     asked = [held.tensor for held, edge in zip(inputs, node.edges, strict=True) if edge is not None]
     found = iter(grad([o for o, _ in pairs], asked, seeds, create_graph=True, allow_unused=True))
-    return tuple([None if edge is None else _as_taped(next(found)) for edge in node.edges])
+    return tuple([None if edge is None else _as_traced(next(found)) for edge in node.edges])
 
 
-def _taped(dy: Any, compute: DType | None) -> Any:
+def _traced(dy: Any, compute: DType | None) -> Any:
     if type(dy) is tuple:
-        return tuple([_taped(d, compute) for d in dy])
+        return tuple([_traced(d, compute) for d in dy])
     return widen(dy if dy is None or isinstance(dy, TracedArray) else TracedArray(Tensor(dy)), compute)
 
 
-def _as_taped(found: Tensor | None) -> Any:
+def _as_traced(found: Tensor | None) -> Any:
     return None if found is None else TracedArray(found)

@@ -1,4 +1,4 @@
-"""Recording: whether operations are put on the tape here."""
+"""Gradient mode: whether operations are recorded on the tape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ampkit.base.errors import switch
 
-from ..context_decorator import within
+from ..context_decorator import decorate
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
@@ -35,7 +35,7 @@ class _Recording:
         _recording.set(self._before.pop())
 
     def __call__(self, function: _F) -> _F:
-        return within(type(self), function, type(self).__name__)
+        return decorate(type(self), function, type(self).__name__)
 
 
 class _Region(_Recording):
@@ -45,7 +45,7 @@ class _Region(_Recording):
         made = super().__new__(cls)
         if orig_func is None:
             return made
-        return within(cls, orig_func, cls.__name__)
+        return decorate(cls, orig_func, cls.__name__)
 
     def __init__(self, orig_func: Any = None) -> None:
         super().__init__()
@@ -83,4 +83,4 @@ class set_grad_enabled(_Recording):
 
     def __call__(self, function: _F) -> _F:
         _recording.set(self._before[-1])
-        return within(enable_grad if self.mode else no_grad, function, "set_grad_enabled")
+        return decorate(enable_grad if self.mode else no_grad, function, "set_grad_enabled")

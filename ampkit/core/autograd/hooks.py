@@ -1,4 +1,4 @@
-"""Hooks on gradients: functions that see, or replace, the gradient of one tensor on its way back."""
+"""Hooks on gradients: functions that read or replace the gradient of one tensor during backward."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from .scale_tag import ScaleTag
 if TYPE_CHECKING:
     from .node import Node
 
-# By order of registration: the output of the node, and what is called with (gradient, scale tag).
+# By order of registration: the output index of the node, and the function of (gradient, scale tag).
 Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
-of_leaves: dict[int, Hooks] = {}  # by the id of the leaf
-after: dict[int, dict[int, Callable[[Tensor], None]]] = {}  # likewise: what is called once its gradient is written
+leaf_hooks: dict[int, Hooks] = {}  # by the id of the leaf
+post_accumulate_hooks: dict[int, dict[int, Callable[[Tensor], None]]] = {}
+# The same for hooks that run once the gradient is written.
 _serial = count().__next__
-_LAST = 2**62  # what is retained is what the hooks made of it
+_LAST = 2**62  # retain_grad runs after all other hooks, and keeps what they returned
 
 
 class Handle:
-    """What registering a hook returns; `remove()` takes the hook away again."""
+    """A registered hook, which `remove()` unregisters."""
 
     def __init__(self, hooks: dict[int, Any], key: int):
         self._hooks, self._key = hooks, key
 
     def remove(self) -> None:
-        """Take the hook away; a second time does nothing."""
+        """Unregister the hook; a second call does nothing."""
         self._hooks.pop(self._key, None)
 
     def __enter__(self) -> Handle:
@@ -64,14 +65,14 @@ def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], No
     if leaf.edge is None or not leaf.is_leaf:
         got = "the result of an operation" if leaf.edge is not None else "a tensor that does not"
         raise StateError(where, "a leaf that requires grad", got)
-    hooks, key = _of(leaf, after), _serial()
+    hooks, key = _hooks_of(leaf, post_accumulate_hooks), _serial()
     hooks[key] = hook
     return Handle(hooks, key)
 
 
-def call_after(leaf: Tensor) -> None:
+def run_post_accumulate_hooks(leaf: Tensor) -> None:
     """Call the hooks of a leaf whose gradient is written."""
-    for hook in list(after[id(leaf)].values()):
+    for hook in list(post_accumulate_hooks[id(leaf)].values()):
         hook(leaf)
 
 
@@ -102,14 +103,14 @@ def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None
     if node is not None:
         hooks = node.hooks = {} if node.hooks is None else node.hooks
     else:
-        hooks = _of(tensor, of_leaves)
+        hooks = _hooks_of(tensor, leaf_hooks)
     key = _serial() if key is None else key
     hooks[key] = (tensor.edge[1], function)
     return Handle(hooks, key)
 
 
-def _of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
-    # The hooks of a leaf, which go with it.
+def _hooks_of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
+    # The hooks of a leaf; they are dropped when it is collected.
     if id(leaf) not in table:
         weakref.finalize(leaf, table.pop, id(leaf), None)
     return table.setdefault(id(leaf), {})
@@ -122,11 +123,11 @@ def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
             traced = hasattr(gradient, "tensor")
             found = function(gradient.tensor if traced else Tensor(gradient), tag)
             if found is not None:
-                new = _fitting(found, gradient)
+                new = _checked_result(found, gradient)
                 gradients[index] = type(gradient)(new) if traced else new.array
 
 
-def _fitting(found: Any, gradient: Any) -> Tensor:
+def _checked_result(found: Any, gradient: Any) -> Tensor:
     if not isinstance(found, Tensor) or found.shape != gradient.shape or found.dtype != gradient.dtype:
         needs = f"a Tensor of shape {tuple(gradient.shape)} and dtype {gradient.dtype.name}, or None, from the hook"
         got = f"{tuple(found.shape)}, {found.dtype.name}" if isinstance(found, Tensor) else type(found).__name__

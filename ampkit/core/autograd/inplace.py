@@ -1,8 +1,8 @@
-"""Changes in place: a tensor takes the values of a result, and its place on the tape.
+"""In-place changes: a tensor takes the values of a result, and its edge on the tape.
 
-The values are written into the tensor's memory, so that its views and whoever else holds the memory see them. Only a
+The values are written into the tensor's memory, so that its views and other holders of the memory see them. Only a
 result of an op whose memory no other tensor shares takes over the memory of the new result instead, without a copy;
-what the tape saved of its old values is then still there for backward.
+backward then still has the old values that the tape saved.
 """
 
 from __future__ import annotations

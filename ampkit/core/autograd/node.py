@@ -1,4 +1,4 @@
-"""Node: what a recorded operation leaves on the tape."""
+"""Node: the record of one operation on the tape."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Node:
     """One recorded call of an op.
 
-    op: what knows the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient goes, or None. saved:
-    what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. kernel: the
+    op: the object with the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient flows, or None.
+    saved: what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. kernel: the
     implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
     and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
     node multiplies by it. hooks: see core/autograd/hooks.py.
@@ -49,7 +49,7 @@ class Node:
 
 
 def attach(array: Array, node: Node, index: int = 0) -> Tensor:
-    """A tensor that output `index` of `node` made; integers and booleans carry no gradient."""
+    """A tensor recorded as output `index` of `node`; integers and booleans carry no gradient."""
     out = Tensor(array)
     if array.dtype in FLOATS:
         out.edge = (node, index, array.shape, array.dtype)
@@ -57,7 +57,7 @@ def attach(array: Array, node: Node, index: int = 0) -> Tensor:
 
 
 class _Alias:
-    """The op of a node that only links an array to where its gradient goes."""
+    """The op of a node that passes its gradient on unchanged."""
 
     name = "alias"
 

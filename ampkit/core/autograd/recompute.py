@@ -1,4 +1,4 @@
-"""Recompute: a stretch of the forward that saves nothing but its arguments, and runs again when backward comes by."""
+"""Activation checkpointing: a function that saves only its arguments, and runs again in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .node import Node, alias, attach
 from .tape import BackwardPass, target
 
-_second: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
+_recomputing: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
 
 
-def is_second_run() -> bool:
-    """Whether this is the second run of a stretch, in a backward: what a forward moves on must stay where it is."""
-    return _second.get()
+def is_recomputing() -> bool:
+    """Whether a recomputed function runs its second time, in backward: running statistics must then stay unchanged."""
+    return _recomputing.get()
 
 
-class _Taped(NamedTuple):
+class _SavedTensor(NamedTuple):
     array: Array
     edge: Any
 
 
 class _Recompute:
-    """The op of `recompute`: its backward runs the function again and hands the gradients on to the fresh nodes."""
+    """The op of `recompute`: its backward runs the function again and passes the gradients to the new nodes."""
 
     name = "recompute"
 
@@ -39,7 +39,7 @@ class _Recompute:
         if any(version[0] > node.serial for version in node.versions):
             raise _changed("an argument")
         since = tick()
-        outs = _again(*node.saved)
+        outs = _run_again(*node.saved)
         if [(o.array.shape, o.array.dtype) for o in outs] != list(node.outputs):
             cure = "it must compute the same again: what it reads besides its arguments must not change"
             raise StateError("recompute", "a function that returns tensors like its first run's", "others", cure)
@@ -58,27 +58,29 @@ class _Recompute:
 _RECOMPUTE = _Recompute()
 
 
-def _again(
+def _run_again(
     function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], region: Any, state: Any
 ) -> list[Tensor]:
-    after, token, mark = random.get_rng_state(), policy.enter(region), _second.set(True)
+    after, token, mark = random.get_rng_state(), policy.enter(region), _recomputing.set(True)
     try:
         random.set_rng_state(state)
         with enable_grad():
-            outs = function(*map(_given, args), **{name: _given(arg) for name, arg in options.items()})
+            outs = function(
+                *map(_rebuild_argument, args), **{name: _rebuild_argument(arg) for name, arg in options.items()}
+            )
     finally:
-        _second.reset(mark)
+        _recomputing.reset(mark)
         policy.leave(token)
         random.set_rng_state(after)
     return list(tensors_in(outs))
 
 
-def _given(arg: Any) -> Any:
-    return alias(*arg) if isinstance(arg, _Taped) else arg
+def _rebuild_argument(arg: Any) -> Any:
+    return alias(*arg) if isinstance(arg, _SavedTensor) else arg
 
 
-def _kept(arg: Any) -> Any:
-    return _Taped(arg.array, arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg
+def _save_argument(arg: Any) -> Any:
+    return _SavedTensor(arg.array, arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg
 
 
 def _need_unchanged(outs: list[Tensor], recorded: int, since: int) -> None:
@@ -118,7 +120,7 @@ def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     with no_grad():
         outs = function(*args, **options)
     given = list(tensors_in(outs))
-    kept = tuple(map(_kept, args)), {name: _kept(arg) for name, arg in options.items()}
+    kept = tuple(map(_save_argument, args)), {name: _save_argument(arg) for name, arg in options.items()}
     versions = [arg.version for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
     node = Node(_RECOMPUTE, (), (function, *kept, region, state), versions=versions)
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in given)

@@ -34,7 +34,7 @@ ZEROED = ScaleTag(None, None)
 MIXED = ScaleTag(None, None)
 
 
-def joined(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> ScaleTag | None:
+def combine_tags(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> ScaleTag | None:
     """The tag of `gradient`, which carries `held`, once something that carries `new` is to be added to it.
 
     A scale that the same GradScaler had before is exchanged for the new one, in place. MIXED for scaled and unscaled,

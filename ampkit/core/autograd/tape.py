@@ -1,7 +1,7 @@
-"""The tape: the backward pass over the nodes that recorded operations left behind (see core/autograd/node.py).
+"""The backward pass over the nodes that operations recorded (see core/autograd/node.py).
 
-The tape alone sums broadcast axes, re-types and adds gradients; an op's backward does none of it. Gradients are keyed
-by (node, output). Autocast is off during a backward_pass: the dtypes were decided in the forward.
+Only this pass sums gradients over broadcast axes, casts them and adds them; an op's backward does none of it. Gradients
+are keyed by (node, output index). Autocast is off during a backward pass: the forward decided the dtypes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from .. import fp_errors, policy
 from ..tensor import Edge, Tensor
 from . import hooks
-from .accumulate import added, fit
+from .accumulate import reduce_to_input, sum_gradients
 from .grad_mode import set_grad_enabled
 from .node import Node, alias
 from .scale_tag import ScaleTag, mixed_scales
@@ -27,11 +27,11 @@ from .traced_array import TracedArray
 
 
 class BackwardPass:
-    """One walk back over the tape, from the newest node to the oldest.
+    """One traversal of the tape, from the newest node to the oldest.
 
-    wanted: the tensors whose gradients `grad` returns; None writes into the leaves instead. traced: record the walk
-    itself, for second derivatives; gradients are then instances of TracedArray. retain: keep what nodes saved.
-    leaves: the only ones to write into; None for all.
+    wanted: the tensors whose gradients `grad` returns; None accumulates into the leaves' `grad` instead. traced: record
+    the pass itself, for second derivatives; gradients are then TracedArrays. retain: keep what nodes saved.
+    leaves: the only leaves to write to; None for all.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class BackwardPass:
         self.traced, self.retain = traced, retain
         self.wanted = None if wanted is None else {_key(t.edge): i for i, t in enumerate(wanted)}
         self.found: dict[int, Any] = {}
-        self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # what its outputs received, and its scale
+        self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # gradients of its outputs, their scale
         self._heap: list[tuple[int, Node]] = []
-        self._late: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # the gradients of leaves that have hooks
-        self._written: dict[Tensor, None] = {}  # the leaves that have hooks for afterwards
-        self.tag: ScaleTag | None = None  # the scale of the gradients that the node in hand received
+        self._leaf_sums: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # sums of gradients of leaves that have hooks
+        self._written: dict[Tensor, None] = {}  # leaves whose post-accumulate hooks are due
+        self.tag: ScaleTag | None = None  # the scale of the gradients of the current node
 
     def add(self, source: Any, index: int, gradient: Any, tag: ScaleTag | None) -> None:
         """Add `gradient` to what output `index` of a node, or a leaf, has received so far."""
@@ -55,29 +55,30 @@ class BackwardPass:
             self._add_to_leaf(source, gradient, tag)
 
     def grad_buffers(self, node: Node) -> list[Any]:
-        """Per input of `node`, the memory in which a backward may leave the gradient: an optimizer's, for the first one
-        of a parameter; None elsewhere.
+        """Per input of `node`, memory that its backward may write the gradient to, or None.
+
+        That is the optimizer's gradient memory, for the first gradient of a parameter in this step.
         """
         plain = self.wanted is None and self.leaves is None
-        found = [getattr(edge[0], "room", None) if plain and edge is not None else None for edge in node.edges]
-        there = [id(room) for room in found if room is not None]
-        return found if len(set(there)) == len(there) else [None] * len(found)  # one parameter may come in twice
+        found = [getattr(edge[0], "grad_buffer", None) if plain and edge is not None else None for edge in node.edges]
+        there = [id(buffer) for buffer in found if buffer is not None]
+        return found if len(set(there)) == len(there) else [None] * len(found)  # a parameter may be two inputs
 
     def _add_to_leaf(self, leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
         if self.leaves is not None and id(leaf) not in self.leaves:
             return
-        if hooks.of_leaves and id(leaf) in hooks.of_leaves:  # a hook sees the sum of what comes from everywhere
-            held = self._late.get(leaf)
+        if hooks.leaf_hooks and id(leaf) in hooks.leaf_hooks:  # a hook receives the sum over all uses of the leaf
+            held = self._leaf_sums.get(leaf)
             if held is not None and held[1] is not tag:
                 raise mixed_scales("backward")
-            self._late[leaf] = (gradient if held is None else added(held[0], gradient), tag)
+            self._leaf_sums[leaf] = (gradient if held is None else sum_gradients(held[0], gradient), tag)
         elif self.wanted is None:
             _accumulate(leaf, gradient, tag)
         else:
             place = self.wanted[id(leaf), 0]
             held = self.found.get(place)
-            self.found[place] = gradient if held is None else added(held, gradient)
-        if hooks.after and self.wanted is None and id(leaf) in hooks.after:
+            self.found[place] = gradient if held is None else sum_gradients(held, gradient)
+        if hooks.post_accumulate_hooks and self.wanted is None and id(leaf) in hooks.post_accumulate_hooks:
             self._written[leaf] = None
 
     def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
@@ -88,15 +89,15 @@ class BackwardPass:
         elif met[1] is not tag:
             raise mixed_scales("backward")
         held = met[0]
-        held[index] = gradient if held[index] is None else added(held[index], gradient)
+        held[index] = gradient if held[index] is None else sum_gradients(held[index], gradient)
 
     def run(self) -> None:
-        """Walk until no gradient is on its way."""
+        """Visit nodes until every gradient has reached a leaf."""
         while self._heap:
             node = heapq.heappop(self._heap)[1]
             dys, self.tag = self._held.pop(node)
             if backends.gpus is not None:
-                _follow(*dys)
+                _use_device_of(*dys)
             if node.hooks is not None:
                 hooks.run(node.hooks, dys, self.tag)
             if self.wanted is not None:
@@ -104,17 +105,17 @@ class BackwardPass:
                     if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
                         self.found[place] = dy
             self._visit(node, dys)
-        for leaf, (gradient, tag) in self._late.items():
+        for leaf, (gradient, tag) in self._leaf_sums.items():
             found = [gradient]
             if backends.gpus is not None:
-                _follow(gradient)
-            hooks.run(hooks.of_leaves[id(leaf)], found, tag)
+                _use_device_of(gradient)
+            hooks.run(hooks.leaf_hooks[id(leaf)], found, tag)
             if self.wanted is None:
                 _accumulate(leaf, found[0], tag)
             else:
                 self.found[self.wanted[id(leaf), 0]] = found[0]
         for leaf in self._written:
-            hooks.call_after(leaf)
+            hooks.run_post_accumulate_hooks(leaf)
 
     def _visit(self, node: Node, dys: list[Any]) -> None:
         if node.saved is None:
@@ -133,15 +134,15 @@ class BackwardPass:
             if edge is None or gradient is None:
                 continue
             source, index, shape, dtype = edge
-            if backends.gpus is not None:  # a gradient of a move between devices is on another one
-                _follow(gradient)
+            if backends.gpus is not None:  # the gradient of a copy between devices is on the other one
+                _use_device_of(gradient)
             if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
-                gradient = fit(node, gradient, shape, need, dtype)  # most fit as they are
+                gradient = reduce_to_input(node, gradient, shape, need, dtype)  # most need no change
             self.add(source, index, gradient, tag)
 
 
-def _follow(*gradients: Any) -> None:
-    # Make the device of gradients, traced or not, the current one; `_run_backward` brings back the one before.
+def _use_device_of(*gradients: Any) -> None:
+    # Make the device of the gradients, traced or not, the current one; `_run_backward` restores the previous one.
     for gradient in gradients:
         if gradient is not None:
             backends.gpus.follow(gradient.tensor.array if hasattr(gradient, "tensor") else gradient)
@@ -153,7 +154,7 @@ def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
         leaf.accumulate(gradient, tag)
         return
     held = leaf._grad
-    total = gradient.tensor if held is None else added(TracedArray(held), gradient).tensor
+    total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
     leaf.accumulate(gradient.tensor.array, tag)
     assert leaf._grad is not None
     if total.edge is not None:

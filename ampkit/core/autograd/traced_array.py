@@ -17,12 +17,12 @@ from ampkit.base.dtypes import DType
 
 from ..tensor import Tensor
 
-# NumPy function -> the op, or a function over Tensors with NumPy's arguments, that stands for it.
+# NumPy function -> the op, or the function of Tensors with NumPy's arguments, that implements it for traced arrays.
 stands_for: dict[Any, Callable[..., Any]] = {}
 
 
 class TracedArray:
-    """A tensor in the clothes of an array."""
+    """A Tensor with the interface of a NumPy array."""
 
     __slots__ = ("tensor",)
 
@@ -71,7 +71,7 @@ class TracedArray:
 
 
 def plain(array: Any) -> Any:
-    """The values of an array, traced or not, off the tape: a constant to derivatives."""
+    """The values of an array, traced or not, detached: derivatives treat them as constants."""
     return array.tensor.array if isinstance(array, TracedArray) else array
 
 
@@ -84,33 +84,33 @@ def apply(op: Any, *args: Any, **params: Any) -> Any:
 
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of Tensors on arrays, some of them traced; its Tensors come back traced."""
-    home = _home([*args, *kwargs.values()])
-    out = function(*(_in(a, home) for a in args), **{k: _in(v, home) for k, v in kwargs.items()})
-    return tuple(_out(o) for o in out) if isinstance(out, tuple) else _out(out)
+    """Call a function of Tensors on arrays, some of them traced. -> its results, traced."""
+    backend = _backend_of([*args, *kwargs.values()])
+    out = function(*(_to_tensor(a, backend) for a in args), **{k: _to_tensor(v, backend) for k, v in kwargs.items()})
+    return tuple(_to_traced(o) for o in out) if isinstance(out, tuple) else _to_traced(out)
 
 
-def _home(values: Any) -> Backend:
+def _backend_of(values: Any) -> Backend:
     # Of the first traced array.
     for value in values:
         if isinstance(value, TracedArray):
             return backends.backend_of(value.tensor.array)
         if isinstance(value, (list, tuple)) and any(isinstance(v, TracedArray) for v in value):
-            return _home(value)
+            return _backend_of(value)
     return backends.cpu
 
 
-def _in(value: Any, home: Backend) -> Any:
+def _to_tensor(value: Any, backend: Backend) -> Any:
     if isinstance(value, TracedArray):
         return value.tensor
     if isinstance(value, (list, tuple)) and any(isinstance(v, TracedArray) for v in value):
-        return [_in(v, home) for v in value]
+        return [_to_tensor(v, backend) for v in value]
     if isinstance(value, np.floating | np.ndarray):
-        return Tensor(home.asarray(value))
+        return Tensor(backend.asarray(value))
     return Tensor(value) if backends.is_array(value) else value
 
 
-def _out(value: Any) -> Any:
+def _to_traced(value: Any) -> Any:
     return TracedArray(value) if isinstance(value, Tensor) else value
 
 

@@ -1,8 +1,8 @@
 """Views: which tensors share memory, so that a change in place of one reaches the gradients of all of them.
 
 An op with `view=True` links its output to its input. When a recorded result then overwrites a view, the tensor that the
-view was taken from gets a new place on the tape: its gradient goes where it went before, except for the overwritten
-elements, whose gradient goes to the new values. Every other view of that memory is recorded anew.
+view was taken from gets a new edge: its gradient flows as before, except that of the overwritten elements, which flows
+to the new values. Every other view of that memory is recorded again.
 """
 
 from __future__ import annotations
@@ -80,52 +80,52 @@ def is_alone(tensor: Tensor) -> bool:
 
 
 def move(tensor: Tensor, edge: Edge | None) -> None:
-    """Give `tensor`, whose values have changed, a new place on the tape, and all that share its memory theirs.
+    """Give `tensor`, whose values have changed, a new edge, and record again the tensors that share its memory.
 
     edge: where the gradient of the new values goes; None for constants.
     """
     views = tensor.views
     if views is None or views.parent is None:
-        _move(tensor, edge or (Node(_OVERWRITE, (tensor.edge, None), (), None), 0, *_kind(tensor)))
+        _set_edge(tensor, edge or (Node(_OVERWRITE, (tensor.edge, None), (), None), 0, *_shape_and_dtype(tensor)))
     elif edge is not None:
-        _move(tensor, edge)
+        _set_edge(tensor, edge)
     changed, at = {id(tensor)} if edge is not None else set(), tensor
     while at.views is not None and at.views.parent is not None:
         parent = at.views.parent
-        _move(parent, (Node(_OVERWRITE, (parent.edge, edge), (), at.views), 0, *_kind(parent)))
+        _set_edge(parent, (Node(_OVERWRITE, (parent.edge, edge), (), at.views), 0, *_shape_and_dtype(parent)))
         at, edge = parent, parent.edge
         changed.add(id(at))
     with enable_grad():
-        for view in _below(at, changed):
-            _record_again(view)
+        for view in _views_below(at, changed):
+            _rerecord(view)
 
 
-def _kind(tensor: Tensor) -> tuple[tuple[int, ...], DType]:
+def _shape_and_dtype(tensor: Tensor) -> tuple[tuple[int, ...], DType]:
     return tensor.array.shape, tensor.array.dtype
 
 
-def _move(tensor: Tensor, edge: Edge | None) -> None:
+def _set_edge(tensor: Tensor, edge: Edge | None) -> None:
     before, tensor.edge = tensor.node, edge
     if before is not None:
         hooks.move_retained(tensor, before)
 
 
-def _below(tensor: Tensor, known: set[int]) -> Iterator[Tensor]:
-    # The views of a tensor, those of views after them, without the known ones: their place is right already.
+def _views_below(tensor: Tensor, known: set[int]) -> Iterator[Tensor]:
+    # The views of a tensor and the views of those, except the known ones, whose edges are right already.
     for reference in tensor.views.children if tensor.views is not None else ():
         view = reference()
         if view is not None:
             if id(view) not in known:
                 yield view
-            yield from _below(view, known)
+            yield from _views_below(view, known)
 
 
-def _record_again(view: Tensor) -> None:
+def _rerecord(view: Tensor) -> None:
     views = view.views
     assert views is not None
     if views.op is not None and (view.edge is None or not view.is_leaf):
         assert views.parent is not None
-        _move(view, _taken(views.parent, views).edge)
+        _set_edge(view, _apply_view(views.parent, views).edge)
 
 
 def become_view(tensor: Tensor, made: Tensor) -> None:
@@ -134,14 +134,14 @@ def become_view(tensor: Tensor, made: Tensor) -> None:
         return
     views = made.views
     assert views is not None
-    stand_in = stand_aside(tensor)
+    stand_in = hand_over(tensor)
     tensor.array, tensor.copies, tensor.edge = made.array, None, made.edge
     tensor.views = Views(stand_in, views.op, views.params, views.index)
     _children(stand_in).append(weakref.ref(tensor))
 
 
-def stand_aside(tensor: Tensor) -> Tensor:
-    """A new tensor in the place of `tensor` among its views and on the tape, which this one leaves."""
+def hand_over(tensor: Tensor) -> Tensor:
+    """A new tensor that replaces `tensor` as the parent of its views and on the tape. -> the new tensor."""
     stand_in = Tensor(tensor.array)
     stand_in.edge, stand_in.version, stand_in.views = tensor.edge, tensor.version, tensor.views
     for reference in tensor.views.children if tensor.views is not None else ():
@@ -172,25 +172,25 @@ class _Overwrite:
             return backends.backend_of(dy).zeros(dy.shape, dy.dtype), None
         before = None if node.edges[0] is None else np.array(dy, order="C", like=dy)
         if before is not None:
-            _shown(before, views)[...] = 0
-        return before, None if node.edges[1] is None else _shown(dy, views)
+            _apply_view_to_array(before, views)[...] = 0
+        return before, None if node.edges[1] is None else _apply_view_to_array(dy, views)
 
     def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> tuple[Any, Any]:
         (dy,), views = dys, node.params
         kept = np.full(dy.shape, views is not None, like=dy.tensor.array)
         if views is not None:
-            _shown(kept, views)[...] = False
-        values = None if node.edges[1] is None else run(_taken, dy, views)
+            _apply_view_to_array(kept, views)[...] = False
+        values = None if node.edges[1] is None else run(_apply_view, dy, views)
         return run(stands_for[np.where], kept, dy, 0.0), values
 
 
-def _taken(tensor: Tensor, views: Views) -> Tensor:
+def _apply_view(tensor: Tensor, views: Views) -> Tensor:
     made = views.op.signature.call(views.op, (tensor,), views.params)
     return made if views.index is None else made[views.index]
 
 
-def _shown(array: Any, views: Views) -> Any:
-    # What a view op shows of plain memory.
+def _apply_view_to_array(array: Any, views: Views) -> Any:
+    # The view of a plain array.
     out = views.op.signature.call(views.op.forward.reference.run, (array,), views.params)[0]
     return out if views.index is None else out[views.index]
 

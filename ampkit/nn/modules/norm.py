@@ -9,7 +9,7 @@ from typing import Any
 from ampkit import backends, ops
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.recompute import is_second_run
+from ampkit.core.autograd.recompute import is_recomputing
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
@@ -179,7 +179,7 @@ class _BatchNorm(_Running):
     def normalized(self, function: Callable[..., Tensor], input: Tensor) -> Tensor:
         """What `function`, `ops.batch_norm` or what is called like it, makes of `input` with the layer's state."""
         self._check(input)
-        learns = self.training and self.track_running_stats and not is_second_run()
+        learns = self.training and self.track_running_stats and not is_recomputing()
         if learns:
             count = self.num_batches_tracked.array
             with backends.device_guard(count):

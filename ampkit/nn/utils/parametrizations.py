@@ -11,7 +11,7 @@ from ampkit import ops
 from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import ArgumentError, RangeError
 from ampkit.core.autograd.grad_mode import no_grad
-from ampkit.core.autograd.recompute import is_second_run
+from ampkit.core.autograd.recompute import is_recomputing
 from ampkit.core.policy import autocast
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_all
@@ -133,7 +133,7 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, dim: int, eps: float, steps: i
 
     In the second run of `recompute` nothing moves.
     """
-    if is_second_run():
+    if is_recomputing():
         return
     with no_grad(), autocast(enabled=False):
         m = matrix(weight.detach().to(accumulator(weight.dtype)), dim)

@@ -10,7 +10,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.recompute import is_second_run
+from ampkit.core.autograd.recompute import is_recomputing
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch import Primitive
 from ampkit.core.fp_errors import ignore_fp_errors
@@ -84,7 +84,7 @@ def _batch_norm(
         zeros = Tensor(backends.backend_of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
         return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)
     y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
-    if running_mean is not None and running_var is not None and not is_second_run():
+    if running_mean is not None and running_var is not None and not is_recomputing():
         count = input.array.size // mean.array.size
         update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, count, momentum)
         running_mean.changed()
@@ -229,7 +229,7 @@ def instance_norm(
     scale, shift = (None if x is None else tile(x, (batch,)) for x in (weight, bias))
     rows = reshape(input, (1, batch * features, *shape[2:]))
     y, mean, var = batch_norm_(rows, scale, shift, None, None, eps)
-    if batch and running_mean is not None and running_var is not None and not is_second_run():
+    if batch and running_mean is not None and running_var is not None and not is_recomputing():
         with backends.device_guard(mean.array):
             each = [blocked_sum(x.array.reshape(batch, features), 0) / batch for x in (mean, var)]
         update_running_statistics(running_mean.array, running_var.array, *each, positions, momentum)

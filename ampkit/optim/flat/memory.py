@@ -54,7 +54,7 @@ class RandomBits(NamedTuple):
 def _round_stochastically(values: Array, out: Array, random_bits: RandomBits) -> None:
     backend = backends.backend_of(values)
     seed, call, start = random_bits
-    words = backend.asarray(random.words(seed, call, values.size, start).astype(np.int32))
+    words = backend.asarray(random.random_bits(seed, call, values.size, start).astype(np.int32))
     dropped_bits, largest = _ROUNDING[out.dtype]
     bits = values.view(dtypes.int32)
     magnitude = np.bitwise_and(bits, 0x7FFFFFFF)
