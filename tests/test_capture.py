@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, memory
+from cuda_on_cpu import emulated_cupy, memory
 
 import ampkit
 from ampkit import nn, ops, optim
@@ -172,10 +172,10 @@ def test_a_launch_reads_nothing_on_the_host(emulation, device):
     run = Training(mlp, ampkit.float16, compiled=True)
     for batch in batches(5):
         run.step(*batch)
-    given, before = list(batches(3)), cupy_like.is_lazy[0]
+    given, before = list(batches(3)), emulated_cupy.waits[0]
     for batch in given:
         run.step(*batch)
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
 
 
 def test_an_overflow_within_a_recording_skips_the_step_and_halves_the_scale(device):
@@ -478,7 +478,7 @@ def test_the_memory_of_a_compiled_step_counts_once(device):
 
 
 def test_work_before_an_error_is_ordered_before_later_work(emulation, device, monkeypatch):
-    waited, stream = [], cupy_like.cuda.get_current_stream()
+    waited, stream = [], emulated_cupy.cuda.get_current_stream()
     monkeypatch.setattr(type(stream), "wait_event", lambda self, event: waited.append(self))
     pool = device.graph_pool()
     with pytest.raises(MemoryError), pool.use():
@@ -520,10 +520,10 @@ def test_a_recipe_on_the_device_reads_it_only_where_it_logs(emulation, device):
     overrides = ["train.epochs=", "train.steps=40", "train.log_every=20", "model.hidden=[16]", "train.device=cuda"]
     run = fit(load(MLP, [*overrides, "amp.dtype=float16"]))
     next(iter(run))
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     for number in range(2, 19):
         run._step(number)
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
 
 
 SPEECH = Path(__file__).parents[1] / "recipes" / "synthetic" / "wav2letter.toml"
@@ -543,6 +543,6 @@ def test_a_recipe_of_sequences_trains_compiled_as_it_does_eagerly_and_reads_the_
     assert [kind.graph.recording is not None for kind in compiled._update._kinds.values()] == [True]
     quiet = speech("train.log_every=100")
     next(iter(quiet))
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     quiet._step(2)
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before

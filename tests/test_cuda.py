@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, installed, memory
+from cuda_on_cpu import emulated_cupy, installed, memory
 
 import ampkit
 from ampkit import backends, nn, ops, optim
@@ -164,7 +164,7 @@ def test_a_library_without_memory_for_its_workspace_raises_the_same_error(device
 def test_a_kernel_that_does_not_load_raises_and_the_next_one_succeeds(device, monkeypatch):
     x = ampkit.ones(4, device="cuda")
     with monkeypatch.context() as patch:
-        patch.setattr(cupy_like, "RawModule", _broken_module)
+        patch.setattr(emulated_cupy, "RawModule", _broken_module)
         with pytest.raises(ampkit.DeviceError, match="needs a device that loads the kernel, got cudaErrorNoKern"):
             ops.softmax(x, 0)
     assert ops.softmax(x, 0).tolist() == [0.25] * 4
@@ -212,8 +212,8 @@ def test_tensors_on_two_devices_are_one_clear_error(device):
 )
 def test_to_cuda_says_why_there_is_no_gpu(monkeypatch, runtime, words):
     for name, found in runtime.items():
-        monkeypatch.setattr(cupy_like.cuda.runtime, name, found)
-    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: cupy_like)
+        monkeypatch.setattr(emulated_cupy.cuda.runtime, name, found)
+    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: emulated_cupy)
     with pytest.raises(ampkit.DeviceError) as told:
         connect()
     assert words in str(told.value) and "\nhelp: " in str(told.value)

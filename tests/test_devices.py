@@ -201,14 +201,14 @@ def test_tensors_move_between_gpus_and_gradients_back(two, go):
 
 def test_a_copy_between_gpus_is_asynchronous_and_ordered_with_both_streams(two):
     x = ampkit.tensor(np.arange(12.0).reshape(3, 4), device="cuda:0").t()
-    before = streams.is_lazy[0]
+    before = streams.waits[0]
     with streams.races() as found, two.at(0).here():
         source = x * 2
         moved = source.to("cuda:1")
         del source
         reused = x * 3  # in the memory that was copied from
         again = moved + 1
-    assert streams.is_lazy[0] == before
+    assert streams.waits[0] == before
     assert found == []
     np.testing.assert_array_equal(again.numpy(force=True), np.arange(12.0).reshape(3, 4).T * 2 + 1)
     assert moved.array.strides == x.array.strides

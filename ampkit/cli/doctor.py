@@ -143,7 +143,7 @@ def _gpu(install: str) -> Iterator[Finding]:
         return
     yield Finding("GPU", "ok", gpus.describe())
     # Without these, array code runs products in float32, and convolutions and attention as products.
-    for topic, trouble in (("cublasLt", gpus.products.trouble()), ("cuDNN", gpus.dnn.trouble())):
+    for topic, trouble in (("cublasLt", gpus.cublaslt.trouble()), ("cuDNN", gpus.cudnn.trouble())):
         yield Finding(topic, "note" if trouble else "ok", trouble or "found", install if trouble else None)
 
 

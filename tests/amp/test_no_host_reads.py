@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulator
-from cuda_on_cpu.emulated_products import EmulatedProducts
+from cuda_on_cpu import emulated_cupy, emulator
+from cuda_on_cpu.emulated_cublaslt import EmulatedCublasLt
 
 import ampkit
 from ampkit import backends, nn, ops, optim
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=str(emula
 @pytest.fixture(autouse=True)
 def device():
     """The emulated GPU, where tensors are made."""
-    undo = backends.install(CUDA(cupy_like, products=EmulatedProducts()))
+    undo = backends.install(CUDA(emulated_cupy, cublaslt=EmulatedCublasLt()))
     ampkit.set_default_device("cuda")
     yield
     ampkit.set_default_device("cpu")
@@ -90,9 +90,9 @@ class Training:
 def test_no_step_after_the_first_reads_the_device(model, optimizer, dtype):
     training = Training(model, optimizer, dtype)
     training.step()
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     losses = [training.step()[0] for _ in range(2)]
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
     assert all(np.isfinite(loss.item()) for loss in losses)
 
 
@@ -135,9 +135,9 @@ def test_nor_does_one_with_masks_hooks_and_a_function_of_its_own(monkeypatch):
     monkeypatch.setitem(MODELS, "masked", (Masked, lambda rng: rng.standard_normal((2, 3, 8)).astype(np.float32)))
     training = Training("masked", "adamw", ampkit.float16)
     training.step()
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     losses = [training.step()[0] for _ in range(2)]
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
     assert all(np.isfinite(loss.item()) for loss in losses)
 
 
@@ -197,9 +197,9 @@ def test_nor_do_other_ways_to_train(way, schedule):
     options = {"OneCycleLR": {"max_lr": 0.1, "total_steps": 9}, "LambdaLR": {"lr_lambda": lambda n: 0.9**n}}[schedule]
     training.schedule = getattr(optim.lr_scheduler, schedule)(training.optimizer, **options)
     way(training)
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     way(training), way(training)
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
 
 
 def test_a_step_that_overflows_is_skipped_without_a_wait_and_all_that_follows_steps_with_it():
@@ -207,9 +207,9 @@ def test_a_step_that_overflows_is_skipped_without_a_wait_and_all_that_follows_st
     training.step()
     kept = [p.detach().numpy(force=True).copy() for p in training.model.parameters()]
     rate = training.schedule.get_last_lr()
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     result = training.step(factor=float("inf"))[2]
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
     assert result.skipped and training.scaler.get_scale() == 2.0**15
     assert training.schedule.get_last_lr() == rate
     for parameter, was in zip(training.model.parameters(), kept, strict=True):
@@ -244,10 +244,10 @@ def test_an_evaluation_waits_for_no_batch_before_its_end(objective, of):
     metric = objective.metric()
     with ampkit.no_grad():
         metric.update(*objective.metric_inputs(model(batch[0]), *batch[1:]))
-        before = cupy_like.is_lazy[0]
+        before = emulated_cupy.waits[0]
         for _ in range(2):
             metric.update(*objective.metric_inputs(model(batch[0]), *batch[1:]))
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
     assert np.isfinite(metric.compute().val_loss)
 
 
@@ -262,7 +262,7 @@ def test_nor_does_one_whose_weights_are_computed(monkeypatch):
     monkeypatch.setitem(MODELS, "computed", (computed, MODELS["mlp"][1]))
     training = Training("computed", "adamw", ampkit.float16)
     training.step()
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     losses = [training.step()[0] for _ in range(2)]
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
     assert all(np.isfinite(loss.item()) for loss in losses)

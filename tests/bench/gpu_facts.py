@@ -59,7 +59,7 @@ def refused() -> list[str]:
     from ampkit import backends
 
     gpu: Any = backends.get("cuda")
-    found = gpu.products.refused | getattr(gpu.dnn, "refused", {})
+    found = gpu.cublaslt.refused | getattr(gpu.cudnn, "refused", {})
     return [f"{what}: {why}" for what, why in found.items()]
 
 
@@ -82,7 +82,7 @@ def _cublaslt() -> str:
 
 
 def _cudnn(gpu: Any) -> str:
-    trouble = gpu.dnn.trouble()
+    trouble = gpu.cudnn.trouble()
     if trouble:
         return f"none ({trouble})"
     cudnn = importlib.import_module("cudnn")

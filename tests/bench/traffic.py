@@ -19,9 +19,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cuda_on_cpu import cupy_like, occupancy, traffic
+from cuda_on_cpu import emulated_cupy, occupancy, traffic
+from cuda_on_cpu.emulated_cublaslt import EmulatedCublasLt
 from cuda_on_cpu.emulated_cudnn import EmulatedCudnn
-from cuda_on_cpu.emulated_products import EmulatedProducts
 
 import ampkit
 from ampkit import Tensor, backends, ops, optim, set_default_device
@@ -233,7 +233,7 @@ def few_blocks() -> Iterator[None]:
 @contextmanager
 def on(kernels: Any) -> Iterator[None]:
     """Make an emulated GPU with these kernels the default device."""
-    card: Any = CUDA(cupy_like, kernels=kernels, products=EmulatedProducts(), dnn=EmulatedCudnn())
+    card: Any = CUDA(emulated_cupy, kernels=kernels, cublaslt=EmulatedCublasLt(), cudnn=EmulatedCudnn())
     card.raise_if = lambda *values: None  # of labels: kernels that only record their names do not set the flag
     undo = backends.install(card)
     set_default_device("cuda")

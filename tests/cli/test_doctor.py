@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cuda_on_cpu import cupy_like, emulated, emulator, memory, streams
+from cuda_on_cpu import emulated, emulated_cupy, emulator, memory, streams
 
 import ampkit
 from ampkit import backends
@@ -111,7 +111,7 @@ def test_what_is_missing_beside_cupy_is_that_of_cupy_s_cuda(monkeypatch):
     undo = backends.install(emulated())
     monkeypatch.setattr(install, "driver", lambda: "13.0")
     monkeypatch.setattr(doctor, "_cupy", lambda: "cupy-cuda12x 14.2.0")
-    monkeypatch.setattr(type(backends.get("cuda").dnn), "trouble", lambda self: "none", raising=False)
+    monkeypatch.setattr(type(backends.get("cuda").cudnn), "trouble", lambda self: "none", raising=False)
     found = {finding.topic: finding for finding in doctor._cuda()}
     undo()
     assert found["cuDNN"].cure == CUDA12
@@ -137,16 +137,16 @@ def test_a_gpu_is_described_with_its_libraries(monkeypatch):
 )
 def test_why_a_gpu_cannot_be_used_is_one_line_with_its_cure(monkeypatch, driver, runtime, devices, needs, cure):
     for name, value in (("driverGetVersion", driver), ("runtimeGetVersion", runtime)):
-        monkeypatch.setattr(cupy_like.cuda.runtime, name, lambda value=value: value)
-    monkeypatch.setattr(cupy_like.cuda, "is_available", lambda: bool(devices))
-    found = why_not(cupy_like)
+        monkeypatch.setattr(emulated_cupy.cuda.runtime, name, lambda value=value: value)
+    monkeypatch.setattr(emulated_cupy.cuda, "is_available", lambda: bool(devices))
+    found = why_not(emulated_cupy)
     assert found[0] == needs
     assert cure in found[2]
 
 
 def test_an_old_card_is_refused(monkeypatch):
-    monkeypatch.setattr(cupy_like.cuda.Device, "compute_capability", "75")
-    assert why_not(cupy_like)[1] == "one of compute capability 7.5"
+    monkeypatch.setattr(emulated_cupy.cuda.Device, "compute_capability", "75")
+    assert why_not(emulated_cupy)[1] == "one of compute capability 7.5"
 
 
 class CUDADriverError(RuntimeError):
@@ -173,8 +173,8 @@ def test_a_gpu_that_no_kernel_can_be_compiled_for_says_what_to_install(error, ne
         assert given["code"].startswith('#include "')
         raise error
 
-    monkeypatch.setattr(cupy_like, "RawModule", module)
-    found = why_not(cupy_like)
+    monkeypatch.setattr(emulated_cupy, "RawModule", module)
+    found = why_not(emulated_cupy)
     assert found[0].startswith(needs)
     assert said in found[1]
     assert "\n" not in found[1]
@@ -186,8 +186,8 @@ def test_a_runtime_that_raises_is_one_line_too(name, monkeypatch):
     def broken():
         raise RuntimeError("CuPy failed to load libcudart.so.13: OSError: libcudart.so.13: cannot open\n\nsee the docs")
 
-    monkeypatch.setattr(cupy_like.cuda.runtime, name, broken)
-    assert why_not(cupy_like)[1].startswith("CuPy failed to load libcudart.so.13")
+    monkeypatch.setattr(emulated_cupy.cuda.runtime, name, broken)
+    assert why_not(emulated_cupy)[1].startswith("CuPy failed to load libcudart.so.13")
 
 
 def test_two_of_cupy_are_one_line_that_names_both(monkeypatch):
@@ -203,7 +203,7 @@ def test_two_of_cupy_are_one_line_that_names_both(monkeypatch):
 def test_an_old_card_beside_a_new_one_is_refused_by_its_number_alone(monkeypatch):
     with streams.devices(2):
         capability = property(lambda card: "75" if card.id else "90")
-        monkeypatch.setattr(cupy_like.cuda.Device, "compute_capability", capability)
+        monkeypatch.setattr(emulated_cupy.cuda.Device, "compute_capability", capability)
         undo = backends.install(emulated())
         with pytest.raises(ampkit.DeviceError, match=r"^cuda:1: needs a GPU of compute capability 8.0 or newer"):
             ampkit.zeros(1, device="cuda:1")
@@ -212,7 +212,7 @@ def test_an_old_card_beside_a_new_one_is_refused_by_its_number_alone(monkeypatch
 
 
 def test_a_card_whose_memory_others_hold_is_one_line_and_another_can_be_named(monkeypatch):
-    monkeypatch.setattr(device.importlib, "import_module", lambda name: cupy_like)
+    monkeypatch.setattr(device.importlib, "import_module", lambda name: emulated_cupy)
     with streams.devices(2):
         streams.full.add(1)
         memory.current.device = 0
@@ -222,7 +222,7 @@ def test_a_card_whose_memory_others_hold_is_one_line_and_another_can_be_named(mo
 
 
 def test_a_number_beyond_the_last_card_is_told_before_any_is_asked(monkeypatch):
-    monkeypatch.setattr(device.importlib, "import_module", lambda name: cupy_like)
+    monkeypatch.setattr(device.importlib, "import_module", lambda name: emulated_cupy)
     with pytest.raises(ampkit.DeviceError, match=r"^cuda: needs cuda:0, got cuda:3\nhelp: .*CUDA_VISIBLE_DEVICES"):
         device.connect(3)
 
@@ -273,5 +273,5 @@ def test_the_command_that_installs_an_extra_is_one_that_exists(monkeypatch, tmp_
 @pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 @pytest.mark.parametrize("mine", [12080, 13000])  # a driver runs what is for an older CUDA
 def test_where_kernels_compile_nothing_is_wrong(mine, monkeypatch):
-    monkeypatch.setattr(cupy_like.cuda.runtime, "runtimeGetVersion", lambda: mine)
-    assert why_not(cupy_like) is None
+    monkeypatch.setattr(emulated_cupy.cuda.runtime, "runtimeGetVersion", lambda: mine)
+    assert why_not(emulated_cupy) is None

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from ampkit import backends
 from ampkit.backends.cuda.device import CUDA
 
-from . import cupy_like, memory
+from . import emulated_cupy, memory
+from .emulated_cublaslt import EmulatedCublasLt
 from .emulated_cudnn import EmulatedCudnn
-from .emulated_products import EmulatedProducts
 
 
 def emulated() -> CUDA:
     """The backend "cuda" on the CPU; `ampkit.backends.install` makes it the one in use."""
-    return CUDA(cupy_like, products=EmulatedProducts(), dnn=EmulatedCudnn())
+    return CUDA(emulated_cupy, cublaslt=EmulatedCublasLt(), cudnn=EmulatedCudnn())
 
 
 @contextmanager

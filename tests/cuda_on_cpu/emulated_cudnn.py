@@ -1,4 +1,4 @@
-"""cuDNN's arithmetic in NumPy: `EmulatedCudnn` stands for `Cudnn` as the `dnn` of a backend, and checks its calls.
+"""cuDNN's arithmetic in NumPy: `EmulatedCudnn` stands for `Cudnn` as the `cudnn` of a backend, and checks its calls.
 
 Arrays must lie as the plans say, begin where cuDNN can read them, and have dtypes that it has engines for; the engines
 it lacks are those that plans for an H100 lack. Products are in float32, with operands rounded to TF32 where that is
@@ -16,7 +16,7 @@ from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.dtypes import LOW, bfloat16, float16, float32
 from ampkit.ops.nn import attention_math, conv_products
 
-from . import cupy_like, streams
+from . import emulated_cupy, streams
 
 LANE = 8
 
@@ -108,14 +108,14 @@ class EmulatedCudnn:
 def _recorded(call: Any) -> Any:
     # Done at once, since the answer is whether it can be. In a capture that leaves no trace; launches do it again.
     def run(*arguments: Any, **options: Any) -> Any:
-        given = cupy_like._arrays([*arguments, *options.values()])
-        kept = [(array, array._held.copy()) for array in given] if cupy_like.recording() else []
+        given = emulated_cupy._arrays([*arguments, *options.values()])
+        kept = [(array, array._held.copy()) for array in given] if emulated_cupy.recording() else []
         with np.errstate(all="ignore"):
             done = call(*arguments, **options)
         for array, values in kept:
             array._held[...] = values
         if done and kept:
-            frozen = cupy_like.frozen(arguments)
+            frozen = emulated_cupy.frozen(arguments)
             streams.perform(lambda: call(*frozen, **options), given, given)
         return done
 
@@ -138,7 +138,7 @@ def _to_tf32(wide: Any) -> Any:
 
 
 def _need(array: Any) -> None:
-    assert type(array) is cupy_like.ndarray, f"a device array, got {type(array)}"
+    assert type(array) is emulated_cupy.ndarray, f"a device array, got {type(array)}"
     assert array.ndim in (4, 5), f"four axes or five, got {array.shape}"
     assert array.size, f"elements, got {array.shape}"
     assert array.dtype in (float32, float16, bfloat16), array.dtype
@@ -205,7 +205,7 @@ def _need_dropped(dropped: Any, query: Any, key: Any) -> Any:
     assert keep.dtype == query.dtype, keep.dtype
     assert keep.shape == (*query.shape[:3], key.shape[2]), keep.shape
     assert all(cudnn.aligned(n) and (n.size, n.dtype) == (1, float32) for n in (grows, shrinks))
-    if not cupy_like.recording():  # nothing has been computed yet then
+    if not emulated_cupy.recording():  # nothing has been computed yet then
         np.testing.assert_allclose(grows._held * shrinks._held, 1, rtol=1e-6)
     return _wide(keep) * grows._held
 

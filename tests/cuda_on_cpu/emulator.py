@@ -27,7 +27,7 @@ import numpy as np
 
 from ampkit.backends.cuda import nvrtc
 
-from . import budget
+from . import launch_limits
 from .sources import cache_folder, cached, headers, included
 
 HERE = Path(__file__).parent
@@ -143,7 +143,7 @@ class Function:
         if len(args) != len(self.parameters):
             raise LaunchError(f"{self.name}: {len(self.parameters)} parameters, {len(args)} arguments")
         limit = self.max_dynamic_shared_size_bytes
-        refused = budget.refusal(self.code, self.name, math.prod(sizes[3:]), shared, limit)
+        refused = launch_limits.refusal(self.code, self.name, math.prod(sizes[3:]), shared, limit)
         if refused:
             raise LaunchError(f"{self.name}: {refused}")
 

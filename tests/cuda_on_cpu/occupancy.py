@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .budget import REGISTERS, price, registers_of
+from .launch_limits import REGISTERS, price, registers_of
 from .traffic import Launch
 
 WARPS, BLOCKS = 64, 32  # of a multiprocessor, at most

@@ -20,7 +20,7 @@ import numpy as np
 
 from ampkit.backends.cuda import nvrtc
 
-from . import budget, emulator
+from . import emulator, launch_limits
 
 CACHED = 36 << 10  # bytes: less than a multiprocessor's cache, more than a row of float32 that registers hold
 FLAGS = ["-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]
@@ -77,7 +77,7 @@ class Counted:
         given = [(*b, None if s is None else s.ctypes.data) for b, s in zip(arrays, seen, strict=True)]
         ranges = (_Range * len(arrays))(*given)
         function.lib.traffic_watch(ranges, len(arrays))
-        function.max_dynamic_shared_size_bytes = max(budget.BLOCK_SHARED, dynamic)
+        function.max_dynamic_shared_size_bytes = max(launch_limits.BLOCK_SHARED, dynamic)
         function(grid, block, args, shared_mem=dynamic)
         function.lib.traffic_watch(None, 0)
         moved = sum(r.bytes if s is None else _once(s) for r, s in zip(ranges, seen, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, memory
+from cuda_on_cpu import emulated_cupy, memory
 
 import ampkit
 from ampkit.base.errors import DeviceError
@@ -41,9 +41,9 @@ def test_the_next_batch_is_on_its_way_when_one_is_handed_out(device):
 
 @pytest.mark.cpu
 def test_the_host_waits_for_nothing(device):
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     list(prefetch(given(), "cuda"))
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
 
 
 def test_a_batch_does_not_change_with_the_memory_it_came_from(device):

@@ -35,10 +35,10 @@ class CUDA:
     name = "cuda"
 
     def __init__(
-        self, xp: Any, index: int = 0, products: Any = None, dnn: Any = None, *, kernels: Any = None, gpus: Any = None
+        self, xp: Any, index: int = 0, cublaslt: Any = None, cudnn: Any = None, *, kernels: Any = None, gpus: Any = None
     ):
         self.xp, self.index, self.device = xp, index, f"cuda:{index}"
-        self.kernels, self.products, self.dnn = kernels or Kernels(xp), products or CublasLt(xp), dnn or Cudnn(xp)
+        self.kernels, self.cublaslt, self.cudnn = kernels or Kernels(xp), cublaslt or CublasLt(xp), cudnn or Cudnn(xp)
         self.allocator = allocator.install(xp)
         self.usage = Usage(xp, index)
         count = xp.cuda.runtime.getDeviceCount()
@@ -96,7 +96,7 @@ class CUDA:
         trouble = device_trouble(self.xp, index)
         if trouble is not None:
             raise DeviceError(f"cuda:{index}", *trouble)
-        return CUDA(self.xp, index, self.products, self.dnn, kernels=self.kernels, gpus=self.gpus)
+        return CUDA(self.xp, index, self.cublaslt, self.cudnn, kernels=self.kernels, gpus=self.gpus)
 
     def describe(self) -> str:
         """The card, for people."""

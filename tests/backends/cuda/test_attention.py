@@ -29,7 +29,7 @@ LOW = pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda d: d.name
 
 @pytest.fixture
 def gpu(device):
-    """The emulated GPU, with its own cuDNN: `gpu.dnn.calls` are those of the test."""
+    """The emulated GPU, with its own cuDNN: `gpu.cudnn.calls` are those of the test."""
     return device
 
 
@@ -65,7 +65,7 @@ def compared(arrays, mask, p, device, place=None):
 def test_values_and_gradients_agree_with_float64(situation, dtype, gpu):
     *shapes, p = SITUATIONS[situation]
     assert compared(drawn(shapes, dtype), None, p, gpu) == BODY
-    assert [name for name, _ in gpu.dnn.calls] == ["attention_forward", "attention_backward"]
+    assert [name for name, _ in gpu.cudnn.calls] == ["attention_forward", "attention_backward"]
 
 
 @LOW
@@ -142,7 +142,7 @@ def test_the_gradient_of_a_mask_comes_from_the_reference(gpu):
     assert out.edge[0].kernel.name == BODY
     for got, slope in zip(found, want, strict=True):
         testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[float16])
-    assert [name for name, _ in gpu.dnn.calls] == ["attention_forward"]
+    assert [name for name, _ in gpu.cudnn.calls] == ["attention_forward"]
 
 
 @LOW
@@ -194,7 +194,7 @@ def test_operands_that_lie_as_they_like(kind, dtype, gpu):
 
     assert compared(arrays, None, {"is_causal": True}, gpu, place) == BODY
     if kind == "one projection":
-        assert gpu.dnn.calls[0][1][:3] == tuple(v.data.ptr for v in views), "an operand was copied"
+        assert gpu.cudnn.calls[0][1][:3] == tuple(v.data.ptr for v in views), "an operand was copied"
 
 
 def test_heads_go_back_into_their_row_without_a_copy(gpu):
@@ -223,7 +223,7 @@ def test_what_cudnn_is_not_asked_for_runs_the_reference(dtype, shapes, p, gpu):
     arrays = drawn(shapes, dtype)
     out, found, kernel = computed(arrays, None, p, gpu.asarray)
     assert kernel == "scaled_dot_product_attention_"
-    assert not gpu.dnn.calls
+    assert not gpu.cudnn.calls
     want, slopes, _ = computed(arrays, None, p)
     testing.assert_close(out.numpy(force=True), want.array)
     for got, slope in zip(found, slopes, strict=True):
@@ -232,14 +232,14 @@ def test_what_cudnn_is_not_asked_for_runs_the_reference(dtype, shapes, p, gpu):
 
 @pytest.mark.parametrize("lacks", [("attention_forward",), ("attention_backward",), ()])
 def test_where_there_is_no_engine_the_reference_runs(lacks, gpu):
-    gpu.dnn.lacks = set(lacks)
+    gpu.cudnn.lacks = set(lacks)
     *shapes, p = SITUATIONS["grouped"]
     kernel = compared(drawn(shapes, float16), None, p, gpu)
     assert (kernel == BODY) == ("attention_forward" not in lacks)
 
 
 def test_without_cudnn_the_reference_runs(gpu):
-    gpu.dnn.trouble = lambda: "no cuDNN"
+    gpu.cudnn.trouble = lambda: "no cuDNN"
     *shapes, p = SITUATIONS["causal"]
     assert compared(drawn(shapes, float16), None, p, gpu) == "scaled_dot_product_attention_"
 
@@ -248,7 +248,7 @@ def test_the_host_waits_for_nothing(gpu):
     mask = gpu.asarray(np.random.default_rng(3).random((7, 9)) < 0.6)
     arrays = [gpu.asarray(a) for a in drawn([(2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8)], float16)]
     tensors, slope = [Tensor(a, True) for a in arrays], Tensor(gpu.asarray(np.ones((2, 3, 7, 8), float16)))
-    gpu.xp.is_lazy[0] = 0
+    gpu.xp.waits[0] = 0
     out = ops.scaled_dot_product_attention(*tensors, attn_mask=Tensor(mask))
     grad([out], tensors, [slope])
-    assert gpu.xp.is_lazy[0] == 0
+    assert gpu.xp.waits[0] == 0

@@ -17,14 +17,14 @@ HEAD = ROWS * (2 * KEYS + 12)  # bytes of workspace for a head of query in the e
 
 @pytest.fixture
 def gpu(device):
-    """The emulated GPU; `gpu.used` are the bytes of workspace of the calls that `gpu.dnn` was given."""
-    run, device.used = type(device.dnn).attention_backward, []
+    """The emulated GPU; `gpu.used` are the bytes of workspace of the calls that `gpu.cudnn` was given."""
+    run, device.used = type(device.cudnn).attention_backward, []
 
     def attention_backward(*call):
-        device.used.append(device.dnn.backward_workspace(*call))
-        return run(device.dnn, *call)
+        device.used.append(device.cudnn.backward_workspace(*call))
+        return run(device.cudnn, *call)
 
-    device.dnn.attention_backward = attention_backward
+    device.cudnn.attention_backward = attention_backward
     return device
 
 
@@ -113,11 +113,11 @@ def test_three_axes_are_sliced_by_heads(gpu, monkeypatch):
 
 
 def test_where_a_slice_has_no_engine_the_reference_runs(gpu, monkeypatch):
-    run = gpu.dnn.attention_backward
-    gpu.dnn.attention_backward = lambda *call: len(gpu.used) < 1 and run(*call)
+    run = gpu.cudnn.attention_backward
+    gpu.cudnn.attention_backward = lambda *call: len(gpu.used) < 1 and run(*call)
     monkeypatch.setattr(attention_slices, "WORKSPACE", 2 * HEAD)
     found = gradients(drawn(*shapes(2, 2, 2)), gpu.asarray)
-    gpu.dnn.lacks = {"attention_backward"}
+    gpu.cudnn.lacks = {"attention_backward"}
     for part, want in zip(found, gradients(drawn(*shapes(2, 2, 2)), gpu.asarray), strict=True):
         np.testing.assert_array_equal(part, want)
     assert len(gpu.used) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulator
+from cuda_on_cpu import emulated_cupy, emulator
 
 from ampkit import Tensor, ops
 from ampkit.backends.cuda import nvrtc
@@ -107,12 +107,12 @@ def test_a_length_out_of_range_reads_nothing_beyond_the_end(device, launches, mo
 def test_the_host_does_not_wait_for_the_device(device):
     x, given = Tensor(device.asarray(log_probs()), True), (LABELS.clip(1), [9, 8, 7], [4, 3, 2])
     given, seed = [Tensor(device.asarray(np.asarray(a))) for a in given], Tensor(device.asarray(np.float32(1)))
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     grad(ops.ctc_loss(x, *given), x, seed)
     grad(ops.ctc_loss(x, given[0].reshape(-1)[:9], *given[1:]), x, seed)
     with reference_only():
         grad(ops.ctc_loss(x, *given), x, seed)
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
 
 
 def test_the_order_of_threads_changes_no_bit(device):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulated_products
+from cuda_on_cpu import emulated_cublaslt, emulated_cupy
 from cuda_on_cpu import memory as device_memory
 
 import ampkit
@@ -25,7 +25,7 @@ from ampkit.backends.cuda.libs.blas import Compute, Epilogue, Matrix, Memory, Pr
 from ampkit.backends.cuda.libs.cublaslt import CublasLt, CublasLtError
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 
-SOURCE = Path(emulated_products.__file__).with_name("cublaslt.cpp")
+SOURCE = Path(emulated_cublaslt.__file__).with_name("cublaslt.cpp")
 A, B, D = (Matrix(bfloat16, *shape, 2, 500) for shape in ((40, 30, 48), (30, 20, 32), (40, 20, 41)))
 ALIGNED = Memory(256, 128, 16, 2)
 
@@ -151,8 +151,8 @@ def products_of_a_step(build, dtype, device):
         out = model.to("cuda")(given)
     out = out[0] if isinstance(out, tuple) else out
     out.float().square().mean().backward()
-    assert len(set(device.products.ran)) > 4
-    return device.products.ran
+    assert len(set(device.cublaslt.ran)) > 4
+    return device.cublaslt.ran
 
 
 def test_the_numbers_are_those_of_nvidias_header(nvidia):
@@ -249,14 +249,14 @@ def door(built, places):
     cuda.alloc = alloc
     made = CublasLt(SimpleNamespace(cuda=cuda))
     made.allocated, made.lib = allocated, cublaslt.library()[0]
-    undo = backends.install(CUDA(cupy_like, products=made))
+    undo = backends.install(CUDA(emulated_cupy, cublaslt=made))
     yield made
     undo()
 
 
 def on_device(*shape, seed=0):
-    made = cupy_like.empty(shape, float32)
-    made[...] = cupy_like.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(float32))
+    made = emulated_cupy.empty(shape, float32)
+    made[...] = emulated_cupy.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(float32))
     return made
 
 
@@ -338,7 +338,7 @@ def test_threads_that_share_a_plan_do_not_mix_up_their_biases(door):
     wrong = []
 
     def work(number):
-        bias = cupy_like.empty((4,), float32)
+        bias = emulated_cupy.empty((4,), float32)
         bias[...] = float(number)
         expected = a.get() @ b.get() + number
         for _ in range(200):

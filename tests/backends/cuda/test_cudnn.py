@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like
+from cuda_on_cpu import emulated_cupy
 
 import ampkit
 from ampkit.backends.cuda.libs import cudnn as door
@@ -82,7 +82,7 @@ def test_what_is_missing_is_said_in_one_line(found, says, gpu, monkeypatch):
 
 
 def test_what_is_installed_here_either_works_or_says_why_not():
-    trouble = door.Cudnn(cupy_like).trouble()
+    trouble = door.Cudnn(emulated_cupy).trouble()
     assert isinstance(trouble, str)
     assert "\n" not in trouble
 
@@ -118,7 +118,7 @@ W = conv_geometry("conv2d", (3, 3), 1, 1, 1, (6, 6))
 
 def images(shape=(2, 8, 6, 6), dtype=float16):
     n, c, h, w = shape
-    return cupy_like.empty((n, h, w, c), dtype).transpose(0, 3, 1, 2)
+    return emulated_cupy.empty((n, h, w, c), dtype).transpose(0, 3, 1, 2)
 
 
 def test_a_plan_is_made_once_per_signature(started):
@@ -132,7 +132,7 @@ def test_a_plan_is_made_once_per_signature(started):
 
 
 def test_a_call_passes_the_addresses_in_the_order_of_the_plan(started):
-    x, k, y, bias = images(), images((8, 8, 3, 3)), images(), cupy_like.empty((8,), float16)
+    x, k, y, bias = images(), images((8, 8, 3, 3)), images(), emulated_cupy.empty((8,), float16)
     started.door.conv_forward(x, k, bias, y, W)
     started.door.conv_data(y, k, None, x, W)
     numbered = [{i: a.data.ptr for i, a in enumerate(arrays, 1)} for arrays in ((x, k, bias, y), (k, y, x))]
@@ -167,8 +167,8 @@ def test_tf32_is_a_question_of_float32_alone(started):
 
 def test_whether_equal_calls_give_equal_bits_is_part_of_a_signature(started):
     x, k, y = images(), images((8, 8, 3, 3)), images()
-    heads = [cupy_like.empty((2, 4, 5, 8), float16) for _ in range(8)]
-    lse, made = cupy_like.empty((2, 4, 5, 1), float32), []
+    heads = [emulated_cupy.empty((2, 4, 5, 8), float16) for _ in range(8)]
+    lse, made = emulated_cupy.empty((2, 4, 5, 1), float32), []
     started.door._plan = lambda device, what: made.append(what)
     for mode in (True, False):
         ampkit.use_deterministic_algorithms(mode)
@@ -249,12 +249,12 @@ def recorded(gpu, monkeypatch):
     module.diagonal_alignment = names(TOP_LEFT=0)
     monkeypatch.setitem(sys.modules, "cudnn", module)
     monkeypatch.setattr(Graph, "_execute", lambda self, at, room, handle: passed.append((self, at)), raising=False)
-    return names(dnn=door.Cudnn(gpu), passed=passed)
+    return names(cudnn=door.Cudnn(gpu), passed=passed)
 
 
 def roles(recorded, method, arrays, *more):
     """{what a tensor is to the graph: the name of the array given for it}; how they lie is compared on the way."""
-    assert getattr(recorded.dnn, method)(*arrays.values(), *more)
+    assert getattr(recorded.cudnn, method)(*arrays.values(), *more)
     (graph, addresses), flat, found = recorded.passed[-1], {}, {}
     for name, value in arrays.items():
         flat |= {f"{name} {i}": a for i, a in enumerate(value)} if isinstance(value, tuple) else {name: value}
@@ -274,9 +274,9 @@ def test_each_array_of_a_convolution_goes_where_the_graph_reads_or_writes_it(rec
     w = conv_geometry("conv2d", (3, 2), 1, 0, 1, (6, 7))
     x, k, y = images((2, 8, 6, 7)), images((16, 8, 3, 2)), images((2, 16, 4, 6))
     wide_x, wide_k, wide_y = (images(a.shape, float32) for a in (x, k, y))
-    found = roles(recorded, "conv_forward", {"x": x, "k": k, "b": cupy_like.empty((16,), float16), "y": wide_y}, w)
+    found = roles(recorded, "conv_forward", {"x": x, "k": k, "b": emulated_cupy.empty((16,), float16), "y": wide_y}, w)
     assert found == {"image": "x", "weight": "k", "bias": "b", "maps + bias": "y"}
-    found = roles(recorded, "conv_data", {"y": y, "k": k, "b": cupy_like.empty((8,), float16), "x": wide_x}, w)
+    found = roles(recorded, "conv_data", {"y": y, "k": k, "b": emulated_cupy.empty((8,), float16), "x": wide_x}, w)
     assert found == {"loss": "y", "filter": "k", "bias": "b", "images + bias": "x"}
     found = roles(recorded, "conv_weight", {"x": x, "y": y, "k": wide_k}, w)
     assert found == {"image": "x", "loss": "y", "kernels": "k"}
@@ -284,7 +284,7 @@ def test_each_array_of_a_convolution_goes_where_the_graph_reads_or_writes_it(rec
 
 def test_each_array_of_attention_goes_where_the_graph_reads_or_writes_it(recorded):
     def new(*shape, dtype=float16):
-        return cupy_like.empty(shape, dtype)
+        return emulated_cupy.empty(shape, dtype)
 
     arrays = {"q": new(2, 4, 5, 8), "k": new(2, 2, 7, 8), "v": new(2, 2, 7, 16), "bias": new(2, 1, 1, 7)}
     arrays |= {"drop": (new(2, 4, 5, 7), new(1, dtype=float32), new(1, dtype=float32))}
@@ -299,8 +299,8 @@ def test_each_array_of_attention_goes_where_the_graph_reads_or_writes_it(recorde
 
 
 def test_an_axis_of_one_element_has_no_step_of_its_own():
-    array = cupy_like.empty((2, 5, 1, 8), float16)
+    array = emulated_cupy.empty((2, 5, 1, 8), float16)
     turned = array.transpose(0, 2, 1, 3)
     assert door.layout(turned).strides == (40, 40, 8, 1)
     odd = np.lib.stride_tricks.as_strided(np.zeros(16, np.float16), (1, 1, 2, 8), (999, 2, 16, 2))
-    assert door.layout(cupy_like.ndarray(odd)).strides == (16, 16, 8, 1)
+    assert door.layout(emulated_cupy.ndarray(odd)).strides == (16, 16, 8, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import planning
+from cuda_on_cpu import cudnn_planner
 
 from ampkit.backends.cuda.libs.cudnn_graphs import Attention, AttentionBackward, Convolution, Layout
 from ampkit.base.dtypes import bfloat16, float16, float32
@@ -82,9 +82,9 @@ REFUSED["ragged heads"] = attention(q=(2, 4, 64, 20), width=20)
 
 
 def _planned(signatures, tmp_path, **more):
-    if why := planning.missing():
+    if why := cudnn_planner.missing():
         pytest.skip(f"cuDNN cannot plan here: {why}")
-    return dict(zip(signatures, planning.plan(list(signatures.values()), tmp_path, **more), strict=True))
+    return dict(zip(signatures, cudnn_planner.plan(list(signatures.values()), tmp_path, **more), strict=True))
 
 
 def test_an_h100_has_engines_for_what_the_kernels_ask_for(tmp_path):
@@ -106,7 +106,7 @@ def test_the_workspace_of_attention_stays_under_a_bound_as_sequences_grow(tmp_pa
     forward = [attention(q=q, g=q[1], keys=q[2], width=q[3], causal=True) for q in BATCHES]
     made = _planned(dict(zip(BATCHES, forward, strict=True)), tmp_path, compiles=True)
     assert all(p["workspace"] <= 256e6 for p in made.values()), made
-    found = planning.workspaces([backward(a, d) for a in forward for d in (True, False)], tmp_path)
+    found = cudnn_planner.workspaces([backward(a, d) for a in forward for d in (True, False)], tmp_path)
     assert all(used <= 256e6 for calls in found for used in calls), found
     assert [len(calls) for calls in found[::2]] == [1, 2, 24, 64]
     assert [len(calls) for calls in found[1::2]] == [1, 1, 1, 2]
@@ -115,8 +115,8 @@ def test_the_workspace_of_attention_stays_under_a_bound_as_sequences_grow(tmp_pa
 def test_the_workspace_of_grouped_heads_and_of_masks_stays_under_it(tmp_path):
     grouped = attention(q=(2, 32, 4096, 128), g=8, keys=4096, width=128, bias=(2, 1, 1, 4096))
     per_head = attention(q=(2, 16, 2048, 64), g=16, keys=2048, bias=(1, 16, 2048, 2048))
-    if why := planning.missing():
+    if why := cudnn_planner.missing():
         pytest.skip(f"cuDNN cannot plan here: {why}")
-    found = planning.workspaces([backward(grouped), backward(per_head)], tmp_path)
+    found = cudnn_planner.workspaces([backward(grouped), backward(per_head)], tmp_path)
     assert all(used <= 256e6 for calls in found for used in calls), found
     assert [len(calls) for calls in found] == [16, 2]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like
-from cuda_on_cpu.emulated_products import EmulatedProducts
+from cuda_on_cpu import emulated_cupy
+from cuda_on_cpu.emulated_cublaslt import EmulatedCublasLt
 
 import ampkit
 from ampkit import backends, ops, optim
@@ -26,9 +26,9 @@ HALVES = pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 @pytest.fixture
 def gpu():
     """The emulated products of an emulated GPU."""
-    backend = CUDA(cupy_like, products=EmulatedProducts())
+    backend = CUDA(emulated_cupy, cublaslt=EmulatedCublasLt())
     undo = backends.install(backend)
-    yield backend.products
+    yield backend.cublaslt
     undo()
 
 
@@ -54,7 +54,7 @@ def fused(products):
 @pytest.mark.parametrize("without", [(), ("bias",), ("bias", "bias2")], ids=str)
 def test_gelu_and_its_slope_are_part_of_the_products(gpu, dtype, without):
     arrays, dy = values(dtype, without), np.random.default_rng(1).standard_normal((3, 5, 8)).astype(dtype)
-    found = run(cupy_like.asarray, arrays, dy)
+    found = run(emulated_cupy.asarray, arrays, dy)
     assert fused(gpu) == [Epilogue.GELU_AUX if "bias" in without else Epilogue.GELU_AUX_BIAS, Epilogue.DGELU]
     assert len(gpu.ran) == 6 and not gpu.refused
     wide = [None if a is None else a.astype(float) for a in arrays]
@@ -72,7 +72,7 @@ def test_gelu_and_its_slope_are_part_of_the_products(gpu, dtype, without):
 def test_what_the_library_does_not_have_runs_link_by_link(gpu, dtype, approximate, refuse):
     gpu.refuse = lambda product: refuse and product.epilogue in FUSED
     arrays, dy = values(dtype), np.random.default_rng(1).standard_normal((3, 5, 8)).astype(dtype)
-    found = run(cupy_like.asarray, arrays, dy, approximate)
+    found = run(emulated_cupy.asarray, arrays, dy, approximate)
     assert not fused(gpu) and bool(gpu.refused) == refuse
     with reference_only():
         truth = run(np.asarray, [a.astype(float) for a in arrays], dy.astype(float), approximate)
@@ -84,17 +84,19 @@ def test_what_the_library_does_not_have_runs_link_by_link(gpu, dtype, approximat
 @pytest.mark.parametrize("asked", [(0,), (1, 2), (3, 4), (4,)], ids=str)
 def test_only_what_is_asked_for_is_computed(gpu, dtype, asked):
     arrays, dy = values(dtype), np.random.default_rng(1).standard_normal((3, 5, 8)).astype(dtype)
-    tensors = [Tensor(cupy_like.asarray(a), i in asked) for i, a in enumerate(arrays)]
-    found = grad(ops.linear_gelu_linear(*tensors, "tanh"), [tensors[i] for i in asked], Tensor(cupy_like.asarray(dy)))
+    tensors = [Tensor(emulated_cupy.asarray(a), i in asked) for i, a in enumerate(arrays)]
+    found = grad(
+        ops.linear_gelu_linear(*tensors, "tanh"), [tensors[i] for i in asked], Tensor(emulated_cupy.asarray(dy))
+    )
     assert (Epilogue.DGELU in fused(gpu)) == bool({0, 1, 2} & {*asked})
-    whole = run(cupy_like.asarray, arrays, dy)
+    whole = run(emulated_cupy.asarray, arrays, dy)
     for i, got in zip(asked, found, strict=True):
         np.testing.assert_array_equal(got.numpy(force=True), whole[1 + i].numpy(force=True))
 
 
 def test_a_width_that_the_library_does_not_take_beside_a_product_runs_link_by_link(gpu):
     x, weight, weight2 = (
-        Tensor(cupy_like.asarray(np.ones(s, np.float32).astype(bfloat16))) for s in ((4, 8), (12, 8), (8, 12))
+        Tensor(emulated_cupy.asarray(np.ones(s, np.float32).astype(bfloat16))) for s in ((4, 8), (12, 8), (8, 12))
     )
     out = ops.linear_gelu_linear(x, weight, None, weight2, None, "tanh")
     assert not fused(gpu) and out.shape == (4, 8)
@@ -102,9 +104,9 @@ def test_a_width_that_the_library_does_not_take_beside_a_product_runs_link_by_li
 
 @HALVES
 def test_gradients_of_parameters_are_float32_and_left_where_the_optimizer_wants_them(gpu, dtype, monkeypatch):
-    given = [Parameter(Tensor(cupy_like.asarray(a.astype(np.float32)))) for a in values(np.float32)[1:]]
+    given = [Parameter(Tensor(emulated_cupy.asarray(a.astype(np.float32)))) for a in values(np.float32)[1:]]
     optimizer = optim.SGD(given, lr=0.1)
-    x = Tensor(cupy_like.asarray(values(np.float32)[0]))
+    x = Tensor(emulated_cupy.asarray(values(np.float32)[0]))
     with ampkit.autocast(dtype=dtype):
         out = ops.linear_gelu_linear(x, *given, "tanh")
     taken = []

@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulator, memory, streams
+from cuda_on_cpu import emulated_cupy, emulator, memory, streams
 
 import ampkit
 from ampkit import models, nn, ops, optim
@@ -144,4 +144,4 @@ def test_memory_of_the_host_that_changes_under_a_copy_is_found(device):
     room[...] = 2.0
     with pytest.raises(RuntimeError, match="still read it"):
         stream.synchronize()
-    assert cupy_like.is_lazy[0] > 0
+    assert emulated_cupy.waits[0] > 0

@@ -21,7 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from . import budget, emulator, memory, streams
+from . import emulator, launch_limits, memory, streams
 from .streams import perform, waits
 
 _CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
@@ -508,7 +508,7 @@ class RawKernel:
 
     @property
     def max_dynamic_shared_size_bytes(self):
-        return self._raised.get(memory.current.device, budget.BLOCK_SHARED)
+        return self._raised.get(memory.current.device, launch_limits.BLOCK_SHARED)
 
     @max_dynamic_shared_size_bytes.setter
     def max_dynamic_shared_size_bytes(self, size):
@@ -664,7 +664,7 @@ def get_default_pinned_memory_pool():
 def _properties(device):
     streams.Device(device)
     about = {"totalGlobalMem": memory.ALL, "major": 9, "minor": 0, "multiProcessorCount": 132}
-    return {"name": b"an emulated GPU", "sharedMemPerBlockOptin": budget.BLOCK_SHARED_OPT_IN["sm_90"], **about}
+    return {"name": b"an emulated GPU", "sharedMemPerBlockOptin": launch_limits.BLOCK_SHARED_OPT_IN["sm_90"], **about}
 
 
 cuda = types.SimpleNamespace(

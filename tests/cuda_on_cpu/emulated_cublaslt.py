@@ -1,6 +1,6 @@
 """cublasLt's arithmetic in NumPy: the same descriptions and addresses, so that a mistake in a layout shows.
 
-`EmulatedProducts` stands for `CublasLt` as the `products` of a backend whose arrays lie in the host's memory.
+`EmulatedCublasLt` stands for `CublasLt` as the `products` of a backend whose arrays lie in the host's memory.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from ampkit.backends.cuda.libs.blas import Compute, Epilogue, Matrix, Memory, Product
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 
-from . import cupy_like
+from . import emulated_cupy
 from .streams import perform
 
 _FITTING = {(d, d) for d in (float16, bfloat16, float32, float64)} | {(float16, float32), (bfloat16, float32)}
 
 
-class EmulatedProducts:
+class EmulatedCublasLt:
     """Runs products where their operands lie. ran: those that it did; refuse: which it has no algorithm for."""
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class EmulatedProducts:
 
 def operands(product: Product, memory: Memory, beta: float) -> tuple[list[Any], list[Any]]:
     """The device's memory that a product reads, and what it writes."""
-    a, b, c, d = (cupy_like.lying(view(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
+    a, b, c, d = (emulated_cupy.lying(view(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
     length = product.d.columns if product.epilogue is Epilogue.BGRADB else product.d.rows
-    vector = [cupy_like.lying(view(Matrix(product.d.dtype, length, 1, length), memory.bias))] if memory.bias else []
+    vector = [emulated_cupy.lying(view(Matrix(product.d.dtype, length, 1, length), memory.bias))] if memory.bias else []
     beside = Matrix(product.d.dtype, product.d.rows, product.d.columns, product.leading)
-    aux = [cupy_like.lying(view(beside, memory.aux))] if product.epilogue.has_aux else []
+    aux = [emulated_cupy.lying(view(beside, memory.aux))] if product.epilogue.has_aux else []
     given = [a, b, *([c] if beta else [])]
     if product.epilogue is Epilogue.BGRADB:
         return given, [d, *vector]

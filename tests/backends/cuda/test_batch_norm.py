@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulator
+from cuda_on_cpu import emulated_cupy, emulator
 
 from ampkit import Tensor, nn, ops, optim
 from ampkit.backends.cuda import nvrtc
@@ -194,14 +194,14 @@ def test_nothing_and_float64_are_left_to_the_reference(device, launches):
 def test_running_statistics_move_on_the_device_unless_the_batch_is_not_finite(device, launches):
     module, twin = (nn.BatchNorm2d(5, momentum=0.3) for _ in range(2))
     module.to("cuda"), twin.to("cpu")
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     for seed, bad in ((0, False), (1, True), (2, False)):
         x = draw((3, 5, 2, 3), float32, seed)
         if bad:
             x[0, 2, 0, 0] = np.inf
         module(Tensor(device.asarray(x)))
         twin(Tensor(x))
-    assert launches.count("batch_norm_update") == 3 and cupy_like.is_lazy[0] == before
+    assert launches.count("batch_norm_update") == 3 and emulated_cupy.waits[0] == before
     for name in ("running_mean", "running_var"):
         got, want = getattr(module, name).numpy(force=True), getattr(twin, name).numpy()
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

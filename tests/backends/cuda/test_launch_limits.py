@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from cuda_on_cpu import budget, cupy_like, emulated, emulator, nvrtc_compiler, streams
+from cuda_on_cpu import emulated, emulated_cupy, emulator, launch_limits, nvrtc_compiler, streams
 from cuda_on_cpu.emulator import LaunchError
 
 from ampkit import Tensor, backends, ops
@@ -48,7 +48,9 @@ def test_dynamic_shared_memory_must_leave_room_for_the_static():
 
 def test_a_kernel_that_opts_in_has_more_shared_memory():
     def refusal(dynamic, opted):
-        return budget.refusal('#include "nn/softmax.cu"\n', "softmax_forward<float, float, 8, 0>", 1024, dynamic, opted)
+        return launch_limits.refusal(
+            '#include "nn/softmax.cu"\n', "softmax_forward<float, float, 8, 0>", 1024, dynamic, opted
+        )
 
     assert refusal(47 << 10, 48 << 10) is None and refusal(49 << 10, 48 << 10) is not None
     assert refusal(162 << 10, 162 << 10) is None
@@ -59,13 +61,13 @@ def test_a_kernel_that_opts_in_has_more_shared_memory():
 
 
 def test_the_limit_of_a_kernel_is_raised_once_on_each_device_before_it_needs_that(device, monkeypatch):
-    raised, limit = [], cupy_like.RawKernel.max_dynamic_shared_size_bytes
+    raised, limit = [], emulated_cupy.RawKernel.max_dynamic_shared_size_bytes
 
     def set_limit(self, size):
         raised.append((self._function.name, size))
         limit.fset(self, size)
 
-    monkeypatch.setattr(cupy_like.RawKernel, "max_dynamic_shared_size_bytes", limit.setter(set_limit))
+    monkeypatch.setattr(emulated_cupy.RawKernel, "max_dynamic_shared_size_bytes", limit.setter(set_limit))
     for cols in (11000, 13000, 13000):
         ops.softmax(Tensor(device.asarray(np.zeros((1, cols), float32))), -1)
     assert raised == [("softmax_forward<float, float, 8, 0>", 226 << 10)]
@@ -83,11 +85,11 @@ def test_the_limit_of_a_kernel_is_raised_once_on_each_device_before_it_needs_tha
 @pytest.fixture
 def give_shared(monkeypatch):
     """Gives the device as much shared memory for a block that opts in as it is called with."""
-    about = cupy_like.cuda.runtime.getDeviceProperties(0)
+    about = emulated_cupy.cuda.runtime.getDeviceProperties(0)
 
     def give(size):
         given = {**about, "sharedMemPerBlockOptin": size}
-        monkeypatch.setattr(cupy_like.cuda.runtime, "getDeviceProperties", lambda index: given)
+        monkeypatch.setattr(emulated_cupy.cuda.runtime, "getDeviceProperties", lambda index: given)
 
     return give
 
@@ -111,7 +113,7 @@ LONG = {
 @pytest.mark.parametrize("cols", [10368, 20736, 20744])
 @pytest.mark.parametrize("op", LONG)
 def test_long_rows_fit_into_what_an_a100_has(op, cols, device, give_shared):
-    give_shared(budget.BLOCK_SHARED_OPT_IN["sm_80"])
+    give_shared(launch_limits.BLOCK_SHARED_OPT_IN["sm_80"])
     x, w = (np.random.default_rng(i).normal(size=size).astype(float32) for i, size in enumerate([(1, cols), (cols,)]))
     found = []
     for place, dtype in ((device.asarray, float32), (np.asarray, float64)):
@@ -149,18 +151,20 @@ WHOLE = {  # kernels that are launched with up to 1024 threads, at sizes that te
 
 @pytest.mark.parametrize(("source", "name"), [(source, name) for source, names in WHOLE.items() for name in names])
 def test_kernels_of_one_block_have_registers_for_1024_threads(source, name):
-    assert budget.refusal(f'#include "{source}.cu"\n', name, 1024, 0) is None
+    assert launch_limits.refusal(f'#include "{source}.cu"\n', name, 1024, 0) is None
 
 
 def test_registers_are_given_to_whole_warps_in_units_of_256():
-    assert budget.registers_of(64, 1024) == 65536
-    assert budget.registers_of(65, 1024) == 32 * 2304
-    assert budget.registers_of(33, 48) == 2 * 1280
-    assert budget.registers_of(255, budget.ANY_THREADS) == budget.REGISTERS
+    assert launch_limits.registers_of(64, 1024) == 65536
+    assert launch_limits.registers_of(65, 1024) == 32 * 2304
+    assert launch_limits.registers_of(33, 48) == 2 * 1280
+    assert launch_limits.registers_of(255, launch_limits.ANY_THREADS) == launch_limits.REGISTERS
 
 
 def test_the_price_of_an_entry_has_its_static_memory_and_launch_bounds():
-    price = budget.price('#include "nn/layer_norm.cu"\n', "layer_norm_backward<float, float, 8, 2, true>", "sm_90")
+    price = launch_limits.price(
+        '#include "nn/layer_norm.cu"\n', "layer_norm_backward<float, float, 8, 2, true>", "sm_90"
+    )
     assert (price.shared, price.threads) == (256, 512) and 32 < price.registers <= 128
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like, emulator
+from cuda_on_cpu import emulated_cupy, emulator
 
 import ampkit
 from ampkit import nn, optim, set_default_device, tensor
@@ -126,13 +126,13 @@ def test_slopes_that_lie_apart_are_read_as_they_are():
 def test_the_host_waits_for_nothing(kind, dtype):
     layer = getattr(nn, kind)(WIDTH, H, 2, bidirectional=True)
     x = tensor(np.ones((3, 2, WIDTH), np.float32))
-    before = cupy_like.is_lazy[0]
+    before = emulated_cupy.waits[0]
     with ampkit.autocast(dtype=dtype, enabled=dtype != float32):
         packed, _ = layer(pack_padded_sequence(x, [1, 3], enforce_sorted=False))
         assert pad_packed_sequence(packed)[1].tolist() == [1, 3]
         out, last = layer(x)
     (out.sum() + packed.data.sum() + sum(s.sum() for s in (last if kind == "LSTM" else [last]))).backward()
-    assert cupy_like.is_lazy[0] == before
+    assert emulated_cupy.waits[0] == before
 
 
 class Tagger(nn.Module):

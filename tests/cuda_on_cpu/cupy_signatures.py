@@ -1,6 +1,6 @@
 """What CuPy offers: its functions and array methods with the parameters they take, and the dtypes of its ufuncs.
 
-    python tests/cuda_on_cpu/cupy_names.py > tests/golden/cupy.json      (CuPy installed; no GPU needed)
+    python tests/cuda_on_cpu/cupy_signatures.py > tests/golden/cupy.json      (CuPy installed; no GPU needed)
 
 The emulated arrays refuse what is not in that file, so that a reference that passes here is one that CuPy can run.
 """

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from cuda_on_cpu import cupy_like
-from cuda_on_cpu.emulated_products import EmulatedProducts
+from cuda_on_cpu import emulated_cupy
+from cuda_on_cpu.emulated_cublaslt import EmulatedCublasLt
 
 import ampkit
 from ampkit import backends, nn, ops, optim
@@ -25,9 +25,9 @@ NEAR = {float64: 1e-12, float32: 2e-6, float16: 1e-3, bfloat16: 8e-3}
 @pytest.fixture
 def gpu():
     """The emulated products of an emulated GPU."""
-    backend = CUDA(cupy_like, products=EmulatedProducts())
+    backend = CUDA(emulated_cupy, cublaslt=EmulatedCublasLt())
     undo = backends.install(backend)
-    yield backend.products
+    yield backend.cublaslt
     undo()
 
 
@@ -45,8 +45,8 @@ def values(shape, dtype, seed=0):
 
 def on_device(array):
     """A copy in the device's memory, in its place there."""
-    made = cupy_like.empty(array.shape, array.dtype)
-    made[...] = cupy_like.asarray(array)
+    made = emulated_cupy.empty(array.shape, array.dtype)
+    made[...] = emulated_cupy.asarray(array)
     return made
 
 
@@ -209,7 +209,7 @@ def test_what_is_too_large_for_blas_is_refused():
 
 def test_windows_that_overlap_are_a_stack(gpu, copies):
     x, w = on_device(values((12,), float32)), on_device(values((7, 4), float32))
-    windows = cupy_like.ndarray(np.lib.stride_tricks.as_strided(x._held, (6, 1, 7), (4, 4, 4)))
+    windows = emulated_cupy.ndarray(np.lib.stride_tricks.as_strided(x._held, (6, 1, 7), (4, 4, 4)))
     found = gemm.product(windows, w, float32)
     assert_near(found.get(), windows.get() @ w.get(), float32, 7)
     assert gpu.ran[0].b.stride == 1 and not copies
