@@ -21,13 +21,13 @@ from .linear import Linear
 
 
 class MultiheadAttention(Module):
-    """Attention of `num_heads` heads between projections of query, key and value, and a projection of the result.
+    """Multi-head attention of projected query, key and value, and a projection of the result.
 
     in_proj_weight [3 embed_dim, embed_dim] stacks the projections of query, key and value (with kdim or vdim they are
     q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias [3 embed_dim], out_proj a Linear. Weights of the
     input projections start xavier-uniform, biases as zeros. batch_first=False takes [L, N, E], True [N, L, E].
-    add_bias_kv puts a learned key and value behind the others, bias_k and bias_v [1, 1, embed_dim], xavier-normal;
-    add_zero_attn then one of zeros. No mask blocks them. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+    add_bias_kv appends a learned key and value, bias_k and bias_v [1, 1, embed_dim], xavier-normal; add_zero_attn
+    appends zeros after them. No mask applies to these. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MultiheadAttention(Module):
         self.register_parameter("in_proj_weight", new_parameter((3 * size, size), device, dtype) if same else None)
 
     def reset_parameters(self) -> None:
-        """Draw the input projections anew; biases become zeros."""
+        """Initialize the input projections again; biases become zeros."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 init.xavier_uniform_(weight)
@@ -96,26 +96,26 @@ class MultiheadAttention(Module):
         """query [N, L, E], key [N, S, kdim], value [N, S, vdim] -> ([N, L, E], weights [N, L, S] or None).
 
         Without a batch axis N is left out everywhere. key_padding_mask [N, S], attn_mask [L, S] or [N num_heads, L, S]:
-        True blocks, floats are added to the scores, in their dtype. is_causal blocks later keys, if no attn_mask says
-        so already.
+        True masks out, floats are added to the scores, in their dtype. is_causal masks out later keys if there is no
+        attn_mask.
         average_attn_weights=False gives weights [N, num_heads, L, S]; need_weights=False skips them and is faster.
-        A query that may look at nothing, by booleans or by -inf, gets weights 0 (in PyTorch NaN).
-        Raises ShapeError, DTypeError for misfits.
+        A query with every key masked out, by booleans or by -inf, gets weights 0 (in PyTorch NaN).
+        Raises ShapeError or DTypeError for tensors that do not fit.
         """
         single = query.ndim == 2
         if single:
-            query, key, value = _each(lambda t: ops.unsqueeze(t, 0), query, key, value)
+            query, key, value = _map_distinct(lambda t: ops.unsqueeze(t, 0), query, key, value)
             key_padding_mask = None if key_padding_mask is None else ops.unsqueeze(key_padding_mask, 0)
         elif not self.batch_first and query.ndim == key.ndim == value.ndim == 3:
-            query, key, value = _each(_swap, query, key, value)
+            query, key, value = _map_distinct(_swap, query, key, value)
         self._check(query, key, value)
-        plain = not (need_weights or key_padding_mask is not None or attn_mask is not None or self._extends())
+        plain = not (need_weights or key_padding_mask is not None or attn_mask is not None or self._has_extra_keys())
         if plain and query is key is value and self.in_proj_weight is not None:
-            thirds = ops.linear(query, self.in_proj_weight, self.in_proj_bias)
-            joined, weights = self_attention(thirds, self.num_heads, self._drops(), is_causal), None
+            packed = ops.linear(query, self.in_proj_weight, self.in_proj_bias)
+            joined, weights = self_attention(packed, self.num_heads, self._dropout_p(), is_causal), None
         else:
-            mixed, weights = self._attend(query, key, value, key_padding_mask, attn_mask, is_causal, need_weights)
-            joined = ops.reshape(_swap(mixed, 1, 2), query.shape)
+            heads, weights = self._attend(query, key, value, key_padding_mask, attn_mask, is_causal, need_weights)
+            joined = ops.reshape(_swap(heads, 1, 2), query.shape)
         out = self.out_proj(joined)
         if weights is not None and average_attn_weights:
             weights = ops.mean(weights, 1)
@@ -133,21 +133,21 @@ class MultiheadAttention(Module):
         causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = (self._split(t) for t in self._extended(*self._project(query, key, value)))
-        size, p = key.shape[1], self._drops()
+        q, k, v = (self._split(t) for t in self._append_extra_keys(*self._project(query, key, value)))
+        size, p = key.shape[1], self._dropout_p()
         causal = causal and mask is None
         fused = causal and not need_weights and padding is None and k.shape[2] == size
         if causal and not fused:
             mask = ops.triu(ops.ones((query.shape[1], size), dtype=dtypes.bool_, device=query.device), 1)
         blocked, added = self._masks(q, k, size, padding, mask)
         if need_weights:
-            return _weighted(q, k, v, blocked, added, p)
-        return ops.scaled_dot_product_attention(q, k, v, _one_mask(blocked, added), p, fused), None
+            return _attention_with_weights(q, k, v, blocked, added, p)
+        return ops.scaled_dot_product_attention(q, k, v, _merged_mask(blocked, added), p, fused), None
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         if query.ndim != 3:
             got = f"query {list(query.shape)}"
-            raise ShapeError("MultiheadAttention", "query [L, E] or, as a batch, of 3 axes", got)
+            raise ShapeError("MultiheadAttention", "query [L, E] or a batch of 3 axes", got)
         batch, length = query.shape[0], (key.shape[1:2] or (0,))[0]
         needs = ((batch, query.shape[1], self.embed_dim), (batch, length, self.kdim), (batch, length, self.vdim))
         for name, tensor, shape in zip(("query", "key", "value"), (query, key, value), needs, strict=True):
@@ -165,38 +165,38 @@ class MultiheadAttention(Module):
         biases = [None] * 3 if self.in_proj_bias is None else ops.chunk(self.in_proj_bias, 3)
         return [ops.linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
 
-    def _drops(self) -> float:
+    def _dropout_p(self) -> float:
         return self.dropout if self.training else 0.0
 
-    def _extends(self) -> bool:
+    def _has_extra_keys(self) -> bool:
         return self.bias_k is not None or self.add_zero_attn
 
-    def _extended(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        # With the key and value that were learned, and those of zeros, behind the others.
+    def _append_extra_keys(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        # Append the learned key and value, and zeros.
         n, size = k.shape[0], self.embed_dim
-        more = [] if self.bias_k is None else [(self.bias_k, self.bias_v)]
+        extra = [] if self.bias_k is None else [(self.bias_k, self.bias_v)]
         if self.add_zero_attn:
-            more.append((ops.zeros((1, 1, size), dtype=k.dtype, device=k.device),) * 2)
-        for last in more:
-            k, v = (ops.cat([t, ops.expand(one, n, 1, size)], 1) for t, one in zip((k, v), last, strict=True))
+            extra.append((ops.zeros((1, 1, size), dtype=k.dtype, device=k.device),) * 2)
+        for pair in extra:
+            k, v = (ops.cat([t, ops.expand(one, n, 1, size)], 1) for t, one in zip((k, v), pair, strict=True))
         return [q, k, v]
 
     def _split(self, t: Tensor) -> Tensor:
         return _swap(ops.reshape(t, (*t.shape[:2], self.num_heads, self.head_dim)), 1, 2)
 
     def _masks(self, q: Tensor, k: Tensor, size: int, padding: Tensor | None, mask: Tensor | None) -> Any:
-        # (blocked, added): what booleans forbid and what floats add, each broadcasting to [N, heads, L, S], or None.
-        (n, heads, length, _), forms = q.shape, []
+        # (boolean mask, additive mask), each broadcasting to [N, heads, L, S], or None.
+        (n, heads, length, _), masks = q.shape, []
         if padding is not None:
-            forms.append(_shaped("key_padding_mask", padding, {(n, size): (n, 1, 1, size)}))
+            masks.append(_reshaped_mask("key_padding_mask", padding, {(n, size): (n, 1, 1, size)}))
         if mask is not None:
-            known = {(length, size): (1, 1, length, size), (n * heads, length, size): (n, heads, length, size)}
-            forms.append(_shaped("attn_mask", mask, known))
-        if k.shape[2] > size:  # nothing blocks what was put behind
-            forms = [ops.pad(m, (0, k.shape[2] - size)) for m in forms]
-        blocked = [m for m in forms if m.dtype == dtypes.bool_]
-        added = [ops.to(m, dtype=q.dtype) for m in forms if m.dtype != dtypes.bool_]
-        return _joined(ops.logical_or, blocked), _joined(ops.add, added)
+            shapes = {(length, size): (1, 1, length, size), (n * heads, length, size): (n, heads, length, size)}
+            masks.append(_reshaped_mask("attn_mask", mask, shapes))
+        if k.shape[2] > size:  # extra keys are not masked
+            masks = [ops.pad(m, (0, k.shape[2] - size)) for m in masks]
+        blocked = [m for m in masks if m.dtype == dtypes.bool_]
+        added = [ops.to(m, dtype=q.dtype) for m in masks if m.dtype != dtypes.bool_]
+        return _combined(ops.logical_or, blocked), _combined(ops.add, added)
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}"
@@ -206,32 +206,32 @@ def _swap(t: Tensor, a: int = 0, b: int = 1) -> Tensor:
     return ops.transpose(t, a, b)
 
 
-def _each(function: Callable[[Tensor], Tensor], *tensors: Tensor) -> list[Tensor]:
-    # Each distinct tensor once: that query is key is worth knowing later.
-    made = {id(t): function(t) for t in tensors}
-    return [made[id(t)] for t in tensors]
+def _map_distinct(function: Callable[[Tensor], Tensor], *tensors: Tensor) -> list[Tensor]:
+    # Map each distinct tensor once, so that `query is key` survives.
+    mapped = {id(t): function(t) for t in tensors}
+    return [mapped[id(t)] for t in tensors]
 
 
-def _shaped(name: str, mask: Tensor, forms: dict[tuple[int, ...], tuple[int, ...]]) -> Tensor:
+def _reshaped_mask(name: str, mask: Tensor, shapes: dict[tuple[int, ...], tuple[int, ...]]) -> Tensor:
     if mask.dtype != dtypes.bool_ and not mask.is_floating_point():
         raise DTypeError("MultiheadAttention", f"{name} of booleans or floats", mask.dtype.name)
-    if tuple(mask.shape) not in forms:
-        needs = " or ".join(str(list(shape)) for shape in forms)
+    if tuple(mask.shape) not in shapes:
+        needs = " or ".join(str(list(shape)) for shape in shapes)
         raise ShapeError("MultiheadAttention", f"{name} {needs}", f"{list(mask.shape)}")
-    return ops.reshape(mask, forms[tuple(mask.shape)])
+    return ops.reshape(mask, shapes[tuple(mask.shape)])
 
 
-def _joined(join: Callable[[Tensor, Tensor], Tensor], masks: list[Tensor]) -> Tensor | None:
+def _combined(join: Callable[[Tensor, Tensor], Tensor], masks: list[Tensor]) -> Tensor | None:
     return functools.reduce(join, masks) if masks else None
 
 
-def _one_mask(blocked: Tensor | None, added: Tensor | None) -> Tensor | None:
+def _merged_mask(blocked: Tensor | None, added: Tensor | None) -> Tensor | None:
     if blocked is None:
         return added
     return ops.logical_not(blocked) if added is None else ops.where(blocked, -math.inf, added)
 
 
-def _weighted(
+def _attention_with_weights(
     q: Tensor, k: Tensor, v: Tensor, blocked: Tensor | None, added: Tensor | None, p: float
 ) -> tuple[Tensor, Tensor]:
     scores = ops.matmul(q * q.shape[-1] ** -0.5, _swap(k, -2, -1))
@@ -240,7 +240,7 @@ def _weighted(
         blocked = infinite if blocked is None else ops.logical_or(blocked, infinite)
     if blocked is None:
         weights = ops.softmax(scores, -1)
-    else:  # a finite fill, then exact zeros: a row that is blocked throughout stays free of NaN
+    else:  # a finite fill, then exact zeros: no NaN in a row that is masked out entirely
         low = dtypes.finfo(scores.dtype).min
         weights = ops.masked_fill(ops.softmax(ops.masked_fill(scores, blocked, low), -1), blocked, 0.0)
     weights = ops.dropout(weights, p, p > 0)

@@ -15,7 +15,7 @@ from .fused import chain
 
 
 class _Listed:
-    """What Sequential, ModuleList and ParameterList share: entries named "0", "1", ... in one table."""
+    """List methods over entries named "0", "1", ...: the base of Sequential, ModuleList and ParameterList."""
 
     _entries: dict[str, Any]
     _kind: type
@@ -35,9 +35,9 @@ class _Listed:
         self._entries[self._name(index)] = self._checked(value)
 
     def __delitem__(self, index: int | slice) -> None:
-        kept = list(self)
-        del kept[index if isinstance(index, slice) else self._position(index)]
-        self._refill(kept)
+        entries = list(self)
+        del entries[index if isinstance(index, slice) else self._position(index)]
+        self._replace_all(entries)
 
     def append(self, value: Any) -> Self:
         """Add an entry at the end."""
@@ -51,18 +51,18 @@ class _Listed:
         return self
 
     def insert(self, index: int, value: Any) -> None:
-        """Put an entry before position `index`; those after it move up."""
-        kept = list(self)
-        kept.insert(index, self._checked(value))
-        self._refill(kept)
+        """Insert an entry before position `index`."""
+        entries = list(self)
+        entries.insert(index, self._checked(value))
+        self._replace_all(entries)
 
     def pop(self, index: int = -1) -> Any:
-        """Take an entry out and return it; those after it move down."""
+        """Remove an entry and return it."""
         value = self[index]
         del self[index]
         return value
 
-    def _refill(self, values: list[Any]) -> None:
+    def _replace_all(self, values: list[Any]) -> None:
         self._entries.clear()
         self._entries.update((str(i), value) for i, value in enumerate(values))
 
@@ -110,7 +110,7 @@ class Sequential(_Modules):
 
 
 class ModuleList(_Modules):
-    """A list of modules, registered as "0", "1", ...; it computes nothing itself."""
+    """A list of modules, registered as "0", "1", ...; it has no forward."""
 
     def __init__(self, modules: Iterable[Module] | None = None):
         super().__init__()
@@ -121,7 +121,7 @@ class ModuleList(_Modules):
 
 
 class ParameterList(_Listed, Module):
-    """A list of Parameters, registered as "0", "1", ...; it computes nothing itself."""
+    """A list of Parameters, registered as "0", "1", ...; it has no forward."""
 
     _kind = Parameter
 
@@ -138,7 +138,7 @@ class ParameterList(_Listed, Module):
 
 
 class ModuleDict(Module):
-    """Modules by name; it computes nothing itself."""
+    """Modules by name; it has no forward."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
         super().__init__()
@@ -182,20 +182,20 @@ class ModuleDict(Module):
             self[name] = module
 
     def pop(self, key: str) -> Module:
-        """Take a module out and return it."""
+        """Remove a module and return it."""
         module = self[key]
         del self._modules[key]
         return module
 
     def clear(self) -> None:
-        """Take all modules out."""
+        """Remove all modules."""
         self._modules.clear()
 
 
 class ParameterDict(Module):
-    """Parameters by name, with the methods of a mapping; it computes nothing itself. A Tensor becomes a Parameter."""
+    """Parameters by name, with the methods of a mapping; it has no forward. A Tensor becomes a Parameter."""
 
-    # Not a Mapping by type, which Sequential would take for a mapping of modules.
+    # Not a subclass of Mapping, which Sequential would take for a mapping of modules.
     __contains__, keys, values, items = Mapping.__contains__, Mapping.keys, Mapping.values, Mapping.items
     get, setdefault, update = Mapping.get, MutableMapping.setdefault, MutableMapping.update
     pop, popitem, clear = MutableMapping.pop, MutableMapping.popitem, MutableMapping.clear
@@ -210,11 +210,11 @@ class ParameterDict(Module):
         return self._parameters[key]
 
     def __setitem__(self, key: str, parameter: Tensor) -> None:
-        held = Parameter(parameter) if type(parameter) is Tensor else parameter
-        if not isinstance(held, Parameter):
+        entry = Parameter(parameter) if type(parameter) is Tensor else parameter
+        if not isinstance(entry, Parameter):
             got = f"a {type(parameter).__name__}"
             raise DTypeError("ParameterDict", f"a Parameter or a Tensor as {key!r}", got)
-        self.register_parameter(key, held)
+        self.register_parameter(key, entry)
 
     def __delitem__(self, key: str) -> None:
         self[key]
@@ -227,7 +227,7 @@ class ParameterDict(Module):
         return iter(list(self._parameters))
 
     def copy(self) -> ParameterDict:
-        """Another one with the same Parameters."""
+        """A new ParameterDict of the same Parameters."""
         return ParameterDict(self)
 
     def extra_repr(self) -> str:
@@ -235,7 +235,7 @@ class ParameterDict(Module):
 
 
 def _named(where: str, items: Any) -> dict[str, Any]:
-    # Of a mapping, or of (name, item) pairs.
+    # A mapping or (name, item) pairs, as a dict.
     pairs = items.items() if hasattr(items, "items") else items
     found = list(pairs) if isinstance(pairs, Iterable) else [None]
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in found):
@@ -244,5 +244,5 @@ def _named(where: str, items: Any) -> dict[str, Any]:
 
 
 class _UnknownError(ArgumentError, KeyError):
-    # Also what a mapping's methods look out for.
+    # A KeyError too, which the methods of Mapping catch.
     __str__ = Exception.__str__

@@ -40,18 +40,14 @@ class _Conv(Module):
         modes = ("zeros",) if self.transposed else ("zeros", "reflect", "replicate", "circular")
         if padding_mode not in modes:
             raise ArgumentError(where, f"padding_mode {', '.join(map(repr, modes))}", repr(padding_mode))
-        self.in_channels, self.out_channels, self.groups, self.padding_mode = (
-            in_channels,
-            out_channels,
-            groups,
-            padding_mode,
-        )
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.groups, self.padding_mode = groups, padding_mode
         self.kernel_size = per_axis(where, "kernel_size", kernel_size, self.axes)
         self.stride = per_axis(where, "stride", stride, self.axes)
         self.dilation = per_axis(where, "dilation", dilation, self.axes)
         self.padding = _padding(where, padding, self.stride)
-        meets, gives = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
-        self.weight = new_parameter((meets, gives // groups, *self.kernel_size), device, dtype)
+        first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+        self.weight = new_parameter((first, second // groups, *self.kernel_size), device, dtype)
         self.register_parameter("bias", new_parameter((out_channels,), device, dtype) if bias else None)
         self.reset_parameters()
 
@@ -62,11 +58,11 @@ class _Conv(Module):
     def _convolved(self, op: Any, input: Tensor) -> Tensor:
         padding = self.padding
         if self.padding_mode != "zeros":
-            input, padding = ops.pad(input, self._around(), self.padding_mode), 0
+            input, padding = ops.pad(input, self._pad_widths(), self.padding_mode), 0
         return op(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
-    def _around(self) -> list[int]:
-        # The widths of the padding as `ops.pad` takes them: the last axis first.
+    def _pad_widths(self) -> list[int]:
+        # The padding in the order of `ops.pad`: the last axis first.
         if self.padding == "same":
             spare = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
             return [n for total in reversed(spare) for n in (total // 2, total - total // 2)]
@@ -98,7 +94,7 @@ class Conv2d(_Conv):
 
     weight [out_channels, in_channels/groups, *kernel_size], bias [out_channels]; both start uniform in
     +-1/sqrt(in_channels/groups * kernel area). padding: a width on each side, "same" or "valid"; padding_mode: "zeros",
-    or what is inside, by "reflect", "replicate" or "circular" (see `ops.pad`).
+    "reflect", "replicate" or "circular" (see `ops.pad`).
     Raises ArgumentError for sizes that do not fit together.
     """
 
@@ -141,15 +137,15 @@ class _ConvTranspose(_Conv):
         where = type(self).__name__
         if isinstance(padding, str):
             raise ArgumentError(where, f"padding as {self.axes} integers >= 0", repr(padding))
-        words = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
-        super().__init__(in_channels, out_channels, kernel_size, *words)
+        options = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, *options)
         self.output_padding = _padding(where, output_padding, self.stride)
 
-    def _stamped(self, op: Any, input: Tensor, output_size: Any) -> Tensor:
-        more = self.output_padding if output_size is None else self._more(input, output_size)
-        return op(input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)
+    def _transposed(self, op: Any, input: Tensor, output_size: Any) -> Tensor:
+        extra = self.output_padding if output_size is None else self._output_padding_for(input, output_size)
+        return op(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
-    def _more(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
+    def _output_padding_for(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
         wanted = tuple(output_size)[-self.axes :] if isinstance(output_size, (tuple, list)) else (output_size,)
         sides = zip(input.shape[-self.axes :], self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
         least = tuple((n - 1) * s - 2 * p + d * (k - 1) + 1 for n, k, s, p, d in sides)
@@ -170,22 +166,22 @@ class ConvTranspose1d(_ConvTranspose):
     axes = 1
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """output_size, (L',) or the whole shape, takes the place of output_padding."""
-        return self._stamped(ops.conv_transpose1d, input, output_size)
+        """output_size, (L',) or the whole shape, overrides output_padding."""
+        return self._transposed(ops.conv_transpose1d, input, output_size)
 
 
 class ConvTranspose2d(_ConvTranspose):
     """The transpose of Conv2d: input [N, in_channels, H, W] -> [N, out_channels, H', W'].
 
-    weight [in_channels, out_channels/groups, *kernel_size], bias [out_channels]; output_padding: rows and columns more,
-    fewer than the stride. Raises ArgumentError for sizes that do not fit together.
+    weight [in_channels, out_channels/groups, *kernel_size], bias [out_channels]; output_padding: rows and columns
+    added at the end, fewer than the stride. Raises ArgumentError for sizes that do not fit together.
     """
 
     axes = 2
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """output_size, (H', W') or the whole shape, takes the place of output_padding."""
-        return self._stamped(ops.conv_transpose2d, input, output_size)
+        """output_size, (H', W') or the whole shape, overrides output_padding."""
+        return self._transposed(ops.conv_transpose2d, input, output_size)
 
 
 class ConvTranspose3d(_ConvTranspose):
@@ -194,8 +190,8 @@ class ConvTranspose3d(_ConvTranspose):
     axes = 3
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """output_size, (D', H', W') or the whole shape, takes the place of output_padding."""
-        return self._stamped(ops.conv_transpose3d, input, output_size)
+        """output_size, (D', H', W') or the whole shape, overrides output_padding."""
+        return self._transposed(ops.conv_transpose3d, input, output_size)
 
 
 def _padding(where: str, padding: Any, stride: tuple[int, ...]) -> Any:

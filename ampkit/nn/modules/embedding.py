@@ -16,10 +16,10 @@ from ..module import Module
 
 
 class Embedding(Module):
-    """Rows of `weight` by number: input [...] of integers -> [..., embedding_dim].
+    """Rows of `weight` by index: input [...] of integers -> [..., embedding_dim].
 
     weight [num_embeddings, embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and gets no
-    gradient. max_norm, scale_grad_by_freq and sparse are PyTorch's, and not here: they raise ArgumentError.
+    gradient. max_norm, scale_grad_by_freq and sparse are not supported and raise ArgumentError.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Embedding(Module):
         self.weight.requires_grad = not _freeze
 
     def reset_parameters(self) -> None:
-        """Draw the table anew."""
+        """Initialize the table again."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with no_grad():
@@ -69,11 +69,11 @@ class Embedding(Module):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Self:
-        """An Embedding over the rows of `embeddings` [n, dim], frozen unless told otherwise."""
+        """An Embedding over the rows of `embeddings` [n, dim], frozen unless freeze=False."""
         if embeddings.ndim != 2:
             raise ShapeError("Embedding.from_pretrained", "embeddings [n, dim]", f"shape {tuple(embeddings.shape)}")
-        words = (max_norm, norm_type, scale_grad_by_freq, sparse)
-        return cls(*embeddings.shape, padding_idx, *words, _weight=embeddings, _freeze=freeze)
+        options = (max_norm, norm_type, scale_grad_by_freq, sparse)
+        return cls(*embeddings.shape, padding_idx, *options, _weight=embeddings, _freeze=freeze)
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.embedding(input, self.weight, self.padding_idx)
@@ -84,11 +84,11 @@ class Embedding(Module):
 
 
 class EmbeddingBag(Embedding):
-    """The sum, mean or maximum of the rows of `weight` that a bag names; see `ops.embedding_bag`.
+    """The sum, mean or maximum of the rows of `weight` at each bag of indices; see `ops.embedding_bag`.
 
-    input [B, L], or [n] with offsets [B], where each bag begins -> [B, embedding_dim]. weight [num_embeddings,
-    embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros, and is in no bag. max_norm,
-    scale_grad_by_freq and sparse are PyTorch's, and not here: they raise ArgumentError.
+    input [B, L], or [n] with offsets [B], the start of each bag -> [B, embedding_dim]. weight [num_embeddings,
+    embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and is left out of all
+    bags. max_norm, scale_grad_by_freq and sparse are not supported and raise ArgumentError.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class EmbeddingBag(Embedding):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> Self:
-        """An EmbeddingBag over the rows of `embeddings` [n, dim], frozen unless told otherwise."""
+        """An EmbeddingBag over the rows of `embeddings` [n, dim], frozen unless freeze=False."""
         if embeddings.ndim != 2:
             raise ShapeError("EmbeddingBag.from_pretrained", "embeddings [n, dim]", f"shape {tuple(embeddings.shape)}")
-        words = (max_norm, norm_type, scale_grad_by_freq, mode, sparse)
-        made = cls(*embeddings.shape, *words, embeddings, include_last_offset, padding_idx)
-        made.weight.requires_grad = not freeze
-        return made
+        options = (max_norm, norm_type, scale_grad_by_freq, mode, sparse)
+        bag = cls(*embeddings.shape, *options, embeddings, include_last_offset, padding_idx)
+        bag.weight.requires_grad = not freeze
+        return bag
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return ops.embedding_bag(

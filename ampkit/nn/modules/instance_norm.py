@@ -1,4 +1,4 @@
-"""Normalization of single samples: each channel by itself, and across neighbouring channels."""
+"""Instance normalization, and local response normalization across neighbouring channels."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
 from ..module import Module
-from .norm import _Running
+from .norm import _RunningNorm
 
 
-class _InstanceNorm(_Running):
+class _InstanceNorm(_RunningNorm):
     _axes: ClassVar[str]  # of a sample, after its channels
 
     def __init__(
@@ -32,9 +32,9 @@ class _InstanceNorm(_Running):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check(input)
-        alone = input.ndim == len(self._axes) + 1
+        unbatched = input.ndim == len(self._axes) + 1
         y = ops.instance_norm(
-            ops.unsqueeze(input, 0) if alone else input,
+            ops.unsqueeze(input, 0) if unbatched else input,
             self.running_mean,
             self.running_var,
             self.weight,
@@ -43,7 +43,7 @@ class _InstanceNorm(_Running):
             self.momentum or 0.0,
             self.eps,
         )
-        return ops.squeeze(y, 0) if alone else y
+        return ops.squeeze(y, 0) if unbatched else y
 
     @checked
     def _check(self, input: Tensor) -> None:
@@ -62,8 +62,8 @@ class InstanceNorm1d(_InstanceNorm):
 class InstanceNorm2d(_InstanceNorm):
     """Mean 0 and variance 1 of each channel of each sample: input [N, C, H, W] or [C, H, W] -> the same.
 
-    affine: then weight and bias [C], which start as ones and zeros. track_running_stats: while training the running
-    statistics move by `momentum` towards the averages over the samples, and otherwise they are used.
+    affine: with weight and bias [C], which start as ones and zeros. track_running_stats: in training mode update the
+    running statistics by `momentum` towards the averages over the samples, in eval mode use them.
     Ulyanov, Vedaldi and Lempitsky 2016, arXiv:1607.08022, eq. 3. Raises ShapeError for other shapes.
     """
 

@@ -1,7 +1,7 @@
-"""Lazy layers: the number of inputs is that of the first batch, and with it they become the layers that they stand for.
+"""Lazy layers, which take their input size from the first batch and then become the layers they stand for.
 
-Until then they have no Parameters, and what needs some (an optimizer, a state dict) raises. Hooks, the mode, and where
-the model was moved to meanwhile stay.
+Until then they have no Parameters, and what needs some (an optimizer, a state dict) raises. Hooks, the training mode,
+and the device and dtype to which the model was moved persist.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from .instance_norm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .linear import Linear
 from .norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
-_KEPT = {"training", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks", "_hooked"}
+_PERSISTENT = {"training", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks", "_hooked"}
 
 
 class _Lazy(Module):
-    # What all of them share. `_options`: the arguments of the layer but the one that is found, by name.
+    # `_options`: the arguments of the layer by name, but for the inferred one.
     is_lazy = True
     cls_to_become: ClassVar[type[Module]]
-    _found: ClassVar[str]  # the argument that is found
-    _like: ClassVar[type[Module] | None] = None  # whose arguments and defaults it has; None: those of the layer
-    _ranks: ClassVar[tuple[int, ...]] = ()  # of inputs; () for any
+    _inferred: ClassVar[str]  # the argument that is inferred
+    _like: ClassVar[type[Module] | None] = None  # the class with its arguments and defaults; None: the layer
+    _ranks: ClassVar[tuple[int, ...]] = ()  # allowed numbers of input axes; () for any
     _options: dict[str, Any]
     __signature__: ClassVar[Signature]
 
     def __init_subclass__(cls) -> None:
-        # Its arguments are the layer's, in their order, but the one that is found.
+        # The signature of the layer without the inferred argument.
         super().__init_subclass__()
         if "cls_to_become" in vars(cls):
-            whole = signature(cls._like or cls.cls_to_become)
-            given = [argument for name, argument in whole.parameters.items() if name != cls._found]
-            cls.__signature__ = whole.replace(parameters=given)
+            full = signature(cls._like or cls.cls_to_become)
+            arguments = [argument for name, argument in full.parameters.items() if name != cls._inferred]
+            cls.__signature__ = full.replace(parameters=arguments)
 
     def __init__(self, *args: Any, **kwargs: Any):
         try:
@@ -56,7 +56,7 @@ class _Lazy(Module):
         return self(*args, **kwargs)
 
     def initialize_parameters(self, input: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Become the layer for inputs like this one, on its device. Raises ShapeError for one that does not fit."""
+        """Become the layer for inputs like this one, on its device. Raises ShapeError if its rank does not fit."""
         where = type(self).__name__
         if not isinstance(input, Tensor):
             raise DTypeError(where, "a Tensor for `input`", type(input).__name__)
@@ -66,28 +66,28 @@ class _Lazy(Module):
         options = dict(self._options)
         if options["device"] is None:
             options["device"] = input.device
-        made = self.cls_to_become(**{self._found: self._size_of(input)}, **options)
+        layer = self.cls_to_become(**{self._inferred: self._size_of(input)}, **options)
         self.__dict__.pop("_options")
-        self.__dict__.update({name: value for name, value in vars(made).items() if name not in _KEPT})
+        self.__dict__.update({name: value for name, value in vars(layer).items() if name not in _PERSISTENT})
         self.__class__ = self.cls_to_become  # type: ignore[assignment]
 
     def _size_of(self, input: Tensor) -> int:
         return input.shape[1] if input.ndim == max(self._ranks) else input.shape[0]
 
     def has_uninitialized_params(self) -> bool:
-        """True: a layer that has seen a batch is no lazy one any more."""
+        """True: after the first batch the layer is no longer a lazy one."""
         return True
 
     def set_destination(self, device: Device | None, dtype: DType | None) -> None:
-        """Be made there, and in that dtype."""
+        """Create the layer on that device and in that dtype; None leaves it."""
         moved = {"device": device, "dtype": dtype}
         self._options.update({name: value for name, value in moved.items() if value is not None})
 
     def reset_parameters(self) -> None:
-        """Nothing: the first values are drawn with the first batch."""
+        """Do nothing: the layer is initialized with the first batch."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", self._found):
+        if name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", self._inferred):
             raise AttributeError(f"{type(self).__name__}.{name}: needs a first batch, got none yet\nhelp: {RUN_FIRST}")
         if name in self.__dict__.get("_options", ()):
             return self._options[name]
@@ -100,17 +100,17 @@ class _Lazy(Module):
 class LazyLinear(_Lazy, Linear):
     """A Linear whose in_features are those of the first batch: input [..., in_features] -> [..., out_features].
 
-    The first call makes it a Linear; no Parameters before that.
+    It becomes a Linear at the first call and has no Parameters before that.
     """
 
-    cls_to_become, _found = Linear, "in_features"
+    cls_to_become, _inferred = Linear, "in_features"
 
     def _size_of(self, input: Tensor) -> int:
         return input.shape[-1]
 
 
 class _LazyConv(_Lazy):
-    _found = "in_channels"
+    _inferred = "in_channels"
 
 
 class LazyConv1d(_LazyConv, Conv1d):
@@ -150,7 +150,7 @@ class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
 
 
 class _LazyNorm(_Lazy):
-    _found, _like = "num_features", BatchNorm1d  # of instance norms too, as PyTorch has it
+    _inferred, _like = "num_features", BatchNorm1d  # of instance norms too, as PyTorch has it
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):

@@ -19,7 +19,7 @@ from ..module import Module
 
 
 class _Norm(Module):
-    # weight and bias of one shape, or neither: ones and zeros.
+    # weight and bias of one shape, ones and zeros, or None.
 
     def _affine(self, shape: tuple[int, ...], weight: bool, bias: bool, device: Any, dtype: Any) -> None:
         self.register_parameter("weight", new_parameter(shape, device, dtype) if weight else None)
@@ -77,11 +77,8 @@ class RMSNorm(_Norm):
         dtype: Any = None,
     ):
         super().__init__()
-        self.normalized_shape, self.eps, self.elementwise_affine = (
-            _trailing("RMSNorm", normalized_shape),
-            eps,
-            elementwise_affine,
-        )
+        self.normalized_shape = _trailing("RMSNorm", normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
         self.register_parameter(
             "weight", new_parameter(self.normalized_shape, device, dtype) if elementwise_affine else None
         )
@@ -126,8 +123,8 @@ class GroupNorm(_Norm):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}{_bias(self)}"
 
 
-class _Running(_Norm):
-    # Norms of channels that may keep running statistics of them.
+class _RunningNorm(_Norm):
+    # Per-channel norms with optional running statistics.
 
     def __init__(
         self,
@@ -156,7 +153,7 @@ class _Running(_Norm):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Forget the batches seen: mean 0, variance 1."""
+        """Reset the running statistics to mean 0 and variance 1."""
         if self.track_running_stats:
             init.zeros_(self.running_mean)
             init.ones_(self.running_var)
@@ -172,24 +169,24 @@ class _Running(_Norm):
         )
 
 
-class _BatchNorm(_Running):
+class _BatchNorm(_RunningNorm):
     def forward(self, input: Tensor) -> Tensor:
         return self.normalized(ops.batch_norm, input)
 
     def normalized(self, function: Callable[..., Tensor], input: Tensor) -> Tensor:
-        """What `function`, `ops.batch_norm` or what is called like it, makes of `input` with the layer's state."""
+        """Call `function`, of the signature of `ops.batch_norm`, on `input` and the layer's state."""
         self._check(input)
-        learns = self.training and self.track_running_stats and not is_recomputing()
-        if learns:
+        updates = self.training and self.track_running_stats and not is_recomputing()
+        if updates:
             count = self.num_batches_tracked.array
             with backends.device_guard(count):
                 count += 1
             self.num_batches_tracked.changed()
         momentum = self.momentum
         if momentum is None:
-            momentum = 1 / self.num_batches_tracked.item() if learns else 0.0
-        keeps = not self.training or self.track_running_stats
-        mean, var = (self.running_mean, self.running_var) if keeps else (None, None)
+            momentum = 1 / self.num_batches_tracked.item() if updates else 0.0
+        has_stats = not self.training or self.track_running_stats
+        mean, var = (self.running_mean, self.running_var) if has_stats else (None, None)
         return function(input, mean, var, self.weight, self.bias, self.training or mean is None, momentum, self.eps)
 
 
@@ -209,9 +206,9 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     """Mean 0 and variance 1 of each channel over the batch, then weight and bias: input [N, C, H, W] -> the same.
 
-    While training the batch's own statistics are used and the running ones move towards them by `momentum`
-    (running_var towards the unbiased variance); momentum=None keeps the plain average over all batches, and then reads
-    its count from the device. Otherwise the running ones are used. weight and bias [C] start as ones and zeros.
+    In training mode it uses the statistics of the batch and updates the running ones by `momentum` (running_var with
+    the unbiased variance); momentum=None keeps their average over all batches, which reads the count from the device.
+    In eval mode it uses the running statistics. weight and bias [C] start as ones and zeros.
     Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1. Raises ShapeError for other shapes.
     """
 

@@ -21,14 +21,14 @@ _OPS = {"RNN_TANH": rnn_tanh_, "RNN_RELU": rnn_relu_, "GRU": gru_}
 
 
 class RNNBase(Module):
-    """What RNN, LSTM and GRU share: `num_layers` layers of cells, each of one direction or two, over sequences.
+    """The base of RNN, LSTM and GRU: `num_layers` layers over sequences, in one direction or two.
 
     mode: "RNN_TANH", "RNN_RELU", "LSTM" or "GRU". Per layer l, with the suffix _reverse for the direction against
     time: weight_ih_l{l} [gates hidden_size, input], weight_hh_l{l} [gates hidden_size, output], bias_ih_l{l} and
     bias_hh_l{l} [gates hidden_size], with proj_size weight_hr_l{l} [proj_size, hidden_size]; all start uniform in
-    +-1/sqrt(hidden_size). The layers above the first read the output of the one below, both directions side by side,
-    after dropout. A single layer has nothing to drop.
-    Raises ArgumentError for sizes that are no positive integers, an unknown mode, or proj_size of other than an LSTM.
+    +-1/sqrt(hidden_size). Layers after the first read the output of the one before, both directions concatenated,
+    after dropout; there is none after the last.
+    Raises ArgumentError for sizes that are not positive integers, an unknown mode, or proj_size without an LSTM.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class RNNBase(Module):
             self.register_parameter(name + suffix, new_parameter(shape, device, dtype))
 
     def reset_parameters(self) -> None:
-        """Draw all weights and biases anew."""
+        """Initialize all weights and biases again."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
     def flatten_parameters(self) -> None:
-        """Nothing: PyTorch lays weights side by side for cuDNN here."""
+        """Do nothing: PyTorch makes the weights contiguous for cuDNN here."""
 
     @property
     def all_weights(self) -> list[list[Parameter]]:
@@ -91,37 +91,37 @@ class RNNBase(Module):
 
     def _weights(self, suffix: str) -> list[Parameter]:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-        found = [getattr(self, name + suffix, None) for name in names]  # which may be computed of others
+        found = [getattr(self, name + suffix, None) for name in names]  # getattr: they may be computed attributes
         return [weight for weight in found if weight is not None]
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> Any:
-        """Run the sequences: -> output, and the last states of each layer and direction.
+        """Run the layers over the sequences: (output, final states of each layer and direction).
 
         input [T, N, input_size], with batch_first [N, T, input_size], [T, input_size] for one sequence, or a
         PackedSequence -> output of the same kind and D output_size columns, D directions, and h_n [D num_layers, N,
-        output_size]. hx: the first states, shaped as h_n, zeros by default; an LSTM has (h, c) in and out, its c
+        output_size]. hx: the initial states, shaped as h_n, zeros by default; an LSTM has (h, c) in and out, its c
         [D num_layers, N, hidden_size]. Raises ShapeError for shapes that do not fit.
         """
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx)
         if not isinstance(input, Tensor):
             raise DTypeError(type(self).__name__, "a Tensor or a PackedSequence", type(input).__name__)
-        single, rows = input.ndim == 2, input
-        if single:
-            rows, hx = ops.unsqueeze(input, 1), _each(lambda state: ops.unsqueeze(state, 1), hx)
+        unbatched, rows = input.ndim == 2, input
+        if unbatched:
+            rows, hx = ops.unsqueeze(input, 1), _map_states(lambda state: ops.unsqueeze(state, 1), hx)
         elif self.batch_first and input.ndim == 3:
             rows = ops.transpose(input, 0, 1)
         if rows.ndim != 3 or rows.shape[2] != self.input_size or not rows.shape[0]:
-            raise self._misshapen(input)
+            raise self._shape_error(input)
         steps, batch = rows.shape[:2]
         data = ops.reshape(rows, (steps * batch, self.input_size))
         data, last = self._run(data, (batch,) * steps, hx)
         out = ops.reshape(data, (steps, batch, data.shape[1]))
-        if single:
-            return ops.squeeze(out, 1), _each(lambda state: ops.squeeze(state, 1), last)
+        if unbatched:
+            return ops.squeeze(out, 1), _map_states(lambda state: ops.squeeze(state, 1), last)
         return ops.transpose(out, 0, 1) if self.batch_first else out, last
 
-    def _misshapen(self, input: Tensor) -> ShapeError:
+    def _shape_error(self, input: Tensor) -> ShapeError:
         width, order = self.input_size, "N, T" if self.batch_first else "T, N"
         needs = f"input [{order}, {width}] or [T, {width}], T at least 1"
         return ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
@@ -131,12 +131,12 @@ class RNNBase(Module):
             needs = f"packed data [rows, {self.input_size}]"
             raise ShapeError(type(self).__name__, needs, f"{list(input.data.shape)}")
         counts = tuple(int(n) for n in input.batch_sizes.numpy())
-        data, last = self._run(input.data, counts, _ordered(hx, input.sorted_indices))
-        return input.with_data(data), _ordered(last, input.unsorted_indices)
+        data, last = self._run(input.data, counts, _permuted(hx, input.sorted_indices))
+        return input.with_data(data), _permuted(last, input.unsorted_indices)
 
     def _run(self, data: Tensor, counts: tuple[int, ...], hx: Any) -> tuple[Tensor, Any]:
-        # All layers over packed rows: -> the rows of the last one, and the last states.
-        states = self._first_states(hx, counts[0])
+        # All layers over packed rows: (output rows of the last layer, final states).
+        states = self._initial_states(hx, counts[0])
         last: list[tuple[Tensor, ...]] = []
         for layer in range(self.num_layers):
             outs = []
@@ -158,21 +158,21 @@ class RNNBase(Module):
             return _OPS[self.mode](data, *first, w_ih, w_hh, b_ih, b_hh, counts, reverse)
         return lstm_(data, *first, w_ih, w_hh, b_ih, b_hh, more[-1] if self.proj_size else None, counts, reverse)
 
-    def _first_states(self, hx: Any, batch: int) -> list[tuple[Any, ...]]:
-        # Per layer and direction, its state or pair of states; None for zeros.
+    def _initial_states(self, hx: Any, batch: int) -> list[tuple[Any, ...]]:
+        # Per layer and direction, its state or pair of states; None means zeros.
         where, kinds = type(self).__name__, 1 + (self.mode == "LSTM")
         count = self.num_layers * (1 + self.bidirectional)
         if hx is None:
             return [(None,) * kinds] * count
-        given = hx if isinstance(hx, (tuple, list)) else (hx,)
-        if len(given) != kinds or not all(isinstance(state, Tensor) for state in given):
+        states = hx if isinstance(hx, (tuple, list)) else (hx,)
+        if len(states) != kinds or not all(isinstance(state, Tensor) for state in states):
             needs = "hx as two Tensors (h, c)" if kinds == 2 else "hx as a Tensor"
-            raise DTypeError(where, needs, f"{len(given)} of {type(hx).__name__}")
+            raise DTypeError(where, needs, f"{len(states)} of {type(hx).__name__}")
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
-        for name, state, width in zip("hc", given, widths, strict=False):
+        for name, state, width in zip("hc", states, widths, strict=False):
             if state.shape != (count, batch, width):
                 raise ShapeError(where, f"{name} {[count, batch, width]}", f"{list(state.shape)}")
-        return list(zip(*(ops.unbind(state) for state in given), strict=True))
+        return list(zip(*(ops.unbind(state) for state in states), strict=True))
 
     def extra_repr(self) -> str:
         shown = [str(self.input_size), str(self.hidden_size)]
@@ -182,15 +182,15 @@ class RNNBase(Module):
         return ", ".join(shown)
 
 
-def _each(function: Any, states: Any) -> Any:
+def _map_states(function: Any, states: Any) -> Any:
     if isinstance(states, (tuple, list)):
-        return tuple(_each(function, state) for state in states)
+        return tuple(_map_states(function, state) for state in states)
     return function(states) if isinstance(states, Tensor) else states
 
 
-def _ordered(states: Any, indices: Tensor | None) -> Any:
-    # Of each state [layers, N, width], the sequences in another order.
-    return states if indices is None else _each(lambda state: ops.index_select(state, 1, indices), states)
+def _permuted(states: Any, indices: Tensor | None) -> Any:
+    # Each state [layers, N, width] with the sequences in another order.
+    return states if indices is None else _map_states(lambda state: ops.index_select(state, 1, indices), states)
 
 
 class RNN(RNNBase):
@@ -225,7 +225,7 @@ class LSTM(RNNBase):
     """Long short-term memory: see `ops.lstm_cell` for the formulas and RNNBase for the rest.
 
     proj_size: the output and the state h are W_hr o tanh(c), of that size (Sak et al. 2014, arXiv:1402.1128).
-    Under autocast products read 16 bits, and the cell state stays float32 from the first step to the last.
+    Under autocast matrix products read 16-bit operands; the cell state stays float32 from the first step to the last.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class LSTM(RNNBase):
 class GRU(RNNBase):
     """Gated recurrent units: see `ops.gru_cell` for the formulas and RNNBase for the rest.
 
-    Under autocast products read 16 bits, and the state stays float32 from the first step to the last.
+    Under autocast matrix products read 16-bit operands; the state stays float32 from the first step to the last.
     """
 
     def __init__(

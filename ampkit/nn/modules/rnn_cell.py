@@ -16,9 +16,9 @@ from ..module import Module
 
 
 class RNNCellBase(Module):
-    """What the cells share: weight_ih [chunks H, I], weight_hh [chunks H, H], bias_ih and bias_hh [chunks H].
+    """The base of the cells: weight_ih [chunks H, I], weight_hh [chunks H, H], bias_ih and bias_hh [chunks H].
 
-    All start uniform in +-1/sqrt(hidden_size). Raises ArgumentError for sizes that are no positive integers.
+    All start uniform in +-1/sqrt(hidden_size). Raises ArgumentError for sizes that are not positive integers.
     """
 
     def __init__(
@@ -35,23 +35,23 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights and biases anew."""
+        """Initialize all weights and biases again."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
     def _step(self, cell: Any, input: Tensor, *states: Tensor | None) -> Any:
-        # `cell` on rows: a single input, and what it gives, have no row axis.
+        # Call `cell` on rows; a single input and its results have no row axis.
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
             needs = f"input [N, {self.input_size}] or [{self.input_size}]"
             raise ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
-        want = (*input.shape[:-1], self.hidden_size)
-        given = [self._zeros(want, input) if state is None else state for state in states]
-        for state in given:
-            if state.shape != want:
-                raise ShapeError(type(self).__name__, f"states {list(want)}", f"{list(state.shape)}")
+        shape = (*input.shape[:-1], self.hidden_size)
+        initial = [self._zeros(shape, input) if state is None else state for state in states]
+        for state in initial:
+            if state.shape != shape:
+                raise ShapeError(type(self).__name__, f"states {list(shape)}", f"{list(state.shape)}")
         single = input.ndim == 1
-        rows = [ops.unsqueeze(each, 0) if single else each for each in (input, *given)]
+        rows = [ops.unsqueeze(each, 0) if single else each for each in (input, *initial)]
         found = cell(rows[0], rows[1:], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return tuple(ops.squeeze(each, 0) if single else each for each in found)
 
@@ -95,10 +95,14 @@ class LSTMCell(RNNCellBase):
 
     @checked
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]:
-        given = (None, None) if hx is None else hx
-        if not isinstance(given, (tuple, list)) or len(given) != 2 or isinstance(given[0], Tensor) != (hx is not None):
+        states = (None, None) if hx is None else hx
+        if (
+            not isinstance(states, (tuple, list))
+            or len(states) != 2
+            or (hx is not None and not isinstance(states[0], Tensor))
+        ):
             raise DTypeError("LSTMCell", "hx as two Tensors (h, c)", type(hx).__name__)
-        return self._step(ops.lstm_cell, input, *given)
+        return self._step(ops.lstm_cell, input, *states)
 
 
 class GRUCell(RNNCellBase):

@@ -1,8 +1,8 @@
-"""The transformer of Vaswani et al.: layers of attention and a small network, stacks of them, and both stacks together.
+"""The transformer: encoder and decoder layers, stacks of them, and both stacks together.
 
-In all of them [N, L, E] is [L, N, E] unless batch_first, and N may be missing. A mask [L, S] or [N nhead, L, S] says
-for each query which keys it may not look at, a key padding mask [N, S] which keys nobody may: True blocks, floats are
-added to the scores. is_causal=True blocks later keys where no mask is given; a mask beside it is taken at its word.
+[N, L, E] stands for [L, N, E] unless batch_first; N may be missing. Masks are [L, S] or [N nhead, L, S], per query and
+key; key padding masks [N, S], per key: True masks out, floats are added to the scores. is_causal=True masks out later
+keys if there is no mask; a mask takes precedence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Mask = Tensor | None
 
 
 class _Layer(Module):
-    # What encoder and decoder layers share: attention to oneself, the small network, and the sums around both.
+    # Encoder and decoder layers: self-attention, the feed-forward network, residual sums and norms.
 
     _norms = 2
 
@@ -64,29 +64,29 @@ class _Layer(Module):
         for i in range(1, self._norms + 1):
             setattr(self, f"dropout{i}", Dropout(dropout))
 
-    def _network(self, x: Tensor) -> Tensor:
+    def _feed_forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
-    def _through(self, x: Tensor, *parts: Callable[[Tensor], Tensor]) -> Tensor:
-        # x + part(x), part by part: normalized before each part, or after each sum.
-        around = [(getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")) for i in range(1, len(parts) + 1)]
+    def _residual(self, x: Tensor, *sublayers: Callable[[Tensor], Tensor]) -> Tensor:
+        # x + sublayer(x) for each, normalized before each sublayer or after each sum.
+        around = [(getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")) for i in range(1, len(sublayers) + 1)]
         if not self.norm_first:
-            for part, (norm, dropout) in zip(parts, around, strict=True):
-                x = norm_of_sum(x, part(x), dropout, norm)
+            for sublayer, (norm, dropout) in zip(sublayers, around, strict=True):
+                x = norm_of_sum(x, sublayer(x), dropout, norm)
             return x
         normed, readers = around[0][0](x), (self.linear1, *[getattr(self, name) for name in self._attentions()])
-        for part, (_, dropout), (norm, _) in zip(parts, around, around[1:], strict=False):
-            x, normed = add_norm(x, part(normed), dropout, norm, *readers)
-        return x + around[-1][1](parts[-1](normed))
+        for sublayer, (_, dropout), (norm, _) in zip(sublayers, around, around[1:], strict=False):
+            x, normed = add_norm(x, sublayer(normed), dropout, norm, *readers)
+        return x + around[-1][1](sublayers[-1](normed))
 
     def _attentions(self) -> tuple[str, ...]:
         return ("self_attn", "multihead_attn")[: self._norms - 1]
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention of a sequence to itself, then a network for each position, each added to its input and normalized.
+    """Self-attention, then a feed-forward network per position, each with a residual sum and a layer norm.
 
-    norm_first=True normalizes before each instead. activation: "relu", "gelu" or a function. All drop at `dropout`.
+    norm_first=True normalizes before each instead. activation: "relu", "gelu" or a function. dropout: of all sublayers.
     state: self_attn, linear1 [dim_feedforward, d_model], linear2, norm1, norm2. Vaswani et al. 2017, arXiv:1706.03762,
     section 3.1; norm_first: Xiong et al. 2020, arXiv:2002.04745.
     """
@@ -95,12 +95,12 @@ class TransformerEncoderLayer(_Layer):
         self, src: Tensor, src_mask: _Mask = None, src_key_padding_mask: _Mask = None, is_causal: bool = False
     ) -> Tensor:
         """src [N, L, E] -> [N, L, E]."""
-        look = _look(self.self_attn, None, src_key_padding_mask, src_mask, is_causal)
-        return self._through(src, look, self._network)
+        self_attention = _attention(self.self_attn, None, src_key_padding_mask, src_mask, is_causal)
+        return self._residual(src, self_attention, self._feed_forward)
 
 
 class TransformerDecoderLayer(_Layer):
-    """Attention of a sequence to itself, then to `memory`, then a network for each position, each added and normalized.
+    """Self-attention, attention to `memory`, and a feed-forward network, each with a residual sum and a layer norm.
 
     Arguments and sources as in TransformerEncoderLayer; state: self_attn, multihead_attn, linear1, linear2, norm1 to 3.
     """
@@ -119,16 +119,18 @@ class TransformerDecoderLayer(_Layer):
         memory_is_causal: bool = False,
     ) -> Tensor:
         """tgt [N, L, E], memory [N, S, E] -> [N, L, E]."""
-        look = _look(self.self_attn, None, tgt_key_padding_mask, tgt_mask, tgt_is_causal)
-        listen = _look(self.multihead_attn, memory, memory_key_padding_mask, memory_mask, memory_is_causal)
-        return self._through(tgt, look, listen, self._network)
+        self_attention = _attention(self.self_attn, None, tgt_key_padding_mask, tgt_mask, tgt_is_causal)
+        cross_attention = _attention(
+            self.multihead_attn, memory, memory_key_padding_mask, memory_mask, memory_is_causal
+        )
+        return self._residual(tgt, self_attention, cross_attention, self._feed_forward)
 
 
 class TransformerEncoder(Module):
     """num_layers copies of encoder_layer, one after the other, then `norm` if there is one.
 
-    The copies start with equal weights, as PyTorch's do. enable_nested_tensor and mask_check change nothing: positions
-    that padding masks are computed like the others, where PyTorch's `eval` may set them to 0.
+    The copies start with equal weights, as in PyTorch. enable_nested_tensor and mask_check have no effect: padded
+    positions are computed like the others, where PyTorch's `eval` may set them to 0.
     """
 
     def __init__(
@@ -140,11 +142,8 @@ class TransformerEncoder(Module):
         mask_check: bool = True,
     ):
         super().__init__()
-        self.layers, self.num_layers, self.norm = (
-            _copies("TransformerEncoder", encoder_layer, num_layers),
-            num_layers,
-            norm,
-        )
+        self.layers = _copies("TransformerEncoder", encoder_layer, num_layers)
+        self.num_layers, self.norm = num_layers, norm
 
     def forward(
         self,
@@ -162,16 +161,13 @@ class TransformerEncoder(Module):
 class TransformerDecoder(Module):
     """num_layers copies of decoder_layer, one after the other, then `norm` if there is one.
 
-    The copies start with equal weights, as PyTorch's do.
+    The copies start with equal weights, as in PyTorch.
     """
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None):
         super().__init__()
-        self.layers, self.num_layers, self.norm = (
-            _copies("TransformerDecoder", decoder_layer, num_layers),
-            num_layers,
-            norm,
-        )
+        self.layers = _copies("TransformerDecoder", decoder_layer, num_layers)
+        self.num_layers, self.norm = num_layers, norm
 
     def forward(
         self,
@@ -200,7 +196,7 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder whose output is the memory of a decoder; custom_encoder and custom_decoder take their places.
+    """An encoder whose output is the memory of a decoder; custom_encoder and custom_decoder replace them.
 
     Every matrix starts xavier-uniform. Vaswani et al. 2017, arXiv:1706.03762, figure 1, without embeddings.
     """
@@ -225,11 +221,11 @@ class Transformer(Module):
     ):
         super().__init__()
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
-        how = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
+        options = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
 
         def stack(kind: Any, layer: Any, number: int) -> Module:
             norm = LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype)
-            return kind(layer(d_model, nhead, *how), number, norm)
+            return kind(layer(d_model, nhead, *options), number, norm)
 
         self.encoder = custom_encoder or stack(TransformerEncoder, TransformerEncoderLayer, num_encoder_layers)
         self.decoder = custom_decoder or stack(TransformerDecoder, TransformerDecoderLayer, num_decoder_layers)
@@ -252,10 +248,10 @@ class Transformer(Module):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """src [N, S, E], tgt [N, L, E] -> [N, L, E]. Raises ShapeError for a src and a tgt that do not fit."""
+        """src [N, S, E], tgt [N, L, E] -> [N, L, E]. Raises ShapeError if src and tgt do not fit."""
         batch = 0 if self.batch_first else 1
-        misfit = src.ndim != tgt.ndim or (src.ndim == 3 and src.shape[batch] != tgt.shape[batch])
-        if misfit or src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
+        mismatch = src.ndim != tgt.ndim or (src.ndim == 3 and src.shape[batch] != tgt.shape[batch])
+        if mismatch or src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
             needs = f"src and tgt of one batch size and {self.d_model} wide"
             raise ShapeError("Transformer", needs, f"src {list(src.shape)}, tgt {list(tgt.shape)}")
         memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
@@ -272,7 +268,7 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """The mask [sz, sz] that blocks later keys: -inf above the diagonal, 0 elsewhere; float32 by default."""
+        """The causal mask [sz, sz]: -inf above the diagonal, 0 elsewhere; float32 by default."""
         return ops.triu(ops.full((sz, sz), -math.inf, dtype=dtype, device=device), 1)
 
 
@@ -283,15 +279,14 @@ def _activation(where: str, activation: Any) -> Callable[[Tensor], Tensor]:
     return found
 
 
-def _look(attention: Any, memory: _Mask, padding: _Mask, mask: _Mask, causal: bool) -> Callable[[Tensor], Tensor]:
-    # Attention as a function of its queries alone: to `memory`, or to themselves.
-    def look(x: Tensor) -> Tensor:
+def _attention(attention: Any, memory: _Mask, padding: _Mask, mask: _Mask, causal: bool) -> Callable[[Tensor], Tensor]:
+    # Attention as a function of its queries: to `memory`, or self-attention if that is None.
+    def attend(x: Tensor) -> Tensor:
         keys = x if memory is None else memory
-        return attention(x, keys, keys, key_padding_mask=padding, need_weights=False, attn_mask=mask, is_causal=causal)[
-            0
-        ]
+        masks = {"key_padding_mask": padding, "attn_mask": mask, "is_causal": causal}
+        return attention(x, keys, keys, need_weights=False, **masks)[0]
 
-    return look
+    return attend
 
 
 def _copies(where: str, layer: Any, number: int) -> ModuleList:
