@@ -1,4 +1,4 @@
-"""PyTorch's address of linear algebra: `ampkit.linalg.norm`."""
+"""The names of `torch.linalg`: `ampkit.linalg.norm`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# What torch.linalg gives other arguments than torch does. Its names of them are PyTorch's: A, N.
+# Functions whose arguments differ between torch.linalg and torch; A and N are PyTorch's names.
 
 
 def det(A: _Tensor) -> _Tensor:  # noqa: N803

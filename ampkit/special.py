@@ -1,4 +1,4 @@
-"""PyTorch's address of special functions: `ampkit.special.expit`."""
+"""The names of `torch.special`: `ampkit.special.expit`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = [
 
 @checked
 def ndtr(input: Tensor) -> Tensor:
-    """The area under the standard normal density up to each element: erfc(-x / sqrt(2)) / 2."""
+    """The standard normal cumulative distribution function, erfc(-x / sqrt(2)) / 2."""
     return ops.erfc(input * -math.sqrt(0.5)) * 0.5
 
 
-_DIMENSIONS = 1 << 16  # each takes a pass over the input
+_MAX_DIMENSION = 1 << 16  # one pass over the input per dimension
 
 
 @checked
@@ -51,8 +51,8 @@ def multigammaln(input: Tensor, p: int) -> Tensor:
 
     p (p - 1) / 4 log(pi) + the sum of lgamma(x - i / 2) for i below p.
     """
-    if not 1 <= p <= _DIMENSIONS:
-        raise ArgumentError("multigammaln", f"p from 1 to {_DIMENSIONS}", f"{p}")
+    if not 1 <= p <= _MAX_DIMENSION:
+        raise ArgumentError("multigammaln", f"p from 1 to {_MAX_DIMENSION}", f"{p}")
     total = ops.lgamma(input)
     for i in range(1, p):
         total = total + ops.lgamma(input - i / 2)

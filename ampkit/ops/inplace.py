@@ -32,23 +32,23 @@ __all__: list[str] = []
 
 
 def in_place_method(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`function(self, ...)` as a method that writes its answer into self: see `core.inplace.change`."""
+    """Return a method that writes the result of `function(self, ...)` into self: see core/autograd/inplace.py."""
 
-    def changed(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return change(function, self, *args, **kwargs)
 
-    changed.__name__ = f"{function.__name__}_"
-    changed.__doc__ = f"`{function.__name__}` in place."
-    return changed
+    method.__name__ = f"{function.__name__}_"
+    method.__doc__ = f"`{function.__name__}` in place."
+    return method
 
 
 def in_place_view_method(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`function(self, ...)`, which gives another view of self, as a method that makes self that view: `unsqueeze_`.
+    """Return a method that turns self into the view `function(self, ...)`: `unsqueeze_`.
 
-    Raises StateError for a leaf that requires grad.
+    The method raises StateError for a leaf that requires grad.
     """
 
-    def turn(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self.requires_grad and self.is_leaf:
             cure = f"use what x.{function.__name__}(...) returns"
             raise StateError(f"{function.__name__}_", "a tensor that is no leaf, or requires no grad", "one", cure)
@@ -56,9 +56,9 @@ def in_place_view_method(function: Callable[..., Tensor]) -> Callable[..., Tenso
             become_view(self, function(self, *args, **kwargs))
         return self
 
-    turn.__name__ = f"{function.__name__}_"
-    turn.__doc__ = f"`{function.__name__}` in place: the tensor itself has other axes from now on."
-    return turn
+    method.__name__ = f"{function.__name__}_"
+    method.__doc__ = f"`{function.__name__}` in place: changes the tensor's own shape."
+    return method
 
 
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
@@ -69,7 +69,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
     need_changeable(self)
     lead = values.ndim - self.ndim
-    if lead > 0 and values.shape[:lead] == (1,) * lead:  # which an assignment lets pass
+    if lead > 0 and values.shape[:lead] == (1,) * lead:  # as assignment allows
         values = reshape(values, values.shape[lead:])
     try:
         values = broadcast_to(values, tuple(self.shape))
@@ -81,12 +81,12 @@ def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
 
 
 def fill_(self: Tensor, value: Tensor | float) -> Tensor:
-    """Overwrite every element with a number. Raises ArgumentError for one that an integer dtype does not hold."""
+    """Overwrite every element with a number. Raises ArgumentError if an integer dtype cannot represent it."""
     return write(self, _check_fill_value("fill_", self, value.item() if isinstance(value, Tensor) else value))
 
 
 def _check_fill_value(where: str, self: Tensor, number: float) -> float:
-    # `number`, which the dtype of self holds but for its fraction.
+    # Return `number`; ArgumentError if self's integer dtype cannot represent it once truncated.
     if not dtypes.is_float(self.dtype) and self.dtype != dtypes.bool_:
         if not math.isfinite(number):
             raise ArgumentError(where, f"a number that {self.dtype.name} holds", f"{number}", "cast first: x.float()")
@@ -95,21 +95,21 @@ def _check_fill_value(where: str, self: Tensor, number: float) -> float:
 
 
 def zero_(self: Tensor) -> Tensor:
-    """Overwrite every element with 0; as a gradient it is then of no scale."""
+    """Overwrite every element with 0; as a gradient it then carries no loss scale."""
     write(self, 0)
     self.tag = ZEROED
     return self
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with normal numbers of the given mean and deviation."""
+    """Overwrite with samples of a normal distribution."""
     if std < 0:
         raise ArgumentError("normal_", "std from 0", f"{std}")
     return _fill_random(self, lambda g: mean + std * g.standard_normal(self.shape, _draw_dtype(self)), generator)
 
 
 def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with uniform numbers from [a, b)."""
+    """Overwrite with uniform samples from [a, b)."""
     if not a <= b:
         raise ArgumentError("uniform_", "a <= b", f"a={a}, b={b}")
     return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, _draw_dtype(self)), generator)
@@ -117,22 +117,22 @@ def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.
 
 def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with 1 with probability p, a number or a tensor, else 0. Raises ArgumentError outside [0, 1]."""
-    share = np.asarray(p.numpy(force=True) if isinstance(p, Tensor) else p, np.float64)
-    if not ((share >= 0) & (share <= 1)).all():
+    probability = np.asarray(p.numpy(force=True) if isinstance(p, Tensor) else p, np.float64)
+    if not ((probability >= 0) & (probability <= 1)).all():
         raise ArgumentError("bernoulli_", "p from 0 to 1", f"{p}")
-    broadcast_to(Tensor(share), tuple(self.shape))
-    return _fill_random(self, lambda g: g.random(self.shape) < share, generator)
+    broadcast_to(Tensor(probability), tuple(self.shape))
+    return _fill_random(self, lambda g: g.random(self.shape) < probability, generator)
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with exponential numbers of the rate lambd. Raises ArgumentError unless it is positive."""
+    """Overwrite with samples of an exponential distribution of rate lambd. Raises ArgumentError unless lambd > 0."""
     if not lambd > 0:
         raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
     return _fill_random(self, lambda g: g.standard_exponential(self.shape, _draw_dtype(self)) / lambd, generator)
 
 
 def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with numbers whose logarithms are normal, of the given mean and deviation."""
+    """Overwrite with log-normal samples; mean and std are those of the logarithm."""
     if not std > 0:
         raise ArgumentError("log_normal_", "std above 0", f"{std}")
     return _fill_random(
@@ -141,23 +141,23 @@ def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: ran
 
 
 def cauchy_(self: Tensor, median: float = 0, sigma: float = 1, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with numbers from Cauchy's distribution, sigma being half of its width at half of its height."""
+    """Overwrite with samples of a Cauchy distribution; sigma is its half width at half maximum."""
     if not sigma > 0:
         raise ArgumentError("cauchy_", "sigma above 0", f"{sigma}")
     return _fill_random(self, lambda g: median + sigma * g.standard_cauchy(self.shape), generator)
 
 
 def geometric_(self: Tensor, p: float, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with how many tries the first success takes, each succeeding with probability p: 1, 2, ..."""
+    """Overwrite with geometric samples: the number of trials up to the first success of probability p."""
     if not 0 < p < 1:
         raise ArgumentError("geometric_", "p between 0 and 1", f"{p}")
     return _fill_random(self, lambda g: g.geometric(p, self.shape), generator)
 
 
 def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with whole numbers: `random_(to)` from [0, to), `random_(from, to)` from [from, to), or of all.
+    """Overwrite with integers: `random_(to)` from [0, to), `random_(from, to)` from [from, to).
 
-    All are those that the dtype holds exactly. Raises ArgumentError for an empty range.
+    Without bounds, to the largest integer that the dtype holds exactly. Raises ArgumentError for an empty range.
     """
     if len(bounds) > 2:
         raise ArgumentError("random_", "at most two bounds", f"{len(bounds)}")
@@ -174,9 +174,9 @@ def _exact_integers(self: Tensor) -> int:
 
 
 def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
-    """Overwrite the diagonal [i, i, ...] with a number; wrap: begin it anew below the square of a tall matrix.
+    """Overwrite the diagonal [i, i, ...] with a number; wrap: repeat it in the rest of a tall matrix.
 
-    Raises ShapeError for fewer than two axes, and for more that differ in length.
+    Raises ShapeError for fewer than two axes, and for more than two of unequal lengths.
     """
     if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
         raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
@@ -197,28 +197,28 @@ def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], gener
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
-    """self[index] = value, in place: a number or a tensor that broadcasts to what index names.
+    """self[index] = value, in place; value: a number or a tensor that broadcasts to self[index].
 
-    Of several for one place the last stays. Raises StateError for a tensor that must not change (see
+    Of repeated indices the last wins. Raises StateError for a tensor that must not change (see
     `views.need_changeable`), RangeError, ShapeError, DTypeError for floats into integers.
     """
-    held = getattr(value, "array", value)
-    if dtypes.is_float(getattr(held, "dtype", dtypes.float32 if isinstance(held, float) else self.dtype)):
+    source = getattr(value, "array", value)
+    if dtypes.is_float(getattr(source, "dtype", dtypes.float32 if isinstance(source, float) else self.dtype)):
         need_float(self)
     parts = tuple([parse_index_item(i) for i in index]) if type(index) is tuple else parse_index_item(index)
     need_changeable(self)
     try:
         with backends.device_guard(
-            self.array, held, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"
+            self.array, source, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"
         ):
             if is_recorded(self, value):
                 _assign_recorded(self, parts, value)
             else:
-                _assign(self, parts, held)
+                _assign(self, parts, source)
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except ValueError as error:
-        raise ShapeError("x[index] = value", "a value that broadcasts to the place", str(error)) from None
+        raise ShapeError("x[index] = value", "a value that broadcasts to x[index]", str(error)) from None
 
 
 def _assign(self: Tensor, parts: Any, value: Any) -> None:
@@ -232,7 +232,7 @@ def _assign(self: Tensor, parts: Any, value: Any) -> None:
 
 
 def _assign_recorded(self: Tensor, parts: Any, value: Any) -> None:
-    """`_set` on the tape: the places are a view of self, which is overwritten; those of arrays, a part of one."""
+    """`_assign` on the tape: a basic index overwrites a view of self; index arrays, an `index_put_` of such a view."""
     arrays = any(hasattr(part, "dtype") for part in (parts if type(parts) is tuple else (parts,)))
     first = parts
     if arrays:

@@ -1,6 +1,6 @@
-"""NumPy's functions on Tensors, and NumPy's numbers and arrays before a Tensor: `np.mean(x)`, `np.float32(2) * x`.
+"""NumPy functions of Tensors, and operators with a NumPy scalar on the left: `np.mean(x)`, `np.float32(2) * x`.
 
-A function gets the values and answers with an array, off the tape; a number is a number; an array is no tensor.
+Functions receive arrays and return arrays, off the tape. A NumPy scalar acts as a Python number; an array raises.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OPERATORS: dict[Any, Callable[[Any, Any], Any]] = {
 
 
 def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """What NumPy calls for `np.exp(x)`, and for `a * x` with an array or a NumPy scalar `a`.
+    """Tensor.__array_ufunc__: called by NumPy for `np.exp(x)` and for `a * x` with an array or NumPy scalar `a`.
 
-    Raises DTypeError for an array beside a Tensor, StateError for a Tensor that requires grad.
+    Raises DTypeError for an array operand, StateError for a Tensor that requires grad.
     """
     first = inputs[0]
     if (
         ufunc in _OPERATORS and isinstance(first, (np.generic, np.ndarray)) and not first.ndim
-    ):  # NumPy compares 0-d ones
+    ):  # comparisons pass 0-d arrays
         return _OPERATORS[ufunc](first.item(), inputs[1])
     if any(isinstance(i, np.ndarray) for i in inputs):
         raise DTypeError(ufunc.__name__, "Tensors and numbers", "ndarray", "wrap arrays with ampkit.tensor(...)")
@@ -41,7 +41,7 @@ def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: A
 
 
 def array_function(self: Tensor, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-    """What NumPy calls for its other functions. Raises StateError for a Tensor that requires grad."""
+    """Tensor.__array_function__: called by NumPy for other functions. StateError for a Tensor that requires grad."""
     return function(*_values(args), **_values(kwargs))
 
 

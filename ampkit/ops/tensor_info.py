@@ -29,7 +29,7 @@ def ndimension(self: Tensor) -> int:
 
 
 def get_device(self: Tensor) -> int:
-    """The number of its GPU; -1 on the CPU."""
+    """The index of the tensor's GPU; -1 on the CPU."""
     return -1 if self.device.type == "cpu" else self.device.index or 0
 
 
@@ -39,12 +39,12 @@ def is_complex(input: Tensor) -> bool:
 
 
 def is_signed(self: Tensor) -> bool:
-    """Whether its dtype has negative numbers."""
+    """Whether the dtype is signed."""
     return is_float(self.dtype) or self.dtype.kind == "i"
 
 
 def is_nonzero(self: Tensor) -> bool:
-    """Whether the one element is not 0; waits for the device. Raises ShapeError for more elements or none."""
+    """Whether the only element is not 0; waits for the device. Raises ShapeError unless there is one element."""
     return bool(self.item())
 
 
@@ -56,12 +56,12 @@ def is_same_size(self: Tensor, other: Tensor) -> bool:
 
 
 def is_pinned(self: Tensor) -> bool:
-    """False: memory of the CPU is not pinned here."""
+    """False: ampkit does not pin host memory."""
     return False
 
 
 def pin_memory(self: Tensor) -> Tensor:
-    """The tensor itself: copies to a device do not need pinned memory here."""
+    """The tensor itself: ampkit does not pin host memory."""
     return self
 
 
@@ -72,7 +72,7 @@ def data_ptr(self: Tensor) -> int:
 
 
 def detach_(self: Tensor) -> Tensor:
-    """Take the tensor off the tape, in place: from now on it is a leaf that requires no grad."""
+    """Detach the tensor from the tape in place: it becomes a leaf that does not require grad."""
     self.edge = None
     return self
 
@@ -98,7 +98,7 @@ def numel(input: Tensor) -> int:
 
 
 def is_floating_point(input: Tensor) -> bool:
-    """Whether the elements are floating-point numbers. Raises DTypeError for something that is no Tensor."""
+    """Whether the elements are floating-point numbers. Raises DTypeError for anything but a Tensor."""
     if not isinstance(input, Tensor):
         raise DTypeError("is_floating_point", "a Tensor", type(input).__name__)
     return input.is_floating_point()
@@ -110,17 +110,17 @@ def is_tensor(obj: Any) -> bool:
 
 
 def get_default_dtype() -> DType:
-    """float32, in which numbers with a point become tensors."""
+    """float32, the dtype of tensors made from Python floats."""
     return float32
 
 
 def promote_types(type1: Any, type2: Any) -> DType:
-    """The narrowest dtype that holds values of both: what tensors with axes agree on."""
+    """The dtype to which tensors (with axes) of two dtypes are promoted."""
     return promote(parse(type1), parse(type2))
 
 
 def can_cast(from_: Any, to: Any) -> bool:
-    """Whether a change in place may round values of the one dtype to the other: no floats to integers, none to bool."""
+    """Whether an in-place op may store a result of dtype from_ in dtype to: not floats in integers, nothing in bool."""
     ranks = [2 if d in FLOATS else int(d != bool_) for d in map(parse, (from_, to))]
     return ranks[0] <= ranks[1]
 
@@ -130,7 +130,7 @@ def _number_type(number: Any) -> type:
 
 
 def result_type(tensor1: Tensor | float, tensor2: Tensor | float) -> DType:
-    """The dtype that two tensors or numbers agree on; a tensor without axes, or a number, only widens a lower kind."""
+    """The promoted dtype of two tensors or numbers; a number or 0-d tensor only counts if its kind is higher."""
     return agreed(
         [(t.dtype if t.ndim else (t.dtype,)) if isinstance(t, Tensor) else _number_type(t) for t in (tensor1, tensor2)]
     )

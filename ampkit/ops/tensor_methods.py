@@ -1,4 +1,4 @@
-"""Tensor's operators and methods: one table of what they run."""
+"""Tensor's operators and methods, and the ops they call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .shape.repeat_and_flip import unfold_axis
 __all__: list[str] = []
 
 
-# Methods that call the function of their name with self first.
+# Methods that call the function of the same name with self as first argument.
 METHODS = [
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all",
     "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
@@ -52,7 +52,7 @@ METHODS = [
 ]  # fmt: skip
 
 
-# Operators: the function, then whether its operands come the other way round.
+# Binary operators, also reflected (`__radd__`) and in place (`__iadd__`): name -> function.
 OPERATORS = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
@@ -62,7 +62,7 @@ OPERATORS = {
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-# Those that also come as a change in place: `add_`. The answer has self's shape and is rounded to its dtype.
+# Functions with an in-place form, `add_`. The result has self's shape and is rounded to its dtype.
 IN_PLACE = [
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos",
     "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
@@ -78,7 +78,14 @@ IN_PLACE = [
     "sqrt", "square", "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
 ]  # fmt: skip
 
-IN_PLACE_VIEWS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]  # likewise, where only axes change
+IN_PLACE_VIEWS = [
+    "squeeze",
+    "swapaxes",
+    "swapdims",
+    "t",
+    "transpose",
+    "unsqueeze",
+]  # in place, changing only shape and strides
 
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
@@ -88,7 +95,7 @@ CASTS = {
 
 
 def add_tensor_methods(functions: dict[str, Any]) -> None:
-    """Give Tensor the operators and methods of the tables; functions: those of `ops`, by name."""
+    """Set the operators and methods of the tables on Tensor; functions: the namespace of `ops`."""
     f = SimpleNamespace(**functions)
     for name in METHODS:
         _set(name, _method(functions[name]), functions[name].__doc__)
@@ -111,8 +118,8 @@ def add_tensor_methods(functions: dict[str, Any]) -> None:
     _set("polygamma_", inplace.in_place_method(Tensor.polygamma))  # type: ignore[attr-defined]
     for function in tensor_info.METHODS:
         setattr(Tensor, function.__name__, function)
-    for name, fact in tensor_info.PROPERTIES.items():
-        setattr(Tensor, name, property(fact))
+    for name, getter in tensor_info.PROPERTIES.items():
+        setattr(Tensor, name, property(getter))
     Tensor.T = property(_reverse_axes(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
     for name in ("mT", "mH"):
         setattr(Tensor, name, property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed."))
@@ -176,18 +183,18 @@ def _cuda(device: Any) -> str:
 
 
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """The values in another dtype; without one, the name of the dtype."""
+    """Cast to a dtype; without an argument, the name of the dtype."""
     return self.dtype.name if dtype is None else self.to(dtype)  # type: ignore[attr-defined]
 
 
 def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
-    # In another shape; or, as PyTorch has it, the same bits read as a dtype of the same width.
+    # x.view(shape), or x.view(dtype): the same bits as another dtype of equal width.
     if len(shape) != 1 or isinstance(shape[0], (int, tuple, list)):
         return _check_shares_memory(self, f.reshape(self, *shape))
     wanted = dtypes.parse(shape[0])
     if wanted.itemsize != self.itemsize or self.requires_grad:
         got = f"{wanted.name} for {self.dtype.name}" + (", which requires grad" if self.requires_grad else "")
-        raise DTypeError("view", "a shape, or a dtype as wide as that of a tensor off the tape", got)
+        raise DTypeError("view", "a shape, or a dtype of equal width for a tensor off the tape", got)
     out = Tensor(self.array.view(wanted))
     out.version = self.version
     return out
@@ -195,7 +202,7 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
 
 def _check_shares_memory(self: Tensor, made: Tensor) -> Tensor:
     if made.array.size and not np.may_share_memory(made.array, self.array):
-        cure = "use reshape, which copies where it has to"
+        cure = "use reshape, which copies where needed"
         raise StateError("view", "a tensor whose memory fits the new shape", f"strides {self.stride()}", cure)
     return made
 
@@ -242,14 +249,14 @@ def _sum_to_size(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _new_methods(f: Any) -> dict[str, Callable[..., Any]]:
-    # `x.new_zeros(2, 3)`: a fresh tensor of x's dtype on x's device.
+    # `x.new_zeros(2, 3)`: a new tensor of x's dtype on x's device.
     def new(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **words: Any) -> Any:
+        def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
             return make(
                 *args,
                 dtype=self.dtype if dtype is None else dtype,
                 device=self.device if device is None else device,
-                **words,
+                **kwargs,
             )
 
         return made
@@ -259,17 +266,9 @@ def _new_methods(f: Any) -> dict[str, Callable[..., Any]]:
 
 def _in_place_fills() -> dict[str, Callable[..., Any]]:
     names = [
-        "copy_",
-        "fill_",
-        "zero_",
-        "normal_",
-        "uniform_",
-        "bernoulli_",
-        "exponential_",
-        "random_",
-        "fill_diagonal_",
-    ]
-    names += ["log_normal_", "cauchy_", "geometric_"]
+        "copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "fill_diagonal_",
+        "log_normal_", "cauchy_", "geometric_",
+    ]  # fmt: skip
     return {name: checked(getattr(inplace, name)) for name in names}
 
 

@@ -1,6 +1,6 @@
-"""What NumPy's functions and methods mean on traced arrays, where their arguments are not those of an op.
+"""The ops that NumPy's functions and methods stand for on traced arrays, where the arguments differ.
 
-An op that has NumPy's arguments says so itself, in `@op(numpy=...)`. Second derivatives run on these.
+An op with NumPy's arguments registers itself by `@op(numpy=...)`. Double backward runs plain array code on these.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def broadcast_to_backward(dy, saved, needs, shape):
 
 
 def expand(input: Tensor, *size: Any) -> Tensor:
-    """input repeated along its axes of length 1, and along new leading axes; -1 keeps a length. Shares memory."""
+    """input repeated along its axes of length 1, and along new leading axes; -1 keeps the length. Shares memory."""
     shape = list(parse_shape("expand", size))
     new = len(shape) - input.ndim
     for i, n in enumerate(shape):
@@ -55,16 +55,16 @@ def expand(input: Tensor, *size: Any) -> Tensor:
 
 
 def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
-    """The shape that shapes broadcast to. Raises ShapeError if they do not."""
-    given = [parse_shape("broadcast_shapes", (s,)) for s in shapes]
+    """The shape that `shapes` broadcast to. Raises ShapeError if they do not."""
+    parsed = [parse_shape("broadcast_shapes", (s,)) for s in shapes]
     try:
-        return Shape(np.broadcast_shapes(*given))
+        return Shape(np.broadcast_shapes(*parsed))
     except ValueError:
-        found = " and ".join(map(str, given))
+        found = " and ".join(map(str, parsed))
         raise ShapeError("broadcast", "shapes that broadcast", found) from None
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, each broadcast to the shape they have together; they share memory."""
+    """The tensors, broadcast to their common shape; the results share memory."""
     shape = tuple(broadcast_shapes(*(t.shape for t in tensors)))
     return tuple([broadcast_to(t, shape) for t in tensors])

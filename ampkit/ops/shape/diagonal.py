@@ -26,7 +26,7 @@ __all__ = ["block_diag", "diag", "diag_embed", "diagflat", "diagonal", "trace"]
 def diagonal_(input: Array, offset, dim1, dim2):
     """The elements [i, i + offset] of dim1 and dim2, as a last axis."""
     out = np.diagonal(input, offset, dim1, dim2)
-    if isinstance(out, np.ndarray):  # NumPy's is read-only for reasons of its own past
+    if isinstance(out, np.ndarray):  # NumPy's diagonal is read-only
         out.flags.writeable = input.flags.writeable
     return out, Saved(shape=input.shape)
 
@@ -44,7 +44,7 @@ def diagonal_backward(dy, saved, needs, offset, dim1, dim2):
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """The elements [i, i + offset] of dim1 and dim2, as a last axis; shares memory.
 
-    Raises ShapeError for fewer than two axes and for dim1 = dim2, RangeError for an axis that is not there.
+    Raises ShapeError for fewer than two axes and for dim1 = dim2, RangeError for an axis out of range.
     """
     if input.ndim < 2 or normalize_axis("diagonal", dim1, input.ndim) == normalize_axis("diagonal", dim2, input.ndim):
         got = f"shape {tuple(input.shape)}, dim1={dim1}, dim2={dim2}"
@@ -55,13 +55,13 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """Matrices of zeros with the last axis of input on the diagonal numbered `offset`: [.., n] -> [.., m, m]."""
+    """Matrices of zeros with the last axis of input on diagonal `offset`: [.., n] -> [.., m, m]."""
     if not input.ndim:
         raise ShapeError("diag_embed", "at least one axis", "shape ()")
     size = input.shape[-1] + abs(offset)
     check_addressable("diag_embed", (size, size))
-    places = _diagonal_indices(size, size, offset)
-    made = put_into_zeros(movedim(input, -1, 0), places, (size, size, *input.shape[:-1]))
+    indices = _diagonal_indices(size, size, offset)
+    made = put_into_zeros(movedim(input, -1, 0), indices, (size, size, *input.shape[:-1]))
     return movedim(made, (0, 1), (dim1, dim2))
 
 
@@ -88,12 +88,12 @@ def _diagonal_indices(rows: int, columns: int, offset: int) -> tuple[Any, Any]:
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """A matrix of zeros with the elements of input, in row-major order, on the diagonal numbered `offset`."""
+    """A matrix of zeros with the elements of input, in row-major order, on diagonal `offset`."""
     return diag(flatten(input), offset)
 
 
 def block_diag(*tensors: Any) -> Tensor:
-    """A matrix of zeros with matrices along its diagonal; vectors are rows, numbers [1, 1]. Raises ShapeError else."""
+    """A block-diagonal matrix; vectors count as rows, numbers as [1, 1]. Raises ShapeError for more than two axes."""
     if not all(isinstance(t, Tensor) and t.ndim < 3 for t in tensors) or not tensors:
         raise ShapeError("block_diag", "matrices, vectors or numbers, as Tensors", f"{len(tensors)} others or none")
     blocks = [atleast_2d(t) for t in tensors]

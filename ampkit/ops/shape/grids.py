@@ -22,41 +22,43 @@ __all__ = ["cartesian_prod", "combinations", "meshgrid"]
 
 
 def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Grids of coordinates: vectors [n], [m], ... -> as many tensors [n, m, ...], that share the vectors' memory.
+    """Coordinate grids: vectors [n], [m], ... -> as many tensors [n, m, ...], which share the vectors' memory.
 
-    indexing="xy" exchanges the first two axes. Raises ShapeError for tensors that are no vectors or numbers.
+    indexing="xy" swaps the first two axes. Raises ShapeError for tensors of more than one axis.
     """
-    given: Any = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-    if not all(isinstance(t, Tensor) for t in given):
+    vectors: Any = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    if not all(isinstance(t, Tensor) for t in vectors):
         raise DTypeError("meshgrid", "Tensors", "a list among them")
     if indexing not in ("ij", "xy"):
         raise ArgumentError("meshgrid", "indexing 'ij' or 'xy'", repr(indexing))
-    if any(t.ndim > 1 for t in given):
-        raise ShapeError("meshgrid", "vectors", ", ".join(str(tuple(t.shape)) for t in given))
-    order = list(range(len(given)))
-    if indexing == "xy" and len(given) > 1:
+    if any(t.ndim > 1 for t in vectors):
+        raise ShapeError("meshgrid", "vectors", ", ".join(str(tuple(t.shape)) for t in vectors))
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
         order[:2] = [1, 0]
-    shape = [0] * len(given)
-    for t, at in zip(given, order, strict=True):
+    shape = [0] * len(vectors)
+    for t, at in zip(vectors, order, strict=True):
         shape[at] = t.numel()
-    rows = [reshape(t, *(-1 if i == at else 1 for i in range(len(given)))) for t, at in zip(given, order, strict=True)]
+    rows = [
+        reshape(t, *(-1 if i == at else 1 for i in range(len(vectors)))) for t, at in zip(vectors, order, strict=True)
+    ]
     return tuple([broadcast_to(row, tuple(shape)) for row in rows])
 
 
 def cartesian_prod(*tensors: Any) -> Tensor:
-    """Every choice of one element from each of the vectors, as rows: [n], [m] -> [n m, 2]; of one vector, itself."""
-    given = _check_vectors("cartesian_prod", tensors)
-    return given[0] if len(given) == 1 else stack([flatten(grid) for grid in meshgrid(*given)], 1)
+    """The Cartesian product of vectors, as rows: [n], [m] -> [n m, 2]; one vector is returned unchanged."""
+    vectors = _check_vectors("cartesian_prod", tensors)
+    return vectors[0] if len(vectors) == 1 else stack([flatten(grid) for grid in meshgrid(*vectors)], 1)
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """Every choice of r elements of a vector, in its order, as rows: [n] -> [choices, r]."""
+    """All combinations of r elements of a vector, as rows: [n] -> [combinations, r]."""
     _check_vectors("combinations", (input,))
     if r < 0:
         raise ArgumentError("combinations", "r from 0", f"{r}")
     chosen = list((_with_replacement if with_replacement else _combinations)(range(len(input)), r))
-    places = backends.backend_of(input.array).constant(np.array(chosen, np.int64).reshape(-1))
-    return reshape(index_select(input, 0, Tensor(places)), (len(chosen), r) if r else (0,))
+    indices = backends.backend_of(input.array).constant(np.array(chosen, np.int64).reshape(-1))
+    return reshape(index_select(input, 0, Tensor(indices)), (len(chosen), r) if r else (0,))
 
 
 def _check_vectors(where: str, tensors: Any) -> Any:

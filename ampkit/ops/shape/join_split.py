@@ -26,7 +26,7 @@ __all__ = [
 
 @op(cast=Cast.WIDEST, moves=True)
 def cat_(tensors: Arrays, dim=0):
-    """The tensors joined along `dim`."""
+    """`cat` of at least one tensor."""
     return np.concatenate(tensors, dim), Saved(lengths=tuple([t.shape[dim] for t in tensors]))
 
 
@@ -52,15 +52,15 @@ def cat_backward(dy, saved, needs, dim):
 
 
 def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
-    """The tensors joined along `dim`; dtypes agree on the widest. Raises ShapeError if the other axes differ.
+    """The tensors concatenated along `dim`, in their widest dtype. Raises ShapeError if the other axes differ.
 
-    An empty one of shape [0] joins any others, as in PyTorch.
+    A tensor of shape [0] is skipped whatever the other shapes, as in PyTorch.
     """
     return cat_(_reshape_empty(_nonempty_list("cat", tensors), dim), dim)
 
 
 def _reshape_empty(tensors: list[Tensor], dim: int) -> list[Tensor]:
-    # Tensors of shape [0] with the axes of the others, and length 0 along `dim`.
+    # Reshape tensors of shape [0] to the others' axes with length 0 along `dim`.
     shape = next((tuple(t.shape) for t in tensors if isinstance(t, Tensor) and t.ndim > 1), None)
     if shape is None:
         return tensors
@@ -71,7 +71,7 @@ def _reshape_empty(tensors: list[Tensor], dim: int) -> list[Tensor]:
 
 @op(cast=Cast.WIDEST, moves=True)
 def stack_(tensors: Arrays, dim=0):
-    """The tensors joined along a new axis at `dim`."""
+    """`stack` of at least one tensor."""
     return np.stack(tensors, dim), Saved()
 
 
@@ -90,7 +90,7 @@ def stack_backward(dy, saved, needs, dim):
 
 
 def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
-    """The tensors joined along a new axis at `dim`; dtypes agree on the widest. Raises ShapeError if shapes differ."""
+    """The tensors stacked along a new axis at `dim`, in their widest dtype. Raises ShapeError if shapes differ."""
     return stack_(_nonempty_list("stack", tensors), dim)
 
 
@@ -114,7 +114,7 @@ def split_backward(dy, saved, needs, ends, dim):
 
 
 def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Pieces along `dim`: of a given length (the last may be shorter), or of the lengths in a list. Shares memory.
+    """Views along `dim`: of one length (the last may be shorter), or of the lengths in a list.
 
     Raises ShapeError if the lengths do not add up to the axis.
     """
@@ -133,11 +133,11 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     return split_(tensor, ends, at)
 
 
-MAX_PIECES = 1 << 24  # each is a Tensor of its own: more would take hours and all memory
+MAX_PIECES = 1 << 24  # each piece is a Tensor: more would exhaust memory
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` pieces along `dim`, of equal length but for the last. Shares memory."""
+    """At most `chunks` views along `dim`, of equal length except the last."""
     if not 1 <= chunks < MAX_PIECES:
         raise ArgumentError("chunk", f"chunks from 1, below {MAX_PIECES}", f"{chunks}")
     length = input.shape[normalize_axis_of("chunk", input, dim)]
@@ -174,23 +174,23 @@ def _tensor_list(where: str, tensors: Any) -> tuple[Tensor, ...]:
 
 
 def hstack(tensors: Any) -> Tensor:
-    """The tensors joined along axis 1, vectors and numbers along axis 0. Raises ShapeError if other axes differ."""
+    """Tensors concatenated along axis 1, vectors and numbers along axis 0. Raises ShapeError if other axes differ."""
     found = [atleast_1d(t) for t in _tensor_list("hstack", tensors)]
     return cat(found, 0 if found and found[0].ndim == 1 else 1)
 
 
 def vstack(tensors: Any) -> Tensor:
-    """The tensors joined along axis 0, vectors [n] as rows [1, n]. Raises ShapeError if other axes differ."""
+    """The tensors concatenated along axis 0, vectors [n] as rows [1, n]. Raises ShapeError if other axes differ."""
     return cat([atleast_2d(t) for t in _tensor_list("vstack", tensors)], 0)
 
 
 def dstack(tensors: Any) -> Tensor:
-    """The tensors joined along axis 2, with axes added as by `atleast_3d`."""
+    """The tensors concatenated along axis 2, with axes added as by `atleast_3d`."""
     return cat([atleast_3d(t) for t in _tensor_list("dstack", tensors)], 2)
 
 
 def column_stack(tensors: Any) -> Tensor:
-    """The tensors joined along axis 1, vectors [n] as columns [n, 1]."""
+    """The tensors concatenated along axis 1, vectors [n] as columns [n, 1]."""
     return cat([reshape(t, -1, 1) if t.ndim < 2 else t for t in _tensor_list("column_stack", tensors)], 1)
 
 
@@ -198,7 +198,7 @@ row_stack = vstack
 
 
 def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Pieces along `dim`: a number of nearly equal ones, the first the longer, or cut at places. Shares memory."""
+    """Views along `dim`: a number of nearly equal ones, the longer ones first, or split at indices."""
     at = normalize_axis_of("tensor_split", input, dim)
     length, cuts = input.shape[at], indices_or_sections
     if isinstance(cuts, Tensor):
@@ -217,17 +217,17 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tenso
 
 
 def hsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
-    """`tensor_split` along the second axis, of vectors along their only one; a number has to divide it."""
+    """`tensor_split` along the second axis, of vectors along axis 0; a number must divide the length."""
     return _even_split("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1)
 
 
 def vsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
-    """`tensor_split` along the first of at least two axes; a number has to divide it."""
+    """`tensor_split` along the first of at least two axes; a number must divide the length."""
     return _even_split("vsplit", input, indices_or_sections, 0, 2)
 
 
 def dsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
-    """`tensor_split` along the third axis; a number has to divide it."""
+    """`tensor_split` along the third axis; a number must divide the length."""
     return _even_split("dsplit", input, indices_or_sections, 2, 3)
 
 

@@ -18,12 +18,12 @@ from ..indexing.getitem import getitem, to_accumulator
 
 __all__ = ["pad"]
 
-_NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # PyTorch's, and NumPy's
+_NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # PyTorch's mode -> np.pad's
 
 
 @op(cast=Cast.KEEP, moves=True)
 def pad_from_input(input: Array, widths, mode):
-    """input with `widths` (before, after) more elements along each axis, taken from inside as `mode` says."""
+    """input padded by `widths` (before, after) along each axis with its own values: reflect, replicate or circular."""
     return np.pad(input, widths, mode=_NUMPY_MODES[mode]), Saved()  # type: ignore[call-overload]
 
 
@@ -44,7 +44,7 @@ def pad_from_input_backward(dy, saved, needs, widths, mode):
 
 @op(cast=Cast.KEEP)
 def pad_from_input_transpose(input: Array, widths, mode):
-    """input without `widths` at its edges, what lay there added where `extend` took it from."""
+    """The transpose of `pad_from_input`: crop `widths`, adding the cropped values to their source elements."""
     for axis, (before, after) in enumerate(widths):
         if before or after:
             input = np.moveaxis(_fold_edges(np.moveaxis(input, axis, 0), before, after, mode), 0, axis)
@@ -73,7 +73,7 @@ def _fold_edges(x: Any, before: int, after: int, mode: str) -> Any:
 
 @op(cast=Cast.KEEP, moves=True)
 def pad_(input: Array, widths, value):
-    """input with `widths` (before, after) more elements of `value` along each axis."""
+    """input padded by `widths` (before, after) along each axis with `value`."""
     filler = input.dtype.type(value)
     return np.pad(input, widths, constant_values=filler) if widths else input.copy(), Saved()
 
@@ -89,7 +89,7 @@ def pad_backward(dy, saved, needs, widths, value):
 
 
 def _clip_replicate_widths(pair: tuple[int, int], n: int) -> tuple[int, int]:
-    # Widths that cut all n elements away and repeat the last of them, as widths that leave that one.
+    # A negative width that removes all n elements while the other side replicates one: keep that one element.
     rest = n + sum(pair) - 1
     if not n or rest < 0 or max(pair) <= 0 or n + min(pair) > 0:
         return pair
@@ -97,11 +97,11 @@ def _clip_replicate_widths(pair: tuple[int, int], n: int) -> tuple[int, int]:
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """input with more elements around it; pad: (before, after) of the last axis, then the one before it.
+    """input padded; pad: widths (before, after) of the last axis, then of the one before it, ...
 
-    They are `value` (0); or with mode "reflect" mirrored at the outer element, "replicate" the outer element repeated,
-    "circular" those of the other end. A negative number cuts away. Raises ShapeError for an odd number of widths or too
-    many, and for more than there is to mirror or to wrap; ArgumentError for another mode, or a value with these.
+    mode "constant" pads with `value` (0), "reflect" mirrors without repeating the edge, "replicate" repeats the edge,
+    "circular" wraps around. A negative width crops. Raises ShapeError for an odd number of widths or too many, and for
+    more than the axis allows to mirror or wrap; ArgumentError for another mode, or a value with these modes.
     """
     if mode != "constant" and (value or not isinstance(mode, str)):
         raise ArgumentError("pad", "a mode, and no value but with mode 'constant'", f"{mode!r} and {value}")

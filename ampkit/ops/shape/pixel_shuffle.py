@@ -1,4 +1,4 @@
-"""Pixels and channels: one exchanged for the other. Values move; every dtype passes through."""
+"""pixel_shuffle, pixel_unshuffle, channel_shuffle. Every dtype passes through."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["channel_shuffle", "pixel_shuffle", "pixel_unshuffle"]
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """Groups of r^2 channels as blocks of r x r pixels: [..., C r^2, H, W] -> [..., C, H r, W r].
+    """Rearrange groups of r^2 channels to blocks of r x r pixels: [..., C r^2, H, W] -> [..., C, H r, W r].
 
     Raises ShapeError if r^2 does not divide the channels. Shi et al. 2016, arXiv:1609.05158, eq. 4.
     """
@@ -27,7 +27,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """Blocks of r x r pixels as groups of r^2 channels: [..., C, H r, W r] -> [..., C r^2, H, W].
+    """Rearrange blocks of r x r pixels to groups of r^2 channels: [..., C, H r, W r] -> [..., C r^2, H, W].
 
     Raises ShapeError if r does not divide height and width.
     """
@@ -43,7 +43,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """The channels of `groups` groups taken in turn: [N, C, ...] -> [N, C, ...].
+    """Interleave the channels of `groups` groups: [N, C, ...] -> [N, C, ...].
 
     Raises ShapeError if groups does not divide the channels. Zhang et al. 2017, arXiv:1707.01083, sec. 3.1.
     """

@@ -1,4 +1,4 @@
-"""Repeating, flipping, rolling, rotating and sliding windows."""
+"""Repeating, flipping, rolling, rotating, and windows of an axis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["flip", "fliplr", "flipud", "repeat", "repeat_interleave", "roll", "r
 
 @op(cast=Cast.KEEP, moves=True)
 def repeat_(input: Array, sizes):
-    """input laid out `sizes` times along each axis."""
+    """input tiled `sizes` times along each axis."""
     return np.tile(input, sizes), Saved(shape=input.shape)
 
 
@@ -46,14 +46,14 @@ def repeat_backward(dy, saved, needs, sizes):
 
 
 def repeat(input: Tensor, *repeats: Any) -> Tensor:
-    """input laid out `sizes` times along each axis, missing leading axes added. Copies."""
+    """input tiled `repeats` times along each axis, with new leading axes where needed. A copy."""
     return repeat_(input, parse_shape("repeat", repeats))
 
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
-    """`repeat`, where sizes may be fewer than the axes: the leading ones are 1."""
-    given = parse_shape("tile", dims)
-    return repeat_(input, (1,) * (input.ndim - len(given)) + given)
+    """`repeat` that accepts fewer sizes than axes: missing leading ones are 1."""
+    sizes = parse_shape("tile", dims)
+    return repeat_(input, (1,) * (input.ndim - len(sizes)) + sizes)
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -79,8 +79,8 @@ def repeat_interleave(
 ) -> Tensor:
     """Each element along `dim` `repeats` times in a row; without dim, of the flattened input.
 
-    repeats: a number, or a tensor [n] of integers, one per element. Of such a tensor alone: its positions, each
-    repeated. Raises ArgumentError for a negative number, ShapeError for as many numbers as do not fit.
+    repeats: a number, or a tensor [n] of integers, one per element. Called with a tensor alone, each index i repeated
+    tensor[i] times. Raises ArgumentError for a negative number, ShapeError for a tensor of another length.
     """
     if repeats is None:
         return repeat_interleave(arange(input.numel()), input)
@@ -104,7 +104,7 @@ def _repeated_positions(repeats: Tensor, length: int) -> Tensor:
     return Tensor(np.repeat(np.arange(length, like=repeats.array), repeats.array))
 
 
-# shifts and masks
+# flip, roll, rotate
 
 
 @op(cast=Cast.KEEP, moves=True)
@@ -120,13 +120,13 @@ def flip_backward(dy, saved, needs, dims):
 
 def flip(input: Tensor, *dims: Any) -> Tensor:
     """input with the order along `dims` reversed."""
-    given = parse_shape("flip", dims)
-    return flip_(input, normalize_axes("flip", given, input.ndim) if given else ())
+    over = parse_shape("flip", dims)
+    return flip_(input, normalize_axes("flip", over, input.ndim) if over else ())
 
 
 @op(cast=Cast.KEEP, moves=True)
 def roll_(input: Array, shifts, dims):
-    """input shifted along `dims`, what leaves at one end entering at the other."""
+    """input rolled along `dims`: elements shifted past the end re-enter at the start."""
     return np.roll(input, shifts, dims), Saved()
 
 
@@ -136,7 +136,7 @@ def roll_backward(dy, saved, needs, shifts, dims):
 
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor:
-    """input shifted along `dims`, what leaves at one end entering at the other; without dims, the flattened input."""
+    """input rolled along `dims`: elements shifted past the end re-enter at the start; without dims, flattened first."""
     if isinstance(shifts, Tensor):
         raise DTypeError("roll", "shifts as numbers", "a Tensor")
     by = tuple(shifts) if isinstance(shifts, (tuple, list)) else (shifts,)
@@ -151,7 +151,7 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor
 
 
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """input turned k times by 90 degrees, from the first of two `dims` towards the second. A copy.
+    """input rotated k times by 90 degrees, from the first of two `dims` towards the second. A copy.
 
     Raises ShapeError unless dims are two different axes.
     """
@@ -176,8 +176,8 @@ def flipud(input: Tensor) -> Tensor:
 def unfold_axis(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` along an axis, one every `step`: [.., n, ..] -> [.., windows, .., size]. A copy.
 
-    A number is an axis of one element: [] -> [size]. Raises ShapeError for windows longer than the axis, ArgumentError
-    for a step below 1.
+    A 0-d tensor counts as an axis of one element: [] -> [size]. Raises ShapeError for windows longer than the axis,
+    ArgumentError for a step below 1.
     """
     if not input.ndim:
         return reshape(unfold_axis(reshape(input, 1), dimension, size, step), -1)[:size]
@@ -187,7 +187,7 @@ def unfold_axis(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     if size > input.shape[at]:
         raise ShapeError("unfold", f"windows of at most {input.shape[at]}", f"{size}")
     starts = np.arange(0, input.shape[at] - size + 1, step)
-    places = backends.backend_of(input.array).constant((starts[:, None] + np.arange(size)).reshape(-1))
-    taken = index_select(input, at, Tensor(places))
+    indices = backends.backend_of(input.array).constant((starts[:, None] + np.arange(size)).reshape(-1))
+    taken = index_select(input, at, Tensor(indices))
     rows = reshape(taken, (*input.shape[:at], len(starts), size, *input.shape[at + 1 :]))
     return movedim(rows, at + 1, -1)

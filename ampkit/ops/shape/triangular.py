@@ -22,20 +22,20 @@ from ..pointwise.selection import select_or_zero
 __all__ = ["tril", "tril_indices", "triu", "triu_indices"]
 
 
-def tri_mask(mask_of: Any, rows: int, columns: int, diagonal: int) -> Any:
-    """[rows, columns] bool: whether column - row is at most `diagonal`, on the device of `mask_of`."""
-    return np.arange(columns, like=mask_of) - np.arange(rows, like=mask_of)[:, None] <= diagonal
+def tri_mask(like: Any, rows: int, columns: int, diagonal: int) -> Any:
+    """The mask [rows, columns] of elements on and below `diagonal`, as np.tri, on the device of `like`."""
+    return np.arange(columns, like=like) - np.arange(rows, like=like)[:, None] <= diagonal
 
 
 @op(cast=Cast.KEEP, moves=True)
 def tril(input: Array, diagonal: int = 0):
-    """The lower triangles of the matrices [..., rows, columns]: zero above the diagonal numbered `diagonal`."""
+    """The lower triangles of the matrices [..., rows, columns]: zero above diagonal `diagonal`."""
     return _mask_triangle(input, tri_mask(input, *input.shape[-2:], diagonal)), Saved()
 
 
 @op(cast=Cast.KEEP, moves=True)
 def triu(input: Array, diagonal: int = 0):
-    """The upper triangles of the matrices [..., rows, columns]: zero below the diagonal numbered `diagonal`."""
+    """The upper triangles of the matrices [..., rows, columns]: zero below diagonal `diagonal`."""
     return _mask_triangle(input, np.logical_not(tri_mask(input, *input.shape[-2:], diagonal - 1))), Saved()
 
 
@@ -66,14 +66,14 @@ triu.check(tril_check)
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: CompatArg = None
 ) -> Tensor:
-    """The places of the lower triangle of a matrix [row, col], in row-major order: [2, n]; see `tril`."""
+    """The row and column indices of the lower triangle of [row, col], in row-major order: [2, n]; see `tril`."""
     return _triangle_indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
 
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: CompatArg = None
 ) -> Tensor:
-    """The places of the upper triangle of a matrix [row, col], in row-major order: [2, n]; see `triu`."""
+    """The row and column indices of the upper triangle of [row, col], in row-major order: [2, n]; see `triu`."""
     return _triangle_indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)
 
 
@@ -81,5 +81,5 @@ def _triangle_indices(where: str, find: Any, row: int, col: int, offset: int, dt
     if row < 0 or col < 0:
         raise RangeError(where, "sizes from 0", f"{row} and {col}")
     check_addressable(where, (row, col))
-    offset = max(-row, min(offset, col))  # beyond, nothing changes
+    offset = max(-row, min(offset, col))  # larger offsets change nothing
     return tensor(np.stack(find(row, offset, col)), dtype, device)

@@ -41,7 +41,7 @@ def reshape_backward(dy, saved, needs, shape):
 
 
 def reshape(input: Tensor, *shape: Any) -> Tensor:
-    """The elements of input in row-major order, in another shape; one -1 stands for what is left.
+    """The elements of input in row-major order, in another shape; one -1 is inferred.
 
     Shares memory where the layout allows. Raises ShapeError if the number of elements differs.
     """
@@ -49,7 +49,7 @@ def reshape(input: Tensor, *shape: Any) -> Tensor:
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """input with the axes from start_dim to end_dim made one. Raises ShapeError if they come in the wrong order."""
+    """input with the axes start_dim to end_dim merged into one. Raises ShapeError if start_dim is after end_dim."""
     first, last = normalize_axis("flatten", start_dim, input.ndim), normalize_axis("flatten", end_dim, input.ndim)
     if first > last:
         raise ShapeError("flatten", "start_dim before end_dim", f"{start_dim} and {end_dim}")
@@ -59,7 +59,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """input with axis `dim` split into axes of `sizes`; one -1 stands for what is left."""
+    """input with axis `dim` split into axes of `sizes`; one -1 is inferred."""
     at, shape, parts = normalize_axis_of("unflatten", input, dim), tuple(input.shape), list(sizes)
     if -1 in parts:
         parts[parts.index(-1)] = shape[at] // max(1, -math.prod(parts))
@@ -70,8 +70,8 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """input without its axes of length 1, or without those among `dim` that have length 1."""
-    gone = () if isinstance(dim, (tuple, list)) and not dim else normalize_axes("squeeze", dim, input.ndim)
-    return reshape_(input, tuple([n for i, n in enumerate(input.shape) if n != 1 or i not in gone]))
+    squeezed = () if isinstance(dim, (tuple, list)) and not dim else normalize_axes("squeeze", dim, input.ndim)
+    return reshape_(input, tuple([n for i, n in enumerate(input.shape) if n != 1 or i not in squeezed]))
 
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
@@ -80,7 +80,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return reshape_(input, (*shape[:at], 1, *shape[at:]))
 
 
-# orders of axes
+# order of axes
 
 
 @op(cast=Cast.KEEP, moves=True, view=True)
@@ -102,12 +102,12 @@ def permute_backward(dy, saved, needs, dims):
 
 
 def permute(input: Tensor, *dims: Any) -> Tensor:
-    """input with its axes in the order `dims`; shares memory. Raises ShapeError unless each axis is named once."""
+    """input with its axes in the order `dims`; shares memory. Raises ShapeError unless `dims` is a permutation."""
     return permute_(input, parse_shape("permute", dims))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """input with two axes exchanged; shares memory."""
+    """input with two axes swapped; shares memory."""
     a, b = normalize_axis("transpose", dim0, input.ndim), normalize_axis("transpose", dim1, input.ndim)
     order = list(range(input.ndim))
     if order:
@@ -116,28 +116,28 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 def t(input: Tensor) -> Tensor:
-    """The transpose of a matrix; a vector as it is. Raises ShapeError for more than two axes."""
+    """The transpose of a matrix; a vector is returned unchanged. Raises ShapeError for more than two axes."""
     if input.ndim > 2:
         raise ShapeError("t", "at most 2 axes", f"shape {tuple(input.shape)}", "use transpose or .mT")
     return transpose(input, 0, 1) if input.ndim == 2 else input
 
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """input with the axes `source` moved to `destination`, the others in their order; shares memory."""
-    here = normalize_axes("movedim", source if isinstance(source, (tuple, list)) else (source,), input.ndim)
-    there = normalize_axes(
+    """input with the axes `source` moved to `destination`, the other axes in order; shares memory."""
+    from_axes = normalize_axes("movedim", source if isinstance(source, (tuple, list)) else (source,), input.ndim)
+    to_axes = normalize_axes(
         "movedim", destination if isinstance(destination, (tuple, list)) else (destination,), input.ndim
     )
-    if len(here) != len(there):
-        raise ShapeError("movedim", "as many destinations as sources", f"{len(here)} and {len(there)}")
-    order = [i for i in range(input.ndim) if i not in here]
-    for to, frm in sorted(zip(there, here, strict=True)):
-        order.insert(to, frm)
+    if len(from_axes) != len(to_axes):
+        raise ShapeError("movedim", "as many destinations as sources", f"{len(from_axes)} and {len(to_axes)}")
+    order = [i for i in range(input.ndim) if i not in from_axes]
+    for target, source_axis in sorted(zip(to_axes, from_axes, strict=True)):
+        order.insert(target, source_axis)
     return permute_(input, tuple(order))
 
 
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
-    """`transpose`, with NumPy's names."""
+    """`transpose`, under NumPy's name."""
     return transpose(input, axis0, axis1)
 
 
@@ -145,31 +145,31 @@ moveaxis, swapdims = movedim, transpose
 
 
 def _map_tensors(where: str, function: Any, tensors: tuple[Any, ...]) -> Any:
-    given = tensors[0] if len(tensors) == 1 else tensors
+    args = tensors[0] if len(tensors) == 1 else tensors
     if len(tensors) > 1 and not all(isinstance(t, Tensor) for t in tensors):
         raise DTypeError(where, "Tensors", "a list among them")
-    return function(given) if isinstance(given, Tensor) else tuple(function(t) for t in given)
+    return function(args) if isinstance(args, Tensor) else tuple(function(t) for t in args)
 
 
 def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> Any:
-    """A tensor, or several, with at least one axis: [] -> [1]."""
+    """One tensor, or several, with at least one axis: [] -> [1]."""
     return _map_tensors("atleast_1d", lambda t: reshape(t, 1) if not t.ndim else t, tensors)
 
 
 def atleast_2d(*tensors: Tensor | Sequence[Tensor]) -> Any:
-    """A tensor, or several, with at least two axes: [n] -> [1, n]."""
+    """One tensor, or several, with at least two axes: [n] -> [1, n]."""
     return _map_tensors(
         "atleast_2d", lambda t: reshape(t, *(1,) * (2 - t.ndim), *t.shape) if t.ndim < 2 else t, tensors
     )
 
 
 def atleast_3d(*tensors: Tensor | Sequence[Tensor]) -> Any:
-    """A tensor, or several, with at least three axes: [n] -> [1, n, 1], [n, m] -> [n, m, 1]."""
+    """One tensor, or several, with at least three axes: [n] -> [1, n, 1], [n, m] -> [n, m, 1]."""
     return _map_tensors(
         "atleast_3d", lambda t: reshape(atleast_2d(t), *atleast_2d(t).shape, 1) if t.ndim < 3 else t, tensors
     )
 
 
 def ravel(input: Tensor) -> Tensor:
-    """All elements in row-major order, on one axis; shares memory where it can."""
+    """The flattened tensor, in row-major order; shares memory where it can."""
     return flatten(input)
