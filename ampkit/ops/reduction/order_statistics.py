@@ -169,7 +169,7 @@ def _parse_q(where: str, q: Any) -> Any:
     return shares
 
 
-_ROUNDED = {"lower": np.floor, "higher": np.ceil, "nearest": np.round}
+_ROUNDED: dict[str, Any] = {"lower": np.floor, "higher": np.ceil, "nearest": np.round}
 
 
 def _interpolation(position: Any, interpolation: str) -> tuple[Any, Any]:

@@ -55,7 +55,7 @@ def _parse_correction(dim: Any, unbiased: Any, keepdim: bool, correction: Any) -
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def var_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
+def var_(input: Array, dim=None, keepdim=False, correction: float = 1):
     """The variance over `dim`."""
     return _variance(input, dim, keepdim, correction), Saved(input=input)
 
@@ -66,7 +66,7 @@ def var_backward(dy, saved, needs, dim, keepdim, correction):
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def std_(input: Array, dim=None, keepdim=False, correction: float | None = 1):
+def std_(input: Array, dim=None, keepdim=False, correction: float = 1):
     """The square root of the variance over `dim`."""
     out = np.sqrt(_variance(input, dim, keepdim, correction))
     return out, Saved(input=input, out=out)

@@ -107,7 +107,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise ArgumentError("pad", "a mode, and no value but with mode 'constant'", f"{mode!r} and {value}")
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
-    pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [tuple(pad[i : i + 2]) for i in range(len(pad) - 2, -1, -2)]
+    pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
     if mode == "replicate":
         pairs = [_clip_replicate_widths(pair, n) for pair, n in zip(pairs, input.shape, strict=True)]
     for (before, after), n in zip(pairs, input.shape, strict=True):

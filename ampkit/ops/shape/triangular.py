@@ -22,21 +22,22 @@ from ..pointwise.selection import select_or_zero
 __all__ = ["tril", "tril_indices", "triu", "triu_indices"]
 
 
-def tri_mask(like: Any, rows: int, columns: int, diagonal: int) -> Any:
-    """The mask [rows, columns] of elements on and below `diagonal`, as np.tri, on the device of `like`."""
-    return np.arange(columns, like=like) - np.arange(rows, like=like)[:, None] <= diagonal
+def _lower_mask(x: Any, diagonal: int) -> Any:
+    """The mask [rows, columns] of the elements on and below `diagonal`, as np.tri, on the device of x."""
+    rows, columns = x.shape[-2:]
+    return np.arange(columns, like=x) - np.arange(rows, like=x)[:, None] <= diagonal
 
 
 @op(cast=Cast.KEEP, moves=True)
 def tril(input: Array, diagonal: int = 0):
     """The lower triangles of the matrices [..., rows, columns]: zero above diagonal `diagonal`."""
-    return _mask_triangle(input, tri_mask(input, *input.shape[-2:], diagonal)), Saved()
+    return _mask_triangle(input, _lower_mask(input, diagonal)), Saved()
 
 
 @op(cast=Cast.KEEP, moves=True)
 def triu(input: Array, diagonal: int = 0):
     """The upper triangles of the matrices [..., rows, columns]: zero below diagonal `diagonal`."""
-    return _mask_triangle(input, np.logical_not(tri_mask(input, *input.shape[-2:], diagonal - 1))), Saved()
+    return _mask_triangle(input, np.logical_not(_lower_mask(input, diagonal - 1))), Saved()
 
 
 def _mask_triangle(x: Any, mask: Any) -> Any:
@@ -45,12 +46,12 @@ def _mask_triangle(x: Any, mask: Any) -> Any:
 
 @tril.backward
 def tril_backward(dy, saved, needs, diagonal):
-    return select_or_zero(dy, tri_mask(plain(dy), *dy.shape[-2:], diagonal))
+    return select_or_zero(dy, _lower_mask(plain(dy), diagonal))
 
 
 @triu.backward
 def triu_backward(dy, saved, needs, diagonal):
-    return select_or_zero(dy, np.logical_not(tri_mask(plain(dy), *dy.shape[-2:], diagonal - 1)))
+    return select_or_zero(dy, np.logical_not(_lower_mask(plain(dy), diagonal - 1)))
 
 
 def tril_check(input, diagonal):
