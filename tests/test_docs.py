@@ -14,11 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import pytorch_page
+from optimizer_cases import OptimizerCase
 
 import ampkit
 from ampkit import nn, ops, optim, testing
 from ampkit.backends.cpu.onednn.library import library
-from ampkit.base.registry import MODELS
+from ampkit.base.registry import MODELS, OPTIMIZERS
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 
@@ -68,6 +69,30 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
     finally:
         registry.pop("squareplus", None)
         categories.pop("squareplus", None)
+
+
+def test_the_optimizer_of_add_an_optimizer_follows_its_formula():
+    source, case = examples("docs/add-an-optimizer.md")
+    names = {"__name__": "docs", "np": np, "OptimizerCase": OptimizerCase}
+    try:
+        for code in (source, case):
+            exec(compile(code, "docs/add-an-optimizer.md", "exec", dont_inherit=True), names)
+            names["optim"] = SimpleNamespace(Cautious=names["Cautious"])
+        assert OPTIMIZERS["cautious"].build is names["Cautious"]
+    finally:
+        OPTIMIZERS.pop("cautious", None)
+    kind, formula, variants, state = names["case"]
+    rng = np.random.default_rng(0)
+    for options in variants:
+        p = nn.Parameter(ampkit.tensor(rng.standard_normal(100)))
+        optimizer, expected, saved = kind([p], **options), p.detach().numpy().copy(), {}
+        for step in range(1, 5):
+            gradient = rng.standard_normal(100)
+            p.grad = ampkit.tensor(gradient)
+            optimizer.step()
+            expected = formula(expected, saved, gradient, step, **options)
+        np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-12)
+        assert list(optimizer.state_dict()["state"][0]) == state
 
 
 @pytest.mark.cpu

@@ -4,168 +4,26 @@ import copy
 
 import numpy as np
 import pytest
+from optimizer_cases import CASES, adafactor
 
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError
+from ampkit.base.registry import OPTIMIZERS
 from ampkit.core.dispatch import reference_only
 
 SHAPES = [(7, 5), (5,), (2, 3, 4), (), (260, 270)]
 
 
-def adagrad(p, s, g, t, lr=0.01, lr_decay=0, weight_decay=0, initial_accumulator_value=0, eps=1e-10):
-    g = g + weight_decay * p
-    s["sum"] = s.get("sum", initial_accumulator_value) + g * g
-    return p - lr / (1 + (t - 1) * lr_decay) * g / (np.sqrt(s["sum"]) + eps)
+VARIANTS = [(case.kind, case.formula, options) for case in CASES for options in case.options]
+NAMES = [f"{kind.__name__}-{options}" for kind, _, options in VARIANTS]
+KINDS = [(case.kind, case.formula, case.options[-1]) for case in CASES]
+STATES = {case.kind.__name__: case.state for case in CASES}
+DECOUPLED = [variant for variant in VARIANTS if variant[2].get("decoupled_weight_decay")]
 
 
-def rmsprop(p, s, g, t, lr=0.01, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=False):
-    g = g + weight_decay * p
-    s["square_avg"] = alpha * s.get("square_avg", 0) + (1 - alpha) * g * g
-    var = s["square_avg"]
-    if centered:
-        s["grad_avg"] = alpha * s.get("grad_avg", 0) + (1 - alpha) * g
-        var = var - s["grad_avg"] ** 2
-    move = g / (np.sqrt(var) + eps)
-    if momentum:
-        move = s["momentum_buffer"] = momentum * s.get("momentum_buffer", 0) + move
-    return p - lr * move
-
-
-def lion(p, s, g, t, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
-    m = s.get("exp_avg", np.zeros_like(p))
-    step = np.sign(betas[0] * m + (1 - betas[0]) * g) + weight_decay * p
-    s["exp_avg"] = betas[1] * m + (1 - betas[1]) * g
-    return p - lr * step
-
-
-def lamb(p, s, g, t, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
-    m = s["exp_avg"] = betas[0] * s.get("exp_avg", 0) + (1 - betas[0]) * g
-    v = s["exp_avg_sq"] = betas[1] * s.get("exp_avg_sq", 0) + (1 - betas[1]) * g * g
-    u = (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + eps) + weight_decay * p
-    norms = np.sqrt((p * p).sum()), np.sqrt((u * u).sum())
-    return p - lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0) * u
-
-
-def adafactor(p, s, g, t, lr=0.01, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, weight_decay=0.0, spacing=0.0):
-    least = spacing if eps[0] is None else eps[0]
-    new, square = float(t) ** beta2_decay, g * g
-    rms = lambda x: np.sqrt((x * x).mean())  # noqa: E731
-    alpha = max(eps[1], rms(p)) * min(lr, 1 / np.sqrt(t))
-    if p.ndim > 1:
-        s["row_var"] = s.get("row_var", 0) * (1 - new) + new * square.mean(-1, keepdims=True)
-        s["col_var"] = s.get("col_var", 0) * (1 - new) + new * square.mean(-2, keepdims=True)
-        v = s["row_var"] * s["col_var"] / np.maximum(s["row_var"].mean(-2, keepdims=True), least)
-    else:
-        v = s["variance"] = s.get("variance", 0) * (1 - new) + new * square
-    u = g / np.sqrt(np.maximum(v, least**2))
-    return p * (1 - lr * weight_decay) - alpha / max(1.0, rms(u) / d) * u
-
-
-def adamax(p, s, g, t, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0):
-    g = g + weight_decay * p
-    m = s["exp_avg"] = betas[0] * s.get("exp_avg", 0) + (1 - betas[0]) * g
-    u = s["exp_inf"] = np.maximum(betas[1] * s.get("exp_inf", 0), np.abs(g) + eps)
-    return p - lr / (1 - betas[0] ** t) * m / u
-
-
-def radam(p, s, g, t, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, decoupled_weight_decay=False):
-    p, g = (p * (1 - lr * weight_decay), g) if decoupled_weight_decay else (p, g + weight_decay * p)
-    m = s["exp_avg"] = betas[0] * s.get("exp_avg", 0) + (1 - betas[0]) * g
-    v = s["exp_avg_sq"] = betas[1] * s.get("exp_avg_sq", 0) + (1 - betas[1]) * g * g
-    most, left = 2 / (1 - betas[1]) - 1, 1 - betas[1] ** t
-    rho, step = most - 2 * t * betas[1] ** t / left, lr * m / (1 - betas[0] ** t)
-    if rho <= 5:
-        return p - step
-    r = np.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
-    return p - step * r * np.sqrt(left) / (np.sqrt(v) + eps)
-
-
-def nadam(
-    p, s, g, t, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, momentum_decay=4e-3, decoupled_weight_decay=False
-):
-    p, g = (p * (1 - lr * weight_decay), g) if decoupled_weight_decay else (p, g + weight_decay * p)
-    m = s["exp_avg"] = betas[0] * s.get("exp_avg", 0) + (1 - betas[0]) * g
-    v = s["exp_avg_sq"] = betas[1] * s.get("exp_avg_sq", 0) + (1 - betas[1]) * g * g
-    now, then = (betas[0] * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in (t, t + 1))
-    product = s["mu_product"] = s.get("mu_product", 1.0) * now
-    root = np.sqrt(v / (1 - betas[1] ** t)) + eps
-    return p - lr * ((1 - now) / (1 - product) * g + then / (1 - product * then) * m) / root
-
-
-def adadelta(p, s, g, t, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0):
-    g = g + weight_decay * p
-    v = s["square_avg"] = rho * s.get("square_avg", 0) + (1 - rho) * g * g
-    u = np.sqrt(s.get("acc_delta", 0) + eps) / np.sqrt(v + eps) * g
-    s["acc_delta"] = rho * s.get("acc_delta", 0) + (1 - rho) * u * u
-    return p - lr * u
-
-
-def asgd(p, s, g, t, lr=1e-2, lambd=1e-4, alpha=0.75, t0=1e6, weight_decay=0):
-    g = g + weight_decay * p
-    eta, mu = s.get("eta", lr), s.get("mu", 1.0)
-    p = p * (1 - lambd * eta) - eta * g
-    s["ax"] = s.get("ax", 0) * (1 - mu) + mu * p
-    s["eta"], s["mu"] = lr / (1 + lambd * lr * t) ** alpha, 1 / max(1, t - t0)
-    return p
-
-
-def rprop(p, s, g, t, lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50)):
-    turn = np.sign(s.get("prev", 0) * g)
-    factor = np.where(turn > 0, etas[1], np.where(turn < 0, etas[0], 1.0))
-    s["step_size"] = np.clip(s.get("step_size", lr) * factor, *step_sizes)
-    s["prev"] = np.where(turn < 0, 0.0, g)
-    return p - np.sign(s["prev"]) * s["step_size"]
-
-
-CASES = [
-    (optim.Adagrad, adagrad, {}),
-    (optim.Adagrad, adagrad, {"lr_decay": 0.1, "weight_decay": 0.2, "initial_accumulator_value": 0.5}),
-    (optim.RMSprop, rmsprop, {}),
-    (optim.RMSprop, rmsprop, {"momentum": 0.9, "weight_decay": 0.1, "eps": 1e-3}),
-    (optim.RMSprop, rmsprop, {"centered": True, "alpha": 0.9, "momentum": 0.5, "eps": 1e-2}),
-    (optim.Lion, lion, {"lr": 0.01}),
-    (optim.Lion, lion, {"lr": 0.01, "betas": (0.5, 0.75), "weight_decay": 0.3}),
-    (optim.LAMB, lamb, {}),
-    (optim.LAMB, lamb, {"lr": 0.1, "betas": (0.5, 0.9), "weight_decay": 0.0}),
-    (optim.Adafactor, adafactor, {}),
-    (optim.Adafactor, adafactor, {"lr": 0.5, "beta2_decay": -0.5, "eps": (1e-4, 0.1), "d": 1.5, "weight_decay": 0.1}),
-]
-CASES += [
-    (optim.Adamax, adamax, {}),
-    (optim.Adamax, adamax, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
-    (optim.RAdam, radam, {"lr": 0.1}),
-    (optim.RAdam, radam, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
-    (optim.RAdam, radam, {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.3, "decoupled_weight_decay": True}),
-]
-CASES += [
-    (optim.NAdam, nadam, {"lr": 0.1}),
-    (optim.NAdam, nadam, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "momentum_decay": 0.1}),
-    (optim.NAdam, nadam, {"lr": 0.1, "weight_decay": 0.3, "decoupled_weight_decay": True}),
-    (optim.Adadelta, adadelta, {}),
-    (optim.Adadelta, adadelta, {"lr": 0.5, "rho": 0.5, "eps": 1e-2, "weight_decay": 0.1}),
-    (optim.Rprop, rprop, {}),
-    (optim.Rprop, rprop, {"lr": 0.1, "etas": (0.25, 2.0), "step_sizes": (0.05, 0.3)}),
-]
-CASES += [
-    (optim.ASGD, asgd, {}),
-    (optim.ASGD, asgd, {"lr": 0.5, "lambd": 0.1, "alpha": 0.5, "t0": 1.5, "weight_decay": 0.1}),
-]
-NAMES = [f"{kind.__name__}-{options}" for kind, _, options in CASES]
-KINDS = [CASES[i] for i in (1, 4, 6, 7, 10, 12, 14, 17, 20, 22, 24)]
-STATES = {
-    "Adagrad": ["step", "sum"],
-    "RMSprop": ["step", "square_avg", "grad_avg", "momentum_buffer"],
-    "Lion": ["exp_avg"],
-    "LAMB": ["step", "exp_avg", "exp_avg_sq"],
-    "Adafactor": ["step", "row_var", "col_var"],
-    "Adamax": ["step", "exp_avg", "exp_inf"],
-    "RAdam": ["step", "exp_avg", "exp_avg_sq"],
-    "NAdam": ["step", "exp_avg", "exp_avg_sq", "mu_product"],
-    "Adadelta": ["step", "square_avg", "acc_delta"],
-    "Rprop": ["step", "prev", "step_size"],
-    "ASGD": ["step", "ax", "eta", "mu"],
-}
+def test_every_optimizer_of_recipes_has_a_case():
+    assert set(OPTIMIZERS) == {name.lower() for name in STATES} | {"sgd", "adam", "adamw"}
 
 
 def values(tensor):
@@ -193,7 +51,7 @@ def rows_of(rng, count, shapes=SHAPES):
 
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("kind", "formula", "options"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("kind", "formula", "options"), VARIANTS, ids=NAMES)
 def test_it_follows_its_formula(kind, formula, options, dtype, maximize):
     parameters, rng = drawn(dtype)
     wanted = [values(p).astype(np.float64) for p in parameters]
@@ -252,7 +110,7 @@ def grad(parameters, row):
 
 
 @pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.float16], ids=str)
-@pytest.mark.parametrize(("kind", "formula", "options"), [*KINDS, CASES[15]], ids=[*STATES, "RAdam, decoupled"])
+@pytest.mark.parametrize(("kind", "formula", "options"), [*KINDS, *DECOUPLED])
 def test_a_skipped_step_changes_nothing(kind, formula, options, dtype):
     parameters = [nn.Parameter(p.to(dtype).detach()) for p in drawn()[0][:3]]
     optimizer, scaler = kind(parameters, **options), ampkit.GradScaler(init_scale=8.0, growth_interval=100)

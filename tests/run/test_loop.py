@@ -17,6 +17,7 @@ from ampkit.backends.cpu import threads
 from ampkit.base import observe
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.base.errors import ArgumentError, ConfigError, DeviceError, FileError, NonFiniteError, ScaleCollapseError
+from ampkit.base.registry import OPTIMIZERS
 from ampkit.core.random import manual_seed
 from ampkit.data import cifar10, digits
 from ampkit.run import build, input_pipeline
@@ -244,9 +245,6 @@ def test_skipped_steps_are_counted_and_back_the_scale_off():
 
 
 # optimizers
-
-OPTIMIZERS = ["sgd", "adam", "adamw", "adamax", "radam", "adagrad", "rmsprop", "lion", "lamb", "adafactor"]
-OPTIMIZERS += ["nadam", "adadelta", "rprop", "asgd"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
