@@ -77,7 +77,6 @@ def test_the_optimizer_of_add_an_optimizer_follows_its_formula():
     try:
         for code in (source, case):
             exec(compile(code, "docs/add-an-optimizer.md", "exec", dont_inherit=True), names)
-            names["optim"] = SimpleNamespace(Cautious=names["Cautious"])
         assert OPTIMIZERS["cautious"].build is names["Cautious"]
     finally:
         OPTIMIZERS.pop("cautious", None)
