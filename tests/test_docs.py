@@ -72,15 +72,16 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
 
 
 def test_the_optimizer_of_add_an_optimizer_follows_its_formula():
-    source, case = examples("docs/add-an-optimizer.md")
+    source, test = examples("docs/add-an-optimizer.md")
     names = {"__name__": "docs", "np": np, "OptimizerCase": OptimizerCase}
     try:
-        for code in (source, case):
-            exec(compile(code, "docs/add-an-optimizer.md", "exec", dont_inherit=True), names)
+        exec(compile(source, "docs/add-an-optimizer.md", "exec", dont_inherit=True), names)
+        names["optim"] = SimpleNamespace(Cautious=names["Cautious"])
+        exec(compile(f"{test}]", "docs/add-an-optimizer.md", "exec", dont_inherit=True), names)
         assert OPTIMIZERS["cautious"].build is names["Cautious"]
     finally:
         OPTIMIZERS.pop("cautious", None)
-    kind, formula, variants, state = names["case"]
+    kind, formula, variants, state = names["CASES"][0]
     rng = np.random.default_rng(0)
     for options in variants:
         p = nn.Parameter(ampkit.tensor(rng.standard_normal(100)))
