@@ -32,18 +32,20 @@ _new = object.__new__
 def runner(op: Any) -> Callable[..., Any]:
     """The function that runs a call of `op`, given what `Signature.entry` binds. -> one Tensor, or a tuple of them."""
     plans, call, view, ndarray = op.plans.get, op.call, op.view, np.ndarray
-    choose, reference = op.forward.choose, op.forward.reference
+    primitive, reference = op.forward, op.forward.reference
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = plans(key) or op.new_plan(key, inputs)
         device = None if backends.gpus is None else backends.gpus.enter(op.name, arrays)
-        token = push_ignore()
+        kernel, token = reference, push_ignore()
         try:
             if plan.casts:
                 _cast_inputs(inputs, arrays, plan.casts)
             if op.checks is not None:
                 call(op.checks, arrays, params)
-            kernel = choose(plan.backend, call, arrays, params) if plan.kernels else reference
+            # The size test of `choose` is repeated here, to save small arrays a function call.
+            if plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.min_elements):
+                kernel = primitive.choose(plan.backend, call, arrays, params)
             if profilers:
                 notify_start(op.name, kernel.name, arrays[0])
             if kernel is reference and not plan.widens:  # most small calls
