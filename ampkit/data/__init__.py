@@ -1,4 +1,4 @@
-"""Data: digits, MNIST, CIFAR-10, folders of images, bytes of text, synthetic sets, and the loader that feeds them."""
+"""Data sets (digits, MNIST, CIFAR-10, image folders, text, tables, synthetic), DataLoader, samplers, augmentation."""
 
 from .collate import prefetch
 

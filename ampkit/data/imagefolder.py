@@ -1,4 +1,4 @@
-"""Images from a folder per class: `folder/cat/1.png`, `folder/dog/7.npy`, read when they are asked for.
+"""Images from a folder per class: `folder/cat/1.png`, `folder/dog/7.npy`, read when a batch needs them.
 
 Arrays of NumPy (.npy) and Netpbm's binary files (.ppm, .pgm) are read here; PNG, JPEG and others need Pillow.
 """
@@ -60,7 +60,7 @@ class ImageFolder:
         strange = [name for name in found if name not in self.classes]
         if strange:
             raise FileError(f"images: {root}", f"classes among {', '.join(self.classes)}", ", ".join(strange))
-        listed = [(number, path) for number, name in enumerate(self.classes) for path in _pictures(root / name)]
+        listed = [(number, path) for number, name in enumerate(self.classes) for path in _image_paths(root / name)]
         if not listed:
             raise FileError(f"images: {root}", f"a folder per class with {', '.join(SUFFIXES)} files", "none")
         self.paths = [path for _, path in listed]
@@ -100,7 +100,7 @@ def _read(path: Path, gray: bool, fits: _Fits) -> NDArray[np.uint8]:
     return image[None] if image.ndim == 2 else np.moveaxis(image, 2, 0)
 
 
-def _pictures(folder: Path) -> list[Path]:
+def _image_paths(folder: Path) -> list[Path]:
     files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     visible = (path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts))
     return sorted(visible, key=lambda path: path.relative_to(folder).parts)

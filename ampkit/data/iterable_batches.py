@@ -1,4 +1,4 @@
-"""Streams: batches of datasets that can only be iterated, drawn here or by workers, each of its own share."""
+"""Batches of IterableDatasets, iterated here or by workers, each over its own share."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from . import workers
 from .collate import default_collate, default_convert
 
 
-class Cut(NamedTuple):
-    """How a stream becomes batches: batch_size, None for single items; drop_last, and what makes a batch of items."""
+class Batching(NamedTuple):
+    """How items become batches. batch_size: None for single items."""
 
     batch_size: int | None
     drop_last: bool
     collate_fn: Callable[[Any], Any] | None
 
     def batches(self, dataset: Any) -> Iterator[Any]:
-        """The items of each batch, as `dataset` gives them."""
+        """The items of each batch, in the order of `dataset`."""
         items = iter(dataset)
         return items if self.batch_size is None else self._full(items, self.batch_size)
 
@@ -30,42 +30,42 @@ class Cut(NamedTuple):
             yield batch
 
     def collated(self, items: Any) -> Any:
-        """A batch."""
+        """The batch of these items."""
         if self.collate_fn is not None:
             return self.collate_fn(items)
         return default_convert(items) if self.batch_size is None else default_collate(items)
 
 
-def place(dataset: Any) -> Any:
-    """Where a dataset is that keeps its own place, by `state_dict` and `load_state_dict`; None for others."""
+def dataset_state(dataset: Any) -> Any:
+    """The state of a dataset that has `state_dict` and `load_state_dict`; None for others."""
     keeps = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     return copy.deepcopy(dataset.state_dict()) if keeps else None
 
 
-def placed(dataset: Any, cut: Cut) -> Iterator[tuple[Any, Any]]:
-    """(the items, the place behind them) of each batch."""
-    return ((items, place(dataset)) for items in cut.batches(dataset))
+def with_state(dataset: Any, batching: Batching) -> Iterator[tuple[Any, Any]]:
+    """(items, state of the dataset behind them) of each batch."""
+    return ((items, dataset_state(dataset)) for items in batching.batches(dataset))
 
 
 class Ended:
-    """In the place of a batch: the share of a worker is at its end."""
+    """Sent in place of a batch at the end of a worker's share."""
 
 
 _own = threading.local()  # a worker's iteration and its batches
 
 
-def next_batch(dataset: Any, cut: Cut, iteration: int) -> Any:
-    """In a worker: the next batch of its share, in an iteration that has a number of its own; or an Ended."""
+def next_batch(dataset: Any, batching: Batching, iteration: int) -> Any:
+    """In a worker: the next batch of its share in the iteration of this number; or an Ended."""
     if getattr(_own, "iteration", None) != iteration:
-        _own.iteration, _own.batches = iteration, cut.batches(dataset)
+        _own.iteration, _own.batches = iteration, batching.batches(dataset)
     items = next(_own.batches, _own)
-    return Ended() if items is _own else cut.collated(items)
+    return Ended() if items is _own else batching.collated(items)
 
 
 def in_turns(pools: Sequence[Executor], iteration: int, ahead: int, timeout: float) -> Iterator[Any]:
-    """Batches of each worker in turn, as long as it has any: in the same order whoever is the quicker.
+    """Batches of the workers in turn, so that their order does not depend on their speed.
 
-    pools: of a single worker each. ahead: how many batches are under way.
+    pools: of a single worker each. ahead: the number of pending batches.
     """
     ended: set[int] = set()
 
@@ -74,7 +74,7 @@ def in_turns(pools: Sequence[Executor], iteration: int, ahead: int, timeout: flo
             yield from (number for number in range(len(pools)) if number not in ended)
 
     def submit(number: int) -> Future[tuple[int, Any]]:
-        return pools[number].submit(_of, number, iteration)
+        return pools[number].submit(_numbered_batch, number, iteration)
 
     for number, batch in workers.in_order(submit, turns(), ahead, timeout):
         if isinstance(batch, Ended):
@@ -83,5 +83,5 @@ def in_turns(pools: Sequence[Executor], iteration: int, ahead: int, timeout: flo
             yield batch
 
 
-def _of(number: int, iteration: int) -> tuple[int, Any]:
-    return number, workers.made(iteration)
+def _numbered_batch(number: int, iteration: int) -> tuple[int, Any]:
+    return number, workers.run(iteration)

@@ -1,7 +1,7 @@
-"""DataLoader: batches of a dataset, in an order that can be sought.
+"""DataLoader: batches of a dataset, in an order that can be resumed at any batch.
 
 Names and defaults are PyTorch's. An epoch's order is a function of (draw of the random stream, epoch), so
-a run that was cut off goes on with the very next batch.
+a resumed run continues with the very next batch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from .datasets import IterableDataset, rows
 from .datasets import TensorDataset as TensorDataset
 from .samplers import BatchSampler
 
-_Asked = tuple[int, Any]  # epoch, and keys: an array or a list of a batch's, or a single one
 _Batch = tuple[Any, Any, bool]  # with the dataset's place behind it, and whether it is the last of its epoch
 
 
 class DataLoader:
-    """Batches of `dataset`, each a list of tensors [batch_size, ...]; a copy, off the tape.
+    """Batches of `dataset`, each a list of tensors [batch_size, ...]: copies without gradient history.
 
     dataset: anything with `__len__` and `__getitem__`; `collate_fn` (`default_collate`) stacks the items. Or an
     IterableDataset, whose items come as it gives them; each worker iterates its own copy of it, which gives its share
@@ -100,8 +99,8 @@ class DataLoader:
         self.collate_fn, self.generator = collate_fn, generator
         self.timeout, self.worker_init_fn, self.persistent_workers = timeout, worker_init_fn, persistent_workers
         self.multiprocessing_context = multiprocessing_context
-        self._kept: list[Executor] = []  # processes of an epoch that has ended
-        self._keeper = 0  # the process that they work for
+        self._idle_pools: list[Executor] = []  # processes of an epoch that has ended
+        self._pool_owner = 0  # the process that they work for
         self._iterations = 0
         self.epoch, self.position = 0, 0  # of the next batch
         self._place: Any = None  # of the dataset, if it keeps one
@@ -121,7 +120,9 @@ class DataLoader:
             self._seek(self.epoch + 1, 0)
         resumed, self._resuming = self._resuming, False
         epoch, position = self.epoch, self.position
-        for batch, place, last in self._streamed(position, resumed) if self._streams else self._asked(epoch, position):
+        for batch, place, last in (
+            self._streamed(position, resumed) if self._streams else self._indexed(epoch, position)
+        ):
             position += 1
             # Counted before it is handed out: a state saved while batch k is in use goes on with k + 1.
             self._seek(*((epoch + 1, 0) if last else (epoch, position)))
@@ -133,7 +134,7 @@ class DataLoader:
 
         Of an IterableDataset also the number of workers, and its own place, None if it keeps none.
         """
-        draw, batches = self._drawn() if self.shuffle else None, self._length()
+        draw, batches = self._shuffle_seed() if self.shuffle else None, self._length()
         place = {"num_workers": self.num_workers, "dataset": self._place} if self._streams else {}
         return {"draw": draw, "epoch": self.epoch, "position": self.position, "batches": batches, **place}
 
@@ -163,7 +164,7 @@ class DataLoader:
     def _seek(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
 
-    def _drawn(self) -> tuple[int, int]:
+    def _shuffle_seed(self) -> tuple[int, int]:
         # As late as the first use, so that a `manual_seed` after this loader was made still rules it.
         if self._draw is None:
             self._draw = (self.generator or random.default).take()
@@ -173,12 +174,12 @@ class DataLoader:
         """The items of an epoch in order. [n] int64."""
         if not self.shuffle:
             return np.arange(len(self.dataset))
-        seed, call = self._drawn()
+        seed, call = self._shuffle_seed()
         # Philox has a key of two words: the second sets the shuffles apart from all other draws of the seed.
         return random.generator(seed | (call + 1) << 64, epoch).permutation(len(self.dataset))
 
     def _keys(self, epoch: int) -> Iterator[Any]:
-        """What to ask the dataset for: keys, or arrays and lists of them."""
+        """The keys of each batch: an array or a list of them, or single keys."""
         if self.batch_sampler is not None:
             return iter(self.batch_sampler)
         if self.sampler is not None:
@@ -194,42 +195,42 @@ class DataLoader:
         except (TypeError, NotImplementedError):  # a sampler or a stream without a length
             return None
 
-    def _asked(self, epoch: int, position: int) -> Iterator[_Batch]:
-        """The batches of an epoch of a dataset that is asked for keys."""
+    def _indexed(self, epoch: int, position: int) -> Iterator[_Batch]:
+        """The batches of an epoch of a dataset with indices."""
         keys = _with_last(islice(self._keys(epoch), position, None))
         asked = ((epoch, key, self.batch_size is None, last) for key, last in keys)
         if not self.num_workers:
             return map(partial(_fetch, self.dataset, self.collate_fn), asked)
-        return self._helped(
-            lambda pools: workers.in_order(partial(pools[0].submit, workers.made), asked, self._ahead, self.timeout)
+        return self._from_workers(
+            lambda pools: workers.in_order(partial(pools[0].submit, workers.run), asked, self._ahead, self.timeout)
         )
 
     def _streamed(self, position: int, resumed: bool) -> Iterator[_Batch]:
-        """The batches of an epoch of a dataset that is iterated."""
-        cut = iterable_batches.Cut(self.batch_size, self.drop_last, self.collate_fn)
+        """The batches of an epoch of an IterableDataset."""
+        batching = iterable_batches.Batching(self.batch_size, self.drop_last, self.collate_fn)
         if self.num_workers:
             self._iterations += 1
             turns = partial(
                 iterable_batches.in_turns, iteration=self._iterations, ahead=self._ahead, timeout=self.timeout
             )
-            batches = islice(self._helped(turns), position, None)
+            batches = islice(self._from_workers(turns), position, None)
             yield from ((batch, None, last) for batch, last in _with_last(batches))
             return
         if resumed and self._place is not None:
             self.dataset.load_state_dict(copy.deepcopy(self._place))
             position = 0
-        placed = islice(iterable_batches.placed(self.dataset, cut), position, None)
+        placed = islice(iterable_batches.with_state(self.dataset, batching), position, None)
         for (items, place), last in _with_last(placed):
-            yield cut.collated(items), iterable_batches.place(self.dataset) if last else place, last
+            yield batching.collated(items), iterable_batches.dataset_state(self.dataset) if last else place, last
 
     @property
     def _ahead(self) -> int:
         return self.num_workers * (self.prefetch_factor or 1)
 
-    def _helped(self, batches: Callable[[list[Executor]], Iterator[Any]]) -> Iterator[Any]:
-        """What workers make of their work: all in one pool, or for a stream, each in one of its own."""
-        kept = self._kept if self._keeper == os.getpid() else []  # a forked child cannot use its parent's
-        pools, self._kept = kept or self._pools(), []  # a second iteration at the same time has others
+    def _from_workers(self, batches: Callable[[list[Executor]], Iterator[Any]]) -> Iterator[Any]:
+        """Batches made by workers: all in one pool, those of an IterableDataset each in a pool of its own."""
+        kept = self._idle_pools if self._pool_owner == os.getpid() else []  # a forked child cannot use its parent's
+        pools, self._idle_pools = kept or self._pools(), []  # a second iteration at the same time has others
         whole = False
         try:
             yield from batches(pools)
@@ -239,14 +240,14 @@ class DataLoader:
             raise
         finally:
             if whole and self.persistent_workers and self.multiprocessing_context is not None:
-                self._kept, self._keeper = pools, os.getpid()
+                self._idle_pools, self._pool_owner = pools, os.getpid()
             else:
                 for pool in pools:
                     pool.shutdown(wait=True, cancel_futures=True)
 
     def _pools(self) -> list[Executor]:
-        cut = iterable_batches.Cut(self.batch_size, self.drop_last, self.collate_fn)
-        make, more = (iterable_batches.next_batch, (cut,)) if self._streams else (_fetch, (self.collate_fn,))
+        batching = iterable_batches.Batching(self.batch_size, self.drop_last, self.collate_fn)
+        make, more = (iterable_batches.next_batch, (batching,)) if self._streams else (_fetch, (self.collate_fn,))
         seed = (self.generator or random.default).seed
         work = workers.Work(make, self.dataset, more, self.num_workers, self.worker_init_fn, seed)
         numbers = list(range(self.num_workers))
@@ -260,7 +261,7 @@ class DataLoader:
 
 
 def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) -> _Batch:
-    """A batch or, asked for a single key, an item; with whether it is the last of its epoch."""
+    """A batch, or the item of a single key; with whether it is the last of its epoch."""
     epoch, keys, single, last = asked
     if single:
         return (collate_fn or default_convert)(dataset[_plain(keys)]), None, last

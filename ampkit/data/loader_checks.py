@@ -1,4 +1,4 @@
-"""What a DataLoader is asked for that cannot be: each raises ArgumentError, in one line."""
+"""Checks of a DataLoader's arguments. Each raises ArgumentError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .workers import check_context
 
 
 def samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, drop_last: bool) -> None:
-    """Words that decide the same thing."""
+    """Refuse arguments that decide the same thing."""
     if sampler is not None and shuffle:
         raise ArgumentError("DataLoader", "a sampler or shuffle", "both", "RandomSampler shuffles")
     if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
@@ -20,7 +20,7 @@ def samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, dr
 
 
 def stream(**given: Any) -> None:
-    """Anything that chooses items of a dataset that has no numbers."""
+    """Refuse arguments that choose items of an IterableDataset."""
     for name, value in given.items():
         if value is not None and value is not False:
             cure = "it decides itself which items come, and in which order"
@@ -28,7 +28,7 @@ def stream(**given: Any) -> None:
 
 
 def workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: Any) -> None:
-    """Numbers and kinds of workers, and words for them where there are none."""
+    """Refuse wrong numbers and kinds of workers, and arguments for workers without any."""
     if not isinstance(count, int | np.integer) or count < 0:
         raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
     if factor is not None and (not isinstance(factor, int) or factor < 1):
@@ -43,7 +43,7 @@ def workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: An
 
 
 def size(batch_size: Any, drop_last: bool) -> None:
-    """A batch_size that is none."""
+    """Refuse a batch_size that is no positive integer."""
     if batch_size is None and drop_last:
         raise ArgumentError("DataLoader", "a batch_size for drop_last", "None, which gives single items")
     if batch_size is not None and (not isinstance(batch_size, int | np.integer) or batch_size < 1):
@@ -51,7 +51,7 @@ def size(batch_size: Any, drop_last: bool) -> None:
 
 
 def length(dataset: Any, batch_size: Any, drop_last: bool) -> None:
-    """A dataset without a length, or of one that gives no batch."""
+    """Refuse a dataset without a length, or too short for a batch."""
     try:
         found = len(dataset)
     except (TypeError, NotImplementedError):

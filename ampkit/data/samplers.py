@@ -1,4 +1,4 @@
-"""Samplers: the order in which a DataLoader asks for items, or for batches of them."""
+"""Samplers: the order of items or batches in a DataLoader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: values made ahead of their use, by threads or by processes, and handed out in order."""
+"""Workers: threads or processes that compute values ahead of their use; results come in order."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _Value = TypeVar("_Value")
 
 
 class Work(NamedTuple):
-    """What workers do: make(dataset, *more, key) for each key that they are given.
+    """The task of workers: make(dataset, *more, key) for each key.
 
-    count: how many there are. begin: called in each with its number before it does anything. seed: of the first.
+    count: the number of workers. begin: called in each with its number before its first key. seed: of the first.
     """
 
     make: Callable[..., Any]
@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
 
 class WorkerInfo(NamedTuple):
-    """What a worker knows of itself: its number, how many there are, a seed of its own, the dataset it works on."""
+    """A worker's number, the number of workers, its seed, and its dataset."""
 
     id: int
     num_workers: int
@@ -48,26 +48,26 @@ class WorkerInfo(NamedTuple):
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """About the worker that calls; None outside of any. By it an IterableDataset knows which share it is to give."""
+    """The calling worker, None outside of workers. An IterableDataset derives its share of the items from it."""
     return getattr(_own, "info", None)
 
 
 def in_order(
     submit: Callable[[_Key], Future[_Value]], keys: Iterable[_Key], ahead: int, timeout: float = 0
 ) -> Iterator[_Value]:
-    """What the future of submit(key) brings for each key, in the order of the keys, with `ahead` of them under way.
+    """The results of submit(key) for each key, in the order of the keys, with `ahead` of them pending.
 
-    `keys` are drawn in the calling thread. An exception comes out where its value would have, and ends it; when the
-    iterator ends, is closed or is dropped, what has not begun is given up. timeout: seconds to wait for a value, 0 for
-    no end. Raises StateError when they are over, and where a process ended on its own.
+    `keys` is iterated in the calling thread. An exception is raised in place of its value and ends the iteration; when
+    the iterator ends, is closed or is dropped, pending calls are cancelled. timeout: seconds to wait for a value, 0 for
+    no limit. Raises StateError after the timeout, and if a worker process died.
     """
-    keys, coming = iter(keys), deque[Future[_Value]]()
+    keys, pending = iter(keys), deque[Future[_Value]]()
     try:
         while True:
-            coming.extend(submit(key) for key in islice(keys, ahead - len(coming)))
-            if not coming:
+            pending.extend(submit(key) for key in islice(keys, ahead - len(pending)))
+            if not pending:
                 return
-            first = coming.popleft()
+            first = pending.popleft()
             if not wait([first], timeout or None).done:
                 raise StateError("DataLoader", f"a batch within timeout={timeout:g} s", "none by then")
             yield first.result()
@@ -75,12 +75,12 @@ def in_order(
         cure = "was it killed, or out of memory? A script that starts workers needs `if __name__ == '__main__':`"
         raise StateError("DataLoader", "workers that stay alive", "one that ended on its own", cure) from None
     finally:
-        for future in coming:
+        for future in pending:
             future.cancel()
 
 
 def on_threads(work: Work, numbers: Sequence[int]) -> Executor:
-    """Workers of these numbers, each a thread; what they make sees the caller's context, its autocast among others."""
+    """A pool of threads with these worker numbers; they run in the caller's context, with its autocast."""
     return _Threads(len(numbers), "ampkit-loader", _become_next, (work, _queued(queue.SimpleQueue, numbers)))
 
 
@@ -90,10 +90,10 @@ class _Threads(ThreadPoolExecutor):
 
 
 def on_processes(work: Work, numbers: Sequence[int], context: Any) -> Executor:
-    """Workers of these numbers, each a process of `context`: "spawn", "forkserver", or multiprocessing's of these.
+    """A pool of processes with these worker numbers; context: "spawn", "forkserver", or multiprocessing's objects.
 
-    They leave Ctrl-C to the process that started them, end when that does, and use one BLAS thread each.
-    Raises ArgumentError for what cannot be sent to another process.
+    They ignore Ctrl-C, exit when the process that started them does, and use one BLAS thread each.
+    Raises ArgumentError for a task that cannot be pickled.
     """
     try:
         task = pickle.dumps(work)
@@ -113,7 +113,7 @@ def _queued(make: Callable[[], Any], numbers: Sequence[int]) -> Any:
 
 
 def check_context(context: Any) -> None:
-    """Raises ArgumentError for what is no kind of process that is safe beside the threads of BLAS and oneDNN."""
+    """Raise ArgumentError for a start method that is not safe beside the threads of BLAS and oneDNN."""
     known = context is None or isinstance(context, str)
     method = context if known or not hasattr(context, "get_start_method") else context.get_start_method()
     if method not in (None, "spawn", "forkserver"):
@@ -121,7 +121,7 @@ def check_context(context: Any) -> None:
         raise ArgumentError("DataLoader", "multiprocessing_context 'spawn' or 'forkserver'", repr(method), cure)
 
 
-# what a worker runs
+# in a worker
 
 _own = threading.local()  # its work, its info, and how it failed to begin; a process works in one thread
 
@@ -133,7 +133,7 @@ def _become_next(work: Work, numbers: Any) -> None:
     try:
         if work.begin is not None:
             work.begin(number)
-    except Exception as error:  # it comes out of the first batch
+    except Exception as error:  # raised by the first batch
         _own.failed = error
 
 
@@ -154,7 +154,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def made(key: Any) -> Any:
+def run(key: Any) -> Any:
     """In a worker: the value of a key."""
     if _own.failed is not None:
         raise _own.failed

@@ -1,4 +1,4 @@
-"""The same recipe in several precisions, each in a process of its own so that its peak memory is its own."""
+"""Benchmark a recipe in several precisions, each in its own process, so that peak memory is measured separately."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .loop import EvalRow, Row, StepRow, fit
 from .metrics import Scores
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-# Ctrl-C reaches the whole group of processes: this one leaves the answer to its parent, which ends it.
+# Ctrl-C reaches the whole process group: the worker ignores it, and its parent ends it.
 _WORKER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -33,7 +33,7 @@ raise SystemExit(worker())
 
 @dataclass(frozen=True)
 class Started:
-    """A precision begins: it will make `steps` updates of `per_step` `unit` each."""
+    """The start of a precision: it will make `steps` updates of `per_step` `unit` each."""
 
     dtype: str
     steps: int
@@ -43,13 +43,13 @@ class Started:
 
 @dataclass(frozen=True)
 class Result:
-    """What training in one precision came to.
+    """The measurements of a training in one precision.
 
-    step_seconds: the median over steps, the first left out. seconds: all steps, evaluations left out.
-    wall_seconds: the whole process, start included. peak_bytes: the most physical memory the process held.
-    run_bytes: by how much that is above what it held before it built anything. Both are None where the system does
-    not tell. device_bytes: the most that arrays on the GPU held; None on a CPU. val_loss, accuracy, mean_iou,
-    char_error_rate: see `metrics.Scores`; scale: all at the end. skipped: steps. error: why it failed, or None.
+    step_seconds: the median over steps but the first. seconds: all steps, without evaluations. wall_seconds: the whole
+    process, start included. peak_bytes: the peak resident memory of the process. run_bytes: its growth since before
+    anything was built. Both are None where the system does not report it. device_bytes: the peak of arrays on the GPU;
+    None on a CPU. val_loss, accuracy, mean_iou, char_error_rate, scale: at the end, see `metrics.Scores`. skipped:
+    steps. error: why it failed, or None.
     """
 
     dtype: str
@@ -74,15 +74,15 @@ Event = Started | Row | Result
 def bench(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Iterator[Event]:
     """Train `recipe` once per precision; for each yields Started, its rows as they come, and its Result.
 
-    A recipe with `train.bench_steps` is trained for that many steps, its schedule drawn together to fit.
-    A recipe that cannot run here raises what `fit` raises, before the first Started. A run that fails on the way, by
-    NonFiniteError say, gives a Result with `error`.
+    A recipe with `train.bench_steps` is trained for that many steps, its schedule scaled to that length.
+    A recipe that cannot run here raises what `fit` raises, before the first Started. A run that fails later yields a
+    Result with `error`.
     """
     for dtype in precisions:
-        yield from _one(_in(recipe, dtype))
+        yield from _bench_one(_with_dtype(recipe, dtype))
 
 
-def _in(recipe: Recipe, dtype: str) -> Recipe:
+def _with_dtype(recipe: Recipe, dtype: str) -> Recipe:
     amp = recipe.amp.model_copy(update={"dtype": dtype})
     train: dict[str, Any] = {"log_every": 1}
     if recipe.train.bench_steps is not None:
@@ -90,7 +90,7 @@ def _in(recipe: Recipe, dtype: str) -> Recipe:
     return recipe.model_copy(update={"amp": amp, "train": recipe.train.model_copy(update=train)})
 
 
-def _one(recipe: Recipe) -> Iterator[Event]:
+def _bench_one(recipe: Recipe) -> Iterator[Event]:
     start = time.perf_counter()
     command = [sys.executable, "-c", _WORKER.format(path=sys.path)]  # the same ampkit that runs here
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -100,8 +100,8 @@ def _one(recipe: Recipe) -> Iterator[Event]:
     kind, started = "", False
     last: dict[str, Any] = {}
     try:
-        with process.stdin as inbox:
-            inbox.write(recipe.model_dump_json())
+        with process.stdin as stdin:
+            stdin.write(recipe.model_dump_json())
         for line in process.stdout:
             kind, last = json.loads(line)
             if kind in _EVENTS:
@@ -140,37 +140,37 @@ def _result(dtype: str, rows: list[Row], last: dict[str, Any], wall: float) -> R
 
 
 def worker() -> int:
-    """The process of one precision: a recipe as JSON on stdin, messages as lines of JSON on stdout."""
+    """The process of one precision: reads a recipe as JSON from stdin, writes messages as lines of JSON to stdout."""
     recipe = Recipe.model_validate_json(sys.stdin.read())
     before = peak_bytes()
     try:
         if recipe.train.device != "cpu":
             cuda.reset_peak_memory_stats(recipe.train.device)
         run = fit(recipe)
-        _tell("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
+        _send("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
         for row in run:
-            _tell(type(row).__name__, asdict(row))
+            _send(type(row).__name__, asdict(row))
         peak = peak_bytes()
-        above = None if peak is None or before is None else peak - before
+        growth = None if peak is None or before is None else peak - before
         held = None if recipe.train.device == "cpu" else cuda.max_memory_allocated(recipe.train.device)
-        _tell("Done", {"peak_bytes": peak, "run_bytes": above, "device_bytes": held})
+        _send("Done", {"peak_bytes": peak, "run_bytes": growth, "device_bytes": held})
     except AmpkitError as error:
-        _tell("Failed", {"kind": type(error).__name__, "error": str(error)})
+        _send("Failed", {"kind": type(error).__name__, "error": str(error)})
         return 1
-    except BrokenPipeError:  # nobody listens any more
+    except BrokenPipeError:  # the parent is gone
         return 1
     return 0
 
 
-def _tell(kind: str, content: dict[str, Any]) -> None:
+def _send(kind: str, content: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps([kind, content]) + "\n")
     sys.stdout.flush()
 
 
 def peak_bytes() -> int | None:
-    """The most physical memory that this process has held so far, or None where the system does not tell."""
+    """The peak resident memory of this process in bytes, or None where the system does not report it."""
     try:
-        # getrusage would count what the parent held when it started this process.
+        # getrusage would include the memory of the parent when it started this process.
         status = Path("/proc/self/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""From a recipe to what a run is made of: model, data, optimizer, schedule, scaler, precision."""
+"""Build a run from a recipe: model, optimizer, schedule, gradient scaler, precision."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _arguments(section: Section) -> dict[str, Any]:
 
 
 def steps(recipe: Recipe, pipeline: InputPipeline) -> int:
-    """How many updates the recipe asks for."""
+    """The number of updates of the recipe."""
     if recipe.train.steps is not None:
         return recipe.train.steps
     assert recipe.train.epochs is not None
@@ -59,13 +59,13 @@ def optimizer(recipe: Recipe, model: nn.Module) -> Any:
 
 
 def average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
-    """The recipe's running average of `model`'s weights, or None; made after the optimizer."""
+    """The recipe's moving average of `model`'s weights, or None; built after the optimizer."""
     decay = recipe.train.ema
     return None if decay is None else AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
 def schedule(recipe: Recipe, optimizer: Any, steps: int) -> Any:
-    """The recipe's learning rate schedule over `steps` updates; warmup steps come first and are among them."""
+    """The recipe's learning rate schedule over `steps` updates, which include those of the warmup."""
     spec = recipe.schedule
     if spec.name == "onecycle":
         peak = recipe.optimizer.lr
@@ -90,7 +90,7 @@ def _after_warmup(spec: Any, optimizer: Any, steps: int) -> Any:
 
 
 def scaler(recipe: Recipe) -> GradScaler:
-    """The recipe's GradScaler: at work for float16, whose gradients would vanish unscaled; disabled for the others."""
+    """The recipe's GradScaler: enabled for float16, whose gradients would underflow unscaled; disabled otherwise."""
     settings = recipe.amp.model_dump(include=_SCALER)
     return GradScaler(enabled=recipe.amp.dtype == "float16", **settings)
 
@@ -99,9 +99,11 @@ _SCALER = {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "
 
 
 def region(recipe: Recipe) -> AbstractContextManager[Any]:
-    """What the recipe's forward runs in: autocast under its policy, or nothing for float32."""
+    """The context of the recipe's forward: autocast with its policy, or nothing for float32."""
     amp = recipe.amp
     off = amp.dtype == "float32"
     make = Policy.fast if amp.policy == "fast" else Policy
-    policy = make("bfloat16" if off else amp.dtype, **amp.overrides)  # overrides are checked where they do nothing too
+    policy = make(
+        "bfloat16" if off else amp.dtype, **amp.overrides
+    )  # checks the overrides also where they have no effect
     return nullcontext() if off else autocast(policy=policy)

@@ -1,4 +1,4 @@
-"""Training: a whole run from a recipe. It gives back what happened and prints nothing; so do `step` and `evaluate`."""
+"""The training loop: a whole run of a recipe, as an iterator over its rows. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .step import Batch, StepResult, evaluate, objective_of, step
 
 @dataclass(frozen=True)
 class StepRow:
-    """A logged step.
+    """The metrics of a logged step.
 
     step: its number, from 1. loss: the mean over its batches. lr: the learning rate it used. scale: the loss scale
-    after it, 1 where none is at work. skipped: steps skipped so far. grad_norm: before clipping. seconds: of training
-    so far, evaluations left out.
+    after it, 1 without loss scaling. skipped: steps skipped so far. grad_norm: before clipping. seconds: of training so
+    far, without evaluations.
     """
 
     step: int
@@ -46,7 +46,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class EvalRow:
-    """An evaluation after `step` steps: the scores of its task, see `metrics.Scores`."""
+    """The scores of an evaluation after `step` steps, see `metrics.Scores`."""
 
     step: int
     val_loss: float
@@ -59,20 +59,18 @@ Row = StepRow | EvalRow
 
 
 class _StoppedError(Exception):
-    """An evaluation that was told to stop."""
+    """An evaluation was asked to stop."""
 
 
 class Run:
-    """A recipe made ready to train: everything is built and checked, nothing has been learned.
+    """A training run, built and checked. Iterating trains and yields the rows; a new iteration continues.
 
-    Iterating trains, and yields rows as they come to be; it goes on from where it was left.
-    recipe: what it was given, and the number of threads, on which the last bits of sums depend.
-    steps: how many updates it will make; done: how many it has made. per_step, unit: what an update sees, samples or
-    tokens. model, optimizer, schedule, scaler: its parts. average: of the weights, if train.ema asks for one; then
-    evaluations are of average.module.
-    checkpoints: where it leaves them, or None; before_saving is called before each, when all rows have been handed on,
-    and returns what the checkpoint is to record of them. resumed: the checkpoint that it goes on from, without its
-    state, or None.
+    recipe: the recipe, with the number of threads, on which the last bits of sums depend. steps: the updates in total.
+    done: the updates so far. per_step: samples or tokens (`unit`) in an update. model, optimizer, schedule, scaler:
+    the objects being trained with. average: the moving average of the weights with train.ema, else None; evaluations
+    then use average.module. checkpoints: where they are saved, or None. before_saving: called before each, once all
+    rows were yielded; returns the state of the metrics log to record. resumed: the checkpoint that the run continues
+    from, without its state, or None.
     """
 
     def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
@@ -96,31 +94,31 @@ class Run:
         self.resumed: Checkpoint | None = None
         self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
-        self._update = compile(self._advance) if recipe.train.compile else self._advance
+        self._update = compile(self._train_step) if recipe.train.compile else self._train_step
         self._records = recipe.train.compile and hasattr(self._device, "graph")
 
     def __iter__(self) -> Iterator[Row]:
         while not self.finished:
-            row = self._evaluate() if self._owes_evaluation() else self._step(self.done + 1)
+            row = self._evaluate() if self._evaluation_is_due() else self._step(self.done + 1)
             if row is not None:
                 yield row
                 self._check(row)
-            stopping = self.stopping  # looked at once: Ctrl-C may come at any moment, also in these lines
-            if stopping or self._due():
+            stopping = self.stopping  # read once: Ctrl-C may come at any moment, also in these lines
+            if stopping or self._checkpoint_is_due():
                 self.save()
             if stopping:
                 return
 
     def stop(self) -> None:
-        """End the iteration after the step under way, or in the middle of an evaluation, with a checkpoint."""
+        """End the iteration after the current step, or in the middle of an evaluation, with a checkpoint."""
         self.stopping = True
 
     @property
     def finished(self) -> bool:
         """Whether every step, and the evaluation after the last, is done."""
-        return self.done >= self.steps and not self._owes_evaluation()
+        return self.done >= self.steps and not self._evaluation_is_due()
 
-    def _owes_evaluation(self) -> bool:
+    def _evaluation_is_due(self) -> bool:
         every = self.recipe.train.eval_every
         wanted = self.done == self.steps or (every is not None and self.done % every == 0)
         return wanted and self.done > self.evaluated
@@ -148,18 +146,18 @@ class Run:
             where = f"evaluation after step {row.step}"
             raise self._not_finite(where, row.val_loss, self.recipe.optimizer.lr)
         if self.finished and self.skipped == self.steps:
-            cure = "train longer, so that the loss scale finds its level, or begin lower: amp.init_scale=1024"
+            cure = "train longer, so that the loss scale can settle, or start lower: amp.init_scale=1024"
             raise NonFiniteError("training", "a step whose gradients are finite", f"{self.steps} skipped", cure)
 
     # checkpoints
 
-    def _due(self) -> bool:
+    def _checkpoint_is_due(self) -> bool:
         every = self.recipe.train.checkpoint_every
         now = self.evaluated == self.done if every is None else self.done % every == 0
-        return self.checkpoints is not None and (now or self.finished) and not self._owes_evaluation()
+        return self.checkpoints is not None and (now or self.finished) and not self._evaluation_is_due()
 
     def save(self) -> None:
-        """Leave a checkpoint, where the run has a place for them, unless there is one of just this moment."""
+        """Save a checkpoint if the run has a directory for them, unless this very state was saved already."""
         self._device.synchronize()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
             rows = self.before_saving()
@@ -167,29 +165,29 @@ class Run:
             self._saved = (self.done, self.evaluated)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on bit for bit; between two steps."""
+        """The state between two steps, from which `load_state_dict` continues bit for bit."""
         counts = {name: getattr(self, name) for name in ("done", "evaluated", "skipped", "seconds")}
-        batches = self.done * self.recipe.train.accumulate  # those consumed, however many were fetched ahead
+        batches = self.done * self.recipe.train.accumulate  # consumed; prefetched ones do not count
         average = {} if self.average is None else {"average": self.average.state_dict()}
-        return {**state_of(*self._parts()), **average, "steps": self.steps, "batches": batches, "counts": counts}
+        return {**state_of(*self._stateful()), **average, "steps": self.steps, "batches": batches, "counts": counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of a run of the same recipe; with another number of steps, on the schedule of that.
+        """Continue from a state of a run of the same recipe; another number of steps brings its own schedule.
 
-        Raises ArgumentError, StateError or DTypeError, with nothing changed, for a state that does not fit.
+        Raises ArgumentError, StateError or DTypeError, with nothing changed, for a state of another run.
         """
         where = "Run.load_state_dict"
         need_keys(where, state, ("steps", "batches", "counts"))
         steps, counts = need_count(where, "steps", state["steps"], 1), _need_counts(where, state["counts"])
         if state["batches"] != (batches := counts["done"] * self.recipe.train.accumulate):
             raise ArgumentError(where, f"{batches} batches after {counts['done']} steps", repr(state["batches"]))
-        restore(state, *self._parts(), same_length=steps == self.steps, average=self.average)
+        restore(state, *self._stateful(), same_length=steps == self.steps, average=self.average)
         self._batches = self._pipeline.train(batches)
         self.done, self.evaluated, self.skipped = counts["done"], counts["evaluated"], counts["skipped"]
         self.seconds = counts["seconds"]
         self._saved = (self.done, self.evaluated)
 
-    def _parts(self) -> tuple[Any, ...]:
+    def _stateful(self) -> tuple[Any, ...]:
         return self.model, self.optimizer, self.schedule, self.scaler
 
     # a step
@@ -199,28 +197,28 @@ class Run:
         logged = number % self.recipe.train.log_every == 0 or number in (1, self.steps)
         lr = float(self.optimizer.param_groups[0]["lr"]) if logged else math.nan
         batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
-        outcome = self._update(batches, logged or self._records)  # a recorded step always measures: one recording
+        result = self._update(batches, logged or self._records)  # the norm is always part of a recorded step
         self.schedule.step()
         self.done = number
-        self._device.call_when_ready((outcome.loss.array, outcome.skipped.array), partial(self._saw, number))
+        self._device.call_when_ready((result.loss.array, result.skipped.array), partial(self._check_loss, number))
         if logged:
             self._device.synchronize()
         self.seconds += time.perf_counter() - start
         if not logged:
             return None
-        assert outcome.grad_norm is not None
-        scale, norm = float(self.scaler.get_scale()), float(outcome.grad_norm)
-        return StepRow(number, float(outcome.loss), lr, scale, self.skipped, norm, self.seconds)
+        assert result.grad_norm is not None
+        scale, norm = float(self.scaler.get_scale()), float(result.grad_norm)
+        return StepRow(number, float(result.loss), lr, scale, self.skipped, norm, self.seconds)
 
-    def _advance(self, batches: Sequence[Batch], measure: bool) -> StepResult:
+    def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepResult:
         clip = self.recipe.train.grad_clip
-        outcome = step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, measure)
+        result = step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, measure_norm)
         if self.average is not None:
             self.average.update_parameters(self.model)
-        return outcome
+        return result
 
-    def _saw(self, number: int, loss: float, skipped: bool) -> None:
-        # Of every step, at once on a CPU; on a device that runs ahead, when a later step finds it done.
+    def _check_loss(self, number: int, loss: float, skipped: bool) -> None:
+        # Called for every step: at once on a CPU, on an asynchronous device once a later step finds it done.
         self.skipped += skipped
         if not math.isfinite(loss) and not self.scaler.is_enabled():
             raise self._not_finite(f"step {number}", loss, float(self.optimizer.param_groups[0]["lr"]))
@@ -248,23 +246,23 @@ def _need_counts(where: str, counts: Any) -> dict[str, Any]:
 def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = False) -> Run:
     """A run of `recipe`, built and checked; iterate over it to train: `for row in ampkit.run.loop.fit(recipe)`.
 
-    The same recipe gives the same numbers on the same machine. amp.dtype float32 runs without autocast, bfloat16 with
+    The same recipe gives the same numbers on the same computer. amp.dtype float32 runs without autocast, bfloat16 with
     autocast, float16 with autocast and loss scaling. Evaluations run in the recipe's precision.
-    checkpoints: a directory to leave them in, as train.checkpoint_every and train.keep say; none by default. resume: go
-    on from the last whole one there, bit for bit, or begin if there is none; its recipe may differ in how long, how
-    often and where (`config.continued`).
+    checkpoints: the directory to save them in, as train.checkpoint_every and train.keep say; none by default. resume:
+    continue bit for bit from the newest intact one there, or start if there is none; its recipe may differ in length,
+    intervals and device (`config.continued`).
     Raises ConfigError, ArgumentError or DeviceError at once for a recipe that cannot run here, and ConfigError or
-    FileError for checkpoints that it cannot go on from; while it trains, NonFiniteError if an evaluation is not finite,
-    or a training loss in float32 or bfloat16 (in float16 that skips the step); ScaleCollapseError if float16 finds no
-    scale.
+    FileError for checkpoints that it cannot resume from; while it trains, NonFiniteError if an evaluation is not
+    finite, or a training loss in float32 or bfloat16 (in float16 the step is skipped); ScaleCollapseError if float16
+    finds no usable scale.
     """
     if checkpoints is None:
         return Run(recipe)
-    place = Checkpoints(checkpoints, recipe.train.keep)
-    last = place.last() if resume else None
+    saved = Checkpoints(checkpoints, recipe.train.keep)
+    last = saved.last() if resume else None
     if last is None:
-        return Run(recipe, place)
-    run = Run(continued(recipe, last.recipe), place)
+        return Run(recipe, saved)
+    run = Run(continued(recipe, last.recipe), saved)
     run.load_state_dict(last.state)
     run.resumed = last._replace(state=None)
     return run

@@ -12,7 +12,7 @@ import pytest
 
 from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core import random
-from ampkit.data.workers import Work, in_order, made, on_threads
+from ampkit.data.workers import Work, in_order, on_threads, run
 from ampkit.utils.data import DataLoader, Dataset, get_worker_info
 
 
@@ -40,7 +40,7 @@ def batches(loader):
 def helped(make, keys, threads, ahead):
     pool = on_threads(Work(lambda dataset, key: make(key), None), range(threads))
     try:
-        yield from in_order(lambda key: pool.submit(made, key), keys, ahead)
+        yield from in_order(lambda key: pool.submit(run, key), keys, ahead)
     finally:
         pool.shutdown(cancel_futures=True)
 

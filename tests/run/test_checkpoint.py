@@ -160,7 +160,7 @@ def test_a_run_that_is_stopped_while_it_looks_whether_to_save_leaves_a_checkpoin
         run.stop()
         return False
 
-    monkeypatch.setattr(run, "_due", stopped_meanwhile)
+    monkeypatch.setattr(run, "_checkpoint_is_due", stopped_meanwhile)
     list(run)
     assert Checkpoints(tmp_path).last().step == run.done
 
