@@ -1,7 +1,7 @@
-"""Initialization: values drawn into a tensor in place, from ampkit's random stream.
+"""In-place initialization of tensors, drawn from ampkit's random stream.
 
-Each function fills and returns the tensor, whatever it records; the draw is made in float64 and rounded once to the
-tensor's dtype. generator: a `core.random.Stream` to draw from in place of the default one.
+Each function fills and returns the tensor, outside the tape; values are drawn in float64 and rounded once to the
+tensor's dtype. generator: a `core.random.Stream` to draw from instead of the default one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..core import random
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
 
-# What keeps the variance of a signal through each nonlinearity (He et al. 2015, arXiv:1502.01852; for tanh and selu
+# Gains that preserve the variance through each nonlinearity (He et al. 2015, arXiv:1502.01852; for tanh and selu
 # PyTorch's customary values).
 _GAINS = {
     "linear": 1.0,
@@ -30,7 +30,7 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor by which a nonlinearity's weights are scaled; param: the slope of leaky_relu, 0.01 by default.
+    """The factor for the weights of a nonlinearity; param: the negative slope of leaky_relu, 0.01 by default.
 
     Raises ArgumentError for an unknown nonlinearity.
     """
@@ -63,9 +63,9 @@ def trunc_normal_(
     b: float = 2.0,
     generator: random.Stream | None = None,
 ) -> Tensor:
-    """Values from N(mean, std^2) given that they lie in [a, b]: those outside are drawn again.
+    """Values from N(mean, std^2) truncated to [a, b]: those outside are drawn again.
 
-    Raises ArgumentError if [a, b] holds less than a thousandth of the distribution.
+    Raises ArgumentError if [a, b] has less than a thousandth of the probability.
     """
     if std <= 0 or _mass((a - mean) / std, (b - mean) / std) < 1e-3:
         raise ArgumentError(
@@ -105,7 +105,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A convolution's weight that hands its input on, as many channels as there are on both sides, in each group.
+    """The identity convolution: a weight that passes on min(in, out) channels in each group.
 
     tensor [out, in / groups, ...] of three to five axes. Raises ShapeError for others, ArgumentError for a number of
     groups that does not divide out. Zagoruyko and Komodakis 2017, arXiv:1706.00388, eq. 2.
@@ -122,9 +122,9 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: random.Stream | None = None) -> Tensor:
-    """Values from N(0, std^2), of which a share `sparsity` of each column, rounded up, is 0.
+    """Values from N(0, std^2), of which a fraction `sparsity` of each column, rounded up, is 0.
 
-    Raises ShapeError unless the tensor has two axes, ArgumentError for a share outside [0, 1]. Martens 2010, ICML, 5.
+    Raises ShapeError unless the tensor has two axes, ArgumentError for a fraction outside [0, 1]. Martens 2010, ICML.
     """
     if tensor.ndim != 2:
         raise ShapeError("sparse_", "a tensor of two axes", f"shape {tuple(tensor.shape)}")
@@ -194,7 +194,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: random.Stream | None
 
 
 def fan_in(tensor: Tensor) -> int:
-    """The number of inputs that one output of this weight sees."""
+    """The number of inputs per output of this weight."""
     return _fans("fan_in", tensor)[0]
 
 

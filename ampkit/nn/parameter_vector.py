@@ -1,4 +1,4 @@
-"""Parameters as one flat vector, and back."""
+"""Flatten parameters into one vector and write one back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ops.argument_checks import check_all
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """All values behind each other: Tensors of one device -> [total], on the tape, in the widest dtype among them.
+    """Concatenate the flattened Tensors, of one device: -> [total], differentiable, in the widest dtype among them.
 
     Raises DTypeError for anything but Tensors, ShapeError for none at all.
     """
@@ -22,7 +22,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Write `vec` [total] into the parameters, in their order and dtypes; counts as a change of each.
+    """Write `vec` [total] into the parameters, in their order and dtypes; bumps the version of each.
 
     Raises DTypeError for anything but Tensors, ShapeError, with nothing written, for a vector of another length.
     """

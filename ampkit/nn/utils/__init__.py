@@ -1,4 +1,4 @@
-"""`nn.utils`: clipping, which lives in `optim`, weights that are computed, parameters as a vector, and `rnn`."""
+"""`nn.utils`: gradient clipping, weight and spectral norm, parameters as a vector, fusion, and `rnn`."""
 
 from ampkit.optim.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 

@@ -1,4 +1,4 @@
-"""A batch norm with given statistics as part of the layer before it, for inference."""
+"""Folding a batch norm in eval mode into the layer before it, for inference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval", "
 
 
 def fuse_conv_bn_eval(conv: Module, bn: Module, transpose: bool = False) -> Any:
-    """A copy of a convolution that does what it and the batch norm behind it do, both in `eval`.
+    """A copy of a convolution with the batch norm after it folded in, both in eval mode.
 
     transpose: for a transposed convolution. Raises StateError unless both are in eval and the norm has statistics.
     """
@@ -38,7 +38,7 @@ def fuse_conv_bn_weights(
     bn_b: Tensor | None,
     transpose: bool = False,
 ) -> tuple[Parameter, Parameter]:
-    """(weight, bias) of a convolution that does what one and the norm behind it do; computed in float32."""
+    """(weight, bias) of a convolution with the norm after it folded in; computed in float32."""
     if conv_w.ndim < 2:
         raise ShapeError("fuse_conv_bn_weights", "a weight of at least two axes", f"shape {tuple(conv_w.shape)}")
     with no_grad(), autocast(enabled=False):
@@ -49,12 +49,12 @@ def fuse_conv_bn_weights(
         weight = (conv_w.to(wide) * ops.reshape(scale, shape)).to(conv_w.dtype)
         bias = ((0.0 if conv_b is None else conv_b.to(wide)) - bn_rm.to(wide)) * scale
         bias = (bias if bn_b is None else bias + bn_b.to(wide)).to(conv_w.dtype if conv_b is None else conv_b.dtype)
-    asks = True if conv_b is None else conv_b.requires_grad
-    return Parameter(weight, conv_w.requires_grad), Parameter(bias, asks)
+    requires_grad = True if conv_b is None else conv_b.requires_grad
+    return Parameter(weight, conv_w.requires_grad), Parameter(bias, requires_grad)
 
 
 def fuse_linear_bn_eval(linear: Module, bn: Module) -> Any:
-    """A copy of a Linear that does what it and the batch norm behind it do, both in `eval`; see fuse_conv_bn_eval."""
+    """A copy of a Linear with the batch norm after it folded in, both in eval mode; see fuse_conv_bn_eval."""
     _need_eval("fuse_linear_bn_eval", linear, bn)
     return _fused(linear, fuse_linear_bn_weights(linear.weight, linear.bias, *_norm_of(bn)))
 
@@ -68,7 +68,7 @@ def fuse_linear_bn_weights(
     bn_w: Tensor | None,
     bn_b: Tensor | None,
 ) -> tuple[Parameter, Parameter]:
-    """(weight, bias) of a Linear that does what one and the norm behind it do; computed in float32."""
+    """(weight, bias) of a Linear with the norm after it folded in; computed in float32."""
     return fuse_conv_bn_weights(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
 
 
@@ -87,9 +87,9 @@ def _need_eval(where: str, layer: Module, bn: Any) -> None:
 
 
 def _fused(layer: Any, weights: tuple[Parameter, Parameter]) -> Any:
-    made = deepcopy(layer)
-    made.weight, made.bias = weights
-    return made
+    fused = deepcopy(layer)
+    fused.weight, fused.bias = weights
+    return fused
 
 
 check_all(globals())

@@ -1,6 +1,6 @@
-"""Weights of unit norm times a gain, and of spectral norm 1, as parametrizations.
+"""weight_norm and spectral_norm as parametrizations.
 
-The arithmetic is in float32 (float64 for float64 weights), also in a region, and rounded once to the weight's dtype.
+Computed in float32 (float64 for float64 weights), also under autocast, and rounded once to the weight's dtype.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     """Make `module.<name>` g v / |v|: `original0` is g, the norms, `original1` is v; returns the module.
 
     The norm is taken over all axes but `dim`, or over all of them for None. The weight keeps its values. State dicts
-    with g and v as `<name>_g` and `<name>_v` are understood. An optimizer is to be made afterwards.
+    with g and v as `<name>_g` and `<name>_v` load too. Create the optimizer afterwards.
     Raises ArgumentError for an unknown name, RangeError for a wrong dim, StateError if an optimizer holds the weight.
     Salimans and Kingma 2016, arXiv:1602.07868, eq. 2.
     """
@@ -42,8 +42,8 @@ def spectral_norm(
     """Make `module.<name>` W / sigma, sigma the largest singular value of W [n, rest]; returns the module.
 
     n is the axis `dim`, by default 1 for transposed convolutions and 0 for others. The singular vectors are buffers,
-    which move by n_power_iterations steps of the power method whenever the weight is read in training; the second run
-    of `recompute` finds them where the first left them.
+    updated by n_power_iterations steps of the power method whenever the weight is read in training mode; the second run
+    of `recompute` does not update them.
     Raises ArgumentError for an unknown name or a count below 1, RangeError for a wrong dim.
     Miyato et al. 2018, arXiv:1802.05957, section 2.1 and algorithm 1.
     """
@@ -62,42 +62,42 @@ class WeightNorm(Module):
         self.dim = dim
 
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
-        return normed(weight_g, weight_v, self.dim)
+        return scale_to_norm(weight_g, weight_v, self.dim)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The weight as norms and itself."""
+        """(norms of the weight, weight)."""
         return norms(weight, self.dim), weight
 
 
 class SpectralNorm(Module):
-    """W -> W / sigma, with the first singular vectors of W as buffers; a vector is divided by its norm."""
+    """W -> W / sigma, with the first singular vectors of W as buffers; a vector is divide_by_sigma by its norm."""
 
     def __init__(self, weight: Any, n_power_iterations: int = 1, dim: int = 0, eps: float = 1e-12):
         super().__init__()
         self.dim, self.eps = dim, eps
-        self.n_power_iterations = need_iterations(n_power_iterations)
+        self.n_power_iterations = checked_iterations(n_power_iterations)
         if isinstance(weight, Tensor) and weight.ndim > 1:
-            for name, vector in zip(("_u", "_v"), drawn(weight, dim, eps), strict=True):
+            for name, vector in zip(("_u", "_v"), initial_vectors(weight, dim, eps), strict=True):
                 self.register_buffer(name, vector)
             iterate(weight, self._u, self._v, dim, eps, 15)
 
     def forward(self, weight: Tensor) -> Tensor:
         if weight.ndim < 2:
-            return normed(ops.ones((), dtype=weight.dtype, device=weight.device), weight, None, self.eps)
+            return scale_to_norm(ops.ones((), dtype=weight.dtype, device=weight.device), weight, None, self.eps)
         if self.training:
             iterate(weight, self._u, self._v, self.dim, self.eps, self.n_power_iterations)
-        return divided(weight, self._u, self._v, self.dim)
+        return divide_by_sigma(weight, self._u, self._v, self.dim)
 
     def right_inverse(self, value: Tensor) -> Tensor:
         """The weight itself."""
         return value
 
 
-# the arithmetic, shared with what came before
+# computation, shared with weights.py
 
 
 def norms(weight: Tensor, dim: int | None) -> Tensor:
-    """The norm of `weight` over all axes but `dim`, which are kept with length 1; of all, [], for None or -1."""
+    """The norm of `weight` over all axes but `dim`, which have length 1 in the result; over all, [], for None or -1."""
     with no_grad(), autocast(enabled=False):
         return _norms(weight, dim)
 
@@ -110,8 +110,8 @@ def _norms(weight: Tensor, dim: int | None) -> Tensor:
     return ops.norm(weight, dim=over, keepdim=True) if over else ops.abs(weight)
 
 
-def normed(g: Tensor, v: Tensor, dim: int | None, eps: float = 0.0) -> Tensor:
-    """g v / |v|; 0 where v is. eps: the least |v| to divide by."""
+def scale_to_norm(g: Tensor, v: Tensor, dim: int | None, eps: float = 0.0) -> Tensor:
+    """g v / |v|; 0 where v is 0. eps: the minimum of the divisor."""
     with autocast(enabled=False):
         wide = v.to(accumulator(v.dtype))
         size = _norms(wide, dim)
@@ -119,8 +119,8 @@ def normed(g: Tensor, v: Tensor, dim: int | None, eps: float = 0.0) -> Tensor:
         return (wide * (g.to(wide.dtype) / size)).to(v.dtype)
 
 
-def divided(weight: Tensor, u: Tensor, v: Tensor, dim: int) -> Tensor:
-    """W / (u W v), u [n] and v [rest] constants of their present values; 0 where W is."""
+def divide_by_sigma(weight: Tensor, u: Tensor, v: Tensor, dim: int) -> Tensor:
+    """W / (u W v) with u [n] and v [rest] as constants; 0 where W is 0."""
     with autocast(enabled=False):
         wide = weight.to(accumulator(weight.dtype))
         u, v = (vector.detach().clone().to(wide.dtype) for vector in (u, v))
@@ -129,9 +129,9 @@ def divided(weight: Tensor, u: Tensor, v: Tensor, dim: int) -> Tensor:
 
 
 def iterate(weight: Tensor, u: Tensor, v: Tensor, dim: int, eps: float, steps: int, u_first: bool = True) -> None:
-    """Move u [n] and v [rest], in place, by `steps` of the power method. Where that gives zeros, or NaN, they stay.
+    """Update u [n] and v [rest] in place by `steps` of the power method, unless that gives zeros or NaN.
 
-    In the second run of `recompute` nothing moves.
+    The second run of `recompute` changes nothing.
     """
     if is_recomputing():
         return
@@ -144,12 +144,12 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, dim: int, eps: float, steps: i
             left = _unit(ops.mv(m, right), eps)
             if u_first:
                 right = _unit(ops.mv(m.t(), left), eps)
-        sound = ops.dot(left, left) * ops.dot(right, right) > 0
-        u.data, v.data = ops.where(sound, left, u.detach()), ops.where(sound, right, v.detach())
+        valid = ops.dot(left, left) * ops.dot(right, right) > 0
+        u.data, v.data = ops.where(valid, left, u.detach()), ops.where(valid, right, v.detach())
 
 
-def drawn(weight: Tensor, dim: int, eps: float) -> tuple[Tensor, Tensor]:
-    """Unit vectors u [n] and v [rest] to begin with."""
+def initial_vectors(weight: Tensor, dim: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Random unit vectors u [n] and v [rest] to start from."""
     _need_dim("spectral_norm", weight, dim)
     with no_grad(), autocast(enabled=False):
         shape = matrix(weight.detach(), dim).shape
@@ -179,7 +179,7 @@ def axis_for(module: Module, dim: int | None) -> int:
     return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)) else 0
 
 
-def need_iterations(count: Any) -> int:
+def checked_iterations(count: Any) -> int:
     """`count`. Raises ArgumentError unless it is a positive integer."""
     if not is_size(count):
         raise ArgumentError("spectral_norm", "n_power_iterations from 1", repr(count))

@@ -1,4 +1,4 @@
-"""Parametrizations: modules that a Parameter of another module passes through whenever it is read."""
+"""Parametrizations: modules that compute a tensor of another module from its original whenever it is read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..modules.container import ModuleDict, ModuleList
 
 __all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
 
-_kept: ContextVar[dict[Any, Tensor] | None] = ContextVar("ampkit.parametrizations", default=None)
+_cache: ContextVar[dict[Any, Tensor] | None] = ContextVar("ampkit.parametrizations", default=None)
 
 
 class ParametrizationList(ModuleList):
-    """The parametrizations of one tensor, in their order, and what they start from.
+    """The parametrizations of one tensor, in order, and the original.
 
-    That is `original`, or `original0`, `original1`, ... where the first one has a `right_inverse` that returns several.
+    It is `original`, or `original0`, `original1`, ... if the first one has a `right_inverse` that returns several.
     """
 
     def __init__(self, modules: Sequence[Module], original: Tensor, unsafe: bool = False):
@@ -37,15 +37,15 @@ class ParametrizationList(ModuleList):
         self.is_tensor, self.ntensors = isinstance(found, Tensor), len(_several(found))
         if not unsafe:
             with no_grad(), autocast(enabled=False):
-                _need_alike(original, self._through(_several(found)))
+                _check_preserved(original, self._apply(_several(found)))
         if self.is_tensor and found.array.shape == original.array.shape and found.dtype == original.dtype:
             if found is not original:
                 original.data = found
-            made = [original]  # the same one, so that an optimizer goes on with it
+            originals = [original]  # the same one, which an optimizer may hold
         else:
             check_unbound("register_parametrization", original)
-            made = [_like(tensor, original) for tensor in _several(found)]
-        for name, tensor in zip(self._names(), made, strict=True):
+            originals = [_like(tensor, original) for tensor in _several(found)]
+        for name, tensor in zip(self._names(), originals, strict=True):
             (self.register_parameter if isinstance(tensor, Parameter) else self.register_buffer)(name, tensor)
 
     def _names(self) -> list[str]:
@@ -63,15 +63,15 @@ class ParametrizationList(ModuleList):
 
     @property
     def legacy_names(self) -> dict[str, str]:
-        """By name of a tensor, what followed the name of the Parameter in state dicts before there were these."""
+        """For each original, the suffix of the Parameter's name in the state dicts of older versions."""
         found: dict[str, str] = getattr(self[0], "legacy_names", {})
         return found
 
     def forward(self) -> Tensor:
-        """What the parametrizations make of the originals."""
-        return self._through([getattr(self, name) for name in self._names()])
+        """The parametrizations applied to the originals."""
+        return self._apply([getattr(self, name) for name in self._names()])
 
-    def _through(self, originals: Sequence[Tensor]) -> Tensor:
+    def _apply(self, originals: Sequence[Tensor]) -> Tensor:
         first, *others = self
         value = first(*originals)
         for module in others:
@@ -79,17 +79,17 @@ class ParametrizationList(ModuleList):
         return value
 
     def right_inverse(self, value: Tensor) -> None:
-        """Set the originals such that `value` comes of them, by the `right_inverse` of each parametrization.
+        """Set the originals so that the tensor becomes `value`, by the `right_inverse` of each parametrization.
 
         Raises StateError if one has none, ShapeError, with nothing changed, for a value of another shape.
         """
         found = _several(self._back(value, strict=True))
-        grad_buffers = [getattr(self, name) for name in self._names()]
-        if [t.array.shape for t in found] != [t.array.shape for t in grad_buffers]:
-            needs = " and ".join(str(tuple(t.shape)) for t in grad_buffers)
+        originals = [getattr(self, name) for name in self._names()]
+        if [t.array.shape for t in found] != [t.array.shape for t in originals]:
+            needs = " and ".join(str(tuple(t.shape)) for t in originals)
             raise ShapeError("assignment", f"originals {needs}", " and ".join(str(tuple(t.shape)) for t in found))
-        for home, tensor in zip(grad_buffers, found, strict=True):
-            home.data = tensor
+        for original, tensor in zip(originals, found, strict=True):
+            original.data = tensor
 
 
 class _Parametrized(ComputedAttribute):
@@ -97,12 +97,12 @@ class _Parametrized(ComputedAttribute):
         self.name = name
 
     def of(self, module: Any) -> Tensor:
-        found, kept = module.parametrizations[self.name], _kept.get()
-        if kept is None:
+        found, cache = module.parametrizations[self.name], _cache.get()
+        if cache is None:
             return found()
-        if found not in kept:
-            kept[found] = found()
-        return kept[found]
+        if found not in cache:
+            cache[found] = found()
+        return cache[found]
 
     def assign(self, module: Any, value: Any) -> None:
         if not isinstance(value, Tensor):
@@ -113,13 +113,13 @@ class _Parametrized(ComputedAttribute):
 def register_parametrization(
     module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False
 ) -> Module:
-    """Let `module.<tensor_name>` be what `parametrization` makes of the Parameter or buffer of that name.
+    """Compute `module.<tensor_name>` by `parametrization` from the Parameter or buffer of that name.
 
     The Parameter itself is `module.parametrizations.<tensor_name>.original` from then on; a method `right_inverse` of
-    the parametrization gives its first value, or a tuple of them, and lets one assign to the attribute. Several follow
-    one another. unsafe=True leaves out the check that shape and dtype stay.
+    the parametrization gives its first value, or a tuple of them, and makes the attribute assignable. Several are
+    applied in order. unsafe=True skips the check that shape and dtype are preserved.
     Raises ArgumentError for a name that the module does not have, ShapeError or DTypeError for another shape or dtype,
-    StateError where an optimizer holds a Parameter that several new ones replace.
+    StateError if an optimizer holds a Parameter that several new ones replace.
     """
     where = "register_parametrization"
     if not isinstance(module, Module) or not isinstance(parametrization, Module):
@@ -127,19 +127,19 @@ def register_parametrization(
         raise DTypeError(where, "a Module and a Module as its parametrization", f"a {type(wrong).__name__}")
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
-        held: Any = module.parametrizations[tensor_name]
+        existing: Any = module.parametrizations[tensor_name]
         if not unsafe:
             with no_grad(), autocast(enabled=False):
-                before = held()
-                _need_alike(before, parametrization(before))
-        held.append(parametrization)
-        held.unsafe |= unsafe
+                before = existing()
+                _check_preserved(before, parametrization(before))
+        existing.append(parametrization)
+        existing.unsafe |= unsafe
         return module
-    made = ParametrizationList([parametrization], attribute_to_replace(where, module, tensor_name), unsafe)
+    created = ParametrizationList([parametrization], attribute_to_replace(where, module, tensor_name), unsafe)
     if not is_parametrized(module):
         module.parametrizations = ModuleDict()
     compute(module, tensor_name, _Parametrized(tensor_name))
-    module.parametrizations[tensor_name] = made
+    module.parametrizations[tensor_name] = created
     return module
 
 
@@ -152,7 +152,7 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 
 
 def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
-    """Make `module.<tensor_name>` a Parameter (or buffer) again: of its present value, or else the original's.
+    """Make `module.<tensor_name>` a Parameter (or buffer) again, of its present value or of the original's.
 
     An `original` stays the same Parameter, which an optimizer may hold.
     Raises ArgumentError for a tensor without parametrizations, or for leave_parametrized=False with several originals.
@@ -160,13 +160,13 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
     where = "remove_parametrizations"
     if not is_parametrized(module, tensor_name):
         raise ArgumentError(where, "the name of a tensor with parametrizations", repr(tensor_name))
-    held: Any = module.parametrizations[tensor_name]
-    if not leave_parametrized and not held.is_tensor:
+    parametrizations: Any = module.parametrizations[tensor_name]
+    if not leave_parametrized and not parametrizations.is_tensor:
         raise ArgumentError(where, "leave_parametrized=True for several originals", "False")
     with no_grad(), autocast(enabled=False):
         value = getattr(module, tensor_name).detach() if leave_parametrized else None
-    first = getattr(held, held._names()[0])
-    if value is not None and held.is_tensor and value.shape == first.shape:
+    first = getattr(parametrizations, parametrizations._names()[0])
+    if value is not None and parametrizations.is_tensor and value.shape == first.shape:
         first.data = value
     elif value is not None:
         first = _like(value.clone(), first)
@@ -179,12 +179,12 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Within the block each parametrized tensor is computed once, when it is first read."""
-    token = _kept.set({} if _kept.get() is None else _kept.get())
+    """Within the block, compute each parametrized tensor once, when it is first read."""
+    token = _cache.set({} if _cache.get() is None else _cache.get())
     try:
         yield
     finally:
-        _kept.reset(token)
+        _cache.reset(token)
 
 
 def _several(found: Any) -> tuple[Tensor, ...]:
@@ -195,13 +195,13 @@ def _several(found: Any) -> tuple[Tensor, ...]:
 
 
 def _like(tensor: Tensor, original: Tensor) -> Tensor:
-    # The values in memory of their own, as a Parameter where the original is one.
+    # A copy, as a Parameter if the original is one.
     with backends.device_guard(tensor.array):
         copied = Tensor(tensor.array.copy())
     return Parameter(copied, original.requires_grad) if isinstance(original, Parameter) else copied
 
 
-def _need_alike(before: Tensor, after: Any) -> None:
+def _check_preserved(before: Tensor, after: Any) -> None:
     where, cure = "register_parametrization", "unsafe=True allows it"
     if not isinstance(after, Tensor):
         raise DTypeError(where, "a parametrization that returns a Tensor", f"a {type(after).__name__}")

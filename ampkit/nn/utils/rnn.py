@@ -1,7 +1,7 @@
-"""Sequences of different lengths: padded to one tensor, or packed, step by step, for recurrent layers.
+"""Sequences of different lengths: padded to one tensor, or packed time-major for recurrent layers.
 
-Packed are the first rows of all sequences, the longest sequence first, then their second rows, and so on. Where rows go
-is decided on the host, from the lengths alone; the rows themselves are moved by one indexing.
+Packed data are the first rows of all sequences, the longest sequence first, then the second rows, and so on. The host
+computes the indices from the lengths; one gather moves the rows.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class _Fields(NamedTuple):
 class PackedSequence(_Fields):
     """Sequences packed step by step: data [sum of lengths, ...], batch_sizes [longest length], int64 on the CPU.
 
-    batch_sizes says how many sequences have a step of that number. sorted_indices puts the sequences as the caller has
-    them in order, longest first, and unsorted_indices puts them back; None where they are in order. `pack_sequence` and
+    batch_sizes is the number of sequences at each step. sorted_indices sorts the caller's sequences by length, longest
+    first, and unsorted_indices is its inverse; None if they are sorted. `pack_sequence` and
     `pack_padded_sequence` make one.
     """
 
-    on_host: np.ndarray[Any, Any] | None = None  # unsorted_indices, where the host knows them without asking a device
+    on_host: np.ndarray[Any, Any] | None = None  # unsorted_indices on the host, if known
 
     def __new__(
         cls,
@@ -55,11 +55,11 @@ class PackedSequence(_Fields):
         return super().__new__(cls, data, batch_sizes, sorted_indices, back)
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """The same with `data.to(...)`; the indices go to its device."""
+        """A copy with `data.to(...)`; the indices move to its device."""
         return self.with_data(self.data.to(*args, **kwargs))
 
     def with_data(self, data: Tensor) -> PackedSequence:
-        """The same sequences with other rows."""
+        """The same sequences with other data rows."""
         order, back = (None if i is None else i.to(data.device) for i in self[2:])
         made = PackedSequence(data, self.batch_sizes, order, back)
         made.on_host = self.on_host
@@ -92,7 +92,7 @@ class PackedSequence(_Fields):
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """The permutation that undoes `permutation`; None stays."""
+    """The inverse of `permutation`; None for None."""
     return _inverse(permutation)
 
 
@@ -101,7 +101,7 @@ def _inverse(order: Tensor | None) -> Tensor | None:
 
 
 def _lengths(where: str, lengths: Any, count: int, longest: int) -> np.ndarray[Any, Any]:
-    # Of `count` sequences in rows for `longest` steps, as the host knows them.
+    # The lengths of `count` sequences as a NumPy array, each from 1 to `longest`.
     if isinstance(lengths, Tensor) and lengths.device != "cpu":
         cure = "lengths decide shapes: lengths.cpu()"
         raise DeviceError(where, "lengths on the CPU", str(lengths.device), cure)
@@ -177,7 +177,7 @@ def pad_packed_sequence(
 
 
 def packed_lengths(sequence: PackedSequence) -> np.ndarray[Any, Any]:
-    """How long the sequences are, the longest first."""
+    """The lengths of the sequences, the longest first."""
     sizes = sequence.batch_sizes.numpy()
     return (sizes[:, None] > np.arange(sizes[0])).sum(0)
 
@@ -188,12 +188,12 @@ def pad_sequence(
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Tensor:
-    """Put sequences [length, ...] side by side: -> [T, N, ...], with batch_first [N, T, ...], T the longest length.
+    """Stack padded sequences [length, ...]: -> [T, N, ...], with batch_first [N, T, ...], T the longest length.
 
     Raises ArgumentError for no sequence or an unknown side, ShapeError where axes but the first differ.
     """
     where = "pad_sequence"
-    rows = _several(where, sequences)
+    rows = _checked_sequences(where, sequences)
     if padding_side not in ("left", "right"):
         raise ArgumentError(where, "padding_side 'left' or 'right'", repr(padding_side))
     longest = max(len(row) for row in rows)
@@ -201,7 +201,7 @@ def pad_sequence(
     return ops.stack(padded, 0 if batch_first else 1)
 
 
-def _several(where: str, sequences: Any) -> list[Tensor]:
+def _checked_sequences(where: str, sequences: Any) -> list[Tensor]:
     if not isinstance(sequences, Iterable):
         raise DTypeError(where, "a sequence of Tensors", type(sequences).__name__)
     rows = list(ops.unbind(sequences) if isinstance(sequences, Tensor) else sequences)
@@ -231,12 +231,12 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
     """Pack sequences [length, ...]; enforce_sorted as in `pack_padded_sequence`."""
-    rows = _several("pack_sequence", sequences)
+    rows = _checked_sequences("pack_sequence", sequences)
     return pack_padded_sequence(pad_sequence(rows), [len(row) for row in rows], enforce_sorted=enforce_sorted)
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
-    """The sequences [length, ...] that were packed, in the order in which they were."""
+    """The packed sequences [length, ...], in their original order."""
     padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, lengths, batch_first=True)
 
