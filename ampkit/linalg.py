@@ -64,7 +64,7 @@ def diagonal(A: _Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
 
 
 def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
-    """`ops.vander` with rising powers, of vectors: [..., n] -> [..., n, N], N = n by default; [] is [1].
+    """`ops.vander` with increasing powers, batched: [..., n] -> [..., n, N], N = n by default; [] counts as [1].
 
     Raises ArgumentError for N below 0.
     """

@@ -101,8 +101,8 @@ def _add_at(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
     return out
 
 
-def segment_reduce(meet: Any, values: Any, at: Any, shape: tuple[int, ...], nothing: Any) -> Any:
-    """Reduce, with the ufunc `meet`, the values of each index; `nothing` where an index has none.
+def segment_reduce(ufunc: Any, values: Any, at: Any, shape: tuple[int, ...], empty: Any) -> Any:
+    """Reduce, with `ufunc`, the values of each index; `empty` where an index has none.
 
     values broadcast to the shape of [at] in an array of `shape` -> `shape`. A stable sort and log n combining steps,
     without atomics: the same order of operations on every device.
@@ -111,15 +111,15 @@ def segment_reduce(meet: Any, values: Any, at: Any, shape: tuple[int, ...], noth
     keys = cells.reshape(shape)[at]
     values, keys = np.broadcast_to(values, keys.shape).reshape(-1), keys.reshape(-1)
     if not keys.size:
-        return np.full_like(cells, nothing, values.dtype).reshape(shape)
+        return np.full_like(cells, empty, values.dtype).reshape(shape)
     order = np.argsort(keys, kind="stable")
     keys, values, step = keys[order], values[order], 1
     while step < keys.size:  # inclusive scan within equal keys, doubling the distance
         same = keys[step:] == keys[:-step]
-        joined = np.where(same, meet(values[step:], values[:-step]), values[step:])
+        joined = np.where(same, ufunc(values[step:], values[:-step]), values[step:])
         values, step = np.concatenate([values[:step], joined]), 2 * step
     last = np.maximum(np.searchsorted(keys, cells, "right") - 1, 0)
-    return np.where(keys[last] == cells, values[last], values.dtype.type(nothing)).reshape(shape)
+    return np.where(keys[last] == cells, values[last], values.dtype.type(empty)).reshape(shape)
 
 
 # (values, index, shape): zeros with values added at [index]

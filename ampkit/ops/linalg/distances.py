@@ -172,7 +172,7 @@ def _cosine_gradient(dy: Any, cosine: Any, x: Any, own: Any, other: Any, dim: in
 def pairwise_distance(x1: Array, x2: Array, p=2.0, eps=1e-6, keepdim=False):
     """The p-norm of x1 - x2 + eps over the last axis: [..., n], [..., n] -> [...], broadcast; p may be inf.
 
-    In float32 (float64 for float64 input). Raises ArgumentError for a p that is no number, ShapeError unless the shapes
+    In float32 (float64 for float64 input). Raises ArgumentError unless p is a number, ShapeError unless the shapes
     broadcast.
     """
     out = p_norm(x1 - x2 + eps, float(p), -1, keepdim)

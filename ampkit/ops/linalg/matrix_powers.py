@@ -86,7 +86,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
         raise ShapeError("matrix_power", "square matrices [.., M, M]", f"shape {tuple(input.shape)}")
     if not isinstance(n, int):
-        raise ArgumentError("matrix_power", "n as a whole number", repr(n))
+        raise ArgumentError("matrix_power", "n as an integer", repr(n))
     if n < 0:
         return matrix_power(inverse(input), -n)
     if n == 0:

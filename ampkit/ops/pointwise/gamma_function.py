@@ -135,7 +135,7 @@ def polygamma_(input: Array, n):
     """`polygamma`, input first."""
     if isinstance(input, TracedArray):
         return polygamma_array(n, input), Saved(input=input)
-    # In float64: below 0 the reflection subtracts terms many times larger than the answer.
+    # In float64: below 0 the reflection subtracts terms many times larger than the result.
     return polygamma_array(n, input.astype(np.float64)).astype(input.dtype), Saved(input=input)
 
 

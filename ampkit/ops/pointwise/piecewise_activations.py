@@ -59,7 +59,7 @@ def _leaky(values: Any, x: Any, negative_slope: float) -> Any:
 
 @op(cast=Cast.KEEP, integers="refuse")
 def hardsigmoid(input: Array, inplace: CompatArg = False):
-    """(input + 3) / 6 clamped to [0, 1] (Courbariaux et al. 2015, arXiv:1511.00363, with PyTorch's slope)."""
+    """(input + 3) / 6 clamped to [0, 1] (Courbariaux et al. 2015, arXiv:1511.00363, with PyTorch's constants)."""
     return np.minimum(np.maximum(input + 3, 0), 6) / 6, Saved(input=input)
 
 

@@ -196,9 +196,6 @@ def softsign_backward(dy, saved, needs):
     return dy / np.square(1 + np.abs(saved.input))
 
 
-# shrinkage: small values become 0
-
-
 @op(cast=Cast.KEEP, integers="float")
 def tanhshrink(input: Array):
     """input - tanh(input)."""
