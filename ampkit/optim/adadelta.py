@@ -18,8 +18,9 @@ class Adadelta(Elementwise):
     """v <- rho v + (1 - rho) g^2; u <- sqrt(a + eps) / sqrt(v + eps) g; a <- rho a + (1 - rho) u^2; p <- p - lr u.
 
     weight_decay adds weight_decay p to g. maximize=True climbs. foreach and capturable change nothing;
-    differentiable=True is not here. Computed in float32, float64 for float64 parameters.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    differentiable=True is refused. Computed in float32, float64 for float64 parameters.
+    rho: decay rate of the running means.
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Zeiler 2012, arXiv:1212.5701, algorithm 1.
     """

@@ -90,7 +90,8 @@ class Adafactor(Optimizer):
     two. eps[0] is the least v, squared, None for the spacing of the dtype that is computed in (in PyTorch the
     parameter's). weight_decay shrinks p by lr weight_decay. maximize=True climbs; foreach changes nothing. Computed in
     float32, float64 for float64 parameters; RMS in float64.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    beta2_decay: exponent of t in the weight of a new square. d: limit of the root mean square of an update.
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Shazeer, Stern 2018, arXiv:1804.04235, algorithms 4-6, as PyTorch takes them.
     """

@@ -23,7 +23,7 @@ class Adam(Elementwise):
     parameter. amsgrad=True divides by the largest v so far. maximize=True climbs. foreach, fused and capturable,
     PyTorch's choice of implementation, change nothing: every step is one pass over flat memory; differentiable=True is
     not here. Computed in float32, float64 for float64 parameters; b^t in float64.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Kingma, Ba 2015, arXiv:1412.6980, algorithm 1; Reddi et al. 2018, arXiv:1904.09237, algorithm 2.
     """

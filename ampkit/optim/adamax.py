@@ -18,8 +18,8 @@ class Adamax(Elementwise):
     """m <- b1 m + (1 - b1) g; u <- max(b2 u, |g| + eps); p <- p - lr / (1 - b1^t) m / u.
 
     weight_decay adds weight_decay p to g. t counts the real steps of each parameter. maximize=True climbs. foreach and
-    capturable change nothing; differentiable=True is not here. Computed in float32, float64 for float64 parameters.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    capturable change nothing; differentiable=True is refused. Computed in float32, float64 for float64 parameters.
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Kingma, Ba 2015, arXiv:1412.6980, algorithm 2.
     """

@@ -40,7 +40,7 @@ def _power_sum(values: Array, order: float, scratch: Array) -> Array:
     return total
 
 
-def _shrink(values: Array, factor: Array, all_finite: Array) -> None:
+def _scale_gradients(values: Array, factor: Array, all_finite: Array) -> None:
     bits, by = flag_mask(all_finite, values.dtype), factor.astype(values.dtype)
     for part in chunks(values.size):
         np.multiply(mask_bits(values[part], bits, values[part]), by, out=values[part])
@@ -50,7 +50,7 @@ power_sum = Primitive(
     "power_sum", "optim.elementwise", _power_sum
 )  # (flat values, p, scratch) -> sum of |v|^p, largest |v| for inf; float64
 scale_gradients = Primitive(
-    "scale_gradients", "optim.elementwise", _shrink
+    "scale_gradients", "optim.elementwise", _scale_gradients
 )  # (flat values, factor, all_finite): times factor, or where not all_finite zeros; in place
 
 

@@ -68,7 +68,7 @@ class LAMB(Elementwise):
     m and v are Adam's. The trust ratio |p| / |u| is that of whole parameters, and 1 where either norm is 0. Biases and
     gains are often left without decay: give them a group with weight_decay 0. maximize=True climbs. Computed in
     float32, float64 for float64 parameters; norms in float64.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     You et al. 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """

@@ -20,7 +20,7 @@ class Lion(Elementwise):
     Every element moves by lr, so lr is 3 to 10 times smaller than AdamW's, and weight_decay as much larger (section 5
     of the paper). maximize=True climbs. One moment per weight; its state has no step. Computed in float32, float64 for
     float64 parameters.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Chen et al. 2023, arXiv:2302.06675, algorithm 2.
     """

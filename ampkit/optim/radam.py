@@ -19,9 +19,9 @@ class RAdam(Elementwise):
 
     The length of the average is rho = 2 / (1 - b2) - 1 - 2 t b2^t / (1 - b2^t), known above 5. weight_decay adds
     weight_decay p to g; with decoupled_weight_decay it shrinks p by lr weight_decay. t counts the real steps of each
-    parameter. maximize=True climbs. foreach and capturable change nothing; differentiable=True is not here. Computed in
+    parameter. maximize=True climbs. foreach and capturable change nothing; differentiable=True is refused. Computed in
     float32, float64 for float64 parameters; r and b^t in float64.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Liu et al. 2019, arXiv:1908.03265, algorithm 2, with PyTorch's 5 for the paper's 4, and its eps.
     """

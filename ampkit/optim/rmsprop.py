@@ -20,11 +20,12 @@ class RMSprop(Elementwise):
 
     centered=True takes the variance, v - m^2 with m the running mean of g, in place of v; it is never below 0, which
     rounding makes of it in PyTorch. weight_decay adds weight_decay p to g. maximize=True climbs. foreach and capturable
-    change nothing; differentiable=True is not here. Computed in float32, float64 for float64 parameters.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    change nothing; differentiable=True is refused. Computed in float32, float64 for float64 parameters.
+    alpha: decay rate of the running means. centered: divide by the standard deviation of the gradient.
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
-    Hinton, Srivastava, Swersky 2012, Neural Networks for Machine Learning, lecture 6e; centered: Graves 2013,
-    arXiv:1308.0850, eq. 38-45, with eps outside of the root, as in PyTorch.
+    Hinton, Srivastava, Swersky 2012, Neural Networks for Machine Learning, lecture 6e; Graves 2013,
+    arXiv:1308.0850, eq. 38-45, for the variance, with eps outside of the root, as in PyTorch.
     """
 
     moments = ("square_avg", "momentum_buffer", "grad_avg")

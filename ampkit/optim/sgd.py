@@ -20,9 +20,10 @@ class SGD(Elementwise):
     """b <- momentum b + (1 - dampening) (g + weight_decay p); p <- p - lr b, or with nesterov p - lr (g + momentum b).
 
     The first gradient enters b whole. maximize=True climbs. foreach and fused, PyTorch's choice of implementation,
-    change nothing: every step is one pass over flat memory; differentiable=True is not here. Computed in float32,
+    change nothing: every step is one pass over flat memory; differentiable=True is refused. Computed in float32,
     float64 for float64 parameters.
-    stochastic_rounding=True keeps no float32 values of 16-bit parameters (docs/numerics.md).
+    dampening: of the gradient that enters b. nesterov: look ahead along the momentum.
+    stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.
     Sutskever et al. 2013, ICML; the form with lr outside of b is PyTorch's.
     """

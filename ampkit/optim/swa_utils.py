@@ -25,7 +25,7 @@ from .lr_scheduler.schedule import share
 Share = Callable[[Any], Any]  # n averaged so far -> the share of the new weights in the average
 
 
-def _lean(average: Array, current: Array, part: Any, fresh: Array | None, stepped: Array | None) -> None:
+def _lerp(average: Array, current: Array, part: Any, fresh: Array | None, stepped: Array | None) -> None:
     kind = average.dtype
     bits, take = flag_mask(stepped, kind), where_flag(stepped, part, 0.0, kind)
     old = None if fresh is None else flag_mask(np.logical_not(fresh), kind)
@@ -38,7 +38,7 @@ def _lean(average: Array, current: Array, part: Any, fresh: Array | None, steppe
 
 # (flat average, flat current, weight, fresh or None, stepped or None): average += weight (current - average), where
 # stepped; the average counts as 0 where fresh
-lerp = Primitive("lerp", "optim.elementwise", _lean)
+lerp = Primitive("lerp", "optim.elementwise", _lerp)
 
 
 class _Averaging:

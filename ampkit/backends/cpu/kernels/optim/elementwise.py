@@ -134,9 +134,8 @@ def sgd_update_cpu(
     if not _real(weights, copies, step):
         return
     (buffer,), weight_decay, nesterov = moments, step.options["weight_decay"], step.options["nesterov"]
-    share = (
-        1 if read_scalar(step.steps) == 0 else 1 - step.options["dampening"]
-    )  # the first gradient starts the buffer whole
+    first = read_scalar(step.steps) == 0
+    share = 1 if first else 1 - step.options["dampening"]  # the first gradient enters the buffer undamped
     numbers = (weight_decay, float(read_scalar(step.values["momentum"])), share, -float(read_scalar(step.values["lr"])))
     penalty, push, take, factor = (np.array([number], np.float32) for number in numbers)
     grad, scratch = (empty((min(PIECE, weights.size),), float32) for _ in range(2))
@@ -164,7 +163,7 @@ def sgd_update_cpu(
 
 @update.on("cpu", when=lambda weights, *rest: type(weights) is np.ndarray)
 def update_cpu(weights: HostArray, gradient: HostArray, moments: Moments, copies: list[HostArray], step: Step) -> None:
-    """The reference's pieces, each by one thread: its bits."""
+    """Run the reference update chunk-parallel; bit-identical to the serial reference."""
     if not _real(weights, copies, step):
         return
     step = step._replace(all_finite=None)
@@ -180,12 +179,12 @@ def update_cpu(weights: HostArray, gradient: HostArray, moments: Moments, copies
 # norms
 
 _COLUMNS = 512
-_SMALLEST = 1e-24  # a sum of squares below: of numbers whose squares float32 does not hold
+_SMALLEST = 1e-24  # a smaller sum may be of squares that underflow in float32
 
 
 @power_sum.on("cpu", when=lambda values, order, scratch: order == 2 and library() is not None)
 def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
-    # Not by `dot`: the threads of NumPy's BLAS would go on spinning, on the CPUs that oneDNN's want.
+    # Not `dot`: NumPy's BLAS threads would spin on after it, on the cores that oneDNN's threads need.
     if values.dtype == float32 and values.size >= MIN_ELEMENTS:
         total = _sum_of_squares(values)
         if _SMALLEST < total < np.inf:
@@ -199,7 +198,7 @@ def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
 
 
 def _sum_of_squares(values: HostArray) -> Any:
-    # In float32 over up to PIECE / _COLUMNS squares, in float64 over these sums.
+    # Column sums of up to PIECE / _COLUMNS squares in float32; the sum of these in float64.
     whole = values.size - values.size % _COLUMNS
     scratch, rest = empty((min(PIECE, whole),), float32), values[whole:].astype(np.float64)
     total = np.asarray((rest * rest).sum())
@@ -225,8 +224,8 @@ def scale_gradients_cpu(values: HostArray, factor: HostArray, all_finite: HostAr
     elif number[0] != 1:
         for start in range(0, values.size, PIECE):
             piece = values[start : start + PIECE]
-            cached(("scale_gradients", piece.size), partial(_shrinking, piece.size))(piece, number, piece)
+            cached(("scale_gradients", piece.size), partial(_scaling, piece.size))(piece, number, piece)
 
 
-def _shrinking(size: int) -> Call:
+def _scaling(size: int) -> Call:
     return calling("mul", Layout.dense((size,), float32), Layout.dense((1,), float32))
