@@ -1,8 +1,8 @@
-"""Compiled steps: a training step recorded once and replayed as a whole.
+"""Compiled steps: a training step captured once as a CUDA graph and replayed as a whole.
 
-On a GPU the first calls run as they are; then one is recorded as a CUDA graph, and later calls launch that, with new
-batches, learning rates, loss scales and random numbers, and the same bits as eager calls. On a CPU there is no queue
-that would have to be kept full: a call is a call.
+On a GPU the first calls run eagerly; then one is captured, and later calls launch the graph, with new batches, learning
+rates, loss scales and random numbers, and bitwise the results of eager calls. On a CPU, which has no launch overhead to
+hide, every call runs eagerly.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .core.op import Op
 from .core.policy import _stack
 from .core.tensor import Tensor, recorders
 
-WARM = 3  # eager calls before the recording: they compile kernels, plan products and make what lasts
-MOST = 8  # recordings of one step; calls of yet another kind run eagerly
-FAILURES = 3  # recordings of a kind that found no memory; from then on its calls run eagerly, as those in between do
+WARMUP_CALLS = 3  # eager calls before the capture: they compile kernels, plan products and allocate what persists
+MAX_GRAPHS = 8  # of one step; calls with yet other shapes run eagerly
+MAX_FAILURES = 3  # captures that ran out of memory; from then on such calls run eagerly, as those in between do
 
 
-def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARM) -> Any:
+def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARMUP_CALLS) -> Any:
     """`step` as a callable that is recorded on a GPU and launched as one graph; also a decorator.
 
     step: a function or a module: forward, backward, and what an optimizer and a GradScaler do. Tensors among its
@@ -64,11 +64,11 @@ def shared_memory(backend: Any) -> AbstractContextManager[Any]:
 
 
 class Compiled:
-    """A step that `compile` was given."""
+    """A step wrapped by `compile`: one `_Variant` per kind of arguments."""
 
     def __init__(self, step: Callable[..., Any], warmup: int):
         self.step, self.warmup = step, warmup
-        self._kinds: dict[Any, _Kind] = {}
+        self._variants: dict[Any, _Variant] = {}
         update_wrapper(self, step, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,39 +77,39 @@ class Compiled:
         if not hasattr(backend, "graph") or backend.recording is not None:  # on a CPU, or within another recording
             return self.step(*args, **kwargs)
         key = _frozen((args, kwargs)), _region(backend.name)
-        if key not in self._kinds and len(self._kinds) < MOST:
-            self._kinds[key] = _Kind(backend, self.step)
-        kind = self._kinds.get(key)
+        if key not in self._variants and len(self._variants) < MAX_GRAPHS:
+            self._variants[key] = _Variant(backend, self.step)
+        kind = self._variants.get(key)
         if kind is None or kind.eager:
             return self.step(*args, **kwargs)
         with backend.here():
             return kind.warm(args, kwargs) if kind.calls < self.warmup else kind(args, kwargs, given)
 
 
-class _Kind:
-    """Calls of one kind: arguments of the same shapes and dtypes in the same region."""
+class _Variant:
+    """The calls with arguments of the same shapes and dtypes, in the same region, and their graph."""
 
     def __init__(self, backend: Any, step: Callable[..., Any]):
         self.backend, self.step, self.graph = backend, step, backend.graph()
         self.calls, self.failures, self.eager = 0, 0, False
-        self.inputs: list[Tensor] = []  # where the recording reads its arguments
+        self.inputs: list[Tensor] = []  # static inputs: the recording reads its arguments there
         self.out: Any = None
-        self.draws = 0  # of random numbers, in a step
-        self.changes: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # what a step changes in place
-        self.copies: list[tuple[Tensor, Any, Any]] = []  # (tensor, dtype, copy): what it reads and does not make
-        self.known: dict[int, int] = {}  # the versions that those copies are of
-        self.filled: list[Tensor] = []  # whose copies a launch makes
-        self.owners: dict[int, object] = {}  # whose memory it uses
-        self.used: dict[int, tuple[Tensor, Any]] = {}  # what it uses and does not make, with the array that it had
+        self.draws = 0  # random draws of a step
+        self.changes: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # tensors that a step changes in place
+        self.copies: list[tuple[Tensor, Any, Any]] = []  # (tensor, dtype, cast): casts that it reads and does not make
+        self.known: dict[int, int] = {}  # the versions of the tensors of those casts
+        self.filled: list[Tensor] = []  # tensors whose casts a launch makes
+        self.owners: dict[int, object] = {}  # objects whose memory it uses
+        self.used: dict[int, tuple[Tensor, Any]] = {}  # tensors that it uses and does not make, with their arrays
 
     def warm(self, args: Any, kwargs: Any) -> Any:
-        """A call that runs eagerly, where the recording will."""
+        """An eager call, in the memory that the recording will use."""
         self.calls += 1
         state = random.default.state()
         try:
             return self._eagerly(args, kwargs)
         except MemoryError:
-            random.default.restore(state)  # as a recording does that fails: the step can be tried again
+            random.default.restore(state)  # as after a failed capture: the step can be repeated
             raise
 
     def _eagerly(self, args: Any, kwargs: Any) -> Any:
@@ -123,7 +123,7 @@ class _Kind:
 
     def __call__(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """A call that launches the recording, which the first one makes."""
-        if any(tensor.array is not array for tensor, array in self.used.values()):  # it moved, or has another dtype
+        if any(tensor.array is not array for tensor, array in self.used.values()):  # moved to another device or dtype
             self._forget()
             self.calls = 0
             return self.warm(args, kwargs)
@@ -132,16 +132,16 @@ class _Kind:
             self._record(args, kwargs, given)
         made = [self.backend.empty(t.array.shape, t.array.dtype) for t in tensors_in(self.out)]
         fresh = [(copy, tensor._cast(dtype)) for tensor, dtype, copy in self.copies if self._stale(tensor)]
-        if self.graph.recording is None:  # it gave its memory back for those
+        if self.graph.recording is None:  # its memory was released to allocate those
             return self.warm(args, kwargs)
         return self._launch(given, made, fresh)
 
     def _stale(self, tensor: Tensor) -> bool:
-        """Whether somebody else changed the tensor since the last launch."""
+        """Whether other code changed the tensor since the last launch."""
         return tensor.version[0] != self.known[id(tensor)]
 
     def _launch(self, given: list[Tensor], made: list[Any], fresh: list[tuple[Any, Any]]) -> Any:
-        # Nothing is allocated from here on: what has begun is carried to its end.
+        # From here on nothing is allocated, so that no launch fails half-way.
         seed, call = random.default.state()
         random.default.restore((seed, call + self.draws))
         for held, new in zip(self.inputs, given, strict=True):
@@ -171,7 +171,7 @@ class _Kind:
             self.draws = random.default.state()[1] - state[1]
         except MemoryError:
             self.failures += 1
-            self.calls, self.eager = 0, self.failures == FAILURES
+            self.calls, self.eager = 0, self.failures == MAX_FAILURES
             raise
         except Exception as error:
             raise _cannot(error) from error
@@ -184,15 +184,15 @@ class _Kind:
         self.known = {id(t): t.version[0] for t, _, _ in self.copies}
 
     def _forget(self) -> None:
-        # A recording that failed, or that others took the memory of, has left nothing: copies that it was to fill are
-        # made anew, and its memory goes back once nobody holds it.
+        # After a capture that failed, or whose memory was released: the casts that it should have written are stale,
+        # and its memory is freed with the last reference.
         for tensor in (*self.changes.values(), *self.filled):
             tensor.changed()
         self.inputs, self.copies, self.out = [], [], None
         self.used, self.owners, self.changes = {}, {}, WeakValueDictionary()
         self.graph.drop()
 
-    # told of what happens while it is recorded
+    # notifications during a capture (see tensor.recorders)
 
     def changed(self, tensor: Tensor) -> None:
         """A tensor's values changed in place."""
@@ -200,11 +200,11 @@ class _Kind:
         self.backend.recording.keep([tensor.array])
 
     def read(self, tensor: Tensor, dtype: Any, copy: Any) -> None:
-        """A kept copy of a tensor's values in `dtype` was read."""
+        """A cached cast of a tensor to `dtype` was read."""
         self.copies.append((tensor, dtype, copy))
 
     def made(self, tensor: Tensor) -> None:
-        """A copy of a tensor's values was made, and is kept."""
+        """A cast of a tensor was made and cached."""
         self.filled.append(tensor)
 
     def uses(self, owner: object) -> None:
@@ -222,7 +222,7 @@ class _Kind:
 def _written(tensor: Tensor) -> None:
     segment = getattr(tensor, "segment", None)
     if segment is not None and segment.owns_parameter():
-        segment.mark_updated()  # with its copies in 16 bits
+        segment.mark_updated()  # its 16-bit copies too
     else:
         tensor.changed()
 
@@ -233,7 +233,7 @@ def _backend(given: list[Tensor]) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    # What a recording is for: tensors by what they look like, numbers and words by value, all else by identity.
+    # The key of a variant: tensors by shape, dtype and device, numbers and text by value, all else by identity.
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device, value.requires_grad
     if isinstance(value, (list, tuple)):
@@ -250,7 +250,7 @@ def _region(backend: str) -> tuple[Any, ...]:
 
 
 def _cannot(error: Exception) -> AmpkitError:
-    # Which op was under way, and what it wanted.
+    # Name the op that ran when the capture failed, and the reason.
     name, trace = "", error.__traceback__
     while trace is not None:
         held = trace.tb_frame.f_locals.get("op", trace.tb_frame.f_locals.get("self"))

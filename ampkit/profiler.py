@@ -72,12 +72,12 @@ class profile:
         self.rows = _rows(self._times)
 
     def kernel_started(self, name: str, kernel: str, array: Any) -> None:
-        """A kernel begins."""
+        """Record the start of a kernel; called by `observe.notify_start`."""
         backend = backends.backend_of(array) if backends.is_array(array) else backends.cpu
         self._open.append(_Span(name, kernel, backend, backend.record_event(name)))
 
     def _kernel_ended(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
-        while self._open:  # what an error left open is dropped
+        while self._open:  # spans that an error left open are dropped
             span = self._open.pop()
             if span.name == name:
                 span.end, span.bytes = span.backend.record_event(), _bytes((*inputs, output))

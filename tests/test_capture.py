@@ -165,7 +165,7 @@ def test_values_for_one_index_are_written_in_the_order_of_eager_calls(device):
         want[index] = source
         given = [ampkit.tensor(a, device="cuda") for a in (np.zeros((3, 2), "f"), index, source)]
         np.testing.assert_array_equal(compiled(*given).numpy(), want)
-    assert next(iter(compiled._kinds.values())).graph.recording is not None
+    assert next(iter(compiled._variants.values())).graph.recording is not None
 
 
 def test_a_launch_reads_nothing_on_the_host(emulation, device):
@@ -210,7 +210,7 @@ def test_other_shapes_get_recordings_of_their_own(device):
             run.step(*few)
             run.step(*many)
     assert_same(*(run.state() for run in runs))
-    assert len(runs[1].step._kinds) == 2
+    assert len(runs[1].step._variants) == 2
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_setting_that_chooses_algorithms_gets_a_recording_of_its_own(choose, o
         run.step(*next(batches(1)))
     finally:
         choose(usual)
-    assert len(run.step._kinds) == 2
+    assert len(run.step._variants) == 2
 
 
 def test_a_call_of_a_ninth_signature_runs_eagerly(device):
@@ -237,7 +237,7 @@ def test_a_call_of_a_ninth_signature_runs_eagerly(device):
             for batch in batches(4, rows):
                 run.step(*batch)
     assert_same(*(run.state() for run in runs))
-    assert len(runs[1].step._kinds) == 8
+    assert len(runs[1].step._variants) == 8
 
 
 @pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.float16], ids=lambda d: d.name)
@@ -299,7 +299,7 @@ def test_gates_losses_and_reductions_are_recorded_with_their_gradients(device):
         given = [ampkit.tensor(v, device="cuda", requires_grad=True) for v in (values, values[0, :8])]
         for got, want in zip(compiled(*given), slopes(*given), strict=True):
             np.testing.assert_array_equal(got.numpy(force=True), want.numpy(force=True))
-    assert next(iter(compiled._kinds.values())).graph.recording is not None
+    assert next(iter(compiled._variants.values())).graph.recording is not None
 
 
 def test_random_numbers_of_the_host_are_refused(device):
@@ -333,7 +333,7 @@ def test_a_call_without_the_tape_is_recorded(device):
     with ampkit.no_grad():
         for x, _ in batches(6):
             np.testing.assert_array_equal(forward(x).numpy(), model(x).numpy())
-    assert next(iter(forward._kinds.values())).graph.recording is not None
+    assert next(iter(forward._variants.values())).graph.recording is not None
 
 
 def test_a_step_that_reads_a_value_is_one_error_that_names_the_op(device):
@@ -392,7 +392,7 @@ def test_out_of_memory_in_a_recording_is_one_error_and_the_next_call_succeeds(ro
     found += [float(compiled.step(*batch)) for batch in given[3:]]
     assert found == losses
     assert_same(eager.state(), compiled.state())
-    assert next(iter(compiled.step._kinds.values())).graph.recording is not None
+    assert next(iter(compiled.step._variants.values())).graph.recording is not None
 
 
 @pytest.mark.usefixtures("emulation")
@@ -540,7 +540,7 @@ def test_a_recipe_of_sequences_trains_compiled_as_it_does_eagerly_and_reads_the_
     eager, compiled = (speech("amp.dtype=bfloat16", f"train.compile={word}") for word in ("false", "true"))
     rows = [[(r.loss, r.grad_norm) for r in run if type(r) is StepRow] for run in (eager, compiled)]
     assert rows[0] == rows[1]
-    assert [kind.graph.recording is not None for kind in compiled._update._kinds.values()] == [True]
+    assert [kind.graph.recording is not None for kind in compiled._update._variants.values()] == [True]
     quiet = speech("train.log_every=100")
     next(iter(quiet))
     before = emulated_cupy.waits[0]

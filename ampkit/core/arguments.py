@@ -1,4 +1,4 @@
-"""Arguments: what a caller gives, checked against the annotations of the parameters before anything runs.
+"""Checks of arguments against the annotations of the parameters, before anything runs.
 
 `int` takes a whole number that 64 bits hold, `float` a number, `bool` True or False, `str` text, a class its instances,
 `Sequence[int]` a sequence of such; alternatives are separated by `|`. `Any` and what is not named here takes all: the
@@ -22,7 +22,7 @@ MOST = 2**63 - 1  # the largest integer that an argument can be: that of int64
 
 
 class Kind(NamedTuple):
-    """What a parameter takes: in words, the types that need no look, and a test for values of all others."""
+    """What a parameter takes: a description, the types that always fit, and a predicate for values of other types."""
 
     words: str
     types: tuple[type, ...]
@@ -194,7 +194,7 @@ def check(where: str, name: str, wanted: Kind, value: Any) -> None:
 
 
 class Checks:
-    """The kinds of a function's parameters: by place, by name, and of the rest of the places."""
+    """The kinds of a function's parameters: by position, by name, and of `*args`."""
 
     def __init__(self, function: Callable[..., Any]):
         names = getattr(function, "__globals__", {})

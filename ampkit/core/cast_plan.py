@@ -1,4 +1,7 @@
-"""Plan: how one op runs for one combination of dtypes under one policy. Decided here, once, and kept by the op."""
+"""Cast plans: the dtypes in which an op runs for one combination of input dtypes under one policy.
+
+Made once per combination, and cached by the op.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from .policy import Cast, Policy
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one combination of dtypes runs."""
+    """The dtypes of one call, and the kernels that may run it."""
 
     casts: tuple[DType | None, ...]  # per input, the dtype to store it in first, or None for as it comes
     compute: DType | None  # what a reference sees its Arrays in; None for as they are stored

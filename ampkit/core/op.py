@@ -1,4 +1,4 @@
-"""Op: one operation, defined once. A call binds its arguments, asks the policy, checks, selects a kernel and records.
+"""Op: one operation, defined once. A call binds its arguments, plans casts by the policy, checks, dispatches, records.
 
     @op(cast=Cast.FP32)
     def softplus(input: Array, beta=1.0):

@@ -169,7 +169,7 @@ _DEFAULT = {"cpu": bfloat16, "cuda": float16}
 
 
 def need_kind(device_type: Any) -> str:
-    """`device_type`. Raises DeviceError for anything but "cpu" or "cuda"."""
+    """Return `device_type`. Raises DeviceError for anything but "cpu" or "cuda"."""
     if not isinstance(device_type, str) or device_type not in _DEFAULT:
         raise DeviceError("autocast", "device_type 'cpu' or 'cuda'", repr(device_type))
     return str(device_type)

@@ -1,4 +1,4 @@
-"""Random numbers: one counter-based stream, Philox4x64-10 (Salmon et al. 2011, SC'11), that can be sought.
+"""Random numbers: one counter-based stream, Philox4x64-10 (Salmon et al. 2011, SC'11), with random access.
 
 A draw takes the next call number of the stream; (seed, call) alone fixes its values, on any device and in any order of
 execution. So a stream is two integers, and to resume or to recompute is to set them.

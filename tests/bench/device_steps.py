@@ -107,7 +107,7 @@ class Run:
     def steps(self) -> Result:
         ampkit.manual_seed(1)
         losses = [float(self.step(*pair)) for pair in self.data]
-        kinds = list(getattr(self.step, "_kinds", {}).values())
+        kinds = list(getattr(self.step, "_variants", {}).values())
         recorded = bool(kinds) and all(kind.graph.recording is not None for kind in kinds)
         return Result(losses, {name: _host(value) for name, value in self.model.state_dict().items()}, recorded)
 

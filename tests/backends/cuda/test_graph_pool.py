@@ -31,7 +31,7 @@ def recorded(step, *args, calls=4):
     with ampkit.no_grad():
         for _ in range(calls):
             compiled(*args)
-    assert [kind.graph.recording is not None for kind in compiled._kinds.values()] == [True]
+    assert [kind.graph.recording is not None for kind in compiled._variants.values()] == [True]
     return compiled
 
 
@@ -178,7 +178,7 @@ def test_an_allocation_that_fails_anywhere_is_one_error_and_the_next_step_is_rig
 def test_the_emulation_finds_a_launch_of_memory_that_nobody_holds(device):
     weight, x = on_gpu(np.ones(64)), on_gpu(np.ones(64))
     step = recorded(partial(ops.mul, weight), x)
-    kind = next(iter(step._kinds.values()))
+    kind = next(iter(step._variants.values()))
     kind.graph.recording.kept.clear()
     kind.used.clear()
     kind.step = None
@@ -237,7 +237,7 @@ def test_what_outlives_the_work_that_made_it_moves_the_recordings_whose_temporar
             assert float(other(x)) == 2**14 * 5.0
             assert float(one(x)) == 2**14 * 4.0
             assert float(kept["a"].sum()) == 2**14 * 5.0
-    assert all(kind.graph.recording is not None for step in (one, other) for kind in step._kinds.values())
+    assert all(kind.graph.recording is not None for step in (one, other) for kind in step._variants.values())
 
 
 def test_a_step_that_others_move_again_and_again_gets_memory_of_its_own(device):
@@ -248,7 +248,7 @@ def test_a_step_that_others_move_again_and_again_gets_memory_of_its_own(device):
             with device.graph_pool().use():
                 kept.append(x * float(number))
             assert float(step(x)) == 2**14 * 4.0
-    (kind,) = step._kinds.values()
+    (kind,) = step._variants.values()
     assert kind.graph.pool is not device.graph_pool()
     assert [k.tolist()[0] for k in kept] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
@@ -290,7 +290,7 @@ def test_a_recorded_run_with_evaluation_and_logging_takes_the_memory_of_an_eager
                 pass
         peaks.append(max(found) - before)
         if compiled == "true":
-            assert any(kind.graph.recording is not None for kind in run._update._kinds.values())
+            assert any(kind.graph.recording is not None for kind in run._update._variants.values())
         del run
     assert peaks[1] <= 1.1 * peaks[0], peaks
 
@@ -319,7 +319,7 @@ def test_a_recording_that_finds_no_memory_is_one_error_and_is_made_later(device)
         found = [float(compiled(x)) for _ in range(3)]
         device.graph_pool().give_back()
         ampkit.cuda.empty_cache()
-        (kind,) = compiled._kinds.values()
+        (kind,) = compiled._variants.values()
         fails = iter([True])
         segment = device.graph_pool()._segment
         for pool in device.graph_pool().pool._pools.values():
