@@ -215,7 +215,7 @@ class _Variant:
         """An op has read tensors."""
         recording = self.backend.recording
         for tensor in tensors:
-            if isinstance(tensor, Tensor) and not recording.made(tensor.array):
+            if isinstance(tensor, Tensor) and not recording.owns(tensor.array):
                 self.used[id(tensor)] = (tensor, tensor.array)
 
 

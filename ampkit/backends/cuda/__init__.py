@@ -1,4 +1,4 @@
-"""The GPU: CuPy arrays, kernels in `.cu` files, products by cublasLt, convolutions and attention by cuDNN.
+"""The GPU: CuPy arrays, kernels in `.cu` files, matrix products by cublasLt, convolutions and attention by cuDNN.
 
 `matmul` and `is_built` are PyTorch's `torch.backends.cuda`, mapped to ampkit's settings.
 """

@@ -1,6 +1,6 @@
-"""CuPy's allocator, and what ampkit does where a device has no memory left: free what can be, then say who holds it.
+"""CuPy's allocator with a retry: if the device is out of memory, free the pools and allocate again, or raise.
 
-Everything that runs on CuPy allocates here, so that a shortage anywhere is the same error.
+All CuPy code allocates through it, so that every shortage raises the same error.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from weakref import WeakSet
 from ampkit import backends
 
 NO_MEMORY = 2  # cudaErrorMemoryAllocation
-graph_pools: WeakSet[Any] = WeakSet()  # of recorded steps, on every device (see graphpool.py)
+graph_pools: WeakSet[Any] = WeakSet()  # of recorded steps, on every device (see graph_pool.py)
 
 
 class Allocator:
-    """The allocator that CuPy had, and what is done when it finds no memory. xp: CuPy, or what stands for it."""
+    """Wraps the allocator `inner` of CuPy. xp: CuPy, or its emulation."""
 
     def __init__(self, xp: Any, inner: Any):
         self.xp, self.inner = xp, inner
 
     def __call__(self, size: int) -> Any:
-        """Memory for `size` bytes of the current device. Raises ampkit's OutOfMemoryError."""
+        """Allocate `size` bytes on the current device. Raises ampkit's OutOfMemoryError."""
         try:
             return self.inner(size)
         except Exception as error:
@@ -34,7 +34,7 @@ class Allocator:
             if any(pool.recording for pool in pools):
                 raise shortage(self.xp, error) from None
         for pool in pools:
-            pool.give_back()
+            pool.release()
         gc.collect()  # CuPy does where the driver has no more, but not where its pool has a limit
         try:
             return self.inner(size)
@@ -43,7 +43,7 @@ class Allocator:
 
 
 def install(xp: Any) -> Allocator:
-    """The Allocator through which CuPy allocates, made the one in use unless the code that runs has chosen another."""
+    """Make an Allocator CuPy's current one, unless the caller is inside `cupy.cuda.using_allocator`; return it."""
     inner = xp.cuda.get_allocator()
     if isinstance(inner, Allocator):
         return inner
@@ -54,10 +54,10 @@ def install(xp: Any) -> Allocator:
 
 
 def is_shortage(xp: Any, error: Exception) -> bool:
-    """Whether an error of CuPy's says that a device has no memory left."""
+    """Whether a CuPy error means that the device is out of memory."""
     return isinstance(error, xp.cuda.memory.OutOfMemoryError) or getattr(error, "status", None) == NO_MEMORY
 
 
 def shortage(xp: Any, error: Exception) -> Exception:
-    """The error to raise for one of CuPy's on the current device: what was asked for, and who holds how much."""
+    """The OutOfMemoryError for a CuPy error on the current device: what was requested, and who holds how much."""
     return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").out_of_memory_error(error)  # type: ignore[arg-type]

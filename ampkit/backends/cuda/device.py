@@ -1,4 +1,4 @@
-"""The GPU as a machine: CuPy arrays in the device's memory, and one line on why there is none."""
+"""The CUDA backend: CuPy arrays, kernels and libraries of one device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HERE = nullcontext()
 
 
 class CUDA:
-    """The `Backend` of CuPy arrays. xp: CuPy, or what stands for it. index: the device that new arrays go to."""
+    """The `Backend` of CuPy arrays. xp: CuPy, or its emulation. index: the device of new arrays."""
 
     name = "cuda"
 
@@ -51,40 +51,40 @@ class CUDA:
 
     @cached_property
     def shared(self) -> int:
-        """Bytes of dynamic shared memory that each device of the machine can give a block of a kernel that opts in."""
+        """Bytes of dynamic shared memory per block after opt-in, the minimum over all devices."""
         runtime = self.xp.cuda.runtime
         about = [runtime.getDeviceProperties(index) for index in range(runtime.getDeviceCount())]
         least: int = min(each["sharedMemPerBlockOptin"] for each in about)
         return max(SHARED, least - STATIC)
 
     def opt_in(self, function: Any) -> None:
-        """Let blocks of `function`, a kernel, have `shared` bytes on this device, which is the current one."""
+        """Raise the dynamic shared memory limit of the kernel `function` to `shared` on this (the current) device."""
         if function not in self._opted:
             function.max_dynamic_shared_size_bytes = self.shared
             self._opted.add(function)
 
     def graph(self) -> Any:
-        """A step to be recorded (see graph.py)."""
+        """A new, empty captured step (see graph.py)."""
         return importlib.import_module(".graph", __package__).Graph(self)
 
     def graph_pool(self) -> Any:
-        """The memory that recorded steps share (see graphpool.py)."""
+        """The memory pool that captured steps share (see graph_pool.py)."""
         if self._graph_pool is None:
             self._graph_pool = self.new_graph_pool()
         return self._graph_pool
 
     def new_graph_pool(self) -> Any:
-        """Memory for one recorded step alone."""
+        """A memory pool for a single captured step."""
         pool = importlib.import_module(".graph_pool", __package__).GraphPool(self.xp, self.index, self.allocator)
         self.usage.graph_pools.add(pool)
         return pool
 
     def here(self) -> Any:
-        """The context in which this device is the current one."""
+        """A context in which this device is current."""
         return _HERE if self.gpus is None else On(self.gpus, self.index)
 
     def at(self, index: int) -> CUDA:
-        """The backend of a device of the machine. Raises DeviceError for a number that there is not."""
+        """The backend of GPU `index`. Raises DeviceError for an index out of range."""
         if self.gpus is not None:
             return self.gpus.at(index)
         if index != self.index:
@@ -92,14 +92,14 @@ class CUDA:
         return self
 
     def beside(self, index: int) -> CUDA:
-        """The backend of another device, with the same kernels and libraries. Raises DeviceError for one of no use."""
+        """A backend of another GPU with the same kernels and libraries. Raises DeviceError if it cannot be used."""
         trouble = device_trouble(self.xp, index)
         if trouble is not None:
             raise DeviceError(f"cuda:{index}", *trouble)
         return CUDA(self.xp, index, self.cublaslt, self.cudnn, kernels=self.kernels, gpus=self.gpus)
 
     def describe(self) -> str:
-        """The card, for people."""
+        """Name, compute capability and memory of the GPU."""
         about = self.xp.cuda.runtime.getDeviceProperties(self.index)
         name, memory = about["name"].decode(), about["totalGlobalMem"] / 2**30
         return f"{name}, compute capability {about['major']}.{about['minor']}, {memory:.1f} GiB"
@@ -108,7 +108,7 @@ class CUDA:
         return f"cuda:{array.device.id}"
 
     def asarray(self, values: Any, dtype: DType | None = None) -> Array:
-        """`values` on the device, the axes in memory as they lie on the host."""
+        """Copy `values` to the device, preserving the order of axes in memory."""
         try:
             with self.here():
                 return self._brought(values, dtype)
@@ -170,7 +170,7 @@ class CUDA:
         return made.transpose(np.argsort(order).tolist()) if array.size else made
 
     def cast(self, array: Array, dtype: DType) -> Array:
-        """`array` rounded to the nearest value of `dtype`, ties to even; lies as `array` does."""
+        """Round `array` to the nearest value of `dtype`, ties to even, in the same memory layout."""
         out = (
             elementwise.forward("Copy", (array,), dtype)
             if dtype in STORED and array.dtype in STORED
@@ -233,12 +233,12 @@ class CUDA:
         return event
 
     def elapsed_time(self, first: Any, second: Any) -> float:
-        """Seconds that the device took between two marks; waits for the second."""
+        """Seconds between two events on the device; waits for the second."""
         second.synchronize()
         return float(self.xp.cuda.get_elapsed_time(first, second)) / 1000
 
     def synchronize(self) -> None:
-        """Wait for the device, and see what was to be looked at."""
+        """Wait for the device and run the pending callbacks."""
         with self.here():
             self.xp.cuda.get_current_stream().synchronize()
         while self._waiting:

@@ -1,7 +1,7 @@
-"""A recorded step on the GPU: launched again as one CUDA graph.
+"""A training step captured as a CUDA graph and launched again.
 
-Recording executes nothing. The addresses that the work uses must stay its own: its temporaries lie in the GraphPool,
-and arrays that were there before are kept by the recording.
+Capture executes nothing. The addresses that the graph uses must stay valid: temporaries are allocated from the
+GraphPool, and the recording holds references to arrays that existed before.
 
 Not yet run on a GPU.
 """
@@ -20,15 +20,15 @@ from ampkit.base import observe
 from .device import CUDA, Array
 from .graph_pool import Footprint, Work
 
-MOVES = 3  # how often a recorded step is dropped for what others keep before it gets a pool of its own
+MAX_DROPS = 3  # a step dropped this often because others' arrays overlap its temporaries gets a pool of its own
 
 
 class Recording:
-    """What a recording leaves for the host to do at every launch, and what it keeps.
+    """A stream capture: what the host does at every launch, and the arrays it keeps alive.
 
-    draws: [seed, call] uint64 on the device, where the kernels find the number of the first random draw; first: that
-    number while it was recorded. later: the values that `CUDA.later` was to look at, and who wants them. work: what the
-    recording allocates. kept: arrays that it uses and did not allocate, whose memory must not go to others.
+    draws: [seed, call] uint64 on the device, from which kernels read the first random draw; first: its number during
+    capture. later: arguments of `CUDA.call_when_ready`, called after each launch. work: the capture's allocations.
+    kept: arrays that the graph reads and did not allocate, by address.
     """
 
     def __init__(self, backend: CUDA, seed: int, first: int):
@@ -38,18 +38,18 @@ class Recording:
         self.kept: dict[int, Array] = {}  # by the address of their memory
         self.later: list[tuple[list[Array], Callable[..., None]]] = []
 
-    def made(self, array: Array) -> bool:
-        """Whether the recording allocated the memory of `array`; nobody needs that of none."""
+    def owns(self, array: Array) -> bool:
+        """Whether the capture allocated the memory of `array`, or it has none."""
         return not array.nbytes or array.data.mem.ptr in self.work.addresses
 
     def keep(self, arrays: Iterable[Any]) -> None:
-        """Keep those of `arrays` that the recording uses and did not allocate."""
+        """Hold references to those of `arrays` that the capture did not allocate."""
         for array in arrays:
-            if isinstance(array, self.backend.xp.ndarray) and not self.made(array):
+            if isinstance(array, self.backend.xp.ndarray) and not self.owns(array):
                 self.kept[array.data.mem.ptr] = array
 
-    def met(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
-        """An op has run; see base/observe.py."""
+    def on_op(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
+        """Observer of ops (see base/observe.py): keep their inputs alive."""
         self.keep(inputs)
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
@@ -57,14 +57,14 @@ class Recording:
         xp = self.backend.xp
         beside = xp.cuda.Stream(non_blocking=True)
         with beside:
-            made = self.backend.asarray(values)
+            copy = self.backend.asarray(values)
         beside.synchronize()
-        self.keep([made])
-        return made
+        self.keep([copy])
+        return copy
 
     def address(self, array: Array) -> Array:
-        """`array` as an address that keeps no memory, if the recording made it; others stay as they are."""
-        if not array.nbytes or not self.made(array):
+        """`array` as an address that keeps no memory, if the recording owns it; others stay as they are."""
+        if not array.nbytes or not self.owns(array):
             return array
         cuda, memory = self.backend.xp.cuda, array.data.mem
         unowned = cuda.UnownedMemory(memory.ptr, memory.size, None, memory.device_id)
@@ -78,9 +78,9 @@ class Recording:
 
 
 class Graph:
-    """One step: run eagerly first, recorded once, launched from then on; recorded anew after `drop`.
+    """One step: run eagerly first, captured once, then launched; captured again after `drop`.
 
-    footprint: where its temporaries lie, None while nothing is recorded.
+    footprint: the address ranges of its temporaries, None while nothing is captured.
     """
 
     def __init__(self, backend: CUDA):
@@ -89,7 +89,7 @@ class Graph:
         self.footprint: Footprint | None = None
         self.small = self.xp.cuda.MemoryPool()  # its allocations that are not shared (see graphpool.SMALL)
         self._graph: Any = None
-        self._moves = 0
+        self._drops = 0
         self.pool.graphs.add(self)
         self._free_default_pool()
 
@@ -104,12 +104,12 @@ class Graph:
         return self.pool.stream
 
     def drop(self) -> None:
-        """Forget what was recorded; the memory of its temporaries is free."""
+        """Discard the graph; the memory of its temporaries is free."""
         if self.footprint is None:
             return
         self._graph = self.recording = self.footprint = None
-        self._moves += 1
-        if self._moves == MOVES:
+        self._drops += 1
+        if self._drops == MAX_DROPS:
             self.pool.graphs.discard(self)
             self.pool = self.backend.new_graph_pool()
             self.pool.graphs.add(self)
@@ -125,7 +125,7 @@ class Graph:
             raise found from None
 
     def record(self, work: Callable[[], Any], seed: int, call: int) -> Any:
-        """Record `work`; what it returns, whose memory the launches will fill."""
+        """Capture `work` and return its result, whose memory each launch fills."""
         recording = Recording(self.backend, seed, call)
         self._free_default_pool()
         with self.pool.use(self) as recording.work:
@@ -141,7 +141,7 @@ class Graph:
         self.stream.begin_capture()
         self.backend.recording, self.pool.recording = recording, True
         try:
-            with observe.watch(recording.met):
+            with observe.watch(recording.on_op):
                 out = work()
             recording.later = [([recording.address(a) for a in arrays], then) for arrays, then in recording.later]
         except BaseException:
@@ -158,7 +158,7 @@ class Graph:
         return out
 
     def launch(self, seed: int, call: int) -> None:
-        """Do the recorded work, with random draws from `call` on."""
+        """Launch the graph, with random draws numbered from `call` on."""
         assert self.recording is not None
         with self.pool.use():
             self.recording.begin_at(seed, call)

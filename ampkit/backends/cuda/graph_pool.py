@@ -1,13 +1,13 @@
-"""The memory that the recorded steps of a device share: one pool, whose free blocks hold their temporaries.
+"""The memory pool that the captured steps of a device share for their temporaries.
 
-CuPy gives a block back to its pool when the last array on it goes, and a graph goes on using the address. Between two
-launches nobody needs those values, so every recorded step, and eager work that runs in the pool, takes its temporaries
-from the same blocks. One rule keeps that right: what outlives the work that allocated it must not lie where a recorded
-step has its temporaries. Where it does, that step is dropped, and records itself anew around it.
+CuPy returns a block to its pool when the last array on it is deleted, while a graph goes on using the address. Between
+two launches nobody needs those values, so all captured steps, and eager work run in the pool, share the same blocks.
+The invariant: an array that outlives the work that allocated it must not overlap the temporaries of a captured step.
+Where one does, that step is dropped and captures itself again.
 
-CuPy's pool answers a shortage by giving free segments back to the driver, which recorded steps still use. So segments
-come from `_segment`, which asks for memory to be given back in an order that keeps them whole: free blocks of the
-default pool first, recorded steps with their temporaries last, and nothing while a step is being recorded.
+On a shortage CuPy's pool returns free segments to the driver, which captured steps still use. So segments come from
+`_segment`, which frees memory in a safe order: free blocks of the default pool first, captured steps with their
+temporaries last, and nothing during capture.
 
 Not yet run on a GPU.
 """
@@ -27,7 +27,7 @@ SMALL = 1 << 16  # bytes; what is smaller is not shared: a step leaves counters 
 
 
 class Allocation:
-    """Memory of the pool that is in use: from the address `start` to `stop`. The pool has it back when this goes."""
+    """A block of the pool in use, addresses [start, stop). It returns to the pool when this object is deleted."""
 
     __slots__ = ("__weakref__", "block", "pool", "start", "stop")
 
@@ -38,7 +38,7 @@ class Allocation:
 
 
 class Work:
-    """What a piece of work allocated: ranges of addresses, and what of it is still alive."""
+    """The allocations of a piece of work: their address ranges, and which are still alive."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
@@ -54,14 +54,14 @@ class Work:
         return [found for found in (each() for each in self._made) if found is not None]
 
     def join(self, other: Work) -> None:
-        """Count what `other`, which was done within this work, allocated."""
+        """Add the allocations of `other`, work nested in this one."""
         self.ranges += other.ranges
         self.addresses |= other.addresses
         self._made += other._made
 
 
 class Footprint:
-    """The addresses that a recorded step uses for its temporaries, as ranges that do not overlap."""
+    """The addresses of a captured step's temporaries, as disjoint ranges."""
 
     def __init__(self, ranges: list[tuple[int, int]]):
         self.starts: list[int] = []
@@ -74,7 +74,7 @@ class Footprint:
                 self.stops.append(stop)
 
     def overlaps(self, start: int, stop: int) -> bool:
-        """Whether any byte from `start` to `stop` is among them."""
+        """Whether any address in [start, stop) is one of them."""
         place = bisect_right(self.starts, start) - 1
         if place >= 0 and start < self.stops[place]:
             return True
@@ -82,9 +82,9 @@ class Footprint:
 
 
 class GraphPool:
-    """The pool of one device's recorded steps, and the stream on which they and their warm-up run.
+    """The pool of one device's captured steps, and the stream on which they and their warm-up run.
 
-    graphs: those that exist; `graph.drop()` makes one forget what it has recorded. outside: the allocator of all else.
+    graphs: the existing ones; `graph.drop()` discards a capture. outside: the allocator for everything else.
     """
 
     def __init__(self, xp: Any, index: int, outside: Callable[[int], Any]):
@@ -101,22 +101,22 @@ class GraphPool:
         self._work: Work | None = None  # what is under way
 
     def used_bytes(self) -> int:
-        """Bytes in use: by arrays, and by the temporaries of recorded steps, which nobody else can have."""
+        """Bytes in use by arrays and by the temporaries of captured steps."""
         if any(graph.footprint is not None for graph in self.graphs):
             return self.total_bytes()
         return int(self.pool.used_bytes())
 
     def total_bytes(self) -> int:
-        """Bytes that it holds, free blocks included."""
+        """Bytes reserved, free blocks included."""
         return sum(int(pool.total_bytes()) for pool in (self.pool, *(graph.small for graph in self.graphs)))
 
     def free(self) -> None:
-        """Give segments that are wholly free back to the driver, unless recorded steps have temporaries there."""
+        """Return free segments to the driver, unless captured steps have temporaries there."""
         if not any(graph.footprint is not None for graph in self.graphs):
             self.pool.free_all_blocks()
 
-    def give_back(self) -> None:
-        """Make every recorded step forget what it has recorded, and give what is free back to the driver."""
+    def release(self) -> None:
+        """Drop every captured step and return free segments to the driver."""
         for graph in list(self.graphs):
             graph.drop()
         gc.collect()
@@ -126,10 +126,10 @@ class GraphPool:
 
     @contextmanager
     def use(self, recorded: Any = None) -> Iterator[Work]:
-        """Within the block work goes to the pool's stream and memory, in order with the stream outside.
+        """A context that runs work on the pool's stream and memory, ordered with the outer stream by events.
 
-        recorded: the graph that the block records, or None. After the block, graphs whose temporaries lie where
-        something that it made is still alive are dropped.
+        recorded: the graph being captured, or None. On exit, graphs whose temporaries overlap an array that is still
+        alive are dropped.
         """
         with self.xp.cuda.Device(self.index):
             outside = self.xp.cuda.get_current_stream()
@@ -141,7 +141,7 @@ class GraphPool:
                 outside.wait_event(self.stream.record())
 
     def outside(self) -> Any:
-        """Within the block, which lies within `use`, CuPy allocates where it does otherwise."""
+        """A context inside `use` in which CuPy allocates from the outer allocator."""
         return self.xp.cuda.using_allocator(self._outside)
 
     @contextmanager
@@ -195,10 +195,10 @@ class GraphPool:
     def _segment(self, size: int) -> Any:
         relief: list[Callable[[], None] | None] = [None]
         if not self.recording:
-            relief += [self.xp.get_default_memory_pool().free_all_blocks, self.give_back]
-        for give_back in relief:
-            if give_back is not None:
-                give_back()
+            relief += [self.xp.get_default_memory_pool().free_all_blocks, self.release]
+        for release in relief:
+            if release is not None:
+                release()
             try:
                 return self.xp.cuda.MemoryPointer(self.xp.cuda.Memory(size), 0)
             except Exception as error:

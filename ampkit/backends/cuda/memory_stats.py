@@ -1,4 +1,4 @@
-"""How much of a GPU's memory CuPy's pool holds, and the error for when there is no more."""
+"""Memory statistics of a GPU from CuPy's pools, and the error for running out of memory."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _CURES = (
 
 
 class Usage:
-    """The memory of one device, in bytes, as CuPy's pools count it. xp: CuPy, or what stands for it."""
+    """Memory of one device in bytes, as CuPy's pools count it. xp: CuPy, or its emulation."""
 
     def __init__(self, xp: Any, index: int):
         self.xp, self.index = xp, index
         self._watch: Any = None
-        self.graph_pools: WeakSet[Any] = WeakSet()  # of recorded steps (see graphpool.py)
+        self.graph_pools: WeakSet[Any] = WeakSet()  # of recorded steps (see graph_pool.py)
 
     def of_graphs(self) -> int:
-        """What recorded steps hold, their temporaries included, on the current device."""
+        """Bytes held by captured steps on the current device, temporaries included."""
         return sum(int(pool.used_bytes()) for pool in self.graph_pools)
 
     def _of_default_pool(self, name: str) -> int:
         return int(getattr(self.xp.get_default_memory_pool(), name)())
 
     def used(self) -> int:
-        """What arrays hold."""
+        """Bytes allocated to arrays."""
         with self.xp.cuda.Device(self.index):
             return self._of_default_pool("used_bytes") + self.of_graphs()
 
     def reserved(self) -> int:
-        """What the pools hold, free blocks included."""
+        """Bytes reserved by the pools, free blocks included."""
         with self.xp.cuda.Device(self.index):
             return self._of_default_pool("total_bytes") + sum(int(p.total_bytes()) for p in self.graph_pools)
 
     def free(self) -> None:
-        """Give free blocks, those of pinned memory too, back to the system."""
+        """Return free blocks, pinned ones too, to the driver."""
         with self.xp.cuda.Device(self.index):
             self.xp.get_default_memory_pool().free_all_blocks()
             self.xp.get_default_pinned_memory_pool().free_all_blocks()
@@ -48,11 +48,11 @@ class Usage:
                 pool.free()
 
     def peak(self) -> int:
-        """The most that arrays held since `watch`; before its first call what the pool holds, which is no less."""
+        """Peak bytes of arrays since `watch`; before its first call the bytes reserved, an upper bound."""
         return self.reserved() if self._watch is None else max(int(self._watch.most), self.used())
 
     def watch(self) -> None:
-        """Look for the peak from now on: a call of Python for each allocation in this thread."""
+        """Start or reset the peak: a Python hook runs at each allocation of this thread."""
         if self._watch is None:
             self._watch = _watch(self.xp.cuda.MemoryHook, self)
             self._watch.__enter__()
@@ -62,7 +62,7 @@ class Usage:
         self._watch.most = self.used()
 
     def out_of_memory_error(self, said: str, accounts: dict[str, int]) -> OutOfMemoryError:
-        """The error for one of CuPy's, which `said` so. accounts: bytes that are held, by who holds them."""
+        """The error for CuPy's message `said`. accounts: bytes by owner."""
         used = self.used()
         parts = {**accounts, "activations and others": max(0, used - sum(accounts.values()))}
         held = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
@@ -73,7 +73,7 @@ class Usage:
         return OutOfMemoryError(f"cuda:{self.index}", needs, got, _CURES)
 
     def _left(self, used: int) -> tuple[int, int]:
-        """Bytes free, in the pool too, and all there are: the card's, or fewer where the pool has a limit."""
+        """Bytes free (in the pool too) and bytes in all: the device's, or the pool's limit."""
         with self.xp.cuda.Device(self.index) as device:
             free, whole = device.mem_info
             limit = self.xp.get_default_memory_pool().get_limit()

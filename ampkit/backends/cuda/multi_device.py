@@ -1,8 +1,8 @@
-"""The GPUs of a machine that has several: a backend for each, and the device that is current while one is worked on.
+"""Several GPUs in one process: a backend for each, and guards that switch the current device.
 
-CUDA runs what a thread asks for on the thread's current device, and CuPy allocates there. So whoever works on arrays
-makes their device the current one first, and the one before it afterwards: an op for its operands, the backward pass
-for every gradient, and all other work within `on(array)`.
+CUDA launches on the thread's current device, and CuPy allocates there. So code that works on arrays makes their device
+current and restores the previous one: an op for its operands, the backward pass for every gradient, other code within
+`device_guard(array)`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Array = Any  # a CuPy array
 
 
 class Gpus:
-    """The GPUs that share kernels and libraries with `first`. kind: the type of their arrays."""
+    """The GPUs, which share the kernels and libraries of `first`. kind: the type of their arrays."""
 
     def __init__(self, first: CUDA, count: int):
         self.xp, self.kind, self.count = first.xp, first.xp.ndarray, count
         self._runtime, self._known = first.xp.cuda.runtime, {first.index: first}
 
     def at(self, index: int) -> CUDA:
-        """The backend of one of them. Raises DeviceError for a number that there is not, and a GPU of no use."""
+        """The backend of GPU `index`. Raises DeviceError for an index out of range or a GPU that cannot be used."""
         found = self._known.get(index)
         if found is None:
             if index >= self.count:
@@ -40,7 +40,7 @@ class Gpus:
         return self._known.get(array.data.device_id) or self.at(array.data.device_id)
 
     def known(self) -> list[CUDA]:
-        """The backends of those that were in use."""
+        """The backends created so far."""
         return list(self._known.values())
 
     def current(self) -> CUDA:
@@ -77,7 +77,7 @@ class Gpus:
         return before
 
     def follow(self, array: Any) -> None:
-        """Make the device of an array the current one, for good; anything else changes nothing."""
+        """Make the device of an array current, without restoring; ignore other values."""
         if isinstance(array, self.kind):
             self.use(array.data.device_id)
 
@@ -99,9 +99,9 @@ class Gpus:
 
 
 def come_back(runtime: Any, before: int) -> None:
-    """Make a device the current one again; one whose memory is full stays what it is, unused.
+    """Restore the current device; ignore the failure on a device whose memory is full.
 
-    CUDA makes a context on a device that becomes the current one, and one that others have filled has no memory for it.
+    CUDA creates a context on a device that becomes current, which needs memory there.
     """
     if runtime.getDevice() != before:
         with suppress(runtime.CUDARuntimeError):
@@ -109,7 +109,7 @@ def come_back(runtime: Any, before: int) -> None:
 
 
 class On:
-    """A context in which a device is the current one. None: whichever is."""
+    """A context in which a device is current. None: no change."""
 
     __slots__ = ("_before", "_gpus", "_index")
 

@@ -1,8 +1,8 @@
-"""Kernels: the entries of the `.cu` files beside this file, compiled the first time they are launched.
+"""CUDA kernels: the entries of the `.cu` files under kernels/, compiled by NVRTC at their first launch.
 
     launch("nn/softmax", typed("softmax_forward", x.dtype, out.dtype), rows, 256, x, out, np.int64(rows), np.int64(n))
 
-A file ends with a comment that names its entries and the types they exist in; the tests compile and run just those.
+A file ends with comments that list its entries (see include/storage.cuh); the tests compile and run exactly those.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KERNELS = Path(__file__).parent / "kernels"
 
 
 def _digest() -> str:
-    """Of all sources: CuPy keeps compiled code by the text it was given, and does not look into what that includes."""
+    """A digest of all sources, for CuPy's compile cache, whose key does not cover included files."""
     return sha1(b"".join(p.read_bytes() for p in sorted(KERNELS.rglob("*.cu*")))).hexdigest()
 
 
@@ -43,27 +43,24 @@ C_NAMES: dict[DType, str] = {
     dtypes.uint8: "unsigned char",
     dtypes.bool_: "bool",
 }
-STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # what the kernels store; all compute in float32
-WORD_TYPES = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by their bytes
+STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # storage dtypes; arithmetic is float32
+WORD_TYPES = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by size in bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
-STATIC = 1 << 10  # bytes of static shared memory that a kernel with dynamic shared memory has, at most
-SHARED = 47 << 10  # bytes of dynamic shared memory of any block: 48 KiB less STATIC. More needs an opt-in: see `launch`
+STATIC = 1 << 10  # bytes: limit of static shared memory of a kernel that also has dynamic shared memory
+SHARED = 47 << 10  # bytes of dynamic shared memory without opt-in: 48 KiB less STATIC; see `launch`
 CUDA_ERRORS = ("CUDARuntimeError", "CUDADriverError")  # CuPy's, by name
-MAX_ELEMENTS = 2**31 - 1  # elements, or blocks of a grid, that one launch takes
+MAX_ELEMENTS = 2**31 - 1  # of elements, or of blocks, in one launch
 
 
 class Kernels:
-    """The compiled entries, for all devices: CuPy compiles one anew for each that it is launched on.
-
-    xp: CuPy, or what stands for it.
-    """
+    """The compiled entries; CuPy loads each on the devices it is launched on. xp: CuPy, or its emulation."""
 
     def __init__(self, xp: Any):
         self.xp = xp
         self._entries: dict[tuple[str, str], Callable[..., None]] = {}
 
     def entry(self, source: str, name: str) -> Callable[..., None]:
-        """The entry `name`, template arguments included, of `<source>.cu`."""
+        """The function `name`, template arguments included, of `<source>.cu`; compiled on first use."""
         found = self._entries.get((source, name))
         if found is None:
             code = f'#include "{source}.cu"\n'
@@ -84,56 +81,56 @@ def _not_loaded(name: str, error: Exception) -> DeviceError:
 
 @cache
 def typed(name: str, *types: DType | str) -> str:
-    """`name<...>` with dtypes in C++'s words; text stays as it is."""
+    """The template instance `name<...>`: dtypes as C++ types, text unchanged."""
     return f"{name}<{', '.join(t if isinstance(t, str) else C_NAMES[t] for t in types)}>"
 
 
 def launch(source: str, name: str, grid: Any, block: int, *args: Any, shared: int = 0) -> None:
-    """Run an entry of `<source>.cu` on the device and the stream of the first argument, an array.
+    """Launch an entry of `<source>.cu` on the device of the first argument, an array, and its current stream.
 
     grid: blocks, a number or a tuple. block: threads. args: arrays (their first element's address), None (null) and
     NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most the device's
     `shared`; an entry that needs more than SHARED has its limit raised before the first such launch.
     """
-    home: Any = backends.backend_of(args[0])
-    if home.recording is not None:
-        home.recording.keep(args)
-    grid, gpus = grid if isinstance(grid, tuple) else (grid,), home.gpus
+    backend: Any = backends.backend_of(args[0])
+    if backend.recording is not None:
+        backend.recording.keep(args)
+    grid, gpus = grid if isinstance(grid, tuple) else (grid,), backend.gpus
     before = None if gpus is None else gpus.enter(name, args)
     try:  # CuPy loads a kernel on the current device, when it is asked for or when it is launched there first
-        function = home.kernels.entry(source, name)
+        function = backend.kernels.entry(source, name)
         if shared > SHARED:
-            home.opt_in(function)
+            backend.opt_in(function)
         function(grid, (block,), tuple([NULL if arg is None else arg for arg in args]), shared_mem=shared)
     finally:
         if before is not None:
             gpus.leave(before)
 
 
-def cached_columns(array: Any, cols: int, each: int, beside: int = 0) -> int:
+def cached_columns(array: Any, cols: int, each: int, reserved: int = 0) -> int:
     """How many columns of a row of `cols` fit into the shared memory of a block, at `each` bytes per column
-    and `beside` bytes of other things.
+    beside `reserved` bytes of other data.
 
-    A multiple of 8, which puts what is kept on boundaries of 16 bytes; at least `cols` if all fit. array: any there.
+    A multiple of 8, so that cached values are 16-byte aligned; at least `cols` if all fit. array: any on the device.
     """
-    home: Any = backends.backend_of(array)
-    limit: int = (home.shared - beside) // (8 * each)
+    backend: Any = backends.backend_of(array)
+    limit: int = (backend.shared - reserved) // (8 * each)
     return 8 * min(blocks_for(cols, 8), limit)
 
 
-def drawn(home: Any, seed: int, call: int) -> tuple[Any, Any, Any]:
-    """A draw of the random stream as kernels take it: seed, call, and where both are found at a launch, or None.
+def drawn(backend: Any, seed: int, call: int) -> tuple[Any, Any, Any]:
+    """The kernel arguments of a random draw: seed, call, and the device array to read both from at a launch, or None.
 
-    In a recording that is the device's memory, and the call counts from the first one of the step.
+    During capture the array is the recording's, and call counts from the step's first draw.
     """
-    recording = home.recording
+    recording = backend.recording
     if recording is None or recording.seed != seed:
         return np.uint64(seed), np.uint64(call), None
     return np.uint64(seed), np.uint64((call - recording.first) % 2**64), recording.draws
 
 
 def blocks_for(count: int, block: int) -> int:
-    """How many blocks of `block` threads cover `count` elements; at least one."""
+    """ceil(count / block), at least 1."""
     return max(1, -(-count // block))
 
 

@@ -1,7 +1,7 @@
-"""Staging: host arrays on their way to the device, through pinned memory, on a stream of their own.
+"""Asynchronous copies of host arrays to the device, through pinned memory, on a stream of their own.
 
-The copy of the next batch runs beside the work on this one. It waits for the work that was queued when it was asked
-for: whoever gave memory of the staging stream back by then can still be read from, and it may be that memory.
+The copy of the next batch overlaps with the work on this one. It waits for the work queued before it, because memory
+that the pool reuses for it may still be read by that work.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Array = Any  # a CuPy array
 
 
 class Staging:
-    """The way to one device. xp: CuPy, or what stands for it. empty: makes an array of a shape and a dtype there."""
+    """Copies to one device. xp: CuPy, or its emulation. empty: allocates an array of a shape and a dtype there."""
 
     def __init__(self, xp: Any, index: int, empty: Callable[..., Array]):
         self.xp, self.index, self.empty = xp, index, empty
         self._stream: Any = None
-        self._busy: deque[tuple[Any, Any]] = deque()  # (event, pinned memory that is read until then)
+        self._busy: deque[tuple[Any, Any]] = deque()  # (event, pinned memory in use until it)
 
     def bring(self, arrays: Sequence[np.ndarray[Any, Any]]) -> Callable[[], list[Array]]:
-        """Start to copy host arrays. -> what gives the device's, to work on in the stream that is then current."""
+        """Start to copy host arrays. Returns a function: the current stream waits for the copies, which it returns."""
         with self.xp.cuda.Device(self.index):
             if self._stream is None:
                 self._stream = self.xp.cuda.Stream(non_blocking=True)
@@ -39,10 +39,10 @@ class Staging:
 
     def _copied(self, array: np.ndarray[Any, Any]) -> tuple[Array, Any]:
         pinned = self.xp.cuda.alloc_pinned_memory(max(array.nbytes, 1))
-        room = np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
-        room[...] = array
+        buffer = np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
+        buffer[...] = array
         there = self.empty(array.shape, array.dtype)
-        there.set(room, stream=self._stream)
+        there.set(buffer, stream=self._stream)
         return there, pinned
 
     def _ready(self, copied: Any, arrays: list[Array]) -> list[Array]:

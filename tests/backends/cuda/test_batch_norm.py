@@ -56,7 +56,7 @@ def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5, r
     return [*(o.numpy(force=True) for o in outs), *(s.numpy(force=True) for s in slopes)], outs[0]
 
 
-def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), room=4, relu=False):
+def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), slack=4, relu=False):
     """The kernels against the reference in float64, of the same, rounded, values."""
     dy = [draw(x.shape, x.dtype, 5), *more]
     found, out = norm(device.asarray, x, scales, statistics, dy, asked, relu=relu)
@@ -64,7 +64,7 @@ def compare(device, x, scales, statistics=(None, None), asked=(True, True, True)
     with reference_only():
         truth, _ = norm(np.asarray, x.astype(float64), *double, [d.astype(float64) for d in dy], asked, relu=relu)
     for got, want in zip(found, truth, strict=True):
-        most = TOLERANCE[got.dtype] * max(1, np.abs(want).max(initial=0)) * room
+        most = TOLERANCE[got.dtype] * max(1, np.abs(want).max(initial=0)) * slack
         np.testing.assert_allclose(got.astype(float64), want, rtol=TOLERANCE[got.dtype], atol=most)
     assert out.dtype == x.dtype
     return found, out
@@ -138,7 +138,7 @@ def test_a_channel_far_from_zero_keeps_its_digits(lie, device):
     x[:, 1] += 1000
     x[:, 2] *= 1e-3
     x[:, 2] -= 30
-    compare(device, lie(x), [None, None], room=20)
+    compare(device, lie(x), [None, None], slack=20)
 
 
 @DTYPES
@@ -214,12 +214,12 @@ def test_running_statistics_move_on_the_device_unless_the_batch_is_not_finite(de
 def test_gradients_of_parameters_are_left_where_the_optimizer_wants_them(device, monkeypatch):
     weight, bias = (Parameter(Tensor(device.asarray(draw((8,), float32, i)))) for i in range(2))
     optimizer = optim.SGD([weight, bias], lr=0.1)
-    rooms = [id(weight.room), id(bias.room)]
+    buffers = [id(weight.grad_buffer), id(bias.grad_buffer)]
     out = ops.batch_norm(Tensor(device.asarray(draw((4, 8), float16))), None, None, weight, bias, training=True)
     taken = []
     monkeypatch.setattr(Parameter, "accumulate", lambda self, gradient, tag=None: taken.append(id(gradient)))
     out.sum().backward()
-    assert taken == rooms and optimizer.param_groups
+    assert taken == buffers and optimizer.param_groups
 
 
 @pytest.mark.parametrize("lie", [np.asarray, last], ids=["first", "last"])

@@ -198,7 +198,7 @@ def test_a_call_that_fails_says_which_and_why(nvidia):
 @pytest.fixture
 def places(monkeypatch):
     cublaslt.library.cache_clear()
-    yield lambda *paths: monkeypatch.setattr(cublaslt, "_places", lambda: iter(paths))
+    yield lambda *paths: monkeypatch.setattr(cublaslt, "_library_paths", lambda: iter(paths))
     cublaslt.library.cache_clear()
 
 
@@ -218,7 +218,7 @@ def test_the_wheels_library_comes_before_the_systems(monkeypatch, tmp_path):
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: spec)
     monkeypatch.setattr(cublaslt.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
-    found = [Path(path).name for path in cublaslt._places()]
+    found = [Path(path).name for path in cublaslt._library_paths()]
     assert found == ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.13", "libcublasLt.so.12"]
 
 

@@ -317,7 +317,7 @@ def test_a_recording_that_finds_no_memory_is_one_error_and_is_made_later(device)
     wanted = float(step(x))
     with ampkit.no_grad():
         found = [float(compiled(x)) for _ in range(3)]
-        device.graph_pool().give_back()
+        device.graph_pool().release()
         ampkit.cuda.empty_cache()
         (kind,) = compiled._variants.values()
         fails = iter([True])
@@ -337,7 +337,7 @@ def test_a_shortage_while_recording_frees_nothing_that_the_recording_uses(device
     with ampkit.no_grad():
         for _ in range(3):
             step(x)
-        device.graph_pool().give_back()
+        device.graph_pool().release()
         ampkit.cuda.empty_cache()
         with driver_has(2**20 + 2**22 + 2**19), pytest.raises(OutOfMemoryError):  # its input, and not both at once
             step(x)

@@ -1,4 +1,4 @@
-"""How flat memory is walked by kernels: as in master_weights.cuh, V values at a time."""
+"""Launch parameters of kernels over flat memory (see master_weights.cuh)."""
 
 from __future__ import annotations
 

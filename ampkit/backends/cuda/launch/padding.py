@@ -1,6 +1,6 @@
-"""Padding: a launch for all edges, whatever is in them, and one for the gradient of those taken from inside.
+"""Launches of padding, one for all edges, and of its gradient.
 
-Results lie in memory as arrays do. Not yet run on a GPU.
+Results have the memory layout of the input. Not yet run on a GPU.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class CublasLtError(RuntimeError):
 
 
 class CublasLtMemoryError(CublasLtError, MemoryError):
-    """The library found no memory for itself."""
+    """cublasLt could not allocate memory."""
 
 
 # finding it
@@ -70,16 +70,16 @@ class CublasLtMemoryError(CublasLtError, MemoryError):
 def library() -> tuple[Any, str]:
     """cublasLt and "", or None and a line on why there is none."""
     reason = f"libcublasLt.so.13 (or .12) was not found: {install.cure()}"
-    for path in _places():
+    for path in _library_paths():
         try:
-            return _declared(ctypes.CDLL(path)), ""
+            return _declare(ctypes.CDLL(path)), ""
         except (OSError, AttributeError) as error:
             if Path(path).exists():
                 reason = f"cublasLt could not be loaded: {error}"
     return None, reason
 
 
-def _places() -> Iterator[str]:
+def _library_paths() -> Iterator[str]:
     spec = importlib.util.find_spec("nvidia")
     for root in (spec and spec.submodule_search_locations) or ():
         for folder in ("cu13", "cublas"):
@@ -89,7 +89,7 @@ def _places() -> Iterator[str]:
     yield from ("libcublasLt.so.13", "libcublasLt.so.12")
 
 
-def _declared(lib: Any) -> Any:
+def _declare(lib: Any) -> Any:
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     lib.cublasLtMatmul.argtypes = [pointer] * 14 + [size, pointer]
     lib.cublasLtMatrixLayoutCreate.argtypes = [pointer, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64]
@@ -106,8 +106,8 @@ def _declared(lib: Any) -> Any:
 # describing a product
 
 
-class Description:
-    """Something of cublasLt's, `kind` by its name there, given back when nobody holds it any more."""
+class Descriptor:
+    """A cublasLt descriptor of type `kind`, destroyed with this object."""
 
     def __init__(self, lib: Any, kind: str, *arguments: int):
         self._lib, self.kind, self.handle = lib, kind, ctypes.c_void_p()
@@ -129,10 +129,10 @@ def _call(lib: Any, name: str, *arguments: Any) -> None:
         raise (CublasLtMemoryError if status == _NO_MEMORY else CublasLtError)(name, status)
 
 
-def operation(lib: Any, product: Product) -> Description:
-    """What is done, but for the addresses of bias and aux."""
+def operation(lib: Any, product: Product) -> Descriptor:
+    """The operation descriptor, without the addresses of bias and aux."""
     scale = TYPES[dtypes.float64 if product.compute is Compute.FLOAT64 else dtypes.float32]
-    made = Description(lib, "MatmulDesc", product.compute, scale)
+    made = Descriptor(lib, "MatmulDesc", product.compute, scale)
     made.set(TRANS_A, product.turn[0])
     made.set(TRANS_B, product.turn[1])
     made.set(EPILOGUE, product.epilogue)
@@ -143,18 +143,18 @@ def operation(lib: Any, product: Product) -> Description:
     return made
 
 
-def layout(lib: Any, matrix: Matrix) -> Description:
-    """How an operand lies in memory."""
-    made = Description(lib, "MatrixLayout", TYPES[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
+def layout(lib: Any, matrix: Matrix) -> Descriptor:
+    """The layout descriptor of an operand."""
+    made = Descriptor(lib, "MatrixLayout", TYPES[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
     if matrix.batch > 1:
         made.set(BATCH_COUNT, matrix.batch)
         made.set(BATCH_STRIDE, matrix.stride, ctypes.c_int64)
     return made
 
 
-def preference(lib: Any, product: Product) -> Description:
+def preference(lib: Any, product: Product) -> Descriptor:
     """What an algorithm may use: so much workspace and alignment, and sums of 16-bit results in float32 alone."""
-    made = Description(lib, "MatmulPreference")
+    made = Descriptor(lib, "MatmulPreference")
     made.set(MAX_WORKSPACE, WORKSPACE, ctypes.c_size_t)
     made.set(REDUCTIONS, IN_FLOAT32 if product.d.dtype in LOW else ANY_REDUCTION)
     for attribute, nbytes in zip(ALIGNMENTS, product.alignment[:4], strict=True):
@@ -165,7 +165,7 @@ def preference(lib: Any, product: Product) -> Description:
 # running one
 
 
-class _Found(ctypes.Structure):
+class _HeuristicResult(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = (
@@ -178,17 +178,17 @@ class _Found(ctypes.Structure):
 
 
 class Plan:
-    """A product, described to the library, and the algorithm that `search` finds for it."""
+    """The descriptors of a product and the algorithm that the heuristic returns."""
 
     def __init__(self, lib: Any, product: Product):
         self.operation, self.layouts = operation(lib, product), [layout(lib, matrix) for matrix in product[:4]]
         self.handles = [each.handle.value for each in (self.operation, *self.layouts)]
         self.biased, self.auxiliary = product.epilogue.has_bias, product.epilogue.has_aux
-        self.found, self.workspace, self.algorithm = _Found(), 0, 0
+        self.found, self.workspace, self.algorithm = _HeuristicResult(), 0, 0
         self.one, self.zero = _number(product.compute, 1.0), _number(product.compute, 0.0)
 
     def search(self, lib: Any, handle: ctypes.c_void_p, product: Product) -> int:
-        """Look for the fastest algorithm; the status, 0 if there is one."""
+        """Ask the heuristic for the fastest algorithm; returns the status, 0 if there is one."""
         self.point(product.alignment)  # the library looks at how these addresses are aligned
         wish, count = preference(lib, product), ctypes.c_int()
         asked = handle, *self.handles, wish.handle, 1, ctypes.byref(self.found), ctypes.byref(count)

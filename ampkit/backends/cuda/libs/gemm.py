@@ -1,6 +1,6 @@
-"""gemm: one matrix product of device arrays, however they lie in memory.
+"""Matrix products of device arrays of any strides by cublasLt.
 
-What BLAS can read is taken as it is (see matrices.py), other operands are copied first.
+Operands whose strides BLAS supports are passed as they are (see matrices.py), others are copied first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ANSWERS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16,
 def fits(a: Array, *others: Array | None) -> bool:
     """Whether `product` can multiply arrays of these dtypes; a None is not asked."""
     dtype = a.dtype
-    return dtype in TYPES and all(b is None or b.dtype == dtype for b in others) and not _door(a).trouble()
+    return dtype in TYPES and all(b is None or b.dtype == dtype for b in others) and not _cublaslt(a).trouble()
 
 
 def product(a: Array, b: Array, dtype: DType, home: Array | None = None, **more: Any) -> Array | None:
@@ -75,7 +75,7 @@ def multiply(
     is: where to leave the sums of a's rows, for matrices without a bias.
     """
     if not a.shape[-1] or not out.size:
-        return _nothing(out, bias, addend, beta, sums)
+        return _without_product(out, bias, addend, beta, sums)
     if addend is not None and addend.shape != out.shape:
         out[...] = addend
         addend = out
@@ -133,7 +133,7 @@ def folded(array: Array) -> Array:
 # pieces
 
 
-def _door(array: Array) -> Any:
+def _cublaslt(array: Array) -> Any:
     return backends.backend_of(array).cublaslt  # type: ignore[attr-defined]
 
 
@@ -141,7 +141,7 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return np.broadcast_shapes(a, b)
 
 
-def _nothing(out: Array, bias: Array | None, addend: Array | None, beta: float, sums: Array | None) -> bool:
+def _without_product(out: Array, bias: Array | None, addend: Array | None, beta: float, sums: Array | None) -> bool:
     # What is left where there is nothing to multiply.
     if sums is not None:
         return False
@@ -195,17 +195,17 @@ def _beside(a: Array, b: Array, out: Array, epilogue: Epilogue, bias: Array | No
     product = calls.product._replace(alignment=alignment, leading=out.shape[1])
     to, vector = out.data.ptr, 0 if bias is None else bias.data.ptr
     memory = Memory(b.data.ptr, a.data.ptr, to, to, vector, aux.data.ptr)
-    ran: bool = _door(out).run(out.data.device_id, product, memory)
+    ran: bool = _cublaslt(out).run(out.data.device_id, product, memory)
     return ran
 
 
 def _run(calls: Calls, arrays: tuple[Array, ...], vector: Array | None, alpha: float, beta: float) -> bool:
     if calls.product is None:
         return False
-    door, device = _door(arrays[3]), arrays[3].data.device_id
+    cublaslt, device = _cublaslt(arrays[3]), arrays[3].data.device_id
     a, b, c, d = [array.data.ptr for array in arrays]
     extra = 0 if vector is None else vector.data.ptr
     for x, y, z, w in calls.offsets:  # to BLAS the second operand comes first
-        if not door.run(device, calls.product, Memory(b + y, a + x, c + z, d + w, extra), alpha, beta):
+        if not cublaslt.run(device, calls.product, Memory(b + y, a + x, c + z, d + w, extra), alpha, beta):
             return False
     return True

@@ -1,4 +1,4 @@
-"""Kernel of the sum of two gradients: a map, see elementwise.cu."""
+"""CUDA kernel of the sum of two gradients: a function of elementwise.cu."""
 
 from __future__ import annotations
 
