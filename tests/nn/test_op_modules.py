@@ -1,4 +1,4 @@
-"""Layers whose functions are ops of their own: values against the functional, constructors, what is refused."""
+"""Modules that call one op: values against the functional, constructors, and the errors they raise."""
 
 from __future__ import annotations
 
