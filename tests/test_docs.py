@@ -112,7 +112,7 @@ def test_the_model_of_add_a_model_trains_from_a_recipe_and_its_script_lists_its_
         exec(compile(definition, "docs/add-a-model.md", "exec"), names)
     finally:
         MODELS.pop("mixer", None)
-    models = SimpleNamespace(mixer=SimpleNamespace(mixer=names["mixer"]))
+    models = SimpleNamespace(mixer=names["mixer"])
     image = lambda *shape: ampkit.tensor(np.ones(shape, np.float32))  # noqa: E731
     make, data, shape = eval("{" + case.partition("\n")[2] + "}", {"models": models, "image": image})["mixer"]
     assert make()(data()).shape == shape

@@ -1,4 +1,4 @@
-"""Reading a recipe: TOML, then `key=value` overrides, then the check, which reports every mistake at once."""
+"""Read a recipe: parse TOML, apply `key=value` overrides, validate, and report every mistake at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHECKS: dict[str, TypeAdapter[Any]] = {
 _NAMED = {"model": MODELS, "data": DATASETS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
 _PLAIN: dict[str, type[Section]] = {"amp": Amp, "train": Train}
 
-# Pydantic's kinds of errors in the words of this library; the braces take the bounds that pydantic reports.
+# Pydantic's error types as ampkit's messages; the braces take the bounds that pydantic reports.
 _NEEDS = {
     "missing": "a value",
     "int_type": "an integer",
@@ -53,20 +53,20 @@ _NEEDS = {
 }
 
 
-_MOST = 2**20  # bytes of a recipe
-_DEEPEST = 100  # parts of a key
+_MAX_BYTES = 2**20  # bytes of a recipe
+_MAX_PARTS = 100  # parts of a key
 _DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in the TOML file `path`, with `overrides` such as "amp.dtype=float16" written over it.
+    """The recipe in the TOML file `path`, with `overrides` such as "amp.dtype=float16" applied to it.
 
-    The value of an override is TOML; what is not TOML is text; none at all (`train.epochs=`) unsets the key.
+    The value of an override is TOML, or else text; an empty one (`train.epochs=`) unsets the key.
     Raises ConfigError for a file that is missing or not TOML, and one ConfigError with a line per mistake for
-    the rest: unknown keys and words (with the nearest known one), types, bounds, sections that do not fit.
+    the rest: unknown keys and names (with the nearest known one), types, bounds, sections that do not fit each other.
     """
     tables = _read(Path(path))
-    faults = [fault for override in overrides for fault in _write(tables, override)]
+    faults = [fault for override in overrides for fault in _apply(tables, override)]
     sections, wrong = _check(tables)
     faults += [*wrong, *misfits(sections)]
     if faults:
@@ -83,7 +83,7 @@ def _error(where: str, faults: Sequence[Fault]) -> ConfigError:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return _parsed(content(path, "recipe", _MOST).decode("utf-8"))
+        return _parsed(content(path, "recipe", _MAX_BYTES).decode("utf-8"))
     except FileError as error:
         raise ConfigError(str(error), help=_near(path)) from None
     except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors both
@@ -103,11 +103,11 @@ def _near(path: Path) -> str | None:
         return None
 
 
-def _write(tables: dict[str, Any], override: str) -> Iterator[Fault]:
-    """Write `key.sub=value` into the tables; a mistake comes back as a Fault."""
+def _apply(tables: dict[str, Any], override: str) -> Iterator[Fault]:
+    """Write `key.sub=value` into the tables; yields a Fault for a mistake."""
     key, sign, value = override.partition("=")
     *above, last = parts = key.strip().split(".")
-    if not sign or not all(parts) or len(parts) > _DEEPEST or len(key) > 100 * _DEEPEST:
+    if not sign or not all(parts) or len(parts) > _MAX_PARTS or len(key) > 100 * _MAX_PARTS:
         yield Fault("override", "key=value, as in amp.dtype=float16", _short(override))
         return
     table: Any = tables
@@ -134,7 +134,7 @@ def _value(text: str) -> Any:
 
 
 def _check(tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
-    """Each section by itself: the valid ones, defaults included, and the mistakes in the others."""
+    """(the valid sections with their defaults, the mistakes in the others)."""
     sections: dict[str, Any] = {}
     unknown = [name for name in tables if name not in _CHECKS]
     faults = [Fault(name, "a known section", repr(name), _hint("", name)) for name in unknown]
@@ -145,12 +145,14 @@ def _check(tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
         try:
             sections[name] = _CHECKS[name].validate_python(tables[name]) if name in tables else field.default
         except ValidationError as error:
-            faults += [_fault(name, tables[name], detail) for detail in _own(error.errors(include_url=False))]
+            faults += [
+                _fault(name, tables[name], detail) for detail in _without_repeats(error.errors(include_url=False))
+            ]
     return sections, faults
 
 
-def _own(errors: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
-    # Of a list with a bad item pydantic says besides that it is too short.
+def _without_repeats(errors: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
+    # For a list with a bad item pydantic also reports that it is too short.
     for error in errors:
         if error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]:
             yield error
@@ -160,14 +162,14 @@ def _fault(section: str, table: Any, error: ErrorDetails) -> Fault:
     """One of pydantic's errors in a section as a Fault."""
     kind, given = error["type"], error["input"]
     if kind.startswith("union_tag"):
-        return _word(f"{section}.name", table.get("name"), list(_NAMED[section]))
+        return _unknown_name(f"{section}.name", table.get("name"), list(_NAMED[section]))
     # Pydantic's path into a named section starts with that name.
     steps = error["loc"][1:] if section in _NAMED else error["loc"]
     key = section + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     if kind == "extra_forbidden":
         return Fault(key, "a known key", repr(steps[-1]), _hint(section, str(steps[-1]), table))
     if kind == "literal_error":
-        return _word(key, given, re.findall("'([^']*)'", error["ctx"]["expected"]))
+        return _unknown_name(key, given, re.findall("'([^']*)'", error["ctx"]["expected"]))
     got = "nothing" if kind == "missing" else _short(given)
     quoted = kind in ("int_type", "float_type") and isinstance(given, str)
     hint = "numbers are written as 0.5 or 1e-3" if quoted else None
@@ -186,13 +188,13 @@ def _number(bound: Any) -> Any:
     return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 
-def _word(key: str, given: Any, words: list[str]) -> Fault:
+def _unknown_name(key: str, given: Any, words: list[str]) -> Fault:
     got = "nothing" if given is None else _short(given)
     return Fault(key, f"one of {', '.join(words)}", got, _did_you_mean(given, words))
 
 
 def _fields(section: str, table: Any) -> dict[str, Any]:
-    """The keys that a section knows, given the name that its table says."""
+    """The keys of a section, of the kind that its table names."""
     if section in _PLAIN:
         return _PLAIN[section].model_fields
     kind = _NAMED[section].get(table.get("name"))
@@ -200,7 +202,7 @@ def _fields(section: str, table: Any) -> dict[str, Any]:
 
 
 def _hint(section: str, key: str, table: Any = None) -> str | None:
-    """Where an unknown key may belong: the nearest of its section, or the same key of another one."""
+    """A suggestion for an unknown key: the nearest of its section, or the same key of another section."""
     here = _fields(section, table) if section else _CHECKS
     return _did_you_mean(key, here) or _elsewhere(section, key) or (f"known: {', '.join(here)}" if section else None)
 

@@ -17,7 +17,7 @@ _MAX_IMAGE_VALUES = 2**28
 
 
 class Recipe(Section):
-    """A training run. Made by hand, it raises pydantic's ValidationError; `load` raises ConfigError."""
+    """A training run. The constructor raises pydantic's ValidationError; `load` raises ConfigError."""
 
     model: Model
     data: Data
@@ -35,7 +35,7 @@ class Recipe(Section):
 
 
 def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
-    """What does not fit between keys that are right by themselves; sections may be absent."""
+    """Faults between keys that are valid by themselves; sections may be absent."""
     model, data, train = sections.get("model"), sections.get("data"), sections.get("train")
     if model is not None and data is not None and MODELS[model.name].samples != DATASETS[data.name].samples:
         fitting = [name for name, entry in DATASETS.items() if entry.samples == MODELS[model.name].samples]

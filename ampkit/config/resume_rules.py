@@ -1,4 +1,4 @@
-"""What may change in a recipe between a run and its continuation, and what may not."""
+"""The keys of a recipe that may differ when a run is resumed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from ..base.errors import ConfigError
 from .recipe import Recipe
 
-# How long, how often and where; all other keys decide what is learned.
+# Length, intervals and device; all other keys change the result.
 FREE = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches"}
 FREE |= {"checkpoint_every", "keep", "threads", "device", "compile"}
 
 
 class Change(NamedTuple):
-    """A key whose value is another one."""
+    """A key with its value in the checkpoint and in the recipe."""
 
     key: str
     before: Any
@@ -24,17 +24,17 @@ class Change(NamedTuple):
 
 
 def continued(recipe: Recipe, before: Recipe | Mapping[str, Any]) -> Recipe:
-    """`recipe` as it goes on from what `before` has trained: on as many threads, if it does not say on how many.
+    """`recipe` for resuming a run of `before`, with the same number of threads unless `recipe` sets it.
 
-    before: a recipe, or the dict of one. The keys of [train] that say how long, how often and where may differ.
-    Raises ConfigError, which names them, if others do.
+    before: a recipe, or the dict of one. Only the keys `FREE` of [train] may differ.
+    Raises ConfigError, which names the others that do.
     """
     if not isinstance(before, Recipe):
         before = _recipe(before)
     if changes := list(_changes(recipe, before)):
         then = ", ".join(f"{key}={_short(was)}" for key, was, _ in changes)
         now = ", ".join(f"{key}={_short(new)}" for key, _, new in changes)
-        cure = "leave that as it was, or begin anew in another run directory"
+        cure = "use the recipe of the run, or start in another run directory"
         raise ConfigError("resume", f"{then}, with which the run was trained", now, cure)
     threads = before.train.threads if recipe.train.threads is None else recipe.train.threads
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
