@@ -353,7 +353,7 @@ def test_a_batch_from_the_host_is_named(device):
     def step(x, y):
         return x * y.to("cuda")
 
-    with pytest.raises(StateError, match="got move that needs the host"):
+    with pytest.raises(StateError, match="got to_device that needs the host"):
         _all(step, [(ampkit.ones(3, device="cuda"), ampkit.ones(3, device="cpu"))] * 5)
 
 

@@ -130,7 +130,7 @@ def test_view_reads_the_same_bits_as_another_dtype():
     assert bits.tolist() == [0x3F800000, 0xC0000000 - 2**32]
     x.zero_()
     assert bits.tolist() == [0, 0]
-    with pytest.raises(DTypeError, match="view: needs a shape, or a dtype as wide"):
+    with pytest.raises(DTypeError, match="view: needs a shape, or a dtype of equal width"):
         x.view(ampkit.float64)
 
 
