@@ -64,7 +64,7 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
     definition, case, _ = examples("docs/add-an-op.md")
     try:
         exec(compile(definition, "docs/add-an-op.md", "exec"), {"__name__": "docs"})
-        tested = eval(case.replace("# tests/cases/elementwise.py", "").strip(), vars(testing))
+        tested = eval(case.replace("# tests/cases/pointwise.py", "").strip(), vars(testing))
         testing.check(tested)
     finally:
         registry.pop("squareplus", None)

@@ -1,4 +1,4 @@
-"""Cases of arithmetic, elementwise functions, choices, comparisons, activations and conversions."""
+"""Cases of pointwise ops: arithmetic, elementwise functions, selection, comparisons, activations, conversions."""
 
 from ampkit.base.dtypes import float64
 from ampkit.testing import Case, booleans, integers, normal, uniform

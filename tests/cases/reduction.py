@@ -1,4 +1,4 @@
-"""Cases of reductions, running sums, order."""
+"""Cases of reductions, cumulative ops, norms and sorting."""
 
 from ampkit.testing import Case, booleans, integers, normal, uniform
 

@@ -1,3 +1,5 @@
+"""Cases of linear algebra: products, decompositions, distances."""
+
 from ampkit.testing import Case, definite, normal
 
 CASES = [
@@ -80,4 +82,8 @@ CASES = [
     Case("einsum", "ij,k->k", normal(2, 3), normal(4)),
     Case("einsum", "ij,ij->i", normal(2, 1), normal(2, 3)),
     Case("einsum", "ij,jk,kl->il", [normal(2, 3), normal(3, 4), normal(4, 2)]),
+    Case("bilinear", normal(5, 3), normal(5, 4), normal(2, 3, 4), normal(2)),
+    Case("bilinear", normal(2, 5, 3), normal(2, 5, 2), normal(4, 3, 2)),
+    Case("bilinear", normal(3), normal(4), normal(2, 3, 4), normal(2)),
+    Case("bilinear", normal(0, 3), normal(0, 4), normal(2, 3, 4), normal(2)),
 ]
