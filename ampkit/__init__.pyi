@@ -1,4 +1,4 @@
-# Written by `python -m tests.stubs`: change the signatures, not this file.
+# Written by `python -m tests.api.stubs`: change the signatures, not this file.
 from math import e, inf, nan, pi
 from . import amp, autograd, cuda, data, linalg, models, nn, ops, optim, special, utils
 from .amp.grad_scaler import GradScaler

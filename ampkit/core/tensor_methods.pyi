@@ -1,4 +1,4 @@
-# Written by `python -m tests.stubs`: change the signatures, not this file.
+# Written by `python -m tests.api.stubs`: change the signatures, not this file.
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

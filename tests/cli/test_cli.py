@@ -256,7 +256,7 @@ def test_a_second_signal_ends_a_run_at_once(ampkit, monkeypatch, number):
 
 
 def test_a_signal_before_the_first_step_ends_the_start_and_leaves_nothing(ampkit, monkeypatch):
-    monkeypatch.setattr("ampkit.cli.fit", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("ampkit.cli.train.fit", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
     assert (status, err) == (143, "ampkit: interrupted\n")
     assert not Path("run").exists()

@@ -104,7 +104,7 @@ _MAPS = {
 }
 LEFT = {
     "synthetic/efficientnet_b4": {
-        "times": "what squeezes and excites: one pixel of four images, a product of four columns"
+        "matmul_arrays": "what squeezes and excites: one pixel of four images, a product of four columns"
     },
     "synthetic/fcn_resnet50": _MAPS,
     "synthetic/deeplabv3_resnet50": {
@@ -113,7 +113,7 @@ LEFT = {
     },
     "synthetic/vgg16": {
         "adaptive_avg_pool2d_backward": "one pixel spread over seven by seven: once a step",
-        "times": "the product that spreads it",
+        "matmul_arrays": "the product that spreads it",
     },
 }
 

@@ -15,7 +15,7 @@ import ampkit
 
 LINES = [
     line
-    for line in (Path(__file__).parent / "golden" / "signatures.txt").read_text().splitlines()
+    for line in (Path(__file__).parents[1] / "golden" / "signatures.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
 

@@ -1,4 +1,4 @@
-"""Type stubs for what is bound at run time: `python -m tests.stubs` writes them, tests/test_stubs.py compares.
+"""Type stubs for what is bound at run time: `python -m tests.api.stubs` writes them, tests/api/test_stubs.py compares.
 
 An op is an object made by `@op`, and Tensor's methods are bound from a table, so that neither has a signature that a
 type checker or an editor can read. The stubs are written from the run-time signatures, those that
@@ -26,7 +26,7 @@ from ampkit import Tensor, ops
 from ampkit.core.op import Op
 
 PACKAGE = Path(ampkit.__file__).parent
-HEADER = "# Written by `python -m tests.stubs`: change the signatures, not this file.\n"
+HEADER = "# Written by `python -m tests.api.stubs`: change the signatures, not this file.\n"
 
 # What `@op` and the parameters of torch_compat are called in references, and what a caller passes there.
 TYPES = {"Array": "Tensor", "Index": "Tensor", "Arrays": "Sequence[Tensor]"}

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import stubs
+from api import stubs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 
 # What the examples of README and docs leave out, with its types.
@@ -48,7 +48,7 @@ wrong: str = x.relu()
 @pytest.mark.cpu
 @pytest.mark.parametrize("path", stubs.written(), ids=lambda path: path.relative_to(ROOT / "ampkit").as_posix())
 def test_a_stub_is_what_the_signatures_say(path):
-    assert path.read_text() == stubs.written()[path], "run python -m tests.stubs"
+    assert path.read_text() == stubs.written()[path], "run python -m tests.api.stubs"
 
 
 def checked(files):
@@ -60,7 +60,7 @@ def checked(files):
 
 
 def parses(source):
-    """Whether an example is a program; the others are quotes of the library's source (see tests/test_docs.py)."""
+    """Whether an example is a program; the others are quotes of the library's source (see tests/api/test_docs.py)."""
     try:
         ast.parse(source)
     except SyntaxError:

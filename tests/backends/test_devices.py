@@ -19,7 +19,7 @@ from ampkit.config import load
 from ampkit.data import prefetch
 from ampkit.run.loop import fit
 
-MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
+MLP = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("emulation")]
 
 

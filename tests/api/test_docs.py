@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import pytorch_page
+from api import pytorch_page
 from optimizer_cases import OptimizerCase
 
 import ampkit
@@ -23,7 +23,7 @@ from ampkit.base.registry import MODELS, OPTIMIZERS
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "recipes/README.md", *(ROOT / "docs").rglob("*.md")]
 
 
@@ -158,7 +158,7 @@ def test_the_kernels_of_add_a_backend_are_dispatched_and_precise():
 
 @pytest.mark.cpu
 def test_the_page_for_pytorch_users_lists_the_public_names():
-    assert pytorch_page.PAGE.read_text() == pytorch_page.page(), "run python -m tests.pytorch_page"
+    assert pytorch_page.PAGE.read_text() == pytorch_page.page(), "run python -m tests.api.pytorch_page"
 
 
 def test_every_link_resolves():

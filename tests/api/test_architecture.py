@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "ampkit"
+ROOT = Path(__file__).parents[2] / "ampkit"
 
 # A file imports from rows above its own, from its own row, and nothing else. A name is a module, or a package with all
 # in it that has no row of its own.
