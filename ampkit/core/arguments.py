@@ -1,8 +1,8 @@
-"""Checks of arguments against the annotations of the parameters, before anything runs.
+"""Run-time type checks of arguments against the annotations of the parameters, before the function runs.
 
-`int` takes a whole number that 64 bits hold, `float` a number, `bool` True or False, `str` text, a class its instances,
-`Sequence[int]` a sequence of such; alternatives are separated by `|`. `Any` and what is not named here takes all: the
-function checks those itself.
+`int` accepts an integer of 64 bits, `float` a real number, `bool` True or False, `str` a string, a class its
+instances, `Sequence[int]` a sequence of integers; `|` separates alternatives. `Any` and every annotation that is not
+named here accept any value: the function checks those itself.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ import numpy as np
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, unquoted
 from .tensor import Tensor
 
-MOST = 2**63 - 1  # the largest integer that an argument can be: that of int64
+MOST = 2**63 - 1  # the largest integer argument: that of int64
 
 
 class Kind(NamedTuple):
-    """What a parameter takes: a description, the types that always fit, and a predicate for values of other types."""
+    """The type that a parameter accepts.
 
-    words: str
+    description: as errors name it. types: classes whose instances are accepted without a further check. accepts: a
+    predicate for values of other classes.
+    """
+
+    description: str
     types: tuple[type, ...]
-    takes: Callable[[Any], bool]
+    accepts: Callable[[Any], bool]
 
 
 def shown(value: Any) -> str:
-    """A value as errors name it: numbers and text in full, of others the type."""
+    """`value` as text for an error: numbers and strings in full (at most 80 characters), else the type's name."""
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
         text = repr(value)
         return text if len(text) <= 80 else f"{text[:77]}..."
@@ -40,12 +44,12 @@ def shown(value: Any) -> str:
 
 
 def named(name: str) -> str:
-    """A name with its article."""
+    """`name` with its indefinite article: "an array", "a list"."""
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is an integer; True and False are none."""
+    """Whether `value` is an integer (anything with `__index__`); True, False and bool tensors are not."""
     if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == np.bool_):
         return False
     try:
@@ -56,7 +60,7 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is one real number of Python or NumPy."""
+    """Whether `value` is one real number of Python or NumPy; Tensors, arrays, strings and complex numbers are not."""
     if isinstance(value, (Tensor, str, bytes, complex, np.ndarray)):
         return False
     try:
@@ -68,26 +72,27 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def _is_switch(value: Any) -> bool:
+def _is_bool_or_integer(value: Any) -> bool:
     return isinstance(value, (int, np.bool_, np.integer))
 
 
-def _nothing(value: Any) -> bool:
+def _accepts_none_else(value: Any) -> bool:
     return False
 
 
 _SIMPLE = {
     "int": Kind("an integer", (), is_whole),
     "float": Kind("a number", (float,), is_number),
-    "bool": Kind("True or False", (bool,), _is_switch),
+    "bool": Kind("True or False", (bool,), _is_bool_or_integer),
     "str": Kind("text", (str,), lambda value: isinstance(value, str)),
-    "None": Kind("None", (type(None),), _nothing),
+    "None": Kind("None", (type(None),), _accepts_none_else),
     "Tensor": Kind("a Tensor", (Tensor,), lambda value: isinstance(value, Tensor)),
 }
 
 
-def _several(item: Kind | None, sized: bool) -> Callable[[Any], bool]:
-    def takes(value: Any) -> bool:
+def _sequence_predicate(item: Kind | None, sized: bool) -> Callable[[Any], bool]:
+    # Accepts a sequence (or, unless `sized`, any iterable) of `item`; the items of lists and tuples are checked.
+    def accepts(value: Any) -> bool:
         if isinstance(value, Tensor):
             return item is None or item.types == (Tensor,)
         if isinstance(value, np.ndarray):
@@ -95,19 +100,19 @@ def _several(item: Kind | None, sized: bool) -> Callable[[Any], bool]:
         if isinstance(value, (str, bytes, dict, type)) or not _holds_items(value, sized):
             return False
         listed = isinstance(value, (list, tuple)) and item is not None
-        return not listed or all(type(one) in item.types or item.takes(one) for one in value)  # type: ignore[union-attr]
+        return not listed or all(type(one) in item.types or item.accepts(one) for one in value)  # type: ignore[union-attr]
 
-    return takes
+    return accepts
 
 
 def _has_length(value: Any) -> bool:
-    # Of items by number: a dict has none, and a 0-d array no length.
+    # A length that counts indexed items: dicts are excluded, and a 0-d array has none.
     return isinstance(value, Sized) and not isinstance(value, dict) and getattr(value, "shape", True) != ()
 
 
-def _plural(words: str) -> str:
-    article, _, noun = words.partition(" ")
-    return f"{noun}s" if article in ("a", "an") and " " not in noun else f"which each is {words}"
+def _plural(description: str) -> str:
+    article, _, noun = description.partition(" ")
+    return f"{noun}s" if article in ("a", "an") and " " not in noun else f"which each is {description}"
 
 
 def _holds_items(value: Any, sized: bool) -> bool:
@@ -117,14 +122,14 @@ def _holds_items(value: Any, sized: bool) -> bool:
 
 
 def _kind(text: str, names: Mapping[str, Any]) -> Kind | None:
-    # The kind of an annotation without `|`; None takes all.
+    # The Kind of an annotation without `|`; None if it accepts any value.
     if text in _SIMPLE:
         return _SIMPLE[text]
     head, _, rest = text.partition("[")
     if head in ("Sequence", "Iterable"):
         item = kind(rest[:-1], names)
-        words = named(head.lower()) + (f" of {_plural(item.words)}" if item is not None else "")
-        return Kind(words, (), _several(item, head == "Sequence"))
+        description = named(head.lower()) + (f" of {_plural(item.description)}" if item is not None else "")
+        return Kind(description, (), _sequence_predicate(item, head == "Sequence"))
     if head == "Mapping":
         return Kind("a mapping", (dict,), lambda value: isinstance(value, Mapping))
     if head == "Sized":
@@ -141,6 +146,7 @@ def _kind(text: str, names: Mapping[str, Any]) -> Kind | None:
 
 
 def _alternatives(text: str) -> Iterator[str]:
+    # The parts of an annotation between the `|` that stand outside of brackets.
     depth, start = 0, 0
     for i, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
@@ -151,7 +157,7 @@ def _alternatives(text: str) -> Iterator[str]:
 
 
 def kind(annotation: Any, names: Mapping[str, Any]) -> Kind | None:
-    """What a parameter with this annotation takes, classes being looked up in `names`; None for all."""
+    """The Kind of an annotation, its classes looked up in `names`; None if it accepts any value."""
     if not isinstance(annotation, str):
         return None
     found = [_kind(text, names) for text in _alternatives(annotation)]
@@ -161,32 +167,32 @@ def kind(annotation: Any, names: Mapping[str, Any]) -> Kind | None:
     if len(kinds) == 1:
         return kinds[0]
     types = tuple([t for k in kinds for t in k.types])
-    words = " or ".join(k.words for k in kinds if k.words != "None")
-    return Kind(words, types, lambda value: any(k.takes(value) for k in kinds))
+    description = " or ".join(k.description for k in kinds if k.description != "None")
+    return Kind(description, types, lambda value: any(k.accepts(value) for k in kinds))
 
 
 def of_parameter(parameter: Parameter, names: Mapping[str, Any]) -> Kind | None:
-    """What a parameter takes: by its annotation, or where it has none, as its default is a float, a switch or text."""
+    """The Kind of a parameter: by its annotation, or without one by the type of its float, bool or str default."""
     if parameter.annotation is parameter.empty:
         return _SIMPLE.get(type(parameter.default).__name__) if type(parameter.default) in (float, bool, str) else None
     return kind(parameter.annotation, names)
 
 
 def error(where: str, name: str, wanted: Kind, value: Any) -> AmpkitError:
-    """What is wrong with a value that a parameter does not take."""
-    if wanted.words == "a Tensor":
+    """The error for a `value` that parameter `name` does not accept: ArgumentError for a bool, else DTypeError."""
+    if wanted.description == "a Tensor":
         cure = None if value is None else "wrap it: ampkit.tensor(...)"
         return DTypeError(where, f"a Tensor for `{name}`", "None" if value is None else type(value).__name__, cure)
-    if "True or False" in wanted.words:
-        return ArgumentError(where, f"{name} {wanted.words}", shown(value), unquoted(name, value))
-    return DTypeError(where, f"{name} as {wanted.words}", shown(value), unquoted(name, value))
+    if "True or False" in wanted.description:
+        return ArgumentError(where, f"{name} {wanted.description}", shown(value), unquoted(name, value))
+    return DTypeError(where, f"{name} as {wanted.description}", shown(value), unquoted(name, value))
 
 
 def check(where: str, name: str, wanted: Kind, value: Any) -> None:
-    """Nothing for a value that a parameter takes. Raises DTypeError or ArgumentError for others."""
+    """Raise DTypeError or ArgumentError unless the parameter `name` accepts `value`; integers must fit 64 bits."""
     if type(value) in wanted.types:
         return
-    if not wanted.takes(value):
+    if not wanted.accepts(value):
         raise error(where, name, wanted, value)
     for item in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(item, int) and not -MOST - 1 <= item <= MOST:
@@ -194,43 +200,43 @@ def check(where: str, name: str, wanted: Kind, value: Any) -> None:
 
 
 class Checks:
-    """The kinds of a function's parameters: by position, by name, and of `*args`."""
+    """The checks of a function's arguments: by position, by name, and of the items of `*args`."""
 
     def __init__(self, function: Callable[..., Any]):
         names = getattr(function, "__globals__", {})
         self.by_name: dict[str, Kind] = {}
-        self.by_place: list[tuple[str, Kind | None]] = []
-        self.rest: tuple[str, Kind] | None = None
+        self.positional: list[tuple[str, Kind | None]] = []
+        self.variadic: tuple[str, Kind] | None = None
         for p in signature(function).parameters.values():
             found = kind(p.annotation, names)
             if found is not None and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
                 self.by_name[p.name] = found
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-                self.by_place.append((p.name, found))
+                self.positional.append((p.name, found))
             elif p.kind is Parameter.VAR_POSITIONAL and found is not None:
-                self.rest = (p.name, found)
-        self.places = len(self.by_place)
-        while self.by_place and self.by_place[-1][1] is None:
-            self.by_place.pop()
+                self.variadic = (p.name, found)
+        self.positional_count = len(self.positional)
+        while self.positional and self.positional[-1][1] is None:
+            self.positional.pop()
 
     def __call__(self, where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Check the arguments of a call."""
-        for (name, wanted), value in zip(self.by_place, args, strict=False):
+        """Check the arguments of a call; `where` names the function in errors. Raises as `check` does."""
+        for (name, wanted), value in zip(self.positional, args, strict=False):
             if wanted is not None and type(value) not in wanted.types:
                 check(where, name, wanted, value)
-        if self.rest is not None:
-            for value in args[self.places :]:
-                check(where, *self.rest, value)
+        if self.variadic is not None:
+            for value in args[self.positional_count :]:
+                check(where, *self.variadic, value)
         for name in kwargs.keys() & self.by_name if kwargs else ():
             check(where, name, self.by_name[name], kwargs[name])
 
 
 def checked_constructor(cls: type) -> None:
-    """Have the `__init__` that `cls` defines check its arguments; errors name the class of what is made."""
+    """Wrap the `__init__` that `cls` itself defines so that it checks its arguments; errors name the class."""
     function: Any = cls.__dict__.get("__init__")
     if function is None or not cls.__module__.startswith("ampkit."):
         return
-    checks: list[Checks] = []  # made at the first call: annotations name classes that are defined later
+    checks: list[Checks] = []  # built at the first call: annotations may name classes that are defined later
 
     @wraps(function)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807

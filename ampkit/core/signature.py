@@ -1,6 +1,7 @@
-"""Signature: which parameters of an op are tensors, and the calls made from that, written out once as source.
+"""Signature: which parameters of an op are tensors, and the functions that bind a call's arguments.
 
-Binding by `inspect` would cost more than the op: like a named tuple's, the functions are generated at definition.
+Binding with `inspect` would take longer than a small op, so these functions are generated as source when the op is
+defined, as `collections.namedtuple` does.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ _INDEX = {"Index", "Index | None"}
 
 
 class Signature:
-    """The bound form of a reference's signature.
+    """An op's signature, split into tensor inputs and other parameters.
 
-    entry(run) takes the reference's arguments and passes to `run`: the tensor inputs, the other parameters, of each
-    input its array, its edge and its version, and the key: the rules of the region and all else that a plan depends on.
-    call(f, inputs, params) calls f like the reference; call_kernel(f, inputs, params, dtype) adds `dtype=`, which
-    faster kernels take. typed: whether the op takes an explicit dtype; it ends the key, and a reference, which
-    never mentions a dtype, gets None. names: the tensor parameters; param_names: the others, in order; variadic: the
-    name of the parameter that is a list of tensors, or None. given: all that a caller may pass, PyTorch's words too.
-    Raises DTypeError at definition if no parameter is marked `Array`, `Arrays` or `Index`, or an `Arrays` is not alone.
+    entry(run): a function with the reference's signature that binds the arguments and calls `run`. call(f, inputs,
+    params): calls f with the reference's signature; call_kernel(f, inputs, params, dtype) adds `dtype=`, which kernels
+    take and the reference does not. names: the tensor parameters. param_names: the others, in order. variadic: the
+    name of the parameter that is a list of tensors, or None. typed: whether the op has a `dtype` parameter; its value
+    is the last item of the plan's key, and the reference gets None in its place. accepted: all parameters of the
+    public function, with the compatibility arguments of `torch_compat`.
+    Raises DTypeError at definition unless some parameter is annotated `Array`, `Arrays` or `Index`, and `Arrays` is the
+    only tensor parameter.
     """
 
     def __init__(self, name: str, reference: Callable[..., Any]):
@@ -51,7 +53,7 @@ class Signature:
         self.call, self.call_kernel = self._call(parameters, ""), self._call(parameters, ", dtype=dtype")
 
     def kinds(self, count: int) -> list[bool]:
-        """Per input, whether it takes part in the choice of dtype (`Array`) or not (`Index`)."""
+        """Per input, whether its dtype counts in type promotion (`Array`) or not (`Index`)."""
         return [True] * count if self.variadic else self._kinds
 
     def may_miss(self, position: int) -> bool:
@@ -59,40 +61,51 @@ class Signature:
         return self.variadic is None and self._optional[position]
 
     def name_of(self, position: int) -> str:
-        """The name of the input at `position`; for one of a list, the list's."""
+        """The name of the input at `position`; every item of a list has the list's name."""
         return self.variadic or self.names[position]
 
     def entry(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """The method that binds the reference's arguments and runs `run`: see the head of the class."""
+        """Generate the function that binds the reference's arguments and returns run(inputs, params, arrays, edges,
+        versions, key).
+
+        arrays, edges and versions have one entry per input; key holds the autocast policies in force, each input's
+        dtype, array class and whether it requires grad, and an explicit dtype: all that the op's plan depends on.
+        """
         scope = torch_compat.namespace(self.accepted)
-        scope |= {"_region": _stack.get, "_Tensor": Tensor, "_unlike": _unlike, "_several": _several, "_never": NEVER}
+        scope |= {
+            "_region": _stack.get,
+            "_Tensor": Tensor,
+            "_non_tensor": _non_tensor,
+            "_bind_list": _bind_list,
+            "_never": NEVER,
+        }
         scope |= {"_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
-        answer = "None if dtype is None else _parse(dtype), " if self.typed else ""
+        explicit = "None if dtype is None else _parse(dtype), " if self.typed else ""
         lines = [*torch_compat.prologue(self.name, self.accepted, "_self"), *self._checks(scope)]
         if self.variadic:
-            kernel = f"    return _run(*_several({self.variadic}, {params}, ({answer})))"
+            body = f"    return _run(*_bind_list({self.variadic}, {params}, ({explicit})))"
         else:
-            # Every op of every step passes here, so the loop over the inputs is unrolled.
+            # Every op call runs this, so the loop over the inputs is unrolled.
             count = range(len(self.names))
-            kernel = "\n".join(
+            body = "\n".join(
                 [
                     *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
                     "    _rules = _region()",
                     "    if _rules is not None:",
                     "        _rules = _rules.rules",
-                    f"    _key = (_rules, {_row('_k{0}, _t{0}, _e{0} is not None', count)}{answer})",
-                    f"    return _run({_tuple(self.names)}, {params}, [{_row('_a{}', count)}], "
-                    f"({_row('_e{}', count)}), ({_row('_v{}', count)}), _key)",
+                    f"    _key = (_rules, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
+                    f"    return _run({_tuple(self.names)}, {params}, [{_join('_a{}', count)}], "
+                    f"({_join('_e{}', count)}), ({_join('_v{}', count)}), _key)",
                 ]
             )
-        kernel = "\n".join([*lines, kernel])
+        source = "\n".join([*lines, body])
         return _compile(
-            f"def {self.name}(_self, {torch_compat.parameter_list(self.accepted)}):\n{kernel}", self.name, scope
+            f"def {self.name}(_self, {torch_compat.parameter_list(self.accepted)}):\n{source}", self.name, scope
         )
 
     def _checks(self, scope: dict[str, Any]) -> list[str]:
-        # The source that checks the parameters beside the tensors; what it names goes to `scope`.
+        # The source lines that check the non-tensor parameters; the objects they name are added to `scope`.
         lines = []
         for name in self.param_names:
             wanted = arguments.of_parameter(self._parameters[name], {})
@@ -104,16 +117,17 @@ class Signature:
         return lines
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
-        places = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
+        # The function that calls f from the inputs `a` and the parameters `p`; `last` is a further argument's source.
+        sources = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
             k: f"p[{i}]" for i, k in enumerate(self.param_names)
         }
         if self.variadic:
-            places[self.variadic] = "list(a)"
+            sources[self.variadic] = "list(a)"
         if last and "dtype" in parameters:
-            places["dtype"], last = "dtype", ""
+            sources["dtype"], last = "dtype", ""
         first = next((i for i, p in enumerate(self.accepted) if not torch_compat.is_passed_on(p)), len(self.accepted))
         keyword = {p.name for i, p in enumerate(self.accepted) if i > first or p.kind is p.KEYWORD_ONLY}
-        row = ", ".join(f"{k}={places[k]}" if k in keyword else places[k] for k in parameters)
+        row = ", ".join(f"{k}={sources[k]}" if k in keyword else sources[k] for k in parameters)
         return _compile(f"def call(f, a, p, dtype=None): return f({row}{last})", "call", {})
 
 
@@ -129,11 +143,12 @@ def _need_tensors(name: str, tensors: list[str], lists: list[str], parameters: A
         raise DTypeError(where, "parameters with names", ", ".join(stars), "mark a list of tensors `Arrays`")
 
 
-NEVER = (0,)  # the version of what cannot change
+NEVER = (0,)  # the version of an input that is no Tensor, which is never modified in place
 
-# Of one input: its array, edge and version, what a plan needs to know of its dtype (see plan.Entry), and its class.
+# The source that reads one input: its array _a, edge _e and version _v, and for the key its dtype _k (in a tuple if it
+# is 0-d, see plan.Entry) and its array class _t.
 _INPUT = """\
-    if type({name}) is float:  # asking for the class of a number takes longer than the rest of this
+    if type({name}) is float:  # tested first: isinstance(float, Tensor) is slower than all of this
         _a{i}, _k{i}, _e{i}, _t{i}, _v{i} = {name}, float, None, None, _never
     elif isinstance({name}, _Tensor):
         _a{i}, _e{i}, _v{i} = {name}.array, {name}.edge, {name}.version
@@ -141,15 +156,16 @@ _INPUT = """\
     else:
         _e{i} = _t{i} = None
         _v{i} = _never
-        _a{i}, _k{i} = _unlike({name})"""
+        _a{i}, _k{i} = _non_tensor({name})"""
 
 
-def _row(pattern: str, count: range) -> str:
+def _join(pattern: str, count: range) -> str:
     return "".join(pattern.format(i) + ", " for i in count)
 
 
-def _unlike(item: Any) -> tuple[Any, Any]:
-    # A Python number, a missing input, or a mistake. A NumPy scalar would bring NumPy's promotion along.
+def _non_tensor(item: Any) -> tuple[Any, Any]:
+    # (value, type) of an input that is no Tensor: a number, None, or a mistake that the plan reports. NumPy scalars
+    # become Python numbers, which do not follow NumPy's type promotion.
     if isinstance(item, np.generic):
         item = item.item()
     if type(item) is int and not -(2**63) <= item < 2**63:
@@ -157,8 +173,8 @@ def _unlike(item: Any) -> tuple[Any, Any]:
     return item, None if item is None else type(item)
 
 
-def _several(inputs: Any, params: tuple[Any, ...], answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    # What `entry` passes on, for an op that takes a list of tensors.
+def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> tuple[Any, ...]:
+    # The arguments of `run`, as in `entry`, for an op that takes a list of tensors.
     if not isinstance(inputs, (list, tuple)) and not hasattr(inputs, "__iter__"):
         raise DTypeError("op", "a list of Tensors", f"a {type(inputs).__name__}")
     inputs, region = tuple(inputs), _stack.get()
@@ -169,12 +185,12 @@ def _several(inputs: Any, params: tuple[Any, ...], answer: tuple[Any, ...]) -> t
             array = item.array
             key += (array.dtype if array.ndim else (array.dtype,), array.__class__, item.edge is not None)
         else:
-            array, kind = _unlike(item)
+            array, kind = _non_tensor(item)
             key += (kind, None, False)
         arrays.append(array)
     edges = tuple([i.edge if isinstance(i, Tensor) else None for i in inputs])
     versions = tuple([i.version if isinstance(i, Tensor) else NEVER for i in inputs])
-    return inputs, params, arrays, edges, versions, (*key, *answer)
+    return inputs, params, arrays, edges, versions, (*key, *dtype)
 
 
 def _tuple(names: Iterable[str]) -> str:

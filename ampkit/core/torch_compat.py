@@ -1,9 +1,9 @@
-"""What PyTorch's signatures have beyond the parameters that an op reads, handled once, in generated source.
+"""PyTorch's arguments that the functions themselves do not read, handled once, in generated source.
 
-Another name of a parameter (`axis` for `dim`) is taken by every op and function that has the parameter. `CompatArg`
-annotates a parameter that PyTorch's callers pass and the function never gets: `inplace` writes the answer into the
-first tensor; others change no result (`layout`), are refused in one line unless they are left alone (`sparse`), or are
-what losses had before `reduction`. `out` is refused everywhere.
+Every op and function with a parameter `dim` also accepts `axis`, its other name in PyTorch. `CompatArg` annotates a
+parameter that callers of PyTorch pass and that never reaches the function: `inplace` writes the result into the first
+tensor; `layout` and its like are ignored, since they change no value; `sparse` and its like raise unless they have
+their default; `size_average` and `reduce` are translated to `reduction`. `out` raises everywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .autograd.inplace import change
 CompatArg: TypeAlias = Any
 Parameters = Mapping[str, inspect.Parameter]
 
-# How memory is laid out is ampkit's own affair: these are taken, by `layout` and `memory_format`, and change nothing.
+# The values of `layout` and `memory_format`: accepted and ignored, since ampkit chooses the memory layout itself.
 strided, contiguous_format, preserve_format = "strided", "contiguous_format", "preserve_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
 
@@ -33,7 +33,7 @@ REFUSED = {
     "scale_grad_by_freq": "weigh the loss instead",
     "weight": 'weigh the loss of each element: (loss(input, target, reduction="none") * weight).mean()',
 }
-# What PyTorch's creation functions take besides dtype, device and requires_grad; it changes no values.
+# Further arguments of PyTorch's creation functions; they change no values.
 _CREATION = {"layout": None, "pin_memory": False, "memory_format": None}
 _SHAPES = {"shape", "size", "dims", "repeats"}  # variadic numbers that PyTorch also takes as one sequence by this name
 
@@ -47,14 +47,15 @@ MISSING = _Missing()
 
 
 def is_passed_on(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter reaches the function; a `CompatArg` does not."""
+    """Whether a parameter is passed to the function; a `CompatArg` is not."""
     return bool(parameter.annotation != "CompatArg")
 
 
 def with_compat_args(parameters: Parameters) -> list[inspect.Parameter]:
-    """The parameters with the words that belong to them, in an order that Python accepts.
+    """`parameters` and the compatibility arguments that go with them, in an order that Python accepts.
 
-    Words stand before a `*`: a default that only a keyword can change costs a look-up at every call.
+    The added ones are positional where they can be: Python looks up the defaults of keyword-only ones in a dict at
+    every call.
     """
     kind = inspect.Parameter
     more = [word for word, name in OTHER_NAMES.items() if name in parameters and word not in parameters]
@@ -67,10 +68,10 @@ def with_compat_args(parameters: Parameters) -> list[inspect.Parameter]:
         more.append(star.name)
         found[found.index(star)] = star.replace(name=f"_{star.name}")
     among = kind.POSITIONAL_OR_KEYWORD if star is None else kind.KEYWORD_ONLY
-    words = [kind(word, among, default=_CREATION.get(word), annotation="CompatArg") for word in more]
+    added = [kind(word, among, default=_CREATION.get(word), annotation="CompatArg") for word in more]
     at = next((i for i, p in enumerate(found) if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)), len(found))
-    found = found[:at] + words + found[at:]
-    loose = False  # a parameter that has another name cannot be required by Python, nor can those after it
+    found = found[:at] + added + found[at:]
+    loose = False  # a parameter that has another name needs a default, and so do those after it
     for i, p in enumerate(found):
         loose = loose or p.name in OTHER_NAMES.values()
         if loose and p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD:
@@ -79,7 +80,10 @@ def with_compat_args(parameters: Parameters) -> list[inspect.Parameter]:
 
 
 def prologue(name: str, given: list[inspect.Parameter], function: str) -> Iterator[str]:
-    """The source that makes of the words what `function` takes; its names are those of `namespace`."""
+    """Yield the source lines that handle the compatibility arguments before `function` is called.
+
+    `given` is the result of `with_compat_args`; the lines use the names of `namespace`.
+    """
     names = {p.name: p for p in given}
     if "inplace" in names and not is_passed_on(names["inplace"]):
         first, *others = [p.name for p in given if is_passed_on(p)]
@@ -99,11 +103,11 @@ def prologue(name: str, given: list[inspect.Parameter], function: str) -> Iterat
     needed = [p.name for p in given if p.default is MISSING]
     if needed:
         row = " or ".join(f"{n} is _missing" for n in needed)
-        yield f"    if {row}: _need({name!r}, {', '.join(f'{n}={n}' for n in needed)})"
+        yield f"    if {row}: _raise_missing({name!r}, {', '.join(f'{n}={n}' for n in needed)})"
 
 
 def parameter_list(given: list[inspect.Parameter]) -> str:
-    """The parameters as a `def` writes them, defaults by name: `_default_dim`."""
+    """The source of a parameter list for `def`, with defaults by name: `dim=_default_dim`."""
     parts, star = [], False
     for p in given:
         if p.kind is p.KEYWORD_ONLY and not star:
@@ -115,14 +119,20 @@ def parameter_list(given: list[inspect.Parameter]) -> str:
 
 
 def namespace(given: list[inspect.Parameter]) -> dict[str, Any]:
-    """What the names in `parameter_list` and `prologue` mean."""
+    """The global names that the source of `parameter_list` and `prologue` uses, with their values."""
     defaults = {f"_default_{p.name}": p.default for p in given if p.default is not p.empty}
-    found = {**defaults, "_refuse": _refuse, "_reduction": reduction_of, "_need": _need, "_missing": MISSING}
+    found = {
+        **defaults,
+        "_refuse": _refuse,
+        "_reduction": reduction_of,
+        "_raise_missing": _raise_missing,
+        "_missing": MISSING,
+    }
     return {**found, "_change": change, "_switch": switch}
 
 
 def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with PyTorch's words around it; ops have them already (`Signature.entry`)."""
+    """Wrap `function` so that it accepts PyTorch's further arguments; ops do already (`Signature.entry`)."""
     parameters = inspect.signature(function).parameters
     given, name = with_compat_args(parameters), function.__name__
     names, row, by_name = {p.name for p in given}, [], False
@@ -134,9 +144,9 @@ def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
             row.append(f"**{p.name}")
         elif is_passed_on(p):
             row.append(f"{p.name}={p.name}" if by_name else p.name)
-    kernel = "\n".join([*prologue(name, given, "_function"), f"    return _function({', '.join(row)})"])
+    body = "\n".join([*prologue(name, given, "_function"), f"    return _function({', '.join(row)})"])
     space: dict[str, Any] = {**namespace(given), "_function": function}
-    exec(f"def {name}({parameter_list(given)}):\n{kernel}", space)
+    exec(f"def {name}({parameter_list(given)}):\n{body}", space)
     made: Callable[..., Any] = space[name]
     made.__module__ = ".".join(function.__module__.split(".")[:2])  # the public package that exports it
     made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
@@ -149,7 +159,10 @@ def _refuse(name: str, word: str, value: Any) -> None:
 
 
 def reduction_of(size_average: Any, reduce: Any) -> str:
-    """What the two meant before `reduction`: a missing one is True, and without reduce every element stays."""
+    """The `reduction` that PyTorch's deprecated `size_average` and `reduce` stand for; None means True.
+
+    reduce=False is "none", size_average=False is "sum", else "mean". Raises ArgumentError for other types.
+    """
     for name, value in (("size_average", size_average), ("reduce", reduce)):
         if not isinstance(value, (bool, int, type(None))):
             raise ArgumentError("loss", f"{name} True, False or None", f"a {type(value).__name__}")
@@ -158,6 +171,6 @@ def reduction_of(size_average: Any, reduce: Any) -> str:
     return "mean" if size_average is None or size_average else "sum"
 
 
-def _need(name: str, **given: Any) -> None:
-    missing = ", ".join(repr(word) for word, value in given.items() if value is MISSING)
+def _raise_missing(name: str, **given: Any) -> None:
+    missing = ", ".join(repr(argument) for argument, value in given.items() if value is MISSING)
     raise TypeError(f"{name}() missing the argument {missing}")
