@@ -12,7 +12,7 @@ from ampkit.ops.nn import adaptive_pool
 from ampkit.ops.nn.conv_geometry import batched
 
 from .pool import register
-from .pool_windows import evenly, fits, gradient, lies_last, places, pooled
+from .pool_windows import adaptive_geometry, fits, gradient, is_channels_last, max_indices, pooled
 
 Array = Any
 
@@ -21,16 +21,16 @@ def _register_adaptive_avg(op: Any, axes: int) -> None:
     def forward(input: Array, output_size: Any, *, dtype: DType) -> Any:
         size = input.shape[-axes:]
         out = adaptive_pool.adaptive_size(output_size, size, op.name)
-        found = NotImplemented
+        result = NotImplemented
         if out == (1,) * axes:
-            found = reduced("Add", input, tuple(range(-axes, 0)), True, dtype, Finish(prod(size)))
-        if found is NotImplemented:
-            found, _ = pooled("avg_pool", input, evenly(size, out), dtype, adaptive=True)
-        return found, Saved(size=size, last=lies_last(batched(input, axes)))
+            result = reduced("Add", input, tuple(range(-axes, 0)), True, dtype, Finish(prod(size)))
+        if result is NotImplemented:
+            result, _ = pooled("avg_pool", input, adaptive_geometry(size, out), dtype, adaptive=True)
+        return result, Saved(size=size, last=is_channels_last(batched(input, axes)))
 
     def backward(dy: Array, saved: Saved, needs: Any, output_size: Any) -> Array:
-        w = evenly(saved.size, dy.shape[-axes:])
-        return gradient("avg_pool", dy, w, saved, needs[0], adaptive=True)
+        geometry = adaptive_geometry(saved.size, dy.shape[-axes:])
+        return gradient("avg_pool", dy, geometry, saved, needs[0], adaptive=True)
 
     register(op, forward, backward)
 
@@ -41,4 +41,4 @@ for _axes in (2, 3):
 
 @adaptive_pool.adaptive_max_pool_.on("cuda", when=fits)
 def adaptive_max_pool_cuda(input: Array, output_size: Any, *, dtype: DType) -> Array:
-    return places(input, evenly(input.shape[-len(output_size) :], output_size))
+    return max_indices(input, adaptive_geometry(input.shape[-len(output_size) :], output_size))

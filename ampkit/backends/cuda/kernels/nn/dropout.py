@@ -1,6 +1,6 @@
-"""Kernels of dropout: the mask is drawn on the device, with the bits of the CPU's, in the pass that applies it.
+"""CUDA kernels of dropout: one kernel draws the mask and applies it; the random bits equal those of the CPU.
 
-The backward multiplies by the mask that was saved, a byte an element. Not yet run on a GPU.
+The mask is saved as one byte per element, and the backward multiplies by it. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -21,55 +21,57 @@ Array = Any
 THREADS = 256
 
 
-def _known(array: Array) -> bool:
+def _supports(array: Array) -> bool:
     return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
-def _aligned(*arrays: Array) -> Any:
+def _all_aligned(*arrays: Array) -> Any:
     return np.bool_(not any(a.data.ptr % 16 for a in arrays))
 
 
 @mask.on("cuda")
 def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
-    there: Any = backends.backend_of(like)
-    keep = there.empty(shape, np.dtype(bool))
+    backend: Any = backends.backend_of(like)
+    keep = backend.empty(shape, np.dtype(bool))
     if not 0 < keep.size <= MAX_ELEMENTS:
         return NotImplemented
-    least = np.uint32(round(p * 65536))  # see random.keep_mask
+    threshold = np.uint32(round(p * 65536))  # see random.keep_mask
     blocks = blocks_for(keep.size, THREADS * 16)
-    launch("nn/dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), least, *drawn(there, seed, call))
+    launch(
+        "nn/dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), threshold, *drawn(backend, seed, call)
+    )
     return keep
 
 
-@dropout_.on("cuda", when=lambda input, *more, **params: _known(input))
+@dropout_.on("cuda", when=lambda input, *more, **params: _supports(input))
 def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     if dtype != input.dtype:
         return NotImplemented
-    there: Any = backends.backend_of(input)
+    backend: Any = backends.backend_of(input)
     x = contiguous(input)
     if prod(shape or input.shape) != input.size:
         keep = mask(input, p, seed, call, shape)
-        return _masked(x, keep, p), Saved(keep=keep)
-    keep, out = there.empty(input.shape, np.dtype(bool)), there.empty(input.shape, dtype)
-    chance = np.uint32(round(p * 65536)), np.float32(dropout_scale(p))  # see random.keep_mask
-    args = x, out, keep, np.int64(x.size), *chance, *drawn(there, seed, call), _aligned(x, out, keep)
+        return _apply_mask(x, keep, p), Saved(keep=keep)
+    keep, out = backend.empty(input.shape, np.dtype(bool)), backend.empty(input.shape, dtype)
+    threshold_and_scale = np.uint32(round(p * 65536)), np.float32(dropout_scale(p))  # see random.keep_mask
+    args = x, out, keep, np.int64(x.size), *threshold_and_scale, *drawn(backend, seed, call), _all_aligned(x, out, keep)
     launch("nn/dropout", typed("dropout_forward", dtype), blocks_for(x.size, THREADS * 16), THREADS, *args)
     return out, Saved(keep=keep)
 
 
-def _masked(values: Array, keep: Array, p: float) -> Array:
-    """values * keep / (1 - p), where the mask may have an element for several values in a row."""
-    out, each = backends.backend_of(values).empty(values.shape, values.dtype), values.size // keep.size
-    wide = _aligned(values, keep, out) & np.bool_(each == 1)
-    args = values, keep, out, np.int64(values.size), np.int64(each), np.float32(dropout_scale(p)), wide
+def _apply_mask(values: Array, keep: Array, p: float) -> Array:
+    """values * keep / (1 - p); an element of `keep` applies to values.size / keep.size consecutive values."""
+    out, repeats = backends.backend_of(values).empty(values.shape, values.dtype), values.size // keep.size
+    vectorize = _all_aligned(values, keep, out) & np.bool_(repeats == 1)
+    args = values, keep, out, np.int64(values.size), np.int64(repeats), np.float32(dropout_scale(p)), vectorize
     launch("nn/dropout", typed("dropout_backward", values.dtype), blocks_for(values.size, THREADS * 8), THREADS, *args)
     return out
 
 
-def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
-    return _known(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
+def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+    return _supports(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
 
 
-@dropout_.on_backward("cuda", when=_back_fits)
+@dropout_.on_backward("cuda", when=_supports_backward)
 def dropout_backward_cuda(dy: Array, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Array:
-    return _masked(contiguous(dy), saved.keep, p)
+    return _apply_mask(contiguous(dy), saved.keep, p)

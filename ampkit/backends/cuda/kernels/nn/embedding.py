@@ -1,4 +1,4 @@
-"""Kernels of embedding: rows are copied by index, and their gradients added up by `segments`.
+"""CUDA kernels of embedding: rows are gathered by index; the gradient of the table is a deterministic segment sum.
 
 Not yet run on a GPU.
 """
@@ -23,11 +23,11 @@ def embedding_cuda(input: Array, weight: Array, padding_idx: int | None, *, dtyp
     return out, Saved(input=input, rows=len(weight))
 
 
-def _adds_up(dy: Array, saved: Saved, needs: Any, padding_idx: Any) -> bool:
+def _supports_backward(dy: Array, saved: Saved, needs: Any, padding_idx: Any) -> bool:
     return needs[1] is not None and segment_sum.fits(dy, saved.input, saved.rows, needs[1])
 
 
-@embedding.on_backward("cuda", when=_adds_up)
+@embedding.on_backward("cuda", when=_supports_backward)
 def embedding_backward_cuda(dy: Array, saved: Saved, needs: Any, padding_idx: int | None) -> Any:
     ignored = -1 if padding_idx is None else padding_idx % saved.rows
     order = segment_sum.ordered(saved.input, saved.rows, ignored)

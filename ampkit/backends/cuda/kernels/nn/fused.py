@@ -1,7 +1,7 @@
-"""Kernels of chains of ops: GELU behind a product and its slope in front of one are done as the product is stored.
+"""CUDA kernel of linear -> GELU -> linear: GELU and its derivative run in the epilogue of cublasLt's matrix products.
 
-That is cublasLt's, for 16-bit formats and the tanh formula, the one it has; what else there is runs link by link. Its
-ReLU is not used, of which nothing says that NaN passes. Not yet run on a GPU.
+cublasLt has the tanh formula alone, for 16-bit operands; other cases run op by op. Its ReLU epilogue is not used: its
+documentation does not promise that NaN propagates. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Array = Any
 
 
 def _fits(approximate: str, rows: Array, *others: Array | None) -> bool:
-    known = approximate == "tanh" and rows.dtype in LOW and rows.ndim > 1 and fits(rows, *others)
-    return known and all(each is None or each.ndim > 1 or bool(each.flags.c_contiguous) for each in others)
+    """Whether cublasLt's GELU epilogue takes a product of `rows` [..., N] with `others`."""
+    supported = approximate == "tanh" and rows.dtype in LOW and rows.ndim > 1 and fits(rows, *others)
+    return supported and all(each is None or each.ndim > 1 or bool(each.flags.c_contiguous) for each in others)
 
 
 @linear_gelu_linear.on("cuda", wants_cache=True)
@@ -35,10 +36,10 @@ def linear_gelu_linear_cuda(
     input: Array, weight: Array, bias: Array | None, weight2: Array, bias2: Array | None, approximate: str,
     *, dtype: DType, versions: Any,
 ) -> Any:  # fmt: skip
-    room, shape = backends.backend_of(input).empty, (*input.shape[:-1], len(weight))
-    known = dtype == input.dtype and _fits(approximate, input, weight, bias)
-    before, hidden = (room(shape, dtype) for _ in range(2)) if known else (None, None)
-    if not known or not with_gelu(folded(input), weight.T, folded(hidden), bias, folded(before)):
+    empty, shape = backends.backend_of(input).empty, (*input.shape[:-1], len(weight))
+    supported = dtype == input.dtype and _fits(approximate, input, weight, bias)
+    before, hidden = (empty(shape, dtype) for _ in range(2)) if supported else (None, None)
+    if not supported or not with_gelu(folded(input), weight.T, folded(hidden), bias, folded(before)):
         return linear_gelu_linear_by_op(
             input, weight, bias, weight2, bias2, approximate, dtype=dtype, versions=versions
         )
@@ -50,13 +51,13 @@ def linear_gelu_linear_cuda(
 def linear_gelu_linear_backward_cuda(
     dy: Array, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
 ) -> Any:
-    before, given = saved.before, (versions, grad_buffers)
-    known = any(needs[:3]) and _fits(approximate, dy, saved.weight2, before)
-    slope = backends.backend_of(dy).empty(before.shape, before.dtype) if known else None
-    if not known or not with_gelu_slope(folded(dy), saved.weight2, folded(slope), folded(before)):
-        return linear_gelu_linear_backward_by_op(dy, saved, needs, approximate, *given)
-    kept = Saved(input=saved.hidden, weight=saved.weight2)
+    before, cache = saved.before, (versions, grad_buffers)
+    supported = any(needs[:3]) and _fits(approximate, dy, saved.weight2, before)
+    dhidden = backends.backend_of(dy).empty(before.shape, before.dtype) if supported else None
+    if not supported or not with_gelu_slope(folded(dy), saved.weight2, folded(dhidden), folded(before)):
+        return linear_gelu_linear_backward_by_op(dy, saved, needs, approximate, *cache)
+    saved_of_second = Saved(input=saved.hidden, weight=saved.weight2)
     _, *second = dispatch.run_op_backward(
-        linear, dy, kept, (None, *needs[3:]), (None, *versions[3:]), (None, *grad_buffers[3:])
+        linear, dy, saved_of_second, (None, *needs[3:]), (None, *versions[3:]), (None, *grad_buffers[3:])
     )
-    return *first_linear_backward(slope, saved, needs, *given), *second
+    return *first_linear_backward(dhidden, saved, needs, *cache), *second

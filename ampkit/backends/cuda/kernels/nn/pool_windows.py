@@ -1,6 +1,7 @@
-"""Pooling: where windows lie over images and volumes, as `pool.cu` is told; results lie as they do.
+"""Launches the kernels of `pool.cu`: pooling over images [N, C, H, W] and volumes [N, C, D, H, W], and its gradient.
 
-A gradient is gathered, pixel by pixel, from the windows that hold it. Not yet run on a GPU.
+Results have the memory layout of the input, channels-first or channels-last. The gradient of an input pixel is
+gathered from the windows that contain it. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -17,32 +18,33 @@ from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
 
 Array = Any
 BLOCK, BLOCKS = 256, 1 << 16
-AXES = 3  # of the kernels: images are volumes of one plane
-_SIDES = ("kernel", "stride", "dilation", "before", "size", "count", "edge")
-_GEOMETRY = np.dtype(
+AXES = 3  # depth, height, width: an image is a volume of depth 1
+_PER_AXIS = ("kernel", "stride", "dilation", "pad", "size", "count", "counted_pad")
+_GEOMETRY = np.dtype(  # struct Geometry of pool.cu
     [
-        *((name, np.int64, 2 + AXES) for name in ("read", "taps")),
-        *((name, np.int32, AXES) for name in _SIDES),
+        *((name, np.int64, 2 + AXES) for name in ("stride_in", "taps")),
+        *((name, np.int32, AXES) for name in _PER_AXIS),
         *(("divisor", np.float32), ("channels", np.int32), ("last", np.int32), ("adaptive", np.int32)),
     ],
     align=True,
 )
 
 
-def lies_last(images: Array) -> bool:
-    """Whether images [N, C, ...] lie channels last."""
+def is_channels_last(images: Array) -> bool:
+    """Whether images [N, C, ...] are stored channels-last and have more than one channel."""
     return images.shape[1] > 1 and bool(images.transpose(0, *range(2, images.ndim), 1).flags.c_contiguous)
 
 
 def _empty(like: Array, shape: tuple[int, ...], dtype: DType, last: bool) -> Array:
-    there, (batch, channels, *size) = backends.backend_of(like), shape
+    """Allocate an array [N, C, ...], stored channels-last if `last`."""
+    backend, (batch, channels, *size) = backends.backend_of(like), shape
     if not last:
-        return there.empty(shape, dtype)
-    return there.empty((batch, *size, channels), dtype).transpose(0, -1, *range(1, len(shape) - 1))
+        return backend.empty(shape, dtype)
+    return backend.empty((batch, *size, channels), dtype).transpose(0, -1, *range(1, len(shape) - 1))
 
 
 def _strides(array: Array) -> tuple[int, ...]:
-    """In elements, of batch and channels, of an axis of planes for images, and of the others."""
+    """Strides in elements of [N, C, D, H, W]; an image [N, C, H, W] gets 0 for D."""
     batch, channel, *others = [step // array.dtype.itemsize for step in array.strides]
     return batch, channel, *(0,) * (AXES - len(others)), *others
 
@@ -51,70 +53,77 @@ def _run(
     name: str,
     source: Array,
     out: Array,
-    w: ConvGeometry,
-    place: Array | None = None,
+    geometry: ConvGeometry,
+    argmax: Array | None = None,
     divisor: float = 0,
-    edge: tuple[int, ...] | None = None,
+    counted_pad: tuple[int, ...] | None = None,
     adaptive: bool = False,
 ) -> None:
-    """Launch `name` for arrays [N, C, ...]: what is read, what is written, and the taps that are one or the other."""
-    g, channels, last, axes = np.zeros(1, _GEOMETRY), source.shape[1], lies_last(out), len(w.input_size)
-    before = tuple([first for first, _ in w.padding])
-    for field, value in zip(
-        _SIDES, (w.kernel, w.stride, w.dilation, before, w.input_size, w.output_size, edge or (0,) * axes), strict=True
-    ):
-        plane = 0 if field in ("before", "edge") else 1
-        g[field] = *(plane,) * (AXES - axes), *value
+    """Launch `name` from `source` [N, C, ...] to `out` [N, C, ...].
+
+    argmax: per window the element of its maximum, uint8; a forward writes it, a backward reads it. divisor: what a
+    window's sum is divided by, 0 for its number of elements. counted_pad: padding per axis that this number includes.
+    adaptive: windows cover the input evenly; kernel, stride and padding of `geometry` are unused.
+    """
+    g, channels, last, axes = np.zeros(1, _GEOMETRY), source.shape[1], is_channels_last(out), len(geometry.input_size)
+    pad = tuple([before for before, _ in geometry.padding])
+    windows = geometry.kernel, geometry.stride, geometry.dilation, pad, geometry.input_size, geometry.output_size
+    for field, value in zip(_PER_AXIS, (*windows, counted_pad or (0,) * axes), strict=True):
+        depth = 0 if field in ("pad", "counted_pad") else 1
+        g[field] = *(depth,) * (AXES - axes), *value
     g["divisor"], g["channels"], g["last"], g["adaptive"] = divisor, channels, last, adaptive
-    g["read"], g["taps"] = _strides(source), 0 if place is None else _strides(place)
-    packs = last and channels % 8 == 0 and all(_in_packs(a) for a in (source, out, place) if a is not None)
-    total = out.size // (8 if packs else 1)
+    g["stride_in"], g["taps"] = _strides(source), 0 if argmax is None else _strides(argmax)
+    vectorize = last and channels % 8 == 0 and all(_vectorizes(a) for a in (source, out, argmax) if a is not None)
+    total = out.size // (8 if vectorize else 1)
     grid, entry = min(blocks_for(total, BLOCK), BLOCKS), typed(name, source.dtype, out.dtype)
-    launch("nn/pool", entry, grid, BLOCK, source, out, place, g, np.uint32(total), np.bool_(packs))
+    launch("nn/pool", entry, grid, BLOCK, source, out, argmax, g, np.uint32(total), np.bool_(vectorize))
 
 
-def _in_packs(images: Array) -> bool:
-    """Whether 8 channels are one access everywhere."""
+def _vectorizes(images: Array) -> bool:
+    """Whether 8 consecutive channels of every pixel can be read in one aligned access."""
     batch, channel, *others = _strides(images)
     aligned = images.data.ptr % min(16, 8 * images.itemsize) == 0
     return channel == 1 and aligned and not any(n % 8 for n in (batch, *others))
 
 
 def pooled(
-    name: str, input: Array, w: ConvGeometry, dtype: DType, place: bool = False, **more: Any
+    name: str, input: Array, geometry: ConvGeometry, dtype: DType, return_argmax: bool = False, **options: Any
 ) -> tuple[Array, Any]:
-    """Maps of the input's rank, and the taps of maxima."""
-    images = batched(input, len(w.input_size))
-    shape, last = (*images.shape[:2], *w.output_size), lies_last(images)
+    """Run the forward kernel of `name`: the pooled array of the input's rank in `dtype`; the argmax (uint8) or None.
+
+    options: divisor, counted_pad, adaptive, as in `_run`.
+    """
+    images = batched(input, len(geometry.input_size))
+    shape, last = (*images.shape[:2], *geometry.output_size), is_channels_last(images)
     out = _empty(images, shape, dtype, last)
-    taps = _empty(images, shape, uint8, last) if place else None
-    _run(f"{name}_forward", images, out, w, taps, **more)
-    return unbatched(out, input.ndim), None if taps is None else unbatched(taps, input.ndim)
+    argmax = _empty(images, shape, uint8, last) if return_argmax else None
+    _run(f"{name}_forward", images, out, geometry, argmax, **options)
+    return unbatched(out, input.ndim), None if argmax is None else unbatched(argmax, input.ndim)
 
 
-def places(input: Array, w: ConvGeometry) -> Array:
-    """Where in its image the largest value of each window of `evenly` stands: maps, int64."""
-    images = batched(input, len(w.input_size))
-    out = _empty(images, (*images.shape[:2], *w.output_size), int64, lies_last(images))
-    _run("max_pool_indices", images, out, w, adaptive=True)
+def max_indices(input: Array, geometry: ConvGeometry) -> Array:
+    """int64 index of the maximum of each adaptive window in its flattened image: [N, C, *output_size]."""
+    images = batched(input, len(geometry.input_size))
+    out = _empty(images, (*images.shape[:2], *geometry.output_size), int64, is_channels_last(images))
+    _run("max_pool_indices", images, out, geometry, adaptive=True)
     return unbatched(out, input.ndim)
 
 
-def gradient(name: str, dy: Array, w: ConvGeometry, saved: Saved, dtype: DType, **more: Any) -> Array:
-    """The gradient of the images; it lies as they do, where the forward was one of these kernels."""
-    axes = len(w.input_size)
-    slope, taps = batched(dy, axes), batched(saved.argmax, axes) if hasattr(saved, "argmax") else None
-    dx = _empty(slope, (*slope.shape[:2], *w.input_size), dtype, getattr(saved, "last", lies_last(slope)))
-    _run(f"{name}_backward", slope, dx, w, taps, **more)
+def gradient(name: str, dy: Array, geometry: ConvGeometry, saved: Saved, dtype: DType, **options: Any) -> Array:
+    """The gradient of the input in `dtype`, in the input's memory layout if the forward saved it, else in dy's."""
+    axes = len(geometry.input_size)
+    grad, argmax = batched(dy, axes), batched(saved.argmax, axes) if hasattr(saved, "argmax") else None
+    dx = _empty(grad, (*grad.shape[:2], *geometry.input_size), dtype, getattr(saved, "last", is_channels_last(grad)))
+    _run(f"{name}_backward", grad, dx, geometry, argmax, **options)
     return unbatched(dx, dy.ndim)
 
 
-def evenly(size: Any, out: Any) -> ConvGeometry:
-    """ConvGeometry in name only: of them the kernel reads the size of images, and how many there are."""
+def adaptive_geometry(size: Any, out: Any) -> ConvGeometry:
+    """A ConvGeometry whose input_size is `size` and whose output_size is `out`: all that adaptive kernels read."""
     one = (1,) * len(size)
     return ConvGeometry(one, one, one, tuple([(0, m - n) for m, n in zip(out, size, strict=True)]), tuple(size))
 
 
 def fits(input: Array, *args: Any, **params: Any) -> bool:
-    """Whether kernels pool such images."""
+    """Whether the kernels take `input`: its dtype is known, and it is neither empty nor too large."""
     return input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
