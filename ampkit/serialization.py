@@ -87,7 +87,7 @@ def load(
 def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = None) -> Any:
     """What `encode` was given, or the tensors of another safetensors file; `f` names it in errors, as of `load`."""
     with foreign(*_safetensors(f)):
-        items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)
+        items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)  # type: ignore[no-untyped-call]  # a library without types
     tensors = {name: _tensor(f, name, item, map_location) for name, item in items}
     if description is None:
         return tensors

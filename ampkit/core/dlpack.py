@@ -99,5 +99,5 @@ def _device(tensor: Tensor) -> tuple[int, int]:
     return tensor.array.__dlpack_device__()
 
 
-Tensor.__dlpack__ = export
-Tensor.__dlpack_device__ = _device
+for _name, _method in (("__dlpack__", export), ("__dlpack_device__", _device)):
+    setattr(Tensor, _name, _method)

@@ -102,7 +102,7 @@ class Subset(Dataset[Any]):
 class ConcatDataset(Dataset[Any]):
     """One dataset after the other. Raises ArgumentError for none."""
 
-    def __init__(self, datasets: Iterable[Sized]):
+    def __init__(self, datasets: Iterable[Any]):
         self.datasets = list(datasets)
         if not self.datasets:
             raise ArgumentError("ConcatDataset", "at least one dataset", "none")
@@ -147,8 +147,8 @@ class StackDataset(Dataset[Any]):
     Raises ArgumentError for none, for both kinds at once, and for different lengths.
     """
 
-    def __init__(self, *args: Sized, **kwargs: Sized):
-        self.datasets = args or kwargs
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.datasets: Any = args or kwargs
         held = [*args, *kwargs.values()]
         if not all(isinstance(dataset, Sized) and getattr(dataset, "shape", True) != () for dataset in held):
             raise DTypeError("StackDataset", "datasets with a length", ", ".join(map(shown, held)))

@@ -17,8 +17,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from ..base.errors import FileError
 from ..base.files import opened
@@ -74,7 +75,7 @@ def verify(path: Path, source: Source, cure: str | None = None) -> None:
         size = os.fstat(file.fileno()).st_size
         if size != source.size:
             raise FileError(_WHERE, f"{source.name} of {source.size} bytes", f"{size}", cure)
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
     if found != source.sha256:
         raise FileError(_WHERE, f"{source.name} with SHA-256 {source.sha256}", found, cure)
 

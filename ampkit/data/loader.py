@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,7 @@ class DataLoader:
         elif sampler is None and batch_sampler is None:
             loader_checks.length(dataset, batch_size, drop_last)
         elif batch_sampler is None and batch_size is not None:
-            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+            batch_sampler = BatchSampler(cast(Iterable[int], sampler), batch_size, drop_last)
         if generator is not None and not isinstance(generator, random.Stream):
             got, cure = type(generator).__name__, "give ampkit.Generator().manual_seed(seed)"
             raise ArgumentError("DataLoader", "generator to be a random stream", got, cure)
@@ -110,8 +110,8 @@ class DataLoader:
     def __len__(self) -> int:
         """Batches in an epoch."""
         if self.batch_sampler is not None:
-            return len(self.batch_sampler)
-        items = self.dataset if self.sampler is None else self.sampler
+            return len(cast(Sized, self.batch_sampler))
+        items: Any = self.dataset if self.sampler is None else self.sampler
         whole, rest = divmod(len(items), 1 if self.batch_size is None else self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 

@@ -33,7 +33,7 @@ class Work(NamedTuple):
     make: Callable[..., Any]
     dataset: Any
     more: tuple[Any, ...] = ()
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count
     begin: Callable[[int], Any] | None = None
     seed: int = 0
 

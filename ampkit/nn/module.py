@@ -9,6 +9,7 @@ from typing import Any, Self
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.arguments import checked_constructor
+from ..core.autograd.hooks import Handle
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from . import hooks
@@ -59,7 +60,7 @@ class Module(ModuleTree):
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> hooks.Handle:
+    ) -> Handle:
         """Call `hook(module, args)` before `forward`; a result other than None replaces the arguments.
 
         with_kwargs=True calls `hook(module, args, kwargs)`, which returns both or None.
@@ -73,7 +74,7 @@ class Module(ModuleTree):
         prepend: bool = False,
         with_kwargs: bool = False,
         always_call: bool = False,
-    ) -> hooks.Handle:
+    ) -> Handle:
         """Call `hook(module, args, output)` after `forward`; a result other than None replaces the output.
 
         with_kwargs=True calls `hook(module, args, kwargs, output)`. always_call=True is not supported.
@@ -81,7 +82,7 @@ class Module(ModuleTree):
         refuse_unsupported("register_forward_hook", always_call=always_call)
         return hooks.register(self, self._forward_hooks, hook, with_kwargs, prepend)
 
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
         """Call `hook(module, grad_output)` in the backward before that of this module.
 
         grad_output: a tuple of the gradients of the outputs, None for one without. A result other than None replaces
@@ -89,7 +90,7 @@ class Module(ModuleTree):
         """
         return hooks.register(self, self._backward_pre_hooks, hook, False, prepend)
 
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
         """Call `hook(module, grad_input, grad_output)` in the backward after that of this module.
 
         grad_input: a tuple of the gradients of the positional arguments, None for one without; if none of them requires

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..base.errors import StateError
 from ..core.parameter import Parameter
@@ -33,7 +33,7 @@ class ModuleTree:
         if remove_duplicate and id(self) in memo:
             return
         memo.add(id(self))
-        yield prefix, self
+        yield prefix, cast("Module", self)
         for name, module in self._modules.items():
             if module is not None:
                 yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
@@ -99,7 +99,11 @@ class ModuleTree:
 
     def get_submodule(self, target: str) -> Module:
         """The module with the dotted name `target`; "" is this one. Raises ArgumentError for an unknown name."""
-        return self if not target else look_up(dict(self.named_modules(remove_duplicate=False)), target, "module")
+        return (
+            cast("Module", self)
+            if not target
+            else look_up(dict(self.named_modules(remove_duplicate=False)), target, "module")
+        )
 
     def get_parameter(self, target: str) -> Parameter:
         """The Parameter with the dotted name `target`. Raises ArgumentError for an unknown name."""

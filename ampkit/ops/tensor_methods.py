@@ -115,16 +115,21 @@ def add_tensor_methods(functions: dict[str, Any]) -> None:
         _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
     for name, function in {**_special_methods(f), **_shape_methods(f), **_new_methods(f), **_in_place_fills()}.items():
         _set(name, function)
-    _set("polygamma_", inplace.in_place_method(Tensor.polygamma))  # type: ignore[attr-defined]
+    _set("polygamma_", inplace.in_place_method(Tensor.polygamma))
     for function in tensor_info.METHODS:
         setattr(Tensor, function.__name__, function)
     for name, getter in tensor_info.PROPERTIES.items():
         setattr(Tensor, name, property(getter))
-    Tensor.T = property(_reverse_axes(f), doc="The axes in reversed order; shares memory.")  # type: ignore[attr-defined]
-    for name in ("mT", "mH"):
-        setattr(Tensor, name, property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed."))
-    Tensor.H = property(f.t, doc="A matrix transposed.")  # type: ignore[attr-defined]
-    Tensor.real = property(lambda self: self, doc="The tensor itself.")  # type: ignore[attr-defined]
+    transposed = property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed.")
+    properties = {
+        "T": property(_reverse_axes(f), doc="The axes in reversed order; shares memory."),
+        "H": property(f.t, doc="A matrix transposed."),
+        "mT": transposed,
+        "mH": transposed,
+        "real": property(lambda self: self, doc="The tensor itself."),
+    }
+    for name, each in properties.items():
+        setattr(Tensor, name, each)
 
 
 def _set(name: str, function: Any, doc: str | None = None) -> None:
@@ -184,7 +189,7 @@ def _cuda(device: Any) -> str:
 
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """Cast to a dtype; without an argument, the name of the dtype."""
-    return self.dtype.name if dtype is None else self.to(dtype)  # type: ignore[attr-defined]
+    return self.dtype.name if dtype is None else self.to(dtype)
 
 
 def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:

@@ -96,8 +96,8 @@ class AdamW(Adam):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ):
-        words = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable, "fused": fused}
-        ours = {"decoupled_weight_decay": True, "stochastic_rounding": stochastic_rounding}
+        words: Any = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable, "fused": fused}
+        ours: Any = {"decoupled_weight_decay": True, "stochastic_rounding": stochastic_rounding}
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, **words, **ours)
 
     def check_options(self, options: dict[str, Any]) -> None:

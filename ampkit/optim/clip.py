@@ -187,7 +187,7 @@ def _tensors(where: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 def _flat(owners: list[Tensor]) -> list[Array]:
     # Runs of the arena where gradients lie side by side, single gradients elsewhere.
-    segments: list[Segment] = [p.segment for p in owners if getattr(p, "segment", None) is not None]
+    segments: list[Segment] = [s for p in owners if (s := getattr(p, "segment", None)) is not None]
     segments.sort(key=lambda s: (id(s.arena), s.index))
     loose = [p._grad.array.reshape(-1) for p in owners if getattr(p, "segment", None) is None and p._grad is not None]
     return [span.gradient for span in spans(segments)] + loose

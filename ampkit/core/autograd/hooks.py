@@ -135,6 +135,5 @@ def _checked_result(found: Any, gradient: Any) -> Tensor:
     return found
 
 
-Tensor.register_hook = register_hook
-Tensor.retain_grad = retain_grad
-Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook
+for _method in (register_hook, retain_grad, register_post_accumulate_grad_hook):
+    setattr(Tensor, _method.__name__, _method)

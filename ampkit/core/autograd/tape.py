@@ -330,4 +330,4 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
     return seed
 
 
-Tensor.backward = _backward
+Tensor.backward = _backward  # type: ignore[assignment, method-assign]  # declared in the stub of methods

@@ -25,7 +25,7 @@ def fuse_conv_bn_eval(conv: Module, bn: Module, transpose: bool = False) -> Any:
     transpose: for a transposed convolution. Raises StateError unless both are in eval and the norm has statistics.
     """
     _need_eval("fuse_conv_bn_eval", conv, bn)
-    return _fused(conv, fuse_conv_bn_weights(conv.weight, conv.bias, *_norm_of(bn), transpose))
+    return _fused(conv, fuse_conv_bn_weights(conv.weight, conv.bias, *_norm_of(bn), transpose=transpose))
 
 
 def fuse_conv_bn_weights(

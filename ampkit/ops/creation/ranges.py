@@ -33,17 +33,20 @@ def arange(
     int64, or float32 if an argument is a float. For an integer dtype start and step are truncated first, for int64 end
     too. Raises ArgumentError for a step of 0 or of the wrong sign, and without an end.
     """
-    first, last, step = map(_number, (start or 0, end, step) if end is not None else (0, start, step))
-    for name, value in (("start", first), ("end", last), ("step", step)):
+    first, last, delta = map(_number, (start or 0, end, step) if end is not None else (0, start, step))
+    for name, value in (("start", first), ("end", last), ("step", delta)):
         if value is not None and not -math.inf < value < math.inf:
             raise ArgumentError("arange", f"{name} as a finite number", f"{value}")
-    fractions = float in (type(first), type(last), type(step))
+    fractions = float in (type(first), type(last), type(delta))
     kind = float32 if fractions else int64
     kind = kind if dtype is None else dtypes.parse(dtype)
-    if last is None or step == 0 or (last - first) * step < 0:
-        raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={step}")
-    check_addressable("arange", (int((last - first) / step),))
-    values = _integer_steps(first, last, step, kind) if fractions and _is_whole(kind) else np.arange(first, last, step)
+    if last is None or delta == 0 or (last - first) * delta < 0:
+        got = f"start={first}, end={last}, step={delta}"
+        raise ArgumentError("arange", "a step that leads from start to end", got)
+    check_addressable("arange", (int((last - first) / delta),))
+    values = (
+        _integer_steps(first, last, delta, kind) if fractions and _is_whole(kind) else np.arange(first, last, delta)
+    )
     return tensor_from_values(values, kind, device, requires_grad, constant=True)
 
 
@@ -114,4 +117,5 @@ def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
     ends, kind = [_number(value) for value in (start, end)], dtypes.parse(float32 if dtype is None else dtype)
     steps = check_count(where, "steps", steps)
     with ignore_fp_errors():
-        return np.linspace(*[_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends, steps)
+        first, last = [_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends
+        return np.linspace(first, last, steps)

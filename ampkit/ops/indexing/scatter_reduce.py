@@ -39,7 +39,7 @@ def scatter_reduce(
     if input.ndim and index.ndim:
         return scatter_reduce_(input, dim, index, src, reduce, include_self=include_self)
     row = [t if t.ndim else reshape(t, 1) for t in (input, index, src)]
-    return reshape(scatter_reduce(row[0], dim, *row[1:], reduce, include_self=include_self), input.shape)
+    return reshape(scatter_reduce(row[0], dim, row[1], row[2], reduce, include_self=include_self), input.shape)
 
 
 @op(cast=Cast.WIDEST, mixes=False)
@@ -70,7 +70,7 @@ def index_reduce(
     """
     if not input.ndim:
         row = [reshape(t, -1) for t in (input, index, source)]
-        return reshape(index_reduce(row[0], dim, *row[1:], reduce, include_self=include_self), ())
+        return reshape(index_reduce(row[0], dim, row[1], row[2], reduce, include_self=include_self), ())
     at = normalize_axis("index_reduce", dim, input.ndim)
     wanted = (*input.shape[:at], index.numel(), *input.shape[at + 1 :])
     if index.ndim > 1 or tuple(source.shape) != wanted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def isin(
     )
     found = [e.array if isinstance(e, Tensor) else backend.asarray(e) for e in (elements, test_elements)]
     wide = [f.astype(accumulator(f.dtype)) if is_float(f.dtype) else f for f in found]
-    return Tensor(np.isin(*wide, assume_unique=assume_unique, invert=invert))
+    return Tensor(np.isin(wide[0], wide[1], assume_unique=assume_unique, invert=invert))
 
 
 def searchsorted(
@@ -112,7 +112,7 @@ def searchsorted(
     values = (input if isinstance(input, Tensor) else tensor(input, device=sorted_sequence.device)).array
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
     rows = rows if order is None else np.take_along_axis(rows, order, -1)
-    where = "right" if right or side == "right" else "left"
+    where: Literal["left", "right"] = "right" if right or side == "right" else "left"
     if rows.ndim == 1:
         found = backend.asarray(np.searchsorted(rows, values, where))
     elif not values.ndim or rows.shape[:-1] != values.shape[:-1]:

@@ -153,7 +153,7 @@ def self_attention_by_ops(input: Tensor, num_heads: int, dropout_p: float, is_ca
 @op(cast=Cast.LOW, integers="refuse")
 def self_attention_(input: Array, num_heads, dropout_p, draw, is_causal):
     """`self_attention` with the draw (seed, call) for dropout."""
-    out, lse = _output(Operands(*split_qkv(input, num_heads), None, None), is_causal, None, dropout_p, draw)
+    out, lse = _output(Operands(*split_qkv(input, num_heads)), is_causal, None, dropout_p, draw)
     return out.swapaxes(1, 2).reshape(*input.shape[:2], input.shape[2] // 3), Saved(input=input, lse=lse)
 
 
@@ -172,7 +172,7 @@ def _check_packed(shape: tuple[int, ...], num_heads: Any) -> None:
 
 @self_attention_.backward
 def self_attention_backward(dy, saved, needs, num_heads, dropout_p, draw, is_causal):
-    operands = Operands(*split_qkv(saved.input, num_heads), None, None)
+    operands = Operands(*split_qkv(saved.input, num_heads))
     scale = 1 / math.sqrt(operands.query.shape[-1])
     dy = dy.reshape(*dy.shape[:2], num_heads, dy.shape[2] // num_heads).swapaxes(1, 2)
     grads = backward(operands, dy, saved.lse, (*needs * 3, None), is_causal, scale, dropout_p, draw)

@@ -32,8 +32,8 @@ class Operands(NamedTuple):
     query: Array
     key: Array
     value: Array
-    added: Array | None
-    allowed: Array | None
+    added: Array | None = None
+    allowed: Array | None = None
 
 
 class _Block(NamedTuple):

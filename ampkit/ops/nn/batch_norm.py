@@ -107,7 +107,7 @@ def batch_norm_(
     The variance is biased. relu: whether ReLU follows; it commutes with rounding y.
     """
     x = flatten_spatial(input)
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
         y, mean, residual_mean, var = x - running_mean.reshape(-1, 1), running_mean, 0, running_var.reshape(-1, 1)
     else:
         y, mean, residual_mean, var = _centre(x)
@@ -152,6 +152,8 @@ def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
 @batch_norm_.backward
 def batch_norm_backward(dy, saved, needs, eps, relu):
     running = saved.running_mean is not None
+    dmean: Any
+    dvar: Any
     dy, dmean, dvar = (dy, None, None) if running else dy
     grad, centred = flatten_spatial(dy), flatten_spatial(saved.input) - saved.mean.reshape(-1, 1)
     count, rstd = grad.shape[0] * grad.shape[2], saved.rstd

@@ -43,6 +43,7 @@ def linear_gelu_linear(
 
 @linear_gelu_linear.check
 def linear_gelu_linear_check(input, weight, bias, weight2, bias2, approximate):
+    assert linear.checks is not None and gelu.checks is not None
     linear.checks(input, weight, bias)
     gelu.checks(input, approximate)
     shape, more = np.shape(weight2), np.shape(bias2)

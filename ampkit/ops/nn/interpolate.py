@@ -26,7 +26,7 @@ from .adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_av
 __all__ = ["interpolate"]
 
 _AXES = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}  # the mode, and the axes that the input then has
-_AREAS = {3: adaptive_avg_pool1d, 4: adaptive_avg_pool2d, 5: adaptive_avg_pool3d}
+_AREAS: dict[int, Any] = {3: adaptive_avg_pool1d, 4: adaptive_avg_pool2d, 5: adaptive_avg_pool3d}
 
 
 class Taps(NamedTuple):

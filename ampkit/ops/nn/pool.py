@@ -146,7 +146,8 @@ def _divisor(like: Array, geometry: ConvGeometry, padding: Any, count_include_pa
     # ceil_mode's last windows reach beyond the padding, and what is there never counts
     if override is not None or (not beyond and (count_include_pad or not any(pads))):
         return prod(geometry.kernel) if override is None else override
-    counts, total = np.zeros_like(like, shape=(1, *geometry.padded_size)), 0
+    counts: Any = np.zeros_like(like, shape=(1, *geometry.padded_size))
+    total: Any = 0
     margins = pads if count_include_pad else (0,) * len(pads)
     axes = zip(geometry.padding, geometry.input_size, margins, strict=True)
     counts[(0, *(slice(before - m, before + n + m) for (before, _), n, m in axes))] = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.autograd.saved import widen
 from ampkit.core.autograd.traced_array import plain
+from ampkit.core.dispatch import Primitive
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -96,6 +97,7 @@ def add_layer_norm_check(residual, branch, weight, bias, normalized_shape, eps, 
     if np.shape(residual) != np.shape(branch):
         got = f"{list(np.shape(residual))} and {list(np.shape(branch))}"
         raise ShapeError("add_layer_norm", "residual and branch of one shape", got)
+    assert layer_norm.checks is not None
     layer_norm.checks(residual, normalized_shape, weight, bias, eps)
 
 
@@ -103,7 +105,7 @@ def add_layer_norm_check(residual, branch, weight, bias, normalized_shape, eps, 
 def add_layer_norm_backward(dy, saved, needs, normalized_shape, eps, dropout_p, draw, normed):
     dsum, dnorm = (None, dy) if normed is None else dy
     wanted = needs[0] or needs[1]
-    backward = layer_norm.backward_primitive.reference.run
+    backward = cast(Primitive, layer_norm.backward_primitive).reference.run
     dx, dw, db = backward(dnorm, saved_of_norm(saved), (wanted, *needs[2:]), normalized_shape, eps)
     if dx is not None and dsum is not None:
         dx = dx + dsum

@@ -162,8 +162,8 @@ def _contiguous(dy: Array, *others: Array) -> tuple[Array, ...]:
 
 def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool, relu: bool) -> Any:
     operands, (dy, dh) = RNNOperands.of(saved), _contiguous(*dys)
-    dh = _state(dh, dy, *dh.shape, accumulator(dy.dtype))
-    dgates = _empty(dy, *saved.gates.shape, operands.w_hh.dtype)
+    dh = _state(dh, dy, len(dh), dh.shape[1], accumulator(dy.dtype))
+    dgates = _empty(dy, len(saved.gates), saved.gates.shape[1], operands.w_hh.dtype)
     multiply_weight = matmul_by(operands.w_hh, sizes[0])
     for at, n in reversed(steps_of(sizes, reverse)):
         rnn_step_backward(saved.gates[at], dy[at], dh[:n], dgates[at], relu)
@@ -174,8 +174,8 @@ def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
 def lstm_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool) -> Any:
     operands, (dy, dh, dc) = RNNOperands.of(saved), _contiguous(*dys)
     wide = saved.gates.dtype
-    dh, dc = (_state(d, dy, *d.shape, wide) for d in (dh, dc))
-    dgates = _empty(dy, *saved.gates.shape, operands.w_hh.dtype)
+    dh, dc = (_state(d, dy, len(d), d.shape[1], wide) for d in (dh, dc))
+    dgates = _empty(dy, len(saved.gates), saved.gates.shape[1], operands.w_hh.dtype)
     multiply_weight = matmul_by(operands.w_hh, sizes[0])
     projection = None if operands.w_hr is None else _ProjectionBackward(operands, to_accumulator(dy), dc.shape)
     for at, n in reversed(steps_of(sizes, reverse)):
@@ -191,7 +191,7 @@ class _ProjectionBackward:
 
     def __init__(self, operands: RNNOperands, dy: Array, cell_shape: tuple[int, int]):
         self.weight, self.dy = operands.w_hr, dy
-        self.rows = _empty(dy, *dy.shape, operands.w_hh.dtype)
+        self.rows = _empty(dy, len(dy), dy.shape[1], operands.w_hh.dtype)
         self.dhidden = _empty(dy, *cell_shape, dy.dtype)
 
     def step(self, at: slice, n: int, dh: Array) -> Array:
@@ -203,8 +203,8 @@ class _ProjectionBackward:
 
 def gru_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool) -> Any:
     operands, (dy, dh) = RNNOperands.of(saved), _contiguous(*dys)
-    dh = _state(dh, dy, *dh.shape, saved.gates.dtype)
-    dx_gates, dh_gates = (_empty(dy, *saved.gates.shape, operands.w_hh.dtype) for _ in range(2))
+    dh = _state(dh, dy, len(dh), dh.shape[1], saved.gates.dtype)
+    dx_gates, dh_gates = (_empty(dy, len(saved.gates), saved.gates.shape[1], operands.w_hh.dtype) for _ in range(2))
     previous = _previous(saved.out, operands.hx, sizes, reverse)
     multiply_weight = matmul_by(operands.w_hh, sizes[0])
     for at, n in reversed(steps_of(sizes, reverse)):
@@ -240,7 +240,7 @@ def _product(a: Array, b: Array, need: DType | None) -> Array | None:
 
 def _previous(out: Array, hx: Array | None, sizes: Sizes, reverse: bool) -> Array:
     """[R, P]: the state before the step of each packed row."""
-    previous, steps = _empty(out, *out.shape, out.dtype), steps_of(sizes, reverse)
+    previous, steps = _empty(out, len(out), out.shape[1], out.dtype), steps_of(sizes, reverse)
     rows, n = steps[0]
     previous[rows] = 0 if hx is None else hx[:n]
     if sizes[0] == sizes[-1]:

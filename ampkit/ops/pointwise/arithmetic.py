@@ -196,7 +196,7 @@ def addcdiv_check(input, tensor1, tensor2, value):
 
 @addcdiv.backward(tensor1="tensor2", tensor2="tensor1 tensor2")
 def addcdiv_backward(dy, saved, needs, value):
-    share = value * dy / saved.tensor2 if needs[1] or needs[2] else None
+    share: Any = value * dy / saved.tensor2 if needs[1] or needs[2] else None
     return dy, share, -share * (saved.tensor1 / saved.tensor2) if needs[2] else None
 
 

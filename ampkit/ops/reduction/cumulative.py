@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def _blocked_cumsum(x: Any, axis: int) -> Any:
     if n <= _UNBLOCKED or isinstance(x, TracedArray) or wide.kind == "i":
         return np.cumsum(x, axis, wide)
     block = isqrt(n)
-    whole, lead = n - n % block, (slice(None),) * axis
+    whole, lead = n - n % block, cast(Any, (slice(None),) * axis)
     blocks = *x.shape[:axis], whole // block, block, *x.shape[axis + 1 :]
     parts = np.cumsum(x[(*lead, slice(whole))].reshape(blocks), axis + 1, wide)
     ends = _blocked_cumsum(parts[(*lead, slice(None), -1)], axis)

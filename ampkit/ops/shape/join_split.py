@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -120,13 +120,14 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     """
     at = normalize_axis_of("split", tensor, dim)
     length = tensor.shape[at]
-    if is_whole(split_size_or_sections):
-        size = index(split_size_or_sections)
+    sections: Any = split_size_or_sections
+    if is_whole(sections):
+        size = index(sections)
         if size <= 0 and (size or length):
             raise ArgumentError("split", "a length from 1", f"{size}")
         lengths = [min(size, length - start) for start in range(0, length, size or 1)] or [0]
     else:
-        lengths = list(split_size_or_sections)
+        lengths = list(sections)
     if not lengths or sum(lengths) != length or min(lengths) < 0:
         raise ShapeError("split", f"lengths from 0 that add up to {length}", f"{lengths}")
     ends = tuple([sum(lengths[: i + 1]) for i in range(len(lengths))])
@@ -200,7 +201,7 @@ row_stack = vstack
 def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views along `dim`: a number of nearly equal ones, the longer ones first, or split at indices."""
     at = normalize_axis_of("tensor_split", input, dim)
-    length, cuts = input.shape[at], indices_or_sections
+    length, cuts = input.shape[at], cast(Any, indices_or_sections)
     if isinstance(cuts, Tensor):
         if cuts.ndim > 1 or cuts.is_floating_point():
             got = f"{cuts.dtype.name} of shape {tuple(cuts.shape)}"

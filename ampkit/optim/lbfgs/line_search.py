@@ -85,7 +85,7 @@ class LineSearch:
     def _trial(self, bracket: list[Point], near_end: bool) -> tuple[float, bool]:
         """The next trial length, and whether it is near an end; after such a one, a tenth inside the bracket."""
         first, last = sorted(point.t for point in bracket)
-        t, margin = cubic_minimum(*bracket, first, last), 0.1 * (last - first)
+        t, margin = cubic_minimum(bracket[0], bracket[1], first, last), 0.1 * (last - first)
         if min(last - t, t - first) >= margin:
             return t, False
         if not near_end and first < t < last:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ampkit.base.errors import ArgumentError, switch
 from ampkit.core.saved_state import need_keys, need_like
@@ -121,7 +121,7 @@ class OneCycleLR(LRScheduler):
     """
 
     constants = ("total_steps", "_phases", "_peaks", "_lows", "_ends", "_momenta", "anneal_strategy")
-    choices: ClassVar = {"anneal_strategy": ("cos", "linear")}
+    choices: Mapping[str, Iterable[str]] = {"anneal_strategy": ("cos", "linear")}
 
     def __init__(
         self,

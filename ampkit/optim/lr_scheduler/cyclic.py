@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ampkit.base.errors import ArgumentError, DTypeError, switch
 
@@ -29,7 +29,7 @@ class CyclicLR(LRScheduler):
     """
 
     constants = ("_base", "_peaks", "_up", "_down", "mode", "gamma", "_momenta", "_scale_mode")
-    choices: ClassVar = {"_scale_mode": ("cycle", "iterations")}
+    choices: Mapping[str, Iterable[str]] = {"_scale_mode": ("cycle", "iterations")}
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SWALR(LRScheduler):
     """
 
     constants = ("swa_lrs", "anneal_epochs", "anneal_strategy", "_starts", "_waits")
-    choices: ClassVar = {"anneal_strategy": ("cos", "linear")}
+    choices: Mapping[str, Iterable[str]] = {"anneal_strategy": ("cos", "linear")}
 
     def __init__(
         self,
