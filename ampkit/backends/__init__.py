@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Device(str):
         return self.partition(":")[0]
 
     @property
-    def index(self) -> int | None:  # type: ignore[override]
+    def index(self) -> int | None:  # type: ignore[override]  # PyTorch's name, str's method
         number = self.partition(":")[2]
         return int(number) if number else None
 
@@ -159,7 +159,7 @@ def _gpu(name: str) -> Backend:
     if gpus is not None and not number:
         return gpus.current()
     if number:
-        _BY_NAME[name] = gpus.at(int(number)) if gpus is not None else _BY_NAME["cuda"].at(int(number))  # type: ignore[attr-defined]
+        _BY_NAME[name] = gpus.at(int(number)) if gpus is not None else _BY_NAME["cuda"].at(int(number))  # type: ignore[attr-defined]  # of the CUDA backend
     return _BY_NAME[name]
 
 
@@ -179,9 +179,9 @@ def install(backend: Any) -> Callable[[], None]:
     def undo() -> None:
         global gpus
         gpus = before[2]
-        for table, held in zip((_BY_NAME, _BY_TYPE), before, strict=False):
-            table.clear()  # type: ignore[attr-defined]
-            table.update(held)  # type: ignore[attr-defined]
+        for table, held in zip(cast(Any, (_BY_NAME, _BY_TYPE)), before, strict=False):
+            table.clear()
+            table.update(held)
 
     return undo
 

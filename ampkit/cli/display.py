@@ -60,7 +60,7 @@ class TolerantStream(io.TextIOBase):
         return self.stream.fileno()
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]  # rich declares an attribute
         return self.stream.encoding or "utf-8"
 
 

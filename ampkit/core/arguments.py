@@ -100,7 +100,7 @@ def _sequence_predicate(item: Kind | None, sized: bool) -> Callable[[Any], bool]
         if isinstance(value, (str, bytes, dict, type)) or not _holds_items(value, sized):
             return False
         listed = isinstance(value, (list, tuple)) and item is not None
-        return not listed or all(type(one) in item.types or item.accepts(one) for one in value)  # type: ignore[union-attr]
+        return not listed or all(type(one) in item.types or item.accepts(one) for one in value)  # type: ignore[union-attr]  # listed implies an item
 
     return accepts
 
@@ -245,4 +245,4 @@ def checked_constructor(cls: type) -> None:
         checks[0](type(self).__name__, (self, *args), kwargs)
         function(self, *args, **kwargs)
 
-    cls.__init__ = __init__  # type: ignore[misc]
+    cls.__init__ = __init__  # type: ignore[misc]  # the checked constructor

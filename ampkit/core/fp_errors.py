@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 try:  # the two halves of np.errstate, at a third of its cost; a recorded op calls them once
-    from numpy._core._multiarray_umath import _extobj_contextvar, _make_extobj  # type: ignore
+    from numpy._core._multiarray_umath import _extobj_contextvar, _make_extobj  # type: ignore  # private, absent in some NumPy
 
     push_ignore: Callable[[], Any] = partial(_extobj_contextvar.set, _make_extobj(all="ignore"))
     pop_ignore: Callable[[Any], None] = _extobj_contextvar.reset

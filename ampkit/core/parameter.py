@@ -70,7 +70,7 @@ class Parameter(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         twin = super().__deepcopy__(memo)
-        twin.name = self.name  # type: ignore[attr-defined]
+        twin.name = self.name  # type: ignore[attr-defined]  # a Parameter
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:

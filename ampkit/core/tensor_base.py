@@ -151,7 +151,7 @@ class TensorBase:
         return int(self.array.shape[0])
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self)))  # type: ignore[index]
+        return (self[i] for i in range(len(self)))  # type: ignore[index]  # a Tensor
 
     def __repr__(self) -> str:
         values = backends.backend_of(self.array).to_numpy(self.array)

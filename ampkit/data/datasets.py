@@ -39,7 +39,7 @@ class IterableDataset(Dataset[_Item]):
     def __iter__(self) -> Iterator[_Item]:
         raise NotImplementedError(f"{type(self).__name__}.__iter__")
 
-    def __add__(self, other: Dataset[Any]) -> ChainDataset:  # type: ignore[override]
+    def __add__(self, other: Dataset[Any]) -> ChainDataset:  # type: ignore[override]  # chains, as in PyTorch
         return ChainDataset([self, other])
 
 

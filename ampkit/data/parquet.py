@@ -92,7 +92,7 @@ class Columns(BatchDataset):
         return {"files": self.paths, "columns": self.columns, "kept": self.kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]  # for pickling
 
     def _group(self, number: int) -> list[NDArray[Any]]:
         with self._lock:

@@ -144,7 +144,7 @@ class BatchSampler(Sampler[list[int]]):
             yield batch
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.sampler), self.batch_size)  # type: ignore[arg-type]
+        whole, rest = divmod(len(self.sampler), self.batch_size)  # type: ignore[arg-type]  # raises without a length
         return whole + (rest > 0 and not self.drop_last)
 
 

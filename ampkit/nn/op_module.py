@@ -30,7 +30,7 @@ class OpModule(Module):
             dataclass(eq=False, repr=False, match_args=False)(cls)
             for name in signature(cls.__init__).parameters.keys() & vars(cls).keys():
                 delattr(cls, name)  # a default, which would hide a buffer of that name
-            attributes = {f.name for f in fields(cls)} | {"training"}  # type: ignore[arg-type]
+            attributes = {f.name for f in fields(cls)} | {"training"}  # type: ignore[arg-type]  # subclasses are dataclasses
             cls._op = staticmethod(op)
             cls._passed = tuple([name for name in signature(op).parameters if name in attributes])
         super().__init_subclass__()
@@ -46,7 +46,7 @@ class OpModule(Module):
 
     def extra_repr(self) -> str:
         """`name=value` of each attribute; `inplace` if it is True."""
-        shown = [f.name for f in fields(self) if f.repr and (f.name != "inplace" or self.inplace)]  # type: ignore[arg-type]
+        shown = [f.name for f in fields(self) if f.repr and (f.name != "inplace" or self.inplace)]  # type: ignore[arg-type]  # subclasses are dataclasses
         return ", ".join([f"{name}={getattr(self, name)!r}" for name in shown])
 
 

@@ -41,7 +41,7 @@ def annotated_limits(constructor: Any) -> dict[str, Limits | tuple[Limits, ...]]
         if (single := _limits_of(hint)) is not None:
             limits[name] = single
         elif each and None not in each:
-            limits[name] = tuple(each)  # type: ignore[arg-type]
+            limits[name] = tuple(each)  # type: ignore[arg-type]  # no None among them
     return limits
 
 
@@ -72,7 +72,7 @@ def check_limits(where: str, options: Mapping[str, Any], limits: LimitsByName) -
         if key in options and isinstance(limit, Limits):
             need_number(where, key, options[key], limit)
         elif key in options:
-            _need_numbers(where, key, options[key], limit)  # type: ignore[arg-type]
+            _need_numbers(where, key, options[key], limit)  # type: ignore[arg-type]  # a tuple of limits
 
 
 def need_number(where: str, key: str, value: Any, limit: Limits) -> None:

@@ -81,7 +81,7 @@ class Optimizer:
             cls.limits = {**cls.limits, **annotated_limits(cls.__init__)}
             cls.flags |= {p.name for p in parameters if type(p.default) is bool} - {*IMPLEMENTATION_FLAGS}
         if "step" in cls.__dict__:
-            cls.step = _counted(cls.step)  # type: ignore[method-assign]
+            cls.step = _counted(cls.step)  # type: ignore[method-assign]  # wraps a subclass's step
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         self.defaults = {key: to_python(value) for key, value in defaults.items()}

@@ -225,6 +225,21 @@ def test_streams_that_cannot_be_written_change_nothing(tmp_path, monkeypatch):
         assert cli.main(["train", "nowhere.toml"]) == 2
 
 
+@pytest.fixture
+def default_signals():
+    """Python's own handlers of signals, also where the tests were started to ignore some, as by nohup."""
+    defaults = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkeypatch, number):
     write = MetricsLog.write
@@ -243,6 +258,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_its_own_status(ampkit, monkey
     assert not Path("run/ampkit.lock").exists()
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_run_at_once(ampkit, monkeypatch, number):
     def signalled(log, row):

@@ -60,4 +60,4 @@ def is_shortage(xp: Any, error: Exception) -> bool:
 
 def shortage(xp: Any, error: Exception) -> Exception:
     """The OutOfMemoryError for a CuPy error on the current device: what was requested, and who holds how much."""
-    return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").out_of_memory_error(error)  # type: ignore[arg-type]
+    return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").out_of_memory_error(error)  # type: ignore[arg-type]  # CuPy's error

@@ -90,7 +90,7 @@ def size(count: int) -> str:
 
 
 def _watch(base: Any, usage: Usage) -> Any:
-    class Watch(base):  # type: ignore[misc]
+    class Watch(base):  # type: ignore[misc]  # CuPy's class
         name = f"ampkit, cuda:{usage.index}"
         held = most = 0  # CuPy tells of the blocks of every pool; held: those of the default one
 

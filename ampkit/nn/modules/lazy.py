@@ -69,7 +69,7 @@ class _Lazy(Module):
         layer = self.cls_to_become(**{self._inferred: self._size_of(input)}, **options)
         self.__dict__.pop("_options")
         self.__dict__.update({name: value for name, value in vars(layer).items() if name not in _PERSISTENT})
-        self.__class__ = self.cls_to_become  # type: ignore[assignment]
+        self.__class__ = self.cls_to_become  # type: ignore[assignment]  # becomes the layer
 
     def _size_of(self, input: Tensor) -> int:
         return input.shape[1] if input.ndim == max(self._ranks) else input.shape[0]

@@ -155,7 +155,7 @@ def _padding(where: str, padding: Any, kernel: Axes, stride: Axes, dilation: Axe
     if isinstance(padding, str):
         raise ArgumentError(where, f"padding 'same', 'valid', {describe_int_tuple(axes)}", repr(padding))
     if isinstance(padding, tuple) and len(padding) == axes and isinstance(padding[0], tuple):
-        return tuple([int_tuple(where, "padding", each, 0) for each in padding])  # type: ignore[misc]
+        return tuple([int_tuple(where, "padding", each, 0) for each in padding])  # type: ignore[misc]  # pairs of ints
     return tuple([(n, n) for n in int_tuple(where, "padding", padding, 0, axes)])
 
 

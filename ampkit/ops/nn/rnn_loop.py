@@ -130,7 +130,7 @@ def lstm_forward(operands: RNNOperands, sizes: Sizes, reverse: bool) -> Any:
             lstm_step(gates[at], cell[:n], previous_cell[at], hidden[:n], out[at])
         else:
             lstm_step(gates[at], cell[:n], previous_cell[at], None, unprojected[at])
-            matmul_into(unprojected[at], operands.w_hr.T, out[at])  # type: ignore[union-attr]
+            matmul_into(unprojected[at], operands.w_hr.T, out[at])  # type: ignore[union-attr]  # unprojected means w_hr
             hidden[:n] = out[at]
     saved = _save(operands, out=out, gates=gates, previous_cell=previous_cell, unprojected=unprojected)
     return out, hidden, cell, saved

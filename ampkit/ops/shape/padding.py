@@ -24,7 +24,7 @@ _NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  
 @op(cast=Cast.KEEP, moves=True)
 def pad_from_input(input: Array, widths, mode):
     """input padded by `widths` (before, after) along each axis with its own values: reflect, replicate or circular."""
-    return np.pad(input, widths, mode=_NUMPY_MODES[mode]), Saved()  # type: ignore[call-overload]
+    return np.pad(input, widths, mode=_NUMPY_MODES[mode]), Saved()  # type: ignore[call-overload]  # NumPy types modes as literals
 
 
 @pad_from_input.check

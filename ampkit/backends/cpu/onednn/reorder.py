@@ -23,7 +23,7 @@ def reorder(source: HostArray, target: HostArray) -> bool:
     one, other = flat_view(source), flat_view(target)
     dense = one is not None and other is not None and same_layout(source, target)
     if source.dtype == target.dtype:
-        if dense and _copy_flat(one, other):  # type: ignore[arg-type]
+        if dense and _copy_flat(one, other):  # type: ignore[arg-type]  # dense means views
             return True
         return _copy_16_bit(source, target) if source.itemsize == 2 else _onednn_reorder(source, target)
     if dtypes.float16 not in (source.dtype, target.dtype):
@@ -31,7 +31,7 @@ def reorder(source: HostArray, target: HostArray) -> bool:
     if dtypes.float32 not in (source.dtype, target.dtype):
         return False
     if dense:
-        return f16c.convert(one, other)  # type: ignore[arg-type]
+        return f16c.convert(one, other)  # type: ignore[arg-type]  # dense means views
     return _onednn_reorder(source, target) or (f16c.there() and _move_then_convert(source, target))
 
 

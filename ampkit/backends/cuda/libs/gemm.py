@@ -134,7 +134,7 @@ def folded(array: Array) -> Array:
 
 
 def _cublaslt(array: Array) -> Any:
-    return backends.backend_of(array).cublaslt  # type: ignore[attr-defined]
+    return backends.backend_of(array).cublaslt  # type: ignore[attr-defined]  # of the CUDA backend
 
 
 def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ def adafactor_update_cpu(
     def squares(part: _Part) -> tuple[float, float]:
         wide = np.empty((p[part].size,))
         both = p[part], direction(part)
-        return tuple(float(power_sum(array.reshape(-1), 2.0, wide)) for array in both)  # type: ignore[return-value]
+        return tuple(float(power_sum(array.reshape(-1), 2.0, wide)) for array in both)  # type: ignore[return-value]  # of two
 
     @ignore_fp_errors()
     def move(part: _Part) -> None:

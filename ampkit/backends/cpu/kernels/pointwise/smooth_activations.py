@@ -95,7 +95,7 @@ def _glu_back_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
 
 @smooth_activations.glu.on_backward("cpu", when=_glu_back_fits, min_elements=2 * BLOCK)
 def glu_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> HostArray:
-    reference, wide = smooth_activations.glu.backward_primitive.reference.run, accumulator(needs[0])  # type: ignore[union-attr]
+    reference, wide = smooth_activations.glu.backward_primitive.reference.run, accumulator(needs[0])  # type: ignore[union-attr]  # glu has a backward
     out = np.empty(saved.input.shape, needs[0])
     whole, made, grad = _parted(saved.input, dim, 2), _parted(out, dim, 2), _parted(dy, dim, 1)
     for rows, columns in pieces(len(whole), whole.shape[2]):

@@ -47,7 +47,7 @@ def _fits(
 
 
 def _library(array: Array) -> Any:
-    return backends.backend_of(array).cudnn  # type: ignore[attr-defined]
+    return backends.backend_of(array).cudnn  # type: ignore[attr-defined]  # of the CUDA backend
 
 
 @attention.on("cuda", when=_fits)

@@ -62,7 +62,7 @@ def _padded(images: Array) -> Array:
 
 
 def _library(array: Array) -> Any:
-    return backends.backend_of(array).cudnn  # type: ignore[attr-defined]
+    return backends.backend_of(array).cudnn  # type: ignore[attr-defined]  # of the CUDA backend
 
 
 def _maps(images: Array, kernels: Array, bias: Array | None, w: ConvGeometry, dtype: DType) -> Array | None:

@@ -13,7 +13,7 @@ from ampkit.ops.reduction import norms as ops
 Array = Any
 
 _NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquares", True)}
-_NORMS |= {1: ("AddAbs", False), float("inf"): ("MaxAbs", False)}  # type: ignore[dict-item]
+_NORMS |= {1: ("AddAbs", False), float("inf"): ("MaxAbs", False)}  # type: ignore[dict-item]  # other orders have no flag
 
 
 def _fits(input: Array, p: Any, *rest: Any, **params: Any) -> bool:

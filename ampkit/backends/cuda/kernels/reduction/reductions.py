@@ -41,13 +41,13 @@ def mean_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     return _out(reduced("Add", input, dim, keepdim, dtype, finish), shape=input.shape)
 
 
-@ops.amax.on("cuda", when=_float)  # type: ignore[untyped-decorator]
+@ops.amax.on("cuda", when=_float)  # type: ignore[untyped-decorator]  # an overloaded op
 def amax_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     found = reduced("Maximum", input, dim, keepdim, dtype)
     return _out(found, input=input, out=found)
 
 
-@ops.amin.on("cuda", when=_float)  # type: ignore[untyped-decorator]
+@ops.amin.on("cuda", when=_float)  # type: ignore[untyped-decorator]  # an overloaded op
 def amin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     found = reduced("Minimum", input, dim, keepdim, dtype)
     return _out(found, input=input, out=found)
