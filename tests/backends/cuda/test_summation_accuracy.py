@@ -117,7 +117,7 @@ def test_rows_are_shared_out_so_that_no_warp_adds_up_many(how, device):
 def test_a_batch_is_shared_out_so_that_no_thread_adds_up_many(channels, last):
     x = np.broadcast_to(np.float32(0), (1 << 10, channels, (1 << 30) // channels >> 10))
     layout = Layout(x)
-    layout.last, layout.samples, layout.spots = (
+    layout.last, layout.samples, layout.spatial = (
         last,
         x.size // channels if last else x.shape[0],
         1 if last else x.shape[2],

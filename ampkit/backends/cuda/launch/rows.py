@@ -1,4 +1,8 @@
-"""How rows are shared out among warps and blocks, and the sums over rows that are gradients of weight and bias."""
+"""Launch parameters of normalization kernels over rows, and the column sums that are gradients of weight and bias.
+
+A row plan (values per access, accesses per thread, block per row) says how threads read a row; 0 accesses per thread
+means that registers cannot hold the row. Without "block per row" a row has a warp.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,20 @@ from ..array_layout import vector_width
 from ..nvrtc import SHARED, blocks_for, cached_columns, launch, typed
 
 Array = Any
-WARPS = 4  # rows at a time of a block, where a warp has one each
-PARTS = 528  # blocks that share out the rows in a backward: four for each multiprocessor of an H100
-CHUNKS = 64  # blocks of rows, where a thread has a column
-RUN = 256  # rows that a warp or a block adds up one after the other, at most
+WARPS = 4  # warps per block, where a warp has a row
+PARTS = 528  # blocks of a backward that sums over rows: four per multiprocessor of an H100
+CHUNKS = 64  # partial sums per column, where a thread has a column
+RUN = 256  # rows that a warp or a block adds up serially, at most: bounds the rounding error
 
 
 def cols_of(array: Array, normalized_shape: Any) -> int:
-    """The length of a row of `array`."""
+    """The length of a row of `array`: the product of its trailing axes, as many as `normalized_shape` has."""
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
     return math.prod(array.shape[array.ndim - axes :])
 
 
 def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
-    """How a row is shared out: values at once, how often (0: more than registers hold), whether a block has the row."""
+    """The row plan for rows of `cols` values of these arrays, as their length and alignment allow."""
     if vector_width(cols, *arrays) == 1:
         return (1, 4, False) if cols <= 128 else (1, 0, True)
     if cols <= 1024:
@@ -36,94 +40,97 @@ def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
 
 
 class Grid(NamedTuple):
-    """How rows are launched. kept: columns of a row in shared memory; shared: bytes of it.
+    """Launch parameters of a kernel over rows.
 
-    sums: whether the kernel of dx adds up the gradients of weight and bias, too.
+    cached: columns of a row that stay in shared memory; shared: bytes of shared memory per block; sums: whether the
+    kernel of dx also computes partial sums of the gradients of weight and bias.
     """
 
     blocks: int
     threads: int
-    kept: int = 0
+    cached: int = 0
     shared: int = 0
     sums: bool = True
 
 
-def grid(array: Array, cols: int, how: tuple[int, int, bool]) -> Grid:
-    """That of a forward: a team per row of `array`, which is kept where it is read again."""
-    rows, (_, often, block) = array.size // cols, how
+def grid(array: Array, cols: int, plan: tuple[int, int, bool]) -> Grid:
+    """The Grid of a forward: a warp or a block per row; rows too long for registers are cached in shared memory."""
+    rows, (_, accesses, block) = array.size // cols, plan
     if not block:
         return Grid(blocks_for(rows, WARPS), 32 * WARPS)
-    kept = 0 if often else cached_columns(array, cols, array.dtype.itemsize)
-    shared = kept * array.dtype.itemsize
-    return Grid(rows, threads_of(cols, how, shared), kept, shared)
+    cached = 0 if accesses else cached_columns(array, cols, array.dtype.itemsize)
+    shared = cached * array.dtype.itemsize
+    return Grid(rows, threads_of(cols, plan, shared), cached, shared)
 
 
-def threads_of(cols: int, how: tuple[int, int, bool], shared: int) -> int:
-    """Threads of a block that has a row: more of them where a multiprocessor holds few blocks."""
-    often, most = (1, 1024) if shared > SHARED else (how[1] or 4, 512)
-    return min(most, blocks_for(blocks_for(cols, how[0] * often), 32) * 32)
+def threads_of(cols: int, plan: tuple[int, int, bool], shared: int) -> int:
+    """Threads of a block that has a row; more where shared memory leaves few blocks per multiprocessor."""
+    accesses, max_threads = (1, 1024) if shared > SHARED else (plan[1] or 4, 512)
+    return min(max_threads, blocks_for(blocks_for(cols, plan[0] * accesses), 32) * 32)
 
 
-def back_grid(dy: Array, x: Array, cols: int, how: tuple[int, int, bool], wanted: int) -> Grid:
-    """That of the kernel of dx: a few blocks share out the rows where it adds up over them, too.
+def back_grid(dy: Array, x: Array, cols: int, plan: tuple[int, int, bool], wanted: int) -> Grid:
+    """The Grid of the kernel of dx; where it also sums over rows, few blocks with several rows each.
 
-    wanted: how many gradients of weight and bias there are to be.
+    wanted: how many of the gradients of weight and bias are needed.
     """
-    rows, (_, often, block) = x.size // cols, how
-    if often:
+    rows, (_, accesses, block) = x.size // cols, plan
+    if accesses:
         blocks = rows if block else blocks_for(rows, WARPS)
         shared = 0 if block else 4 * WARPS * cols
-        return Grid(_shared_out(blocks, PARTS), threads_of(cols, how, 0) if block else 32 * WARPS, 0, shared)
-    there: Any = backends.backend_of(x)
-    row = dy.dtype.itemsize + x.dtype.itemsize
+        return Grid(_limited(blocks, PARTS), threads_of(cols, plan, 0) if block else 32 * WARPS, 0, shared)
+    backend: Any = backends.backend_of(x)
+    row_bytes = dy.dtype.itemsize + x.dtype.itemsize
     sums = 4 * wanted * blocks_for(cols, 8) * 8
-    if not 0 < sums <= there.shared:  # none wanted, or no room: another kernel finds them
+    if not 0 < sums <= backend.shared:  # none needed, or too little shared memory: `weight_columns` computes them
         sums = 0
-    kept = cached_columns(x, cols, row, sums)
-    shared = kept * row + sums
-    blocks = _shared_out(rows, PARTS * min(4, there.shared // shared) // 4) if sums else rows
-    return Grid(blocks, threads_of(cols, how, shared), kept, shared, sums > 0)
+    cached = cached_columns(x, cols, row_bytes, sums)
+    shared = cached * row_bytes + sums
+    blocks = _limited(rows, PARTS * min(4, backend.shared // shared) // 4) if sums else rows
+    return Grid(blocks, threads_of(cols, plan, shared), cached, shared, sums > 0)
 
 
-def _shared_out(blocks: int, parts: int) -> int:
+def _limited(blocks: int, parts: int) -> int:
+    """At most `parts` blocks, or more if each would sum over more than RUN rows."""
     return min(max(1, parts, blocks_for(blocks, RUN)), blocks)
 
 
 def weight_columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any]) -> None:
-    """Leave the sums of the gradients of weight and bias over blocks of rows in `parts`, where dx's kernel did not."""
-    some = next((p for p in parts if p is not None), None)
-    if some is None:
+    """Write partial sums of the gradients of weight and bias to `parts`, each [chunks, cols] float32 or None."""
+    any_part = next((p for p in parts if p is not None), None)
+    if any_part is None:
         return
     mean, rstd = (None, *statistics)[-2:]
-    blocks = blocks_for(x.shape[1], 128), len(some)
+    blocks = blocks_for(x.shape[1], 128), len(any_part)
     entry, sizes = typed("norm_weight_backward", x.dtype, dy.dtype), map(np.int64, x.shape)
     launch("nn/layer_norm", entry, blocks, 128, dy, x, mean, rstd, *(*parts, None)[:2], *sizes)
 
 
 def weight_sums(parts: list[Any], needs: Any, grad_buffers: Any, shape: tuple[int, ...]) -> list[Any]:
-    """Each of `parts` [parts, cols], one or two, summed over its first axis: in `needs` dtype, None where that is None.
+    """Sum one or two arrays `parts` [chunks, cols] float32 over the first axis, cast to `needs`; None where not needed.
 
-    grad_buffers: memory to leave them in, or None. shape: of the answers.
+    grad_buffers: arrays to write to if dtype and shape match, or None. shape: that of the results.
     """
     outs = [
-        None if part is None else _home(part, need, home, shape)
-        for part, need, home in zip(parts, needs, grad_buffers, strict=True)
+        None if part is None else _output(part, need, buffer, shape)
+        for part, need, buffer in zip(parts, needs, grad_buffers, strict=True)
     ]
     for dtype in dict.fromkeys(need for need in needs if need is not None):
-        _sums(parts, [out if need == dtype else None for out, need in zip(outs, needs, strict=True)], dtype)
+        _sum_parts(parts, [out if need == dtype else None for out, need in zip(outs, needs, strict=True)], dtype)
     return outs
 
 
-def _home(part: Array, need: DType, home: Any, shape: tuple[int, ...]) -> Array:
-    taken = home is not None and home.dtype == need and home.shape == shape and bool(home.flags.c_contiguous)
-    return home if taken else backends.backend_of(part).empty(shape, need)
+def _output(part: Array, need: DType, buffer: Any, shape: tuple[int, ...]) -> Array:
+    """`buffer` if it has this dtype and shape and is contiguous, else a new array."""
+    fits = buffer is not None and buffer.dtype == need and buffer.shape == shape and bool(buffer.flags.c_contiguous)
+    return buffer if fits else backends.backend_of(part).empty(shape, need)
 
 
-def _sums(parts: list[Any], outs: list[Any], dtype: DType) -> None:
-    some = next(p for p in parts if p is not None)
-    first, second = (p if p is not None else some for p in (*parts, None)[:2])
+def _sum_parts(parts: list[Any], outs: list[Any], dtype: DType) -> None:
+    any_part = next(p for p in parts if p is not None)
+    first, second = (p if p is not None else any_part for p in (*parts, None)[:2])
     dw, db = (*outs, None)[:2]
-    count, cols = some.shape
+    count, cols = any_part.shape
     blocks, threads = (blocks_for(cols, 32), 1 if db is None else 2), 32 * min(32, max(1, count))
     sizes = np.int64(count), np.int64(cols)
     launch("nn/layer_norm", typed("norm_weight_sums", dtype), blocks, threads, first, second, dw, db, *sizes)

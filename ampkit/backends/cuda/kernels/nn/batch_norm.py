@@ -1,8 +1,8 @@
-"""Kernels of batch norm: over images that lie channels-last or channels-first, and over rows of features.
+"""CUDA kernels of batch_norm over channels-first and channels-last images and over rows of features.
 
-In training three kernels: moments by many blocks, which are put together, then the answer; two passes over memory, and
-two in the backward. The answer lies as the input does. A ReLU behind it is part of the last pass, and the backward
-finds out anew from x what it let through. Not yet run on a GPU.
+Training runs three kernels, two passes over memory: partial moments per block, their combination, the normalization;
+the backward also makes two passes. The output has the memory layout of the input. A ReLU that follows is fused into the
+last pass; its backward recomputes from x where it was active. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -21,76 +21,80 @@ from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
 
 Array = Any
 THREADS = 256
-BLOCKS = 1056  # that share out an array: eight for each multiprocessor of an H100
-EACH = 8  # accesses of a thread, at least, before more blocks are used
-RUN = 256  # accesses of a thread, at most, to add up one after the other
+BLOCKS = 1056  # per launch: eight per multiprocessor of an H100
+MIN_ACCESSES = 8  # per thread, before more blocks are used
+RUN = 256  # accesses that a thread adds up serially, at most: bounds the rounding error
 
 
 class Layout:
-    """How an input [N, C, ...] lies, and how threads walk over it. last: whether the channels are its last axis."""
+    """Memory layout of an input [N, C, ...] and the launch parameters that follow from it.
+
+    last: whether it is channels-last; values: elements per channel. A kernel sees [samples, channels, spatial].
+    """
 
     def __init__(self, input: Array):
         self.shape, self.channels = input.shape, input.shape[1]
-        alone = self.channels == 1 and input.flags.c_contiguous  # rows of one channel would be read one by one
+        alone = self.channels == 1 and input.flags.c_contiguous  # channels-last, it would be read value by value
         self.last = not alone and bool(np.moveaxis(input, 1, -1).flags.c_contiguous)
         self.values = input.size // self.channels
         self.samples = self.values if self.last else input.shape[0]
-        self.spots = 1 if self.last else math.prod(input.shape[2:])
+        self.spatial = 1 if self.last else math.prod(input.shape[2:])
 
-    def lie(self, array: Array) -> Array:
-        """`array` or a copy of it, dense in this layout: [..., C] or [N, C, ...]."""
+    def dense(self, array: Array) -> Array:
+        """`array`, copied if needed, contiguous in this layout: as [N, ..., C] if channels-last, else [N, C, ...]."""
         return contiguous(np.moveaxis(array, 1, -1) if self.last else array)
 
     def empty(self, like: Array) -> Array:
-        """New memory for an array of the input's shape and dtype, dense in this layout."""
+        """Allocate an array of the input's size and `like`'s dtype, contiguous in this layout."""
         shape = (self.shape[0], *self.shape[2:], self.channels) if self.last else self.shape
         return backends.backend_of(like).empty(shape, like.dtype)
 
-    def whole(self, array: Array) -> Array:
-        """What `empty` made, as [N, C, ...]."""
+    def channels_second(self, array: Array) -> Array:
+        """An array from `empty` as [N, C, ...], a view."""
         return np.moveaxis(array, -1, 1) if self.last else array
 
     def walk(self, *arrays: Array) -> tuple[int, int, int]:
-        """Values at once, threads side by side, and how many blocks share out a channel."""
-        at_once = vector_width(self.channels if self.last else self.spots, *arrays)
+        """Launch parameters: values per access, threads along the channels, blocks per channel."""
+        vector = vector_width(self.channels if self.last else self.spatial, *arrays)
         if not self.last:
-            packs = self.values // at_once
-            return at_once, 1, _share(packs, THREADS, self.channels)
-        packs = self.channels // at_once
-        width = min(32, 1 << (packs - 1).bit_length())
-        return at_once, width, _share(self.samples, THREADS // width, blocks_for(packs, width))
+            accesses = self.values // vector
+            return vector, 1, _share(accesses, THREADS, self.channels)
+        accesses = self.channels // vector
+        width = min(32, 1 << (accesses - 1).bit_length())
+        return vector, width, _share(self.samples, THREADS // width, blocks_for(accesses, width))
 
-    def launch(self, name: str, how: tuple[int, int, int], *args: Any, held: int = 0) -> None:
-        """Run a kernel over the arrays of this layout. held: numbers that a thread leaves for each of its channels."""
-        at_once, width, share = how
-        blocks = blocks_for(self.channels, at_once * width) if self.last else self.channels
+    def launch(self, name: str, config: tuple[int, int, int], *args: Any, partials: int = 0) -> None:
+        """Launch a kernel over this layout. partials: float32 values of shared memory per thread and channel."""
+        vector, width, blocks_per_channel = config
+        blocks = blocks_for(self.channels, vector * width) if self.last else self.channels
         dtype = args[0].dtype
-        entry = typed(name, C_NAMES[dtype], str(at_once), str(self.last).lower())
-        sizes = map(np.uint32, (self.samples, self.channels, self.spots, width))
-        shared = 4 * held * at_once * THREADS if self.last else 0
-        launch("nn/batch_norm", entry, (blocks, share), THREADS, *args, *sizes, shared=shared)
+        entry = typed(name, C_NAMES[dtype], str(vector), str(self.last).lower())
+        sizes = map(np.uint32, (self.samples, self.channels, self.spatial, width))
+        shared = 4 * partials * vector * THREADS if self.last else 0
+        launch("nn/batch_norm", entry, (blocks, blocks_per_channel), THREADS, *args, *sizes, shared=shared)
 
-    def parts(self, like: Array, how: tuple[int, int, int], numbers: int) -> Array:
-        return backends.backend_of(like).empty((self.channels, how[2], numbers), float32)
+    def parts(self, like: Array, config: tuple[int, int, int], numbers: int) -> Array:
+        """Allocate partial results: `numbers` float32 values per channel and block."""
+        return backends.backend_of(like).empty((self.channels, config[2], numbers), float32)
 
 
 def _share(accesses: int, threads: int, others: int) -> int:
-    # How many blocks share out the accesses to a channel, where other channels have `others` blocks.
-    wanted, needed = (blocks_for(accesses, threads * each) for each in (EACH, RUN))
+    """Blocks per channel for so many accesses; `others`: blocks per launch if a channel had one."""
+    wanted, needed = (blocks_for(accesses, threads * each) for each in (MIN_ACCESSES, RUN))
     return max(1, min(wanted, BLOCKS // others), needed)
 
 
-def _each(like: Array, count: int, channels: int) -> list[Array]:
-    """So many vectors of a number per channel."""
+def _channel_vectors(like: Array, count: int, channels: int) -> list[Array]:
+    """Allocate `count` float32 vectors [channels]."""
     block = backends.backend_of(like).empty((count, channels), float32)
     return [block[i] for i in range(count)]
 
 
-def _known(array: Array) -> bool:
+def _supports(array: Array) -> bool:
     return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
-@batch_norm_.on("cuda", when=lambda input, *more, **params: _known(input))
+@batch_norm_.on("cuda", when=lambda input, *more, **params: _supports(input))
 def batch_norm_cuda(
     input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
     eps: float, relu: bool, *, dtype: DType,
@@ -98,97 +102,101 @@ def batch_norm_cuda(
     if dtype != input.dtype:
         return NotImplemented
     layout, saved = Layout(input), Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var)
-    x, out = layout.lie(input), layout.empty(input)
-    how = layout.walk(x, out)
+    x, out = layout.dense(input), layout.empty(input)
+    config = layout.walk(x, out)
     if running_mean is None:
-        var, scale, offset = _of_batch(layout, how, x, (to_float32(weight), to_float32(bias)), eps, saved)
+        var, scale, offset = _batch_stats(layout, config, x, (to_float32(weight), to_float32(bias)), eps, saved)
     else:
-        scale, offset = _given(layout, (to_float32(running_var), to_float32(weight), to_float32(bias)), eps, saved)
-    layout.launch("batch_norm_forward", how, x, saved.shift, scale, offset, out, np.bool_(relu))
-    whole = layout.whole(out)
+        scale, offset = _coeffs(layout, (to_float32(running_var), to_float32(weight), to_float32(bias)), eps, saved)
+    layout.launch("batch_norm_forward", config, x, saved.shift, scale, offset, out, np.bool_(relu))
+    result = layout.channels_second(out)
     if relu:
         saved.bias, saved.gate = bias, (scale, offset)
-    return (whole, saved) if running_mean is not None else (whole, saved.mean, var, saved)
+    return (result, saved) if running_mean is not None else (result, saved.mean, var, saved)
 
 
-def _of_batch(layout: Layout, how: Any, x: Array, scales: Any, eps: float, saved: Saved) -> tuple[Array, Array, Array]:
-    """The variance of the batch, and the scale and offset of its answer; what the backward needs goes into `saved`."""
-    parts, channels = layout.parts(x, how, 3), layout.channels
-    layout.launch("batch_norm_moments", how, x, parts, held=3)
-    found = _each(x, 7, channels)
-    saved.mean, var, rstd, saved.shift, saved.slip, scale, offset = found
-    sizes = np.int32(channels), np.int64(layout.spots), np.int32(how[2]), np.float32(eps)
+def _batch_stats(
+    layout: Layout, config: Any, x: Array, affine: Any, eps: float, saved: Saved
+) -> tuple[Array, Array, Array]:
+    """Batch variance, scale and offset, each [C] float32; mean, rstd, shift and centred_mean are stored in `saved`."""
+    parts, channels = layout.parts(x, config, 3), layout.channels
+    layout.launch("batch_norm_moments", config, x, parts, partials=3)
+    found = _channel_vectors(x, 7, channels)
+    saved.mean, var, rstd, saved.shift, saved.centred_mean, scale, offset = found
+    sizes = np.int32(channels), np.int64(layout.spatial), np.int32(config[2]), np.float32(eps)
     entry = typed("batch_norm_statistics", x.dtype)
-    launch("nn/batch_norm", entry, blocks_for(channels, 4), 128, x, parts, *scales, *found, *sizes)
+    launch("nn/batch_norm", entry, blocks_for(channels, 4), 128, x, parts, *affine, *found, *sizes)
     saved.rstd = rstd.reshape(-1, 1)
     return var, scale, offset
 
 
-def _given(layout: Layout, given: Any, eps: float, saved: Saved) -> tuple[Array, Array]:
+def _coeffs(layout: Layout, args: Any, eps: float, saved: Saved) -> tuple[Array, Array]:
+    """Scale and offset [C] float32 from (running_var, weight, bias); the statistics are stored in `saved`."""
     channels = layout.channels
-    rstd, scale, offset = _each(given[0], 3, channels)
+    rstd, scale, offset = _channel_vectors(args[0], 3, channels)
     sizes = np.int32(channels), np.float32(eps)
     launch(
-        "nn/batch_norm", "batch_norm_coefficients", blocks_for(channels, 128), 128, *given, rstd, scale, offset, *sizes
+        "nn/batch_norm", "batch_norm_coefficients", blocks_for(channels, 128), 128, *args, rstd, scale, offset, *sizes
     )
     saved.mean, saved.rstd = saved.running_mean, rstd.reshape(-1, 1)
-    saved.shift, saved.slip = to_float32(saved.running_mean), None
+    saved.shift, saved.centred_mean = to_float32(saved.running_mean), None
     return scale, offset
 
 
-def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
-    slope, x = dy[0] if type(dy) is tuple else dy, saved.input
-    known = "slip" in vars(saved) and _known(x) and slope.dtype == x.dtype
+def _supports_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
+    grad, x = dy[0] if type(dy) is tuple else dy, saved.input
+    known = "centred_mean" in vars(saved) and _supports(x) and grad.dtype == x.dtype
     return known and needs[0] in (None, x.dtype)
 
 
-@batch_norm_.on_backward("cuda", when=_back_fits, wants_cache=True)
+@batch_norm_.on_backward("cuda", when=_supports_backward, wants_cache=True)
 def batch_norm_backward_cuda(
     dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, versions: Any, grad_buffers: Any
 ) -> Any:
-    slope, *of_statistics = dy if type(dy) is tuple else (dy, None, None)
+    grad, *of_statistics = dy if type(dy) is tuple else (dy, None, None)
     layout = Layout(saved.input)
-    slope, x = layout.lie(slope), layout.lie(saved.input)
+    grad, x = layout.dense(grad), layout.dense(saved.input)
     dx = layout.empty(saved.input) if needs[0] else None
-    how = layout.walk(slope, x, *(() if dx is None else (dx,)))
-    parts = layout.parts(x, how, 2)
-    gate = saved.gate if relu else (None, None)  # scale and offset: what makes the answer of x
-    layout.launch("batch_norm_grad_sums", how, slope, x, saved.shift, saved.slip, *gate, parts, held=2)
-    sums = [_home(x, need, home, layout.channels) for need, home in zip(needs[1:3], grad_buffers[1:3], strict=True)]
-    along, scale, bend, level = _each(x, 4, layout.channels)
+    config = layout.walk(grad, x, *(() if dx is None else (dx,)))
+    parts = layout.parts(x, config, 2)
+    gate = saved.gate if relu else (None, None)  # recompute what ReLU saw
+    layout.launch("batch_norm_grad_sums", config, grad, x, saved.shift, saved.centred_mean, *gate, parts, partials=2)
+    sums = [_sum_output(x, need, buf, layout.channels) for need, buf in zip(needs[1:3], grad_buffers[1:3], strict=True)]
+    dot, scale, x_coef, constant = _channel_vectors(x, 4, layout.channels)
     weight, dstatistics = to_float32(saved.weight), tuple(to_float32(d) for d in of_statistics)
-    given = parts, weight, saved.rstd, saved.slip, *dstatistics, *sums, along, scale, bend, level
-    sizes = np.int32(layout.channels), np.float32(layout.values), np.int32(how[2])
-    launch("nn/batch_norm", "batch_norm_weight_backward", blocks_for(layout.channels, 4), 128, *given, *sizes)
+    args = parts, weight, saved.rstd, saved.centred_mean, *dstatistics, *sums, dot, scale, x_coef, constant
+    sizes = np.int32(layout.channels), np.float32(layout.values), np.int32(config[2])
+    launch("nn/batch_norm", "batch_norm_weight_backward", blocks_for(layout.channels, 4), 128, *args, *sizes)
     if dx is not None:
-        bends = (None, None) if saved.slip is None else (bend, level)
-        layout.launch("batch_norm_backward", how, slope, x, saved.shift, scale, *bends, gate[1], dx)
-    each = [None if need is None else _as(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
-    return None if dx is None else layout.whole(dx), *each, *_running(saved, needs, sums[1], along, scale)
+        x_terms = (None, None) if saved.centred_mean is None else (x_coef, constant)
+        layout.launch("batch_norm_backward", config, grad, x, saved.shift, scale, *x_terms, gate[1], dx)
+    each = [None if need is None else _cast(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
+    return None if dx is None else layout.channels_second(dx), *each, *_running_grads(saved, needs, sums[1], dot, scale)
 
 
-def _home(x: Array, need: DType | None, home: Any, channels: int) -> Array:
-    taken = home is not None and need == float32 == home.dtype and home.shape == (channels,)
-    return home if taken and home.flags.c_contiguous else backends.backend_of(x).empty((channels,), float32)
+def _sum_output(x: Array, need: DType | None, buffer: Any, channels: int) -> Array:
+    """`buffer` if the gradient [C] can be written there in float32, else a new float32 vector."""
+    fits = buffer is not None and need == float32 == buffer.dtype and buffer.shape == (channels,)
+    return buffer if fits and buffer.flags.c_contiguous else backends.backend_of(x).empty((channels,), float32)
 
 
-def _as(array: Array, dtype: DType) -> Array:
+def _cast(array: Array, dtype: DType) -> Array:
     return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
 
-def _running(saved: Saved, needs: Any, total: Array, along: Array, scale: Array) -> tuple[Any, Any]:
-    # The gradients of given statistics, which hardly anyone asks for.
+def _running_grads(saved: Saved, needs: Any, total: Array, dot: Array, scale: Array) -> tuple[Any, Any]:
+    """The gradients of running_mean and running_var in `needs`, rarely asked for; None where not needed."""
     rstd = saved.rstd.reshape(-1)
-    dmean = None if needs[3] is None else _as(-total * scale, needs[3])
-    return dmean, None if needs[4] is None else _as(along * scale * rstd * rstd * np.float32(-0.5), needs[4])
+    dmean = None if needs[3] is None else _cast(-total * scale, needs[3])
+    return dmean, None if needs[4] is None else _cast(dot * scale * rstd * rstd * np.float32(-0.5), needs[4])
 
 
-def _updates(running_mean: Array, running_var: Array, mean: Array, var: Array, count: int, momentum: float) -> bool:
+def _can_update(running_mean: Array, running_var: Array, mean: Array, var: Array, count: int, momentum: float) -> bool:
     arrays = running_mean, running_var, mean, var
     return mean.size > 0 and all(a.dtype == float32 and bool(a.flags.c_contiguous) for a in arrays)
 
 
-@update_running_statistics.on("cuda", when=_updates)
+@update_running_statistics.on("cuda", when=_can_update)
 def update_running_statistics_cuda(
     running_mean: Array, running_var: Array, mean: Array, var: Array, count: int, momentum: float
 ) -> None:
