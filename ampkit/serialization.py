@@ -1,7 +1,8 @@
 """save and load: tensors in a safetensors file (huggingface/safetensors, format 0.4), which PyTorch and others read.
 
-A dict of tensors is stored under its own names. Whatever else the object holds (nested dicts and lists, numbers,
-strings) is described in JSON in the header's `__metadata__`, so that `load` gives it back as it was; no code is stored.
+A dict of tensors is stored under its keys. The structure of the object and its other values (nested dicts and lists,
+numbers, strings) are stored as JSON in the header's `__metadata__`, so that `load` rebuilds the object. No code is
+stored.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _FORMATS = {
 def save(obj: Any, f: str | os.PathLike[str]) -> None:
     """Write `obj` to the file `f`: a `state_dict`, or dicts, lists and tuples of tensors, numbers, strings and None.
 
-    The file appears whole or not at all: it is written beside `f` and moved into place. Tensors that share their
-    memory, such as tied weights, are stored once and still share it after `load`.
-    Raises DTypeError for a value of another type, naming where it stands; FileError if the file cannot be written.
+    The write is atomic: a temporary file in the same directory replaces `f`. Tensors with the same array, such as tied
+    weights, are stored once and share memory again after `load`.
+    Raises DTypeError for a value of another type, naming its path in `obj`; FileError if the file cannot be written.
     """
     write("save", f, encode(obj))
 
 
 def encode(obj: Any) -> bytes:
-    """The content of the file that `save` writes. Raises DTypeError as it does."""
+    """The bytes of the file that `save` writes. Raises DTypeError for a value of another type."""
     tensors: dict[str, Tensor] = {}
     try:
         description = _describe(obj, "", tensors, {})
@@ -54,13 +55,13 @@ def encode(obj: Any) -> bytes:
     try:
         return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, separators=(",", ":"))})
     except BaseException as error:
-        if panicked(error):  # as it does where Python has no memory for the bytes
+        if panicked(error):  # Rust panics if Python cannot allocate the bytes
             raise MemoryError(f"writing {len(arrays)} tensors: {reason(error)}") from error
         raise
 
 
 def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:
-    """Put `data` on the disk as the file `f`, whole or not at all. Raises FileError, from `where`, if that fails."""
+    """Write `data` to the file `f` atomically. Raises FileError, which names `where`, if that fails."""
     try:
         _write(Path(f), data)
     except OSError as error:
@@ -75,17 +76,18 @@ def load(
     weights_only: bool | None = True,
     mmap: bool | None = None,
 ) -> Any:
-    """What `save` wrote to `f`, or the dict of tensors of any other safetensors file.
+    """Load the object that `save` wrote to `f`, or the dict of tensors of any other safetensors file.
 
-    map_location: the device to put tensors on, the CPU by default. weights_only, pickle_module and
-    mmap are PyTorch's: no code is ever loaded, and the file is read whole.
-    Raises FileError for a file that is missing, cut short or no safetensors file.
+    map_location: the device of the tensors, the CPU by default. pickle_module, weights_only and mmap are accepted for
+    PyTorch's sake and ignored: no code is ever loaded, and the whole file is read.
+    Raises FileError for a file that is missing, truncated or not a safetensors file, DTypeError for tensors of a dtype
+    that ampkit does not have.
     """
     return decode(content(f, "load"), f, map_location)
 
 
 def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = None) -> Any:
-    """What `encode` was given, or the tensors of another safetensors file; `f` names it in errors, as of `load`."""
+    """The object that `encode` was given, or the tensors of another safetensors file; errors name the file `f`."""
     with foreign(*_safetensors(f)):
         items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)  # type: ignore[no-untyped-call]  # a library without types
     tensors = {name: _tensor(f, name, item, map_location) for name, item in items}
@@ -100,16 +102,16 @@ def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = No
 
 
 def _write(path: Path, data: bytes) -> None:
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(beside).chmod(0o666 & ~_umask())
-        Path(beside).replace(path)
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
     except BaseException:
-        Path(beside).unlink()
+        Path(temporary).unlink()
         raise
 
 
@@ -119,13 +121,13 @@ def _umask() -> int:
     return mask
 
 
-# Describing: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or the value itself.
+# The JSON of a value: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or itself.
 
 
 def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
     if isinstance(value, Tensor):
         if id(value.array) not in names:
-            names[id(value.array)] = _free(path or "tensor", tensors)
+            names[id(value.array)] = _unused_name(path or "tensor", tensors)
             tensors[names[id(value.array)]] = value
         return {"tensor": names[id(value.array)]}
     if isinstance(value, Mapping):
@@ -149,8 +151,8 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int
     )
 
 
-def _free(name: str, taken: Mapping[str, Any]) -> str:
-    return name if name not in taken and name != "__metadata__" else _free(f"{name}_", taken)
+def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken and name != "__metadata__" else _unused_name(f"{name}_", taken)
 
 
 def _key(key: Any, path: str) -> str | int:
@@ -190,6 +192,6 @@ def _tensor(f: Any, name: str, item: dict[str, Any], device: str | None) -> Tens
     if item["dtype"] not in _FORMATS:
         got = f"{name!r} of {item['dtype']}: {os.fspath(f)}"
         raise DTypeError("load", f"tensors of {', '.join(dtypes.NAMES)}", got)
-    with foreign(*_safetensors(f)):  # NumPy has fewer axes, and shorter ones, than the format
+    with foreign(*_safetensors(f)):  # NumPy allows fewer and shorter axes than the format
         values = np.frombuffer(item["data"], _FORMATS[item["dtype"]]).reshape(item["shape"])
     return Tensor(backends.get(device).asarray(values if values.flags.writeable else values.copy()))

@@ -1,4 +1,4 @@
-"""The loss times the scale: an op of the tape, whose node carries the tag of the scale."""
+"""`scaler.scale(loss)`: multiply the loss by the loss scale, recorded by a node that carries the scale tag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..core.tensor import Tensor
 
 
 class _ScaleLoss:
-    """The op of `scaler.scale`: its node carries the tag, and hands the gradient on in float32, where 65536 fits."""
+    """The op of `scaler.scale`. Its backward returns the gradient in float32, since 65536 overflows float16."""
 
     name = "scale_loss"
 
@@ -39,7 +39,7 @@ _SCALE_LOSS = _ScaleLoss()
 
 
 def need_loss(loss: Tensor) -> None:
-    """Raise DTypeError for integers, StateError for a loss that is scaled already."""
+    """Raise DTypeError unless the loss is floating-point, StateError if it is scaled already."""
     if not loss.is_floating_point():
         raise DTypeError("scaler.scale", "a floating-point loss", loss.dtype.name)
     if (node := loss.node) is not None and node.tag is not None:
@@ -47,17 +47,17 @@ def need_loss(loss: Tensor) -> None:
 
 
 def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:
-    """`loss` times the scale of `tag`, in float32 (float64 for float64), on the tape if the loss is."""
+    """`loss` times the scale of `tag`, in float32 (float64 for float64); recorded if the loss requires grad."""
     backend, wide = backends.backend_of(loss.array), dtypes.accumulator(loss.dtype)
     with ignore_fp_errors(), backends.device_guard(loss.array):
         factor = backends.to_device_of(tag.factor, loss.array).astype(wide)
         out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
     if observe.observers:
         observe.notify_end("scale_loss", (loss.array, factor), out)
-    return _on_tape(loss, out, factor, tag) if loss.edge is not None and is_grad_enabled() else Tensor(out)
+    return _recorded(loss, out, factor, tag) if loss.edge is not None and is_grad_enabled() else Tensor(out)
 
 
-def _on_tape(loss: Tensor, out: Array, factor: Array, tag: ScaleTag) -> Tensor:
+def _recorded(loss: Tensor, out: Array, factor: Array, tag: ScaleTag) -> Tensor:
     assert loss.edge is not None
     node = Node(_SCALE_LOSS, ((*loss.edge[:3], out.dtype),), backends.backend_of(out).asarray(factor))
     node.tag = tag

@@ -1,4 +1,4 @@
-"""Foreign files: only regular files are opened, only what is needed is read, and what a library raises is a FileError.
+"""Read files from outside safely: regular files only, no more bytes than needed, and FileError for library errors.
 
 with opened(path, "idx") as file:
     stream = Stream(gzip.GzipFile(fileobj=file), str(path), "a whole gzip file")
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from .errors import AmpkitError, FileError
 
 _CHUNK = 2**20
-_LINE = 200  # characters of another library's message
+_LINE = 200  # characters of another library's message that are shown
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -32,10 +32,10 @@ _KINDS = {
 
 @contextmanager
 def foreign(where: str, needs: str, help: str | None = None) -> Iterator[None]:
-    """Turn every error that is not ampkit's own into a FileError `where: needs ..., got one that breaks: ...`.
+    """Context manager: turn errors that are not ampkit's own into a FileError `where: needs ..., got one that breaks`.
 
-    For the calls in which a library reads foreign bytes, and for nothing else: libraries raise errors of any type for
-    such bytes, and in our own code the same types are bugs. The library's error is the cause of the FileError.
+    Use it only around calls in which a library parses bytes of a file: libraries raise errors of any type for malformed
+    input, and elsewhere the same types are bugs. The library's error becomes the cause of the FileError.
     """
     try:
         yield
@@ -48,12 +48,12 @@ def foreign(where: str, needs: str, help: str | None = None) -> Iterator[None]:
 
 
 def panicked(error: BaseException) -> bool:
-    """Whether an error is a panic of a library written in Rust: these derive from BaseException alone."""
+    """Whether `error` is a panic of a library written in Rust, which derives from BaseException, not Exception."""
     return type(error).__name__ == "PanicException"
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The message of `error` in one line of at most 200 characters."""
     if isinstance(error, MemoryError):
         return "it asks for more memory than there is"
     if isinstance(error, RecursionError):
@@ -63,16 +63,18 @@ def reason(error: BaseException) -> str:
 
 
 def opened(path: str | os.PathLike[str], where: str) -> BinaryIO:
-    """A regular file, open for reading. Raises FileError if it cannot be; never waits for a FIFO or a device."""
+    """Open a regular file for reading in binary. Raises FileError if it cannot; never blocks on a FIFO or a device."""
     try:
         _need_regular(path, where, Path(path).stat().st_mode)
-        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+        file = open(path, "rb", opener=_open_nonblocking)  # noqa: SIM115
     except (OSError, ValueError) as error:
         if isinstance(error, FileError):
             raise
         raise FileError(where, "a file that can be read", f"{os.fspath(path)!r}: {reason(error)}") from None
     try:
-        _need_regular(path, where, os.fstat(file.fileno()).st_mode)  # another file may have taken its name
+        _need_regular(
+            path, where, os.fstat(file.fileno()).st_mode
+        )  # the path may have been replaced between stat and open
     except FileError:
         file.close()
         raise
@@ -80,7 +82,7 @@ def opened(path: str | os.PathLike[str], where: str) -> BinaryIO:
 
 
 def read(file: Any, most: int) -> bytes:
-    """The next bytes of a file or stream, at most `most`. Memory grows with the bytes that come, not with `most`."""
+    """Read at most `most` bytes of a file or stream; allocates for the bytes that are read, not for `most`."""
     parts, left = [], most
     while left > 0 and (part := file.read(min(left, _CHUNK))):
         parts.append(part)
@@ -89,7 +91,7 @@ def read(file: Any, most: int) -> bytes:
 
 
 def content(path: str | os.PathLike[str], where: str, most: int | None = None) -> bytes:
-    """All bytes of a regular file. Raises FileError if it cannot be read or has more than `most` bytes."""
+    """Read all bytes of a regular file. Raises FileError if it cannot be read or has more than `most` bytes."""
     with opened(path, where) as file, foreign(where, f"a file that can be read at {os.fspath(path)!r}"):
         if most is None:
             return file.read()
@@ -100,18 +102,21 @@ def content(path: str | os.PathLike[str], where: str, most: int | None = None) -
 
 
 class Stream:
-    """A foreign stream: what its library raises is a FileError as of `foreign`, and so is a byte beyond `most`."""
+    """A stream of a library (gzip, zip ...) whose errors become FileErrors, as by `foreign`.
+
+    Reading more than `most` bytes in all raises FileError too.
+    """
 
     def __init__(self, file: Any, where: str, needs: str, help: str | None = None, most: int = sys.maxsize):
-        self._file, self._said, self._most, self._left = file, (where, needs, help), most, most
+        self._file, self._described, self._most, self._left = file, (where, needs, help), most, most
 
     def read(self, size: int) -> bytes:
-        """The next bytes, at most `size`."""
-        with foreign(*self._said):
+        """Read at most `size` bytes."""
+        with foreign(*self._described):
             data: bytes = self._file.read(min(size, self._left + 1))
         self._left -= len(data)
         if self._left < 0:
-            raise FileError(self._said[0], f"at most {self._most} bytes when it is unpacked", "more")
+            raise FileError(self._described[0], f"at most {self._most} bytes when it is unpacked", "more")
         return data
 
 
@@ -121,5 +126,5 @@ def _need_regular(path: str | os.PathLike[str], where: str, mode: int) -> None:
         raise FileError(where, "a regular file", f"{os.fspath(path)!r}, which is {kind}")
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -1,7 +1,7 @@
-"""DLPack in and out: the same memory in another library, without a copy (dmlc/dlpack, dlpack.h, version 0.8).
+"""DLPack import and export: share memory with another library without a copy (dmlc/dlpack, dlpack.h, version 0.8).
 
-NumPy speaks DLPack for its own formats, CuPy for what lies on a GPU. NumPy knows no bfloat16, so a bfloat16 array
-travels as 16-bit integers whose type code is rewritten in the capsule.
+NumPy makes and reads the capsules of CPU memory, CuPy those of GPU memory. NumPy has no bfloat16: a bfloat16 array is
+exported as uint16, and the type code in the capsule is rewritten to kDLBfloat.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Type(ctypes.Structure):
     _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
 
 
-class _Managed(ctypes.Structure):  # the head of DLManagedTensor: its DLTensor, as far as the type
+class _Managed(ctypes.Structure):  # the first fields of DLManagedTensor, up to its dtype
     _fields_ = [
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -39,7 +39,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 class _Capsule:
-    """A producer that hands on a capsule it was given."""
+    """A DLPack producer that returns an existing capsule."""
 
     def __init__(self, capsule: Any, device: tuple[int, int]):
         self._capsule, self._device = capsule, device
@@ -59,7 +59,7 @@ def export(tensor: Tensor, **options: Any) -> Any:
     """The DLPack capsule of `tensor`'s memory. Raises StateError for a tensor that requires grad."""
     if tensor.requires_grad:
         raise StateError("__dlpack__", "a tensor that requires no grad", "one that does", "use .detach()")
-    options.pop("max_version", None)  # the classic, unversioned capsule, whose type code may be rewritten
+    options.pop("max_version", None)  # always an unversioned capsule, whose type code may be rewritten
     if tensor.dtype != dtypes.bfloat16:
         return tensor.exposed().__dlpack__(**options)
     capsule = tensor.exposed().view(np.uint16).__dlpack__(**options)
@@ -68,11 +68,12 @@ def export(tensor: Tensor, **options: Any) -> Any:
 
 
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor over the memory of any object with `__dlpack__` (an array of PyTorch, JAX, CuPy ...), without a copy.
+    """A tensor that shares the memory of an object with `__dlpack__`, such as an array of PyTorch, JAX or CuPy.
 
-    The memory is for reading: `.clone()` it before a change in place; copy=True does so. device: where to put it.
+    The shared memory is read-only: call `.clone()` before modifying it in place, or pass copy=True. device: the device
+    to move the tensor to.
 
-    Raises DTypeError for an object without it, or for a format that ampkit does not have.
+    Raises DTypeError for an object without `__dlpack__`, for memory that cannot be shared, or for an unknown dtype.
     """
     if not hasattr(ext_tensor, "__dlpack__"):
         raise DTypeError("from_dlpack", "an object with __dlpack__", type(ext_tensor).__name__)

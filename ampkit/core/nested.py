@@ -1,4 +1,4 @@
-"""Tensors in what functions take and return: lists, tuples, named tuples and dicts of them and of other things."""
+"""Traverse and rebuild nested lists, tuples, named tuples and dicts of tensors, such as arguments and results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .tensor import Tensor
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
-    """The tensors in `values`, in order."""
+    """Yield the tensors in `values`, depth first, in order."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, (list, tuple)):
@@ -20,7 +20,7 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 
 
 def with_tensors(values: Any, tensors: Iterator[Any]) -> Any:
-    """`values` with `tensors` in the places of its own."""
+    """A copy of the structure `values` in which the next item of `tensors` replaces each tensor, in order."""
     if isinstance(values, Tensor):
         return next(tensors)
     if isinstance(values, dict):

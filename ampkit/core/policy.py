@@ -1,7 +1,7 @@
 """Cast, Policy and autocast: which dtype each op runs in.
 
-Five categories say how an op treats its inputs; a policy is a frozen value that maps every op to one of them for one
-16-bit format; `autocast` puts a policy in force for a block of code.
+Five cast categories say how an op treats the dtypes of its inputs. A policy is an immutable value that maps every op
+to a category, for one 16-bit dtype. `autocast` applies a policy to a block of code.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class Cast(Enum):
     """How an op treats the dtypes of its inputs inside an autocast region."""
 
-    LOW = "low"  # the policy's 16-bit format in and out; exact products, float32 sums, one rounding
-    FP32 = "float32"  # inputs as they come, float32 inside and out
-    WIDEST = "widest"  # operands agree on the widest dtype among them
-    KEEP = "keep"  # inputs as they come, the answer in the first input's dtype
-    BANNED = "banned"  # refused inside a region, with the cure
+    LOW = "low"  # inputs and output in the policy's 16-bit dtype; exact products, float32 sums, one rounding
+    FP32 = "float32"  # inputs as they are, computed and returned in float32
+    WIDEST = "widest"  # operands are cast to the widest dtype among them
+    KEEP = "keep"  # inputs as they are, the output in the first input's dtype
+    BANNED = "banned"  # raises inside a region, and names the op to use instead
 
 
-# Every op's category, written by @op as the op is defined: the policy table has no other source.
+# The category of each op, by name: set by @op at definition, the only source of the policy table.
 categories: dict[str, Cast] = {}
-# What to do instead of a banned op, by its name.
+# The help line of the error for a banned op, by the op's name.
 cures: dict[str, str] = {}
 
 _FAST = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax", "softplus"})
@@ -41,10 +41,11 @@ _FAST = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax", "log_softm
 class Policy:
     """The dtype table of mixed precision: `Policy("float16", softmax="low", gelu="float32")`.
 
-    dtype: float16 or bfloat16, the format of LOW ops. Overrides give an op another category by its word: low, float32,
-    widest, keep or banned. Equal policies are one object, so they compare by identity; the repr is the spelling.
-    `Policy.fast(dtype)` stores the outputs of norms and softmax in 16 bits, with float32 inside.
-    Raises DTypeError for another dtype, ConfigError for an unknown op or word.
+    dtype: float16 or bfloat16, the dtype of LOW ops. Each keyword argument is the name of an op and its category: low,
+    float32, widest, keep or banned. Equal policies are the same object, so they compare by identity; the repr is an
+    expression that makes the policy. `Policy.fast(dtype)` stores the outputs of norms and softmax in 16 bits and
+    computes them in float32.
+    Raises DTypeError for another dtype, ConfigError for an unknown op or category.
     """
 
     __slots__ = ("dtype", "overrides", "preset")
@@ -58,13 +59,16 @@ class Policy:
 
     @classmethod
     def fast(cls, dtype: Any = "float16", /, **overrides: str) -> Policy:
-        """The preset that stores norms and softmax in 16 bits: less memory and fewer casts, float32 arithmetic."""
+        """The preset in which norms, softmax and softplus are LOW: 16-bit outputs, float32 arithmetic; see Policy.
+
+        Compared with `Policy(dtype)` it saves memory and casts.
+        """
         return cls._intern(".fast", dtype, overrides)
 
     @classmethod
     def _intern(cls, preset: str, dtype: Any, overrides: dict[str, str]) -> Policy:
-        found = tuple(sorted((name, _category(name, word)) for name, word in overrides.items()))
-        key = (preset, low(dtype, "Policy"), found)
+        categories = tuple(sorted((op, _category(op, category)) for op, category in overrides.items()))
+        key = (preset, low(dtype, "Policy"), categories)
         if key not in cls._known:
             self = object.__new__(cls)
             for name, value in zip(("preset", "dtype", "overrides"), key, strict=True):
@@ -83,8 +87,8 @@ class Policy:
         return Cast.LOW if self.preset == ".fast" and op in _FAST else categories[op]
 
     def __repr__(self) -> str:
-        words = "".join(f', {name}="{category.value}"' for name, category in self.overrides)
-        return f'Policy{self.preset}("{self.dtype.name}"{words})'
+        overrides = "".join(f', {name}="{category.value}"' for name, category in self.overrides)
+        return f'Policy{self.preset}("{self.dtype.name}"{overrides})'
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.preset, self.dtype.name, {name: category.value for name, category in self.overrides})
@@ -95,32 +99,32 @@ def _restore(preset: str, dtype: str, overrides: dict[str, str]) -> Policy:
 
 
 def low(dtype: Any, where: str) -> DType:
-    """The 16-bit format that `dtype` names. Raises DTypeError for another, and says how to turn autocast off."""
+    """`dtype` as a 16-bit DType. Raises DTypeError for another dtype; its help line says how to turn autocast off."""
     found = parse(dtype)
     if found not in LOW:
         raise DTypeError(where, "float16 or bfloat16", found.name, f"for {found.name}, use enabled=False")
     return found
 
 
-def _category(op: str, word: str) -> Cast:
+def _category(op: str, category: str) -> Cast:
     if op not in categories:
         close = difflib.get_close_matches(op, categories, n=1)
         cure = f"did you mean {close[0]!r}?" if close else "`ampkit ops` lists them"
         raise ConfigError("Policy", "the name of an op", repr(op), cure)
     try:
-        return Cast(word)
+        return Cast(category)
     except ValueError:
-        raise ConfigError(f"Policy, {op}", f"one of {', '.join(c.value for c in Cast)}", repr(word)) from None
+        raise ConfigError(f"Policy, {op}", f"one of {', '.join(c.value for c in Cast)}", repr(category)) from None
 
 
 class Region(NamedTuple):
-    """One entry of the autocast stack."""
+    """One entry of the autocast stack, a linked list in a context variable."""
 
-    owner: object
-    policies: dict[str, Policy | None]  # by backend name
-    rules: tuple[Policy | None, ...]  # the same, hashable: what the plans of ops are kept under
-    cache: bool
-    below: Region | None
+    owner: object  # the `autocast` that entered it
+    policies: dict[str, Policy | None]  # by backend name; None where autocast is off
+    rules: tuple[Policy | None, ...]  # the same policies, hashable: part of the key of an op's cached plan
+    cache: bool  # whether 16-bit copies of weights are cached
+    below: Region | None  # the enclosing region
 
 
 _stack: ContextVar[Region | None] = ContextVar("ampkit.autocast", default=None)
@@ -132,17 +136,17 @@ def region() -> Region | None:
 
 
 def enter(state: Region | None) -> Token[Region | None]:
-    """Put `state` in force as the whole stack (backward runs with None); undo with `leave`."""
+    """Replace the whole stack by `state` (the backward pass uses None, autocast off). Returns the token for `leave`."""
     return _stack.set(state)
 
 
 def leave(token: Token[Region | None]) -> None:
-    """Undo `enter`."""
+    """Restore the stack that `enter` replaced."""
     _stack.reset(token)
 
 
 def on_alone(entry: Region | None, device_type: str) -> Region | None:
-    """`entry` as it is in force for tensors on `device_type`, and for no others."""
+    """A region with the policy of `entry` for `device_type`, and autocast off for other devices."""
     if entry is None:
         return None
     policies = {**dict.fromkeys(_DEFAULT), device_type: entry.policies[need_kind(device_type)]}
@@ -150,12 +154,12 @@ def on_alone(entry: Region | None, device_type: str) -> Region | None:
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
-    """Whether ops on `device_type` run under a policy here."""
+    """Whether autocast is on for ops on `device_type`. Raises DeviceError unless it is "cpu" or "cuda"."""
     return _in_force(device_type) is not None
 
 
 def get_autocast_dtype(device_type: str = "cpu") -> DType:
-    """The 16-bit format of the region in force on `device_type`, or that device's default outside of one."""
+    """The 16-bit dtype that autocast uses on `device_type` here, or that device's default where autocast is off."""
     policy = _in_force(device_type)
     return _DEFAULT[need_kind(device_type)] if policy is None else policy.dtype
 
@@ -176,13 +180,13 @@ def need_kind(device_type: Any) -> str:
 
 
 class autocast:
-    """Within the block, or the decorated function, every op runs in the dtype that a policy gives it.
+    """Context manager and decorator under which each op runs in the dtype that a policy chooses for it.
 
-    device_type: "cpu" or "cuda" restricts the region to tensors there; None takes all. dtype: float16 or bfloat16; by
-    default bfloat16 for tensors on the CPU and float16 elsewhere. enabled=False runs everything as it comes.
-    cache_enabled=False casts a weight anew at each use. policy: a Policy in place of a dtype.
+    device_type: "cpu" or "cuda" applies it to tensors on that device alone; None to all. dtype: float16 or bfloat16; by
+    default bfloat16 for tensors on the CPU and float16 on a GPU. enabled=False turns autocast off in the block.
+    cache_enabled=False casts a weight again at each use. policy: a Policy, instead of a dtype.
     Decorates functions, generators and coroutines. Reusable, re-entrant, safe in threads and in asyncio tasks.
-    Raises DTypeError for another dtype, DeviceError for a device type that is unknown or that this machine lacks.
+    Raises DTypeError for another dtype, DeviceError for a device type that is unknown or not available here.
     """
 
     def __init__(
@@ -222,7 +226,7 @@ class autocast:
 
 
 def _without(owner: autocast, entry: Region | None) -> Region | None:
-    """The stack less the newest entry of `owner`: blocks may close in any order."""
+    """The stack without the newest entry of `owner`, since blocks may exit in any order. StateError if it has none."""
     if entry is None:
         raise StateError("autocast", "an open region to leave", "none that this context opened")
     if entry.owner is owner:

@@ -1,7 +1,7 @@
-"""Random numbers: one counter-based stream, Philox4x64-10 (Salmon et al. 2011, SC'11), with random access.
+"""Random numbers: the counter-based generator Philox4x64-10 (Salmon et al. 2011, SC'11).
 
-A draw takes the next call number of the stream; (seed, call) alone fixes its values, on any device and in any order of
-execution. So a stream is two integers, and to resume or to recompute is to set them.
+Each draw takes the next call number of a stream. (seed, call) determines its values, on any device and in any order of
+execution. So the state of a stream is two integers, and resuming or recomputing sets them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..base.errors import ArgumentError
 
 
 class Stream:
-    """A seed and the number of the next call."""
+    """A stream of random numbers: a seed in [0, 2^64) and the number of the next draw, `call`."""
 
     __slots__ = ("call", "seed")
 
@@ -23,16 +23,16 @@ class Stream:
         self.seed, self.call = _seed(seed), 0
 
     def take(self) -> tuple[int, int]:
-        """The (seed, call) of the next draw."""
+        """Return the (seed, call) of the next draw and advance the stream by one."""
         self.call += 1
         return self.seed, self.call - 1
 
     def state(self) -> tuple[int, int]:
-        """What `restore` needs to draw the same numbers again."""
+        """The state (seed, next call), from which `restore` repeats the draws."""
         return self.seed, self.call
 
     def restore(self, state: tuple[int, int]) -> None:
-        """Go back, or on, to a state. Raises ArgumentError, with nothing changed, for anything else."""
+        """Set the state to a pair (seed, next call). Raises ArgumentError, with nothing changed, for anything else."""
         if not isinstance(state, (tuple, list)) or len(state) != 2:
             raise ArgumentError(
                 "set_rng_state", "a random state, a pair (seed, next call) of integers", repr(state)[:60]
@@ -46,7 +46,10 @@ class Stream:
 
 
 class Generator(Stream):
-    """A stream of one's own, by PyTorch's name: `Generator().manual_seed(0)`; the same numbers on any device."""
+    """A random stream apart from the default one, as in PyTorch: `Generator().manual_seed(0)`.
+
+    It draws the same numbers for any `device`.
+    """
 
     __slots__ = ("device",)
 
@@ -55,7 +58,7 @@ class Generator(Stream):
         self.device = device
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew under `seed`. Raises ArgumentError out of [0, 2^64)."""
+        """Set the seed and start from the first draw. Raises ArgumentError for a seed outside [0, 2^64)."""
         self.restore((seed, 0))
         return self
 
@@ -64,30 +67,31 @@ class Generator(Stream):
         return self.seed
 
     def get_state(self) -> tuple[int, int]:
-        """The state: (seed, next call)."""
+        """The state: a tuple (seed, next call)."""
         return self.state()
 
     def set_state(self, new_state: tuple[int, int]) -> None:
-        """Go back, or on, to a state."""
+        """Set the state that `get_state` returned. Raises ArgumentError for anything else."""
         self.restore(new_state)
 
 
 def philox(seed: int, call: int) -> np.random.Philox:
-    """Philox4x64-10 at draw `call` under `seed`: 2^192 blocks of four 64-bit words, shared with no other call."""
+    """NumPy's Philox4x64-10 at draw `call` of `seed`: 2^192 blocks of four 64-bit words that no other draw uses."""
     return np.random.Philox(key=seed, counter=call << 192)
 
 
 def generator(seed: int, call: int) -> np.random.Generator:
-    """NumPy's distributions over draw `call` under `seed`."""
+    """A NumPy Generator over the random bits of draw `call` of `seed`."""
     return np.random.Generator(philox(seed, call))
 
 
 def keep_mask(
     seed: int, call: int, p: float, shape: tuple[int, ...], start: int = 0
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """True for the elements of `shape` that dropout with probability `p` keeps in draw `call`; a 16-bit word decides.
+    """The mask of dropout with probability `p` in draw `call`: bool of `shape`, True where the element is kept.
 
-    An element is kept where its word, in the order of the stream from word `start` on, is at least round(p * 65536).
+    Each element has one 16-bit word of the draw, in order from word `start`; it is kept where the word is at least
+    round(p * 65536).
     """
     before = start % 16
     found = random_bits(seed, call, before + math.prod(shape), start - before)[before:]
@@ -95,7 +99,7 @@ def keep_mask(
 
 
 def random_bits(seed: int, call: int, count: int, start: int = 0) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """Words `start` to `start + count` of draw `call` under `seed`, of 16 bits; start: a multiple of 16, a block."""
+    """`count` 16-bit words of draw `call` of `seed`, from word `start` (a multiple of 16) on. -> [count] uint16."""
     stream = philox(seed, call).advance(start // 16)
     return stream.random_raw(-(-count // 4)).astype("<u8", copy=False).view("<u2")[:count]
 
@@ -110,7 +114,7 @@ default = Stream()
 
 
 def manual_seed(seed: int) -> Stream:
-    """Start the default stream anew: the same seed gives the same numbers. Raises ArgumentError out of [0, 2^64)."""
+    """Seed the default stream and return it. Raises ArgumentError for a seed outside [0, 2^64)."""
     default.restore((seed, 0))
     return default
 
@@ -126,5 +130,5 @@ def get_rng_state() -> tuple[int, int]:
 
 
 def set_rng_state(new_state: tuple[int, int]) -> None:
-    """Set the default stream to a state that `get_rng_state` gave."""
+    """Set the default stream to a state that `get_rng_state` returned. Raises ArgumentError for anything else."""
     default.restore(new_state)

@@ -1,4 +1,4 @@
-"""Saved states, checked before any of them is assigned."""
+"""Checks of state dicts before `load_state_dict` assigns them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def need_keys(where: str, state: Any, keys: Iterable[str], exactly: bool = False
 
 
 def need_count(where: str, name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:
-    """`value`, an integer in [least, most]. Raises ArgumentError for anything else."""
+    """Return `value` if it is an int in [least, most], else raise ArgumentError."""
     if type(value) is not int or not least <= value <= most:
         raise ArgumentError(where, f"{name} as an integer from {least} to {most}", _short(value))
     return value
 
 
 def need_like(where: str, name: str, value: Any, like: Any, finite: bool = True) -> None:
-    """Raise ArgumentError unless `value` has the form of `like`.
+    """Raise ArgumentError unless `value` has the type and structure of `like`.
 
-    A number, not NaN and, if `finite`, not infinite, where that is a number; a list of as many items of its form where
-    that is a list or a tuple; else a value of the same type.
+    If `like` is a number: any number but NaN and, with `finite`, infinity. If it is a list or tuple: one of the same
+    length whose items match item by item. Otherwise: a value of the same type.
     """
     if isinstance(like, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(value) != len(like):
@@ -46,7 +46,7 @@ def need_like(where: str, name: str, value: Any, like: Any, finite: bool = True)
 
 
 def is_number(value: Any, finite: bool = True) -> bool:
-    """Whether `value` is a Python number that a float can hold; no NaN and, if `finite`, no infinity."""
+    """Whether `value` is an int or float in the range of float64, not NaN and, with `finite`, not infinite."""
     if type(value) is int:
         return abs(value) < 2**1023
     return type(value) is float and not math.isnan(value) and not (finite and math.isinf(value))
@@ -54,14 +54,14 @@ def is_number(value: Any, finite: bool = True) -> bool:
 
 @contextmanager
 def unchanged_on_error(*objects: Any) -> Iterator[None]:
-    """Within the block, an error gives the attributes of `objects` the values that they had."""
+    """Context manager: if the block raises, restore the attributes of `objects` and re-raise."""
     before = [dict(vars(each)) for each in objects]
     try:
         yield
     except BaseException:
-        for each, held in zip(objects, before, strict=True):
+        for each, attributes in zip(objects, before, strict=True):
             vars(each).clear()
-            vars(each).update(held)
+            vars(each).update(attributes)
         raise
 
 

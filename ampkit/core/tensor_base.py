@@ -73,7 +73,7 @@ class TensorBase:
         return self.ndim
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or the length of one axis. Raises RangeError for an axis that it does not have."""
+        """The shape, or the length of axis `dim`. Raises RangeError for an axis that the tensor does not have."""
         if dim is not None and (type(dim) is not int or not -self.ndim <= dim < self.ndim):
             raise RangeError("size", f"dim as an integer from {-self.ndim} to {self.ndim - 1}", repr(dim))
         return self.shape if dim is None else self.shape[dim]
@@ -83,11 +83,11 @@ class TensorBase:
         return self.array.size
 
     def element_size(self) -> int:
-        """Bytes of one element."""
+        """The size of one element in bytes."""
         return self.itemsize
 
     def stride(self, dim: int | None = None) -> Any:
-        """Steps between neighbours along each axis, in elements, or along one."""
+        """The strides in elements, of all axes or of `dim`. Raises DTypeError or RangeError for another `dim`."""
         steps = tuple(s // self.itemsize for s in self.array.strides)
         if dim is None:
             return steps
@@ -101,13 +101,13 @@ class TensorBase:
         return dtypes.is_float(self.dtype)
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
-        """Whether the elements lie in row-major order, whatever the memory_format."""
+        """Whether the memory is contiguous in row-major order; memory_format is ignored."""
         return bool(self.array.flags.c_contiguous)
 
     # conversions
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array: on the CPU the same memory. bfloat16 comes as `ml_dtypes.bfloat16`.
+        """The values as a NumPy array, which shares the memory of a CPU tensor. bfloat16 is `ml_dtypes.bfloat16`.
 
         Raises StateError for a tensor that requires grad, unless force=True.
         """
@@ -119,7 +119,7 @@ class TensorBase:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> Any:
-        """The value of a tensor of one element, as a Python number; waits for the device."""
+        """The value of a tensor of one element as a Python number; waits for the device. Else raises ShapeError."""
         if self.array.size != 1:
             raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
         return backends.backend_of(self.array).to_numpy(self.array).item()
@@ -128,7 +128,7 @@ class TensorBase:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python numbers."""
+        """The values as nested lists of Python numbers; waits for the device."""
         return backends.backend_of(self.array).to_numpy(self.array).tolist()
 
     def __float__(self) -> float:

@@ -1,4 +1,4 @@
-"""Computed attributes: tensors of a module that are computed from its Parameters whenever they are read."""
+"""Computed attributes: tensors of a module that are recomputed from its Parameters each time they are read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ComputedAttribute:
-    """How to compute an attribute. It stores no tensor, so copies of the module compute from their own Parameters."""
+    """The rule that computes an attribute. It holds no tensor, so a copied module computes from its own Parameters."""
 
     def of(self, module: Module) -> Tensor:
-        """The value, recorded on the tape."""
+        """Compute the value from the Parameters of `module`; recorded on the tape."""
         raise NotImplementedError
 
     def assign(self, module: Module, value: Any) -> None:
@@ -27,7 +27,7 @@ class ComputedAttribute:
 
 
 def attribute_to_replace(where: str, module: Module, name: str) -> Any:
-    """The Parameter or buffer `name`, which a computed attribute is to replace.
+    """Return the Parameter or buffer `name` of `module`, which a computed attribute will replace.
 
     Raises ArgumentError if there is none, StateError if it is computed already, DTypeError if `module` is no Module.
     """
@@ -42,7 +42,7 @@ def attribute_to_replace(where: str, module: Module, name: str) -> Any:
 
 
 def check_unbound(where: str, tensor: Tensor) -> None:
-    """Raise StateError for a Parameter that an optimizer holds, which would go on to train an unused tensor."""
+    """Raise StateError if an optimizer holds `tensor`: it would go on training a tensor that is no longer used."""
     if isinstance(tensor, Parameter) and is_bound(tensor):
         needs, cure = "a Parameter that no optimizer holds", "make the optimizer afterwards"
         raise StateError(where, needs, "one that an optimizer holds", cure)

@@ -1,4 +1,4 @@
-"""Checks for operations, the library's and users' own: cases, finite differences, one tolerance table.
+"""Tests of ops, ampkit's and your own: test cases, finite differences and tolerances by dtype.
 
 from ampkit.testing import Case, check, normal
 

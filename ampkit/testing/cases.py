@@ -1,4 +1,4 @@
-"""Cases: one situation of one op each, with inputs that are drawn."""
+"""Test cases: an op, its arguments, and the random inputs to draw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Draw:
-    """An input to be drawn: `normal`, `uniform`, `integers`, `definite` and `booleans` make one."""
+    """A random input of a Case, made by `normal`, `uniform`, `integers`, `definite` or `booleans`.
+
+    kind: the distribution. shape: of the array. low, high: the bounds of "uniform" and "integers".
+    """
 
     kind: str
     shape: tuple[int, ...]
@@ -29,7 +32,7 @@ class Draw:
     high: float = 1.0
 
     def make(self, generator: np.random.Generator) -> Array:
-        """Values in float64, int64 or bool."""
+        """Draw the values: an array of `shape` in float64, int64 or bool."""
         if self.kind == "integers":
             return np.asarray(generator.integers(int(self.low), int(self.high), self.shape), np.int64)
         if self.kind == "booleans":
@@ -64,20 +67,21 @@ def integers(low: int, high: int, *shape: int) -> Draw:
 
 
 def definite(*shape: int) -> Draw:
-    """Symmetric positive definite matrices [.., M, M], whose eigenvalues are 1 and more."""
+    """Symmetric positive definite matrices [.., M, M] with eigenvalues of at least 1."""
     return Draw("definite", shape)
 
 
 def booleans(*shape: int) -> Draw:
-    """True and False, evenly."""
+    """True or False with equal probability."""
     return Draw("booleans", shape)
 
 
 class Case:
-    """One situation of one op: `Case("clamp", normal(3, 4), min=-0.5)`.
+    """A test case of one op: `Case("clamp", normal(3, 4), min=-0.5)`.
 
-    inputs, params: what the op is called with; draws in them, or in lists among them, become tensors. smooth: whether
-    second derivatives exist and are checked. The name is that of a function of `ampkit.ops`, or else of an op.
+    name: a function of `ampkit.ops`, or a registered op. inputs, params: its positional and keyword arguments; each
+    Draw in them, or in lists and tuples among them, is drawn and becomes a tensor. smooth: whether second derivatives
+    exist and are checked.
     """
 
     def __init__(self, name: str, /, *inputs: Any, smooth: bool = True, **params: Any):
@@ -85,7 +89,7 @@ class Case:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What the case calls. Raises ArgumentError if there is no such operation."""
+        """The function under test. Raises ArgumentError if no function or op has the name."""
         from .. import ops
 
         found = getattr(ops, self.name, None) or registry.get(self.name)
@@ -94,14 +98,14 @@ class Case:
         return found
 
     def arrays(self) -> list[Array]:
-        """The drawn inputs in the order they appear: the same values every time."""
+        """The drawn inputs in order of appearance; seeded by the case's repr, so the values are always the same."""
         generator = np.random.default_rng(zlib.crc32(repr(self).encode()))
         return [draw.make(generator) for draw in _draws([*self.inputs, *self.params.values()])]
 
     def tensors(self, dtype: Any = float64, arrays: list[Array] | None = None) -> list[Tensor]:
-        """The drawn inputs as tensors of the default device, floats in `dtype` with requires_grad.
+        """The drawn inputs as tensors on the default device, floats in `dtype` with requires_grad.
 
-        On a CPU their arrays refuse writes.
+        arrays: the values to use instead of `self.arrays()`. On a CPU the arrays are read-only.
         """
         made = [a.astype(dtype) if a.dtype == float64 else a.copy() for a in arrays or self.arrays()]
         for array in made:
@@ -109,7 +113,7 @@ class Case:
         return [placed(a, dtypes.is_float(a.dtype)) for a in made]
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        """Run the operation with `tensors` for the draws; its outputs as a list."""
+        """Call the function with `tensors` in place of the Draws; returns its outputs as a list."""
         left = iter(tensors)
         inputs = [_fill(item, left) for item in self.inputs]
         params = {name: _fill(value, left) for name, value in self.params.items()}
@@ -122,7 +126,7 @@ class Case:
 
 
 def placed(array: Array, requires_grad: bool = False) -> Tensor:
-    """The values as a tensor of the default device."""
+    """`array` as a tensor on the default device."""
     return Tensor(backends.get().asarray(array), requires_grad)
 
 

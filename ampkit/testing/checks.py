@@ -1,4 +1,4 @@
-"""The checks of a case."""
+"""The checks of a Case; each raises AssertionError."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ Array = np.ndarray[Any, Any]
 
 
 def check_gradients(case: Case) -> None:
-    """First derivatives in float64 against differences; second ones, and the recorded against the plain, if smooth."""
+    """Check gradients in float64 against finite differences; if the case is smooth, second derivatives as well.
+
+    For a smooth case, gradients with create_graph=True are also compared with those without.
+    """
     gradcheck(case, case.tensors())
     if case.smooth:
         gradgradcheck(case, case.tensors())
 
 
 def check_precision(case: Case, dtype: DType) -> None:
-    """Values and gradients in `dtype` against those in float64 from the same, rounded, inputs."""
+    """Check values and gradients in `dtype` against float64 results from the same inputs, rounded to `dtype`."""
     low = case.tensors(dtype)
     high = case.tensors(arrays=[values_of(t).astype(np.float64) if t.requires_grad else values_of(t) for t in low])
     outs, wants = case(*low), case(*high)
@@ -39,36 +42,37 @@ def check_precision(case: Case, dtype: DType) -> None:
         floats_of(outs), low, [placed(s.astype(o.dtype)) for s, o in zip(seeds, floats_of(outs), strict=True)]
     )
     truth = gradients_of(floats_of(wants), high, [placed(s.astype(np.float64)) for s in seeds])
-    for slope, want in zip(found, truth, strict=True):
-        assert (slope is None) == (want is None), "a gradient is missing"
-        if slope is not None:
-            assert slope.dtype == dtype, f"a gradient in {slope.dtype}, expected {dtype}"
-            assert_close(slope, want, GRADIENT_TOLERANCE[dtype], "gradient")
+    for got, want in zip(found, truth, strict=True):
+        assert (got is None) == (want is None), "a gradient is missing"
+        if got is not None:
+            assert got.dtype == dtype, f"a gradient in {got.dtype}, expected {dtype}"
+            assert_close(got, want, GRADIENT_TOLERANCE[dtype], "gradient")
 
 
 def check_strides(case: Case) -> None:
-    """The same values from inputs whose elements do not lie next to each other."""
+    """Check that inputs with negative, non-contiguous strides give the same values."""
     tensors = case.tensors()
-    apart = [Tensor(_spread(values_of(t)), t.requires_grad) for t in tensors]
-    for got, want in zip(case(*apart), case(*tensors), strict=True):
+    strided = [Tensor(_strided(values_of(t)), t.requires_grad) for t in tensors]
+    for got, want in zip(case(*strided), case(*tensors), strict=True):
         assert_close(got, want)
 
 
-def _spread(array: Array) -> Any:
-    there = backends.get()
+def _strided(array: Array) -> Any:
+    # A read-only view of the same values with stride -2 along the last axis.
+    backend = backends.get()
     if not array.ndim:
-        return there.asarray(array)
-    wide = there.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+        return backend.asarray(array)
+    wide = backend.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
     view = wide[..., ::-2]
     with backends.device_guard(view):
-        view[...] = there.asarray(array)
+        view[...] = backend.asarray(array)
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
     return view
 
 
 def check_dtypes(case: Case) -> None:
-    """The output's dtype follows the op's category, inside and outside of autocast."""
+    """Check that the output's dtype follows the op's cast category, inside and outside of autocast."""
     op = registry.get(case.name)
     explicit = "dtype" in case.params or any(isinstance(item, np.dtype) for item in case.inputs)
     if op is None or explicit:
@@ -89,7 +93,7 @@ def check_dtypes(case: Case) -> None:
 
 
 def check(case: Case) -> None:
-    """Every check of one case; raises AssertionError."""
+    """Run every check of a case. Raises AssertionError."""
     check_gradients(case)
     for dtype in (float32, float16, bfloat16):
         check_precision(case, dtype)

@@ -1,4 +1,4 @@
-"""Gradients against central differences."""
+"""Check gradients against central finite differences."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from .closeness import GRADIENT_TOLERANCE, assert_close, values_of
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 
-STEP = 1e-5  # of central differences in float64: truncation ~ step^2, rounding ~ 2^-53 / step, both near 1e-11
+STEP = (
+    1e-5  # of central differences in float64: truncation error ~ step^2, rounding error ~ 2^-53 / step, both near 1e-11
+)
 
 
 def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
     """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
 
-    What is no Tensor among the inputs is passed on as it is. Returns True, or raises AssertionError naming the first
-    input whose gradient is off, DTypeError for inputs that require grad in another dtype.
+    inputs: a tensor, or a sequence; those that are no tensors are passed as they are. tolerance: relative to 1 plus the
+    sums of absolute terms. Returns True. Raises AssertionError naming the first input whose gradient is wrong,
+    DTypeError for inputs that require grad and are not float64.
     """
     inputs = _points("gradcheck", inputs)
     generator = np.random.default_rng(0)
     outs = floats_of(func(*inputs))
-    seeds = [placed(_fixed(generator.normal(size=o.shape))) for o in outs]
+    seeds = [placed(_read_only(generator.normal(size=o.shape))) for o in outs]
     _compare(
         gradients_of(outs, inputs, seeds), lambda *x: _dot(floats_of(func(*x)), seeds), inputs, generator, tolerance
     )
@@ -37,18 +40,21 @@ def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: floa
 
 
 def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-5) -> bool:
-    """Check the gradients of the gradients of `func` against central differences of its gradients; see gradcheck."""
+    """Check the second derivatives of `func` against central differences of its gradients; see gradcheck.
+
+    Gradients recorded with create_graph=True are also compared with plain ones.
+    """
     inputs = _points("gradgradcheck", inputs)
     generator = np.random.default_rng(1)
     outs = floats_of(func(*inputs))
-    seeds = [placed(_fixed(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
+    seeds = [placed(_read_only(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
     points = [x for x in inputs if wants_grad(x)]
     first = gradients_of(outs, inputs, seeds, create_graph=True)
     for traced, plain in zip(first, gradients_of(outs, inputs, seeds, retain_graph=True), strict=True):
         if plain is not None:
             assert traced is not None, "the recorded gradient is missing"
             assert_close(traced, plain, GRADIENT_TOLERANCE[float64], "the recorded gradient")
-    weights = [placed(_fixed(generator.normal(size=x.shape))) for x in points]
+    weights = [placed(_read_only(generator.normal(size=x.shape))) for x in points]
     pairs = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and g.requires_grad]
     variables = [*points, *seeds]
     if not pairs:
@@ -84,30 +90,30 @@ def wants_grad(item: Any) -> bool:
 
 
 def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], generator: Any, tolerance: float) -> None:
-    slopes = iter(found)
+    gradients = iter(found)
     for position, item in enumerate(inputs):
         if not wants_grad(item):
             continue
-        slope, direction = next(slopes), generator.normal(size=item.shape)
+        gradient, direction = next(gradients), generator.normal(size=item.shape)
         sides = [_moved(inputs, position, sign * STEP * direction) for sign in (1, -1)]
         want = (f(*sides[0]) - f(*sides[1])) / (2 * STEP)
-        terms = np.zeros(()) if slope is None else values_of(slope) * direction
-        room = tolerance * (1 + np.abs(terms).sum() + abs(want))
-        assert abs(terms.sum() - want) <= room, f"input {position}: slope {terms.sum()}, by differences {want}"
+        terms = np.zeros(()) if gradient is None else values_of(gradient) * direction
+        allowed = tolerance * (1 + np.abs(terms).sum() + abs(want))
+        assert abs(terms.sum() - want) <= allowed, f"input {position}: slope {terms.sum()}, by differences {want}"
 
 
 def _moved(inputs: list[Tensor], position: int, step: Array) -> list[Tensor]:
     return [placed(np.asarray(values_of(x) + step), True) if i == position else x for i, x in enumerate(inputs)]
 
 
-def _fixed(array: Any) -> Array:
+def _read_only(array: Any) -> Array:
     made = np.asarray(array, np.float64)
     made.flags.writeable = False
     return made
 
 
 def floats_of(outs: Any) -> list[Tensor]:
-    """The outputs that have gradients."""
+    """The outputs, of one tensor or a sequence, that require grad."""
     outs = [outs] if isinstance(outs, Tensor) else list(outs)
     return [o for o in outs if wants_grad(o)]
 
@@ -118,7 +124,7 @@ def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
 
 
 def gradients_of(outs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor], **options: Any) -> list[Tensor | None]:
-    """The gradients of the inputs that require one, None where no output depends on it."""
+    """The gradients of the inputs that require grad; None for those that no output depends on."""
     points = [x for x in inputs if wants_grad(x)]
     if not outs or not points:
         return [None] * len(points)

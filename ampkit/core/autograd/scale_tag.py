@@ -1,7 +1,7 @@
-"""ScaleTag: which loss scale a gradient carries.
+"""ScaleTag: the loss scale that a gradient is multiplied by.
 
-A gradient that a GradScaler's loss scale multiplied is tagged with it, so that nobody takes it for the gradient itself,
-and so that a sum of different scales is refused where it is used.
+A gradient of a scaled loss carries a tag. So clipping or stepping on scaled gradients raises, and so does using a sum
+of gradients of different scales.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ampkit.base.errors import StateError
 
 
 class ScaleTag:
-    """A GradScaler's loss scale between two of its updates.
+    """The loss scale of a GradScaler between two of its updates.
 
-    owner: the GradScaler. factor: what gradients that carry this tag were multiplied by, 0-d float32 on the device.
+    owner: the GradScaler. factor: the scale that gradients with this tag are multiplied by, 0-d float32 on the device.
     """
 
     __slots__ = ("factor", "owner")
@@ -27,18 +27,18 @@ class ScaleTag:
         self.owner, self.factor = owner, factor
 
 
-# The tag of a gradient that was set to zero: zero is right at any scale, so the next gradient's tag takes its place.
+# The tag of a gradient that was zeroed: zero is correct at any scale, so the tag of the next gradient replaces it.
 ZEROED = ScaleTag(None, None)
-# The tag of a sum of different scales. It need not be a mistake: what a generator's loss leaves in the discriminator is
-# forgotten before anybody reads it.
+# The tag of a sum of gradients of different scales. That is an error only where the sum is used: the gradients that a
+# generator's loss leaves in the discriminator are zeroed unread.
 MIXED = ScaleTag(None, None)
 
 
 def combine_tags(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -> ScaleTag | None:
-    """The tag of `gradient`, which carries `held`, once something that carries `new` is to be added to it.
+    """The tag of `gradient`, whose tag is `held`, after a gradient with tag `new` is added to it.
 
-    A scale that the same GradScaler had before is exchanged for the new one, in place. MIXED for scaled and unscaled,
-    and for two GradScalers.
+    If both are tags of the same GradScaler, `gradient` is rescaled in place to the new scale. MIXED if one is scaled
+    and the other is not, or if they belong to two GradScalers.
     """
     if held is ZEROED or new is held:
         return new
@@ -49,14 +49,14 @@ def combine_tags(gradient: Array, held: ScaleTag | None, new: ScaleTag | None) -
 
 
 def rescale(gradient: Array, old: ScaleTag, new: ScaleTag) -> None:
-    """Exchange the scale that `gradient` carries, in place; exact where both are powers of two."""
+    """Multiply `gradient` in place by new.factor / old.factor; exact if both are powers of two."""
     with backends.device_guard(gradient):
         was, now = (backends.to_device_of(tag.factor, gradient) for tag in (old, new))
         gradient *= (now.astype(float64) / was).astype(gradient.dtype)
 
 
 def count_scaled(where: str, gradients: Iterable[Any]) -> int:
-    """How many of `gradients`, Tensors, are scaled by a GradScaler. Raises StateError for one that is MIXED."""
+    """The number of `gradients` (Tensors) that are scaled by a GradScaler. Raises StateError for a MIXED one."""
     tags = [gradient.tag for gradient in gradients]
     if MIXED in tags:
         raise mixed_scales(where)
@@ -64,7 +64,7 @@ def count_scaled(where: str, gradients: Iterable[Any]) -> int:
 
 
 def mixed_scales(where: str) -> StateError:
-    """The error for a gradient that is scaled meeting one that is not, or that is scaled by another GradScaler."""
+    """The error for a sum of scaled and unscaled gradients, or of gradients scaled by two GradScalers."""
     cure = (
         "scale every loss of a step with the same scaler, call backward before scaler.unscale_, and "
         "scaler.update() and optimizer.zero_grad() after every step"
