@@ -1,9 +1,9 @@
-"""Kernel of attention: cuDNN's, which never has the scores in memory; 16-bit operands, scores and softmax in float32.
+"""Scaled dot-product attention by cuDNN's fused kernel: 16-bit operands, scores and softmax in float32, not stored.
 
-A mask becomes what is added to the scores, with the lowest number of the format for -inf: rows that may look nowhere
-then hold numbers, and are set to what the reference gives them, zeros and a log-sum-exp of +inf; so they also weigh
-nothing in the backward. What dropout keeps is drawn as the reference draws it, and is the one thing as large as the
-scores. Other situations run the reference.
+A mask is passed as a bias added to the scores, with a large negative number for -inf. Rows that are masked completely
+are then overwritten with what the reference returns, zeros and a log-sum-exp of +inf, which also gives them zero
+gradients. The dropout mask has the bits of the reference and is the only array as large as the scores. Everything else
+runs the reference.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ampkit.ops.nn.dropout import mask
 
 Array = Any  # a CuPy array
 
-WIDEST = 256  # elements of a head
-LANE = 8  # elements that are read together: heads, and the steps between rows, are multiples
-HIDDEN = {float16: np.float32(-65504), bfloat16: np.float32(-1e30)}  # far below any score, and far from overflow
+MAX_HEAD_SIZE = 256
+LANE = 8  # head sizes and row strides are multiples of this many elements
+MASKED = {float16: np.float32(-65504), bfloat16: np.float32(-1e30)}  # far below any score, far from overflow
 
 
 def _fits(
@@ -37,13 +37,13 @@ def _fits(
         return False
     if scale is not None and not scale > 0:
         return False
-    alone = -2 - enable_gqa  # heads of key and value serve several of query with enable_gqa
-    alike = key.shape[:-2] == value.shape[:-2] and query.shape[:alone] == key.shape[:alone]
+    lead = -2 - enable_gqa  # with enable_gqa the heads axis differs: a head of key serves several of query
+    alike = key.shape[:-2] == value.shape[:-2] and query.shape[:lead] == key.shape[:lead]
     heads = (query.shape[-1], value.shape[-1])
-    fit = alike and query.ndim == key.ndim <= 4 and not any(n % LANE or not 0 < n <= WIDEST for n in heads)
+    fit = alike and query.ndim == key.ndim <= 4 and not any(n % LANE or not 0 < n <= MAX_HEAD_SIZE for n in heads)
     rows = math.prod(query.shape[:-1])
-    most = max(query.size, key.size, value.size, rows * key.shape[-2] if dropout_p else 0)
-    return fit and rows > 0 and most <= MAX_ELEMENTS and not _library(query).trouble()
+    largest = max(query.size, key.size, value.size, rows * key.shape[-2] if dropout_p else 0)
+    return fit and rows > 0 and largest <= MAX_ELEMENTS and not _library(query).trouble()
 
 
 def _library(array: Array) -> Any:
@@ -57,17 +57,17 @@ def attention_cuda(
 ) -> Any:  # fmt: skip
     if dtype != query.dtype:
         return NotImplemented
-    q, k, v = (_ready(array) for array in (query, key, value))
-    bias, looks = _mask(added, allowed, q.shape[2:3] + k.shape[2:3], dtype)
-    out = _laid_like(q, (*q.shape[:-1], v.shape[-1]))
+    q, k, v = (_dense(array) for array in (query, key, value))
+    bias, visible = _mask(added, allowed, q.shape[2:3] + k.shape[2:3], dtype)
+    out = _empty_like(q, (*q.shape[:-1], v.shape[-1]))
     lse = backends.backend_of(q).empty((*q.shape[:-1], 1), float32)
-    dropped = _dropped(q, k, dropout_p, draw)
+    dropped = _dropout(q, k, dropout_p, draw)
     if not _library(q).attention_forward(q, k, v, bias, dropped, out, lse, is_causal, _scale(query, scale)):
         return NotImplemented
-    if looks is not None:
-        np.copyto(out, 0, where=~looks)
-        np.copyto(lse, np.inf, where=~looks)
-    sums, out = lse.reshape(_rows_of_scores(query, key, enable_gqa)), _of_rank(out, query.ndim)
+    if visible is not None:
+        np.copyto(out, 0, where=~visible)
+        np.copyto(lse, np.inf, where=~visible)
+    sums, out = lse.reshape(_lse_shape(query, key, enable_gqa)), _from_4d(out, query.ndim)
     return out, Saved(query=query, key=key, value=value, added=added, allowed=allowed, lse=sums, out=out)
 
 
@@ -76,18 +76,18 @@ def attention_cuda_backward(
     dy: Array, saved: Saved, needs: Any, dropout_p: float, draw: Any, is_causal: bool, scale: float | None,
     enable_gqa: bool,
 ) -> Any:  # fmt: skip
-    if needs[3] or dy.dtype != saved.query.dtype:  # which the reference can do with what is saved
+    if needs[3] or dy.dtype != saved.query.dtype:  # the reference computes it from the same saved arrays
         return NotImplemented
-    q, k, v = (_ready(array) for array in (saved.query, saved.key, saved.value))
+    q, k, v = (_dense(array) for array in (saved.query, saved.key, saved.value))
     bias, _ = _mask(saved.added, saved.allowed, q.shape[2:3] + k.shape[2:3], q.dtype)
-    lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), tuple(_laid_like(x, x.shape) for x in (q, k, v))
-    dropped = _dropped(q, k, dropout_p, draw)
-    given, out = (q, k, v, bias, dropped), _four(saved.out)
-    call = attention_slices.Backward(*given, out, lse, _ready(dy), gradients, is_causal, _scale(saved.query, scale))
+    lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), tuple(_empty_like(x, x.shape) for x in (q, k, v))
+    dropped = _dropout(q, k, dropout_p, draw)
+    operands, out = (q, k, v, bias, dropped), _to_4d(saved.out)
+    call = attention_slices.Backward(*operands, out, lse, _dense(dy), gradients, is_causal, _scale(saved.query, scale))
     if not attention_slices.attention_backward(_library(q), call):
         return NotImplemented
-    operands = saved.query, saved.key, saved.value
-    dq, dk, dv = (_as_wanted(*three) for three in zip(gradients, operands, needs[:3], strict=True))
+    inputs = saved.query, saved.key, saved.value
+    dq, dk, dv = (_as_needed(*each) for each in zip(gradients, inputs, needs[:3], strict=True))
     return dq, dk, dv, None, None
 
 
@@ -95,66 +95,68 @@ def _scale(query: Array, scale: float | None) -> float:
     return 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
 
 
-def _four(array: Array) -> Array:
+def _to_4d(array: Array) -> Array:
+    """`array` with leading axes of 1 up to four axes."""
     return array[(None,) * (4 - array.ndim)]
 
 
-def _of_rank(array: Array, ndim: int) -> Array:
+def _from_4d(array: Array, ndim: int) -> Array:
     return array[(0,) * (4 - ndim)]
 
 
-def _ready(array: Array) -> Array:
-    """[..., rows, width] as four axes that cuDNN reads: rows packed and in whole lanes; a copy where it must be."""
-    array = _four(array)
+def _dense(array: Array) -> Array:
+    """[..., rows, width] as four axes, copied unless cuDNN can read it: rows contiguous, strides multiples of LANE."""
+    array = _to_4d(array)
     size = array.dtype.itemsize
     steps = [step for n, step in zip(array.shape[:-1], array.strides, strict=False) if n > 1]
     fit = array.strides[-1] == size and all(step > 0 and not step % (LANE * size) for step in steps)
     return array if fit and aligned(array) else array.copy()
 
 
-def _laid_like(array: Array, shape: tuple[int, ...]) -> Array:
-    """New memory for `shape`, its axes in memory in the order of those of `array`: heads go back into their row."""
+def _empty_like(array: Array, shape: tuple[int, ...]) -> Array:
+    """Allocate `shape` with the axis order in memory of `array`, so that merging the heads needs no copy."""
     order = sorted(range(3), key=lambda axis: (-array.strides[axis], axis))
-    home = backends.backend_of(array).empty((*(shape[axis] for axis in order), shape[3]), array.dtype)
-    return home.transpose(*(order.index(axis) for axis in range(3)), 3)
+    out = backends.backend_of(array).empty((*(shape[axis] for axis in order), shape[3]), array.dtype)
+    return out.transpose(*(order.index(axis) for axis in range(3)), 3)
 
 
 def _mask(added: Any, allowed: Any, scores: tuple[int, int], dtype: DType) -> tuple[Any, Any]:
-    """What is added to the scores, four axes in `dtype`, and which rows look somewhere, as the last axis is 1."""
+    """The bias of the scores, four axes in `dtype`, and which rows are not fully masked, bool [..., 1]."""
     mask = added if allowed is None else allowed
     if mask is None:
         return None, None
-    mask = _four(mask)
+    mask = _to_4d(mask)
     if mask.shape[3] != scores[1]:
         mask = np.broadcast_to(mask, (*mask.shape[:3], scores[1]))
     if allowed is None:
         wide = mask.astype(float32)
-        looks, bias = wide.max(3, keepdims=True) != -np.inf, np.maximum(wide, HIDDEN[dtype])
+        visible, bias = wide.max(3, keepdims=True) != -np.inf, np.maximum(wide, MASKED[dtype])
     else:
-        looks, bias = mask.any(3, keepdims=True), np.where(mask, np.float32(0), HIDDEN[dtype])
-    return bias.astype(dtype, order="C"), looks
+        visible, bias = mask.any(3, keepdims=True), np.where(mask, np.float32(0), MASKED[dtype])
+    return bias.astype(dtype, order="C"), visible
 
 
-def _dropped(query: Array, key: Array, dropout_p: float, draw: Any) -> tuple[Array, Array, Array] | None:
-    """What dropout keeps of the weights, 1 or 0, by how much it grows, and one over that."""
+def _dropout(query: Array, key: Array, dropout_p: float, draw: Any) -> tuple[Array, Array, Array] | None:
+    """The dropout mask [N, H, L, S] of 1 and 0, 1 / (1 - p) and 1 - p as float32 [1]; None: no dropout."""
     if draw is None:
         return None
-    kept = mask(query, dropout_p, *draw, (*query.shape[:3], key.shape[2]))
-    numbers = backends.backend_of(query).empty((8,), float32)  # each of the two where cuDNN can read it
-    numbers[:4], numbers[4:] = 1 / (1 - dropout_p), 1 - dropout_p
-    return kept.astype(query.dtype), numbers[:1], numbers[4:5]
+    keep = mask(query, dropout_p, *draw, (*query.shape[:3], key.shape[2]))
+    factors = backends.backend_of(query).empty((8,), float32)  # both 16-byte aligned, as cuDNN needs
+    factors[:4], factors[4:] = 1 / (1 - dropout_p), 1 - dropout_p
+    return keep.astype(query.dtype), factors[:1], factors[4:5]
 
 
-def _rows_of_scores(query: Array, key: Array, grouped: bool) -> tuple[int, ...]:
-    # The shape in which the reference saves its sums: by head of key and head of query that it serves.
+def _lse_shape(query: Array, key: Array, grouped: bool) -> tuple[int, ...]:
+    """The shape in which the reference saves lse: [..., H, L]; with enable_gqa [..., G, H / G, L]."""
     if not grouped:
         return tuple(query.shape[:-1])
     heads = key.shape[-3]
     return (*query.shape[:-3], heads, query.shape[-3] // heads, query.shape[-2])
 
 
-def _as_wanted(gradient: Array, like: Array, need: DType | None) -> Array | None:
+def _as_needed(gradient: Array, like: Array, need: DType | None) -> Array | None:
+    """`gradient` with the rank of `like`, cast to `need`; None if it is not needed."""
     if need is None:
         return None
-    gradient = _of_rank(gradient, like.ndim)
+    gradient = _from_4d(gradient, like.ndim)
     return gradient if gradient.dtype == need else backends.backend_of(gradient).cast(gradient, need)

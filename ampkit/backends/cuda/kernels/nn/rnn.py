@@ -1,6 +1,7 @@
-"""Recurrent kernels: a launch per step for all gates, products by cublasLt, in 16 bits between 16-bit tensors.
+"""CUDA kernels of rnn, lstm and gru: one launch per time step for all gates; matrix products by cublasLt.
 
-All is queued from the host, which waits for nothing, so a step with recurrent layers can be recorded.
+16-bit tensors are multiplied in 16 bits, summed in float32. The host never synchronizes, so that CUDA graphs can
+capture recurrent layers.
 Not yet run on a GPU.
 """
 
@@ -18,17 +19,17 @@ from ampkit.ops.nn import rnn, rnn_cell
 
 Array = Any
 THREADS = 256
-LANE = 8  # 16-bit numbers that are read together
+LANE = 8  # row lengths are multiples of this many 16-bit values
 
 
-# products
+# matrix products
 
 
-def _multiplies(a: Array, b: Array, out: Array, *more: Any) -> bool:
+def _can_multiply(a: Array, b: Array, out: Array, *more: Any) -> bool:
     return gemm.fits(a, b) and a.size > 0 and b.size > 0 and gemm.answer(a.dtype, out.dtype) == out.dtype
 
 
-@rnn_cell.matmul_into.on("cuda", when=_multiplies)
+@rnn_cell.matmul_into.on("cuda", when=_can_multiply)
 def matmul_into_cuda(a: Array, b: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
     if not gemm.multiply(a, b, out, bias, out if accumulate else None):
         rnn_cell.matmul_into.reference.run(a, b, out, bias, accumulate)
@@ -39,12 +40,13 @@ def column_sums_cuda(rows: Array) -> Array:
     return gemm.column_sums(rows, accumulator(rows.dtype))
 
 
-# steps: all arrays are contiguous; products read the dtype of `hidden`, `out` and the gradients of the gates
+# steps: all arrays are contiguous; `hidden`, `out` and the gradients of the gates have the dtype of the products
 
 
-def _known(states: Array, *arrays: Array | None) -> bool:
-    given = (states, *(array for array in arrays if array is not None))
-    dense = all(array.flags.c_contiguous and array.dtype in STORED for array in given)
+def _supports(states: Array, *arrays: Array | None) -> bool:
+    """Whether the step kernels take these arrays: contiguous, stored dtypes, float32 `states`."""
+    present = (states, *(array for array in arrays if array is not None))
+    dense = all(array.flags.c_contiguous and array.dtype in STORED for array in present)
     return dense and states.dtype == float32 and 0 < states.size <= MAX_ELEMENTS
 
 
@@ -52,45 +54,46 @@ def _launch(name: str, out: Array, count: int, *args: Any) -> None:
     launch("nn/rnn", typed(name, out.dtype), blocks_for(count, THREADS), THREADS, *args)
 
 
-def _shape(state: Array) -> tuple[Any, Any]:
+def _sizes(state: Array) -> tuple[Any, Any]:
     return np.uint32(state.size), np.uint32(state.shape[1])
 
 
-@rnn_cell.rnn_step.on("cuda", when=lambda gates, hidden, out, relu: _known(gates, hidden, out))
+@rnn_cell.rnn_step.on("cuda", when=lambda gates, hidden, out, relu: _supports(gates, hidden, out))
 def rnn_step_cuda(gates: Array, hidden: Array, out: Array | None, relu: bool) -> None:
     _launch("rnn_forward", hidden, gates.size, gates, hidden, out, np.uint32(gates.size), np.bool_(relu))
 
 
-@rnn_cell.rnn_step_backward.on("cuda", when=lambda gates, dy, dh, dgates, relu: _alike(gates, dgates, dy, dh))
+@rnn_cell.rnn_step_backward.on("cuda", when=lambda gates, dy, dh, dgates, relu: _supports_grad(gates, dgates, dy, dh))
 def rnn_step_backward_cuda(gates: Array, dy: Array, dh: Array, dgates: Array, relu: bool) -> None:
     _launch("rnn_backward", dgates, gates.size, gates, dy, dh, dgates, np.uint32(gates.size), np.bool_(relu))
 
 
-@rnn_cell.lstm_step.on("cuda", when=lambda gates, *arrays: _known(gates, *arrays))
+@rnn_cell.lstm_step.on("cuda", when=lambda gates, *arrays: _supports(gates, *arrays))
 def lstm_step_cuda(gates: Array, cell: Array, previous_cell: Array, hidden: Array | None, out: Array) -> None:
-    _launch("lstm_forward", out, cell.size, gates, cell, previous_cell, hidden, out, *_shape(cell))
+    _launch("lstm_forward", out, cell.size, gates, cell, previous_cell, hidden, out, *_sizes(cell))
 
 
 @rnn_cell.lstm_step_backward.on(
-    "cuda", when=lambda gates, previous_cell, dy, dh, dc, dgates: _alike(gates, dgates, dy, previous_cell, dh, dc)
+    "cuda",
+    when=lambda gates, previous_cell, dy, dh, dc, dgates: _supports_grad(gates, dgates, dy, previous_cell, dh, dc),
 )
 def lstm_step_backward_cuda(
     gates: Array, previous_cell: Array, dy: Array | None, dh: Array, dc: Array, dgates: Array
 ) -> None:
-    _launch("lstm_backward", dgates, dc.size, gates, previous_cell, dy, dh, dc, dgates, *_shape(dc))
+    _launch("lstm_backward", dgates, dc.size, gates, previous_cell, dy, dh, dc, dgates, *_sizes(dc))
 
 
-@rnn_cell.gru_step.on("cuda", when=lambda gates, *arrays: _known(gates, *arrays))
+@rnn_cell.gru_step.on("cuda", when=lambda gates, *arrays: _supports(gates, *arrays))
 def gru_step_cuda(
     gates: Array, hidden_gates: Array, state: Array, hidden_n: Array, hidden: Array | None, out: Array
 ) -> None:
-    _launch("gru_forward", out, state.size, gates, hidden_gates, state, hidden_n, hidden, out, *_shape(state))
+    _launch("gru_forward", out, state.size, gates, hidden_gates, state, hidden_n, hidden, out, *_sizes(state))
 
 
 @rnn_cell.gru_step_backward.on(
     "cuda",
     when=lambda gates, hidden_n, previous, dy, dh, dx_gates, dh_gates: (
-        previous.dtype == dx_gates.dtype and _alike(gates, dx_gates, dy, hidden_n, previous, dh, dh_gates)
+        previous.dtype == dx_gates.dtype and _supports_grad(gates, dx_gates, dy, hidden_n, previous, dh, dh_gates)
     ),
 )
 def gru_step_backward_cuda(
@@ -107,19 +110,20 @@ def gru_step_backward_cuda(
         dh,
         dx_gates,
         dh_gates,
-        *_shape(dh),
+        *_sizes(dh),
     )
 
 
-def _alike(gates: Array, dgates: Array, dy: Array | None, *others: Array) -> bool:
-    return (dy is None or dy.dtype == dgates.dtype) and _known(gates, dgates, dy, *others)
+def _supports_grad(gates: Array, dgates: Array, dy: Array | None, *others: Array) -> bool:
+    """As `_supports`, and dy, if there is one, has the dtype of the gradients of the gates."""
+    return (dy is None or dy.dtype == dgates.dtype) and _supports(gates, dgates, dy, *others)
 
 
-def _worth(input: Array, *given: Array | None) -> bool:
-    # Tensor cores read 16-bit rows in whole lanes; others are widened, as the reference does it.
-    sizes = [n for array in (input, *given) if array is not None and array.ndim == 2 for n in array.shape[1:]]
+def _is_profitable(input: Array, *others: Array | None) -> bool:
+    """Whether to multiply in 16 bits: rows are multiples of LANE, as tensor cores need; else cast to float32."""
+    sizes = [n for array in (input, *others) if array is not None and array.ndim == 2 for n in array.shape[1:]]
     return gemm.fits(input) and input.size > 0 and not any(n % LANE for n in sizes)
 
 
 for _op in rnn.OPS:
-    runs_as_stored(_op, "cuda", _worth)
+    runs_as_stored(_op, "cuda", _is_profitable)
