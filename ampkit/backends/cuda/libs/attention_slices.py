@@ -1,9 +1,9 @@
-"""slices: the backward pass of attention, in calls of cuDNN whose workspace stays under a bound.
+"""Splits the backward of attention into cuDNN calls whose workspace stays under a bound.
 
 cuDNN's deterministic algorithm stores the gradient of every score in its workspace, in 16 bits: the workspace is linear
-in batch entries and heads, and quadratic in the length of a sequence. The gradients of one entry, and of one head of
-key with the heads of query that it serves, depend on no other, so that a call may compute any part of them, with the
-same bits. The calls run one after the other on one stream, where CuPy's pool gives each the memory of the one before.
+in batch size and heads, and quadratic in sequence length. Batch entries are independent, and so are heads of key with
+the heads of query that share them, so a call may compute any slice, bit for bit. The calls run one after the other on
+one stream, where CuPy's memory pool gives each the workspace of the one before.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .cudnn import aligned
 
 Array = Any  # a CuPy array
 
-WORKSPACE = 256 * 10**6  # bytes of workspace that a call may ask for, unless it is for a single head of key
+WORKSPACE = 256 * 10**6  # bytes of workspace per call, unless the call has a single head of key
 
 
 class Backward(NamedTuple):
-    """What `Cudnn.attention_backward` is given."""
+    """The arguments of `Cudnn.attention_backward`. slope: the gradient of `out`."""
 
     query: Array
     key: Array
@@ -34,7 +34,7 @@ class Backward(NamedTuple):
 
 
 def attention_backward(library: Any, call: Backward) -> bool:
-    """Write the gradients of `call`, in as few calls of `library` as fit; False where it has no engine."""
+    """Write the gradients of `call` with as few cuDNN calls as the bound allows; False if cuDNN has no engine."""
     needed = library.backward_workspace(*call)
     if needed is None:
         return False
@@ -45,7 +45,7 @@ def attention_backward(library: Any, call: Backward) -> bool:
 
 
 def split(call: Backward, needed: int) -> list[Backward]:
-    """Slices of the batch, or of the heads of its only entry; `needed`: the bytes of workspace of the whole call."""
+    """Slice `call` along the batch, or along the heads if the batch is 1. needed: its workspace in bytes."""
     axis = 0 if call.key.shape[0] > 1 else 1
     count = call.key.shape[axis]
     calls = -(-count // max(1, count * WORKSPACE // needed))
@@ -54,15 +54,16 @@ def split(call: Backward, needed: int) -> list[Backward]:
 
 
 def _part(call: Backward, axis: int, start: int, stop: int) -> Backward:
-    share = call.query.shape[1] // call.key.shape[1] if axis else 1
+    """The slice [start, stop) of the batch (axis 0) or of the heads of key (axis 1), with its heads of query."""
+    group = call.query.shape[1] // call.key.shape[1] if axis else 1
 
     def of_key(array: Array) -> Array:
         return array[(slice(None),) * axis + (slice(start, stop),)]
 
     def of_query(array: Array) -> Array:
-        return array[(slice(None),) * axis + (slice(start * share, stop * share),)]
+        return array[(slice(None),) * axis + (slice(start * group, stop * group),)]
 
-    def read(array: Array) -> Array:  # what need not begin at a multiple of cuDNN's alignment
+    def aligned_slice(array: Array) -> Array:  # copied if the slice is not aligned; an axis of 1 is broadcast
         part = array if array.shape[axis] == 1 else of_query(array)
         return part if aligned(part) else part.copy()
 
@@ -70,8 +71,8 @@ def _part(call: Backward, axis: int, start: int, stop: int) -> Backward:
     return call._replace(
         **{name: of_query(getattr(call, name)) for name in ("query", "out", "slope")},
         **{name: of_key(getattr(call, name)) for name in ("key", "value")},
-        bias=None if call.bias is None else read(call.bias),
-        dropped=None if call.dropped is None else (read(call.dropped[0]), *call.dropped[1:]),
-        lse=read(call.lse),
+        bias=None if call.bias is None else aligned_slice(call.bias),
+        dropped=None if call.dropped is None else (aligned_slice(call.dropped[0]), *call.dropped[1:]),
+        lse=aligned_slice(call.lse),
         gradients=(of_query(dq), of_key(dk), of_key(dv)),
     )

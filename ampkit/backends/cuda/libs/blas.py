@@ -1,4 +1,4 @@
-"""blas: a matrix product in BLAS's words, column after column. `matrices` makes one of arrays, `cublaslt` runs it."""
+"""Descriptions of matrix products in BLAS's column-major terms; `matrices` builds them, `cublaslt` runs them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 from ampkit.base.dtypes import DType
 
-MOST = 2**31 - 1  # rows, columns and matrices of a stack
+MOST = 2**31 - 1  # limit of rows, of columns and of the batch count
 
 
 class Epilogue(IntEnum):
-    """What becomes of alpha * op(a) op(b) + beta * c before it is stored in d, in float32 but for what is stored.
+    """cublasLtEpilogue_t: what is applied in float32 to alpha * op(a) op(b) + beta * c before it is stored in d.
 
-    BIAS adds bias [rows of d] to each column. RELU and GELU, the approximation by tanh, follow it. AUX also leaves what
-    GELU was given in aux, laid out like d with a leading dimension that is a multiple of 8, or for RELU a bit per
-    element, of 128. DRELU and DGELU multiply by the slope at what aux holds; BGRAD leaves the sums of their rows in
-    bias. BGRADA leaves the sums of op(a)'s rows in bias, BGRADB those of op(b)'s columns. Biases are stored as d is.
+    BIAS adds bias [rows of d] to each column. RELU and GELU (tanh approximation) follow. AUX also writes the input of
+    GELU to aux, laid out like d with a leading dimension that is a multiple of 8; for RELU a bit mask, multiple of 128.
+    DRELU and DGELU multiply by the derivative at aux; BGRAD also writes the row sums of d to bias. BGRADA writes the
+    row sums of op(a) to bias, BGRADB the column sums of op(b). bias has the dtype of d.
     """
 
     NONE = 1
@@ -46,7 +46,7 @@ class Epilogue(IntEnum):
 
 
 class Compute(IntEnum):
-    """cublasComputeType_t: what products are summed in. TF32 rounds float32 operands to 10 bits after the point."""
+    """cublasComputeType_t: the accumulation type. TF32 rounds float32 operands to 10 bits of mantissa."""
 
     FLOAT32 = 68
     FLOAT64 = 70
@@ -54,7 +54,7 @@ class Compute(IntEnum):
 
 
 class Matrix(NamedTuple):
-    """[rows, columns] of dtype, column after column: element (i, j) of the n-th is n * stride + j * leading + i."""
+    """A column-major matrix or batch of them: element (i, j) of matrix n is at n * stride + j * leading + i."""
 
     dtype: DType
     rows: int
@@ -65,7 +65,7 @@ class Matrix(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The addresses, or what they are multiples of, that belong to a Product; c may be d."""
+    """The addresses of a Product's operands, or their alignments in bytes; c may be d."""
 
     a: int
     b: int
@@ -76,9 +76,9 @@ class Memory(NamedTuple):
 
 
 class Product(NamedTuple):
-    """d = epilogue(alpha * op(a) op(b) + beta * c), where op turns the matrix if `turn` says so.
+    """d = epilogue(alpha * op(a) op(b) + beta * c), where op transposes if `turn` (for a, for b) is set.
 
-    alignment: bytes that the addresses are multiples of, powers of two up to 256. leading: aux's leading dimension.
+    alignment: of the addresses in bytes, powers of two up to 256. leading: the leading dimension of aux.
     """
 
     a: Matrix

@@ -1,11 +1,11 @@
-"""cublasLt: NVIDIA's matrix products, planned once per description and run on CuPy's current stream, through ctypes.
+"""ctypes bindings of cublasLt: matrix products, planned once per description, run on CuPy's current stream.
 
-A `Product` says in BLAS's words, column after column, what is multiplied; `gemm` makes one of arrays. `CublasLt.run`
-looks for the best algorithm the first time it meets a description, keeps it, and from then on is one call of the
-library. It waits for nothing, and allocates its workspace through CuPy, so it can be captured in a graph.
+`gemm` describes a product of arrays as a `Product`. `CublasLt.run` asks the heuristic for an algorithm the first time
+it sees a description and caches it; later calls are one call of the library. It does not synchronize and allocates its
+workspace through CuPy, so a CUDA graph can capture it.
 
-The library is the one of NVIDIA's wheels, what `cuda.pathfinder` finds, or the system's. Why it cannot be used is said
-in a line (`trouble`), never raised: without it the references run.
+The library is searched in NVIDIA's wheels, then by `cuda.pathfinder`, then on the system. `trouble` returns in one line
+why it cannot be used, and the references run instead.
 
 Not yet run on a GPU.
 """
@@ -29,8 +29,8 @@ from ampkit.base.dtypes import LOW
 from .. import install
 from .blas import Compute, Matrix, Memory, Product
 
-WORKSPACE = 32 << 20  # bytes; what NVIDIA advises for Hopper, and more than older devices use
-PLANS = 4096  # descriptions whose plans are kept
+WORKSPACE = 32 << 20  # bytes: NVIDIA's recommendation for Hopper; older devices use less
+PLANS = 4096  # descriptions whose plans are cached
 TYPES = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}  # cudaDataType
 
 _STATUS = {
@@ -42,7 +42,7 @@ _STATUS = {
 }
 _STATUS |= {14: "internal error", 15: "not supported"}
 _NO_MEMORY = 3
-_REFUSALS = (7, 15)  # what a search answers for a description that no algorithm is for
+_REFUSALS = (7, 15)  # statuses of the heuristic for a description that no algorithm supports
 
 # cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t
 TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LEADING, BIAS_TYPE = 3, 4, 7, 8, 11, 12, 26
@@ -52,7 +52,7 @@ IN_FLOAT32, ANY_REDUCTION = 2, 7  # cublasLtReductionScheme_t: COMPUTE_TYPE, MAS
 
 
 class CublasLtError(RuntimeError):
-    """A call of cublasLt failed; the message names the function and the status, `status` is its number."""
+    """A call of cublasLt failed; the message names the function and the status, `status` is the cublasStatus_t."""
 
     def __init__(self, what: str, status: int):
         super().__init__(f"cublasLt{what}: {_STATUS.get(status, status)}")
@@ -63,12 +63,12 @@ class CublasLtMemoryError(CublasLtError, MemoryError):
     """cublasLt could not allocate memory."""
 
 
-# finding it
+# loading the library
 
 
 @cache
 def library() -> tuple[Any, str]:
-    """cublasLt and "", or None and a line on why there is none."""
+    """The loaded library and "", or None and one line that says why it is missing."""
     reason = f"libcublasLt.so.13 (or .12) was not found: {install.cure()}"
     for path in _library_paths():
         try:
@@ -80,6 +80,7 @@ def library() -> tuple[Any, str]:
 
 
 def _library_paths() -> Iterator[str]:
+    """The paths to try, in order."""
     spec = importlib.util.find_spec("nvidia")
     for root in (spec and spec.submodule_search_locations) or ():
         for folder in ("cu13", "cublas"):
@@ -90,6 +91,7 @@ def _library_paths() -> Iterator[str]:
 
 
 def _declare(lib: Any) -> Any:
+    """Set the argument types of the functions that are called, and return `lib`."""
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     lib.cublasLtMatmul.argtypes = [pointer] * 14 + [size, pointer]
     lib.cublasLtMatrixLayoutCreate.argtypes = [pointer, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64]
@@ -103,7 +105,7 @@ def _declare(lib: Any) -> Any:
     return lib
 
 
-# describing a product
+# descriptors
 
 
 class Descriptor:
@@ -113,10 +115,10 @@ class Descriptor:
         self._lib, self.kind, self.handle = lib, kind, ctypes.c_void_p()
         _call(lib, f"{kind}Create", ctypes.byref(self.handle), *arguments)
 
-    def set(self, attribute: int, value: int, form: Any = ctypes.c_int32) -> None:
-        """Set an attribute, whose C type is `form`."""
-        held = form(value)
-        _call(self._lib, f"{self.kind}SetAttribute", self.handle, attribute, ctypes.byref(held), ctypes.sizeof(held))
+    def set(self, attribute: int, value: int, c_type: Any = ctypes.c_int32) -> None:
+        """Set an attribute of C type `c_type`."""
+        data = c_type(value)
+        _call(self._lib, f"{self.kind}SetAttribute", self.handle, attribute, ctypes.byref(data), ctypes.sizeof(data))
 
     def __del__(self) -> None:
         if self.handle and not sys.is_finalizing():
@@ -132,37 +134,37 @@ def _call(lib: Any, name: str, *arguments: Any) -> None:
 def operation(lib: Any, product: Product) -> Descriptor:
     """The operation descriptor, without the addresses of bias and aux."""
     scale = TYPES[dtypes.float64 if product.compute is Compute.FLOAT64 else dtypes.float32]
-    made = Descriptor(lib, "MatmulDesc", product.compute, scale)
-    made.set(TRANS_A, product.turn[0])
-    made.set(TRANS_B, product.turn[1])
-    made.set(EPILOGUE, product.epilogue)
+    descriptor = Descriptor(lib, "MatmulDesc", product.compute, scale)
+    descriptor.set(TRANS_A, product.turn[0])
+    descriptor.set(TRANS_B, product.turn[1])
+    descriptor.set(EPILOGUE, product.epilogue)
     if product.epilogue.has_bias:
-        made.set(BIAS_TYPE, TYPES[product.d.dtype])
+        descriptor.set(BIAS_TYPE, TYPES[product.d.dtype])
     if product.epilogue.has_aux:
-        made.set(AUX_LEADING, product.leading, ctypes.c_int64)
-    return made
+        descriptor.set(AUX_LEADING, product.leading, ctypes.c_int64)
+    return descriptor
 
 
 def layout(lib: Any, matrix: Matrix) -> Descriptor:
     """The layout descriptor of an operand."""
-    made = Descriptor(lib, "MatrixLayout", TYPES[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
+    descriptor = Descriptor(lib, "MatrixLayout", TYPES[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
     if matrix.batch > 1:
-        made.set(BATCH_COUNT, matrix.batch)
-        made.set(BATCH_STRIDE, matrix.stride, ctypes.c_int64)
-    return made
+        descriptor.set(BATCH_COUNT, matrix.batch)
+        descriptor.set(BATCH_STRIDE, matrix.stride, ctypes.c_int64)
+    return descriptor
 
 
 def preference(lib: Any, product: Product) -> Descriptor:
-    """What an algorithm may use: so much workspace and alignment, and sums of 16-bit results in float32 alone."""
-    made = Descriptor(lib, "MatmulPreference")
-    made.set(MAX_WORKSPACE, WORKSPACE, ctypes.c_size_t)
-    made.set(REDUCTIONS, IN_FLOAT32 if product.d.dtype in LOW else ANY_REDUCTION)
+    """The search preference: the workspace limit, the alignments, and float32 split-K sums of 16-bit results."""
+    descriptor = Descriptor(lib, "MatmulPreference")
+    descriptor.set(MAX_WORKSPACE, WORKSPACE, ctypes.c_size_t)
+    descriptor.set(REDUCTIONS, IN_FLOAT32 if product.d.dtype in LOW else ANY_REDUCTION)
     for attribute, nbytes in zip(ALIGNMENTS, product.alignment[:4], strict=True):
-        made.set(attribute, nbytes)
-    return made
+        descriptor.set(attribute, nbytes)
+    return descriptor
 
 
-# running one
+# plans and execution
 
 
 class _HeuristicResult(ctypes.Structure):
@@ -178,7 +180,7 @@ class _HeuristicResult(ctypes.Structure):
 
 
 class Plan:
-    """The descriptors of a product and the algorithm that the heuristic returns."""
+    """The descriptors of a product, the algorithm that the heuristic returns, and its workspace in bytes."""
 
     def __init__(self, lib: Any, product: Product):
         self.operation, self.layouts = operation(lib, product), [layout(lib, matrix) for matrix in product[:4]]
@@ -189,15 +191,15 @@ class Plan:
 
     def search(self, lib: Any, handle: ctypes.c_void_p, product: Product) -> int:
         """Ask the heuristic for the fastest algorithm; returns the status, 0 if there is one."""
-        self.point(product.alignment)  # the library looks at how these addresses are aligned
-        wish, count = preference(lib, product), ctypes.c_int()
-        asked = handle, *self.handles, wish.handle, 1, ctypes.byref(self.found), ctypes.byref(count)
-        status: int = lib.cublasLtMatmulAlgoGetHeuristic(*asked)
+        self.point(product.alignment)  # the heuristic reads the alignment of these addresses
+        limits, count = preference(lib, product), ctypes.c_int()
+        arguments = handle, *self.handles, limits.handle, 1, ctypes.byref(self.found), ctypes.byref(count)
+        status: int = lib.cublasLtMatmulAlgoGetHeuristic(*arguments)
         self.workspace, self.algorithm = self.found.workspace, ctypes.addressof(self.found)
         return status or self.found.state or (0 if count.value else _REFUSALS[-1])
 
     def point(self, memory: Memory) -> None:
-        """Set the addresses of bias and aux, which belong to what is described."""
+        """Set the addresses of bias and aux, which are attributes of the operation descriptor."""
         if self.biased:
             self.operation.set(BIAS_POINTER, memory.bias, ctypes.c_void_p)
         if self.auxiliary:
@@ -205,21 +207,21 @@ class Plan:
 
 
 class CublasLt:
-    """Products on the devices of `xp`, CuPy. refused: the descriptions that no algorithm is for, and the status."""
+    """Runs products on the devices of `xp`, CuPy. refused: the status of each description without an algorithm."""
 
     def __init__(self, xp: Any):
         self.xp = xp
         self.refused: dict[Product, int] = {}
         self._plan: Callable[[int, Product], Plan | None] = lru_cache(PLANS)(self._search)
         self._handles: dict[int, ctypes.c_void_p] = {}
-        self._lock = Lock()  # between the addresses of bias and aux, which a plan holds, and the call that reads them
+        self._lock = Lock()  # a plan holds the addresses of bias and aux until the call has read them
 
     def trouble(self) -> str:
         """Why cublasLt cannot be used, in one line; "" if it can."""
         return library()[1]
 
     def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
-        """Start `product` on the device's current stream; False where no algorithm is for it. Raises CublasLtError."""
+        """Enqueue `product` on the device's current stream; False if no algorithm supports it. Raises CublasLtError."""
         if self.xp.cuda.runtime.getDevice() != device:
             with self.xp.cuda.Device(device):
                 return self.run(device, product, memory, alpha, beta)
@@ -233,11 +235,11 @@ class CublasLt:
 
     def _start(self, device: int, plan: Plan, memory: Memory, alpha: Any, beta: Any) -> None:
         stream, needed = self.xp.cuda.get_current_stream().ptr, plan.workspace
-        what, *layouts = plan.handles
+        operation, *layouts = plan.handles
         a, b, c, d = zip(memory, layouts, strict=False)
-        workspace = self.xp.cuda.alloc(needed) if needed else None  # the stream orders who has this memory next
+        workspace = self.xp.cuda.alloc(needed) if needed else None  # reused in stream order
         after = plan.algorithm, 0 if workspace is None else workspace.ptr, needed, stream
-        status = library()[0].cublasLtMatmul(self._handles[device], what, alpha, *a, *b, beta, *c, *d, *after)
+        status = library()[0].cublasLtMatmul(self._handles[device], operation, alpha, *a, *b, beta, *c, *d, *after)
         if status:
             raise CublasLtError("Matmul", status)
 
@@ -262,5 +264,6 @@ class CublasLt:
 
 @lru_cache(256)
 def _number(compute: Compute, value: float) -> Any:
-    held = ctypes.c_double(value) if compute is Compute.FLOAT64 else ctypes.c_float(value)
-    return ctypes.cast(ctypes.pointer(held), ctypes.c_void_p)
+    """A pointer to alpha or beta in the scale type: double for FLOAT64, else float."""
+    scalar = ctypes.c_double(value) if compute is Compute.FLOAT64 else ctypes.c_float(value)
+    return ctypes.cast(ctypes.pointer(scalar), ctypes.c_void_p)

@@ -1,10 +1,9 @@
-"""cudnn: NVIDIA's convolutions and attention, planned once per signature and run on CuPy's current stream.
+"""cuDNN: convolutions and attention, planned once per signature and run on CuPy's current stream.
 
-`Cudnn` takes arrays that lie as cuDNN wants them, and says False where it has no engine; `plans` holds what is asked
-for. The first call of a signature looks for an engine, and may compile it for a second or two; from then on a call is
-one of the library. It waits for nothing, and allocates its workspace through CuPy, so it can be captured in a graph.
-
-Why cuDNN cannot be used is said in a line (`trouble`), never raised: without it the references run.
+The methods of `Cudnn` take arrays in layouts that cuDNN reads and return False where it has no engine; `cudnn_graphs`
+builds the graphs. The first call of a signature selects an engine, which may take seconds to compile; later calls are
+one call of the library. They do not synchronize and allocate their workspace through CuPy, so a CUDA graph can capture
+them. `trouble` returns in one line why cuDNN cannot be used, and the references run instead.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
 
 Array = Any  # a CuPy array
 
-ALIGNED = 16  # bytes, of the address of each array
-OLDEST = 90000  # the frontend speaks to cuDNN 9
-PLANS = 4096  # signatures whose plans are kept
+ALIGNED = 16  # alignment in bytes of every array
+OLDEST = 90000  # cuDNN 9, which the frontend needs
+PLANS = 4096  # signatures whose plans are cached
 
 
 class Cudnn:
-    """cuDNN on the devices of `xp`, CuPy. refused: the signatures that it has no engine for, and what it said."""
+    """cuDNN on the devices of `xp`, CuPy. refused: the error message of each signature without an engine."""
 
     def __init__(self, xp: Any):
         self.xp = xp
@@ -41,7 +40,7 @@ class Cudnn:
         self._plan: Callable[[int, Any], Plan | None] = lru_cache(PLANS)(self._search)
         self._planners: dict[int, Planner] = {}
         self._streams: dict[int, int] = {}
-        self._lock = Lock()  # between the stream, which a handle holds, and the call that goes to it
+        self._lock = Lock()  # a handle holds the stream until the call has used it
         self._found: tuple[Any, str] | None = None
 
     def trouble(self) -> str:
@@ -50,55 +49,55 @@ class Cudnn:
             self._found = find(self.xp)
         return self._found[1]
 
-    # convolutions: images [N, C, H, W], kernels [O, C / groups, KH, KW], maps [N, O, rows, columns], all channels-last
+    # convolutions: images [N, C, H, W], kernels [O, C / groups, KH, KW], maps (output) [N, O, OH, OW], channels-last
 
     def conv_forward(
         self, images: Array, kernels: Array, bias: Array | None, maps: Array, geometry: ConvGeometry, tf32: bool = False
     ) -> bool:
-        """Write to `maps`: each window times each kernel, plus bias [O]."""
-        what = _convolution("maps", maps, images, kernels, geometry, images.dtype, bias, tf32)
-        return self._run(what, images, kernels, *([] if bias is None else [bias]), maps)
+        """Write the convolution of `images` with `kernels`, plus bias [O], to `maps`."""
+        signature = _convolution("maps", maps, images, kernels, geometry, images.dtype, bias, tf32)
+        return self._run(signature, images, kernels, *([] if bias is None else [bias]), maps)
 
     def conv_data(
         self, maps: Array, kernels: Array, bias: Array | None, images: Array, geometry: ConvGeometry, tf32: bool = False
     ) -> bool:
-        """Write to `images`: the gradient of a convolution's images, given that of its maps; plus bias [C]."""
-        what = _convolution("images", maps, images, kernels, geometry, maps.dtype, bias, tf32)
-        return self._run(what, kernels, maps, *([] if bias is None else [bias]), images)
+        """Write the gradient of the input to `images`, from the gradient of the output `maps`; plus bias [C]."""
+        signature = _convolution("images", maps, images, kernels, geometry, maps.dtype, bias, tf32)
+        return self._run(signature, kernels, maps, *([] if bias is None else [bias]), images)
 
     def conv_weight(
         self, images: Array, maps: Array, kernels: Array, geometry: ConvGeometry, tf32: bool = False
     ) -> bool:
-        """Write to `kernels`: the gradient of a convolution's kernels, given that of its maps."""
-        what = _convolution("kernels", maps, images, kernels, geometry, maps.dtype, None, tf32)
-        return self._run(what, images, maps, kernels)
+        """Write the gradient of the weight to `kernels`, from the gradient of the output `maps`."""
+        signature = _convolution("kernels", maps, images, kernels, geometry, maps.dtype, None, tf32)
+        return self._run(signature, images, maps, kernels)
 
-    # attention: four axes each, the last one packed; see plans.Attention. dropped: what dropout keeps, by how much it
-    # grows, and one over that, the last two single numbers float32; or None
+    # attention: four axes each, the last contiguous; see cudnn_graphs.Attention. dropped: the dropout mask, 1 / (1 - p)
+    # and 1 - p, the last two float32 arrays of one element; or None
 
     def attention_forward(
         self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
         out: Array, lse: Array, causal: bool, scale: float,
     ) -> bool:  # fmt: skip
-        """Write to `out` and `lse` [N, H, L, 1] float32."""
-        what = _attention(query, key, value, bias, dropped, out, causal, scale)
+        """Write attention to `out` and the log-sum-exp of the scores to `lse` [N, H, L, 1] float32."""
+        signature = _attention(query, key, value, bias, dropped, out, causal, scale)
         more = [] if bias is None else [bias]
-        return self._run(what, query, key, value, *more, *(dropped or ())[:2], out, lse)
+        return self._run(signature, query, key, value, *more, *(dropped or ())[:2], out, lse)
 
     def attention_backward(
         self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
         out: Array, lse: Array, slope: Array, gradients: tuple[Array, Array, Array], causal: bool, scale: float,
     ) -> bool:  # fmt: skip
-        """Write to `gradients` those of query, key and value, given the result, its gradient `slope`, and lse."""
+        """Write the gradients of query, key and value to `gradients`. slope: the gradient of `out`."""
         forward = _attention(query, key, value, bias, dropped, out, causal, scale)
-        what, more = _backward(forward, slope, gradients), [] if bias is None else [bias]
-        return self._run(what, query, key, value, *more, *(dropped or ()), out, lse, slope, *gradients)
+        signature, more = _backward(forward, slope, gradients), [] if bias is None else [bias]
+        return self._run(signature, query, key, value, *more, *(dropped or ()), out, lse, slope, *gradients)
 
     def backward_workspace(
         self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
         out: Array, lse: Array, slope: Array, gradients: tuple[Array, Array, Array], causal: bool, scale: float,
     ) -> int | None:  # fmt: skip
-        """Bytes of workspace that `attention_backward` of the same arrays allocates; None where there is no engine."""
+        """Bytes of workspace of `attention_backward` with the same arguments; None where there is no engine."""
         forward = _attention(query, key, value, bias, dropped, out, causal, scale)
         with self._on(query) as device, self._lock:
             plan = self._plan(device, _backward(forward, slope, gradients))
@@ -106,16 +105,16 @@ class Cudnn:
 
     # plans
 
-    def _run(self, what: Any, *arrays: Array) -> bool:
+    def _run(self, signature: Any, *arrays: Array) -> bool:
         with self._on(arrays[0]) as device, self._lock:
-            plan = self._plan(device, what)
+            plan = self._plan(device, signature)
             if plan is not None:
                 self._start(device, plan, {i: array.data.ptr for i, array in enumerate(arrays, 1)})
         return plan is not None
 
     @contextmanager
     def _on(self, array: Array) -> Iterator[int]:
-        """The number of the array's device, current until the end."""
+        """Make the array's device current; yields its number."""
         device = array.data.device_id
         other = self.xp.cuda.runtime.getDevice() != device
         with self.xp.cuda.Device(device) if other else nullcontext():
@@ -127,15 +126,15 @@ class Cudnn:
         if self._streams.get(device) != stream:
             planner.cudnn.set_stream(handle=handle, stream=stream)
             self._streams[device] = stream
-        room = self.xp.cuda.alloc(plan.workspace) if plan.workspace else None
-        plan.graph._execute(addresses, 0 if room is None else room.ptr, handle)
+        workspace = self.xp.cuda.alloc(plan.workspace) if plan.workspace else None
+        plan.graph._execute(addresses, 0 if workspace is None else workspace.ptr, handle)
 
-    def _search(self, device: int, what: Any) -> Plan | None:
+    def _search(self, device: int, signature: Any) -> Plan | None:
         planner = self._planner(device)
         try:
-            return planner.plan(what)
+            return planner.plan(signature)
         except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as refusal:
-            self.refused[what] = str(refusal).strip().partition("\n")[0]
+            self.refused[signature] = str(refusal).strip().partition("\n")[0]
             return None
 
     def _planner(self, device: int) -> Planner:
@@ -147,7 +146,7 @@ class Cudnn:
 
 
 def find(xp: Any) -> tuple[Any, str]:
-    """The frontend's module, and why it cannot be used, in one line: "" if it can."""
+    """The frontend's module, and in one line why it cannot be used, "" if it can."""
     try:
         cudnn = importlib.import_module("cudnn")
     except ImportError as error:
@@ -159,7 +158,7 @@ def find(xp: Any) -> tuple[Any, str]:
     if version < OLDEST:
         return None, f"cuDNN {version}, and ampkit needs {OLDEST}: pip install --upgrade nvidia-cudnn-cu13"
     try:
-        xp.cuda.nvrtc.getVersion()  # loads the compiler from where CuPy knows it to be; cuDNN asks for it by name alone
+        xp.cuda.nvrtc.getVersion()  # loads NVRTC from CuPy's path; cuDNN looks it up by name alone
         cudnn.destroy_handle(cudnn.create_handle())
     except Exception as error:
         return None, f"cuDNN {version} does not start: {str(error).strip().partition(chr(10))[0]}"
@@ -170,7 +169,7 @@ def find(xp: Any) -> tuple[Any, str]:
 
 
 def layout(array: Array) -> Layout:
-    """How an array lies. An axis of one element has no step of its own: it gets the extent of what is right of it."""
+    """Shape, strides and dtype of an array. An axis of size 1 gets the stride of a contiguous array."""
     return _layout(array.shape, array.strides, array.dtype)
 
 
@@ -185,7 +184,7 @@ def _layout(shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType) -> Lay
 
 
 def aligned(array: Array) -> bool:
-    """Whether cuDNN can read an array where it begins."""
+    """Whether the address of `array` is aligned for cuDNN."""
     return not array.data.ptr % ALIGNED
 
 
@@ -195,15 +194,15 @@ def _convolution(
     out = {"maps": maps, "images": images, "kernels": kernels}[kind].dtype
     fast = tf32 and dtype not in LOW
     shapes = maps.shape, images.shape, kernels.shape
-    repeats = are_deterministic_algorithms_enabled()
-    return Convolution(kind, *shapes, geometry, dtype, out, bias is not None, fast, repeats)
+    deterministic = are_deterministic_algorithms_enabled()
+    return Convolution(kind, *shapes, geometry, dtype, out, bias is not None, fast, deterministic)
 
 
 def _attention(
     query: Array, key: Array, value: Array, bias: Array | None, dropped: Any, out: Array, causal: bool, scale: float
 ) -> Attention:
-    laid = layout(query), layout(key), layout(value), None if bias is None else layout(bias)
-    return Attention(*laid, None if dropped is None else layout(dropped[0]), layout(out), causal, scale)
+    layouts = layout(query), layout(key), layout(value), None if bias is None else layout(bias)
+    return Attention(*layouts, None if dropped is None else layout(dropped[0]), layout(out), causal, scale)
 
 
 def _backward(forward: Attention, slope: Array, gradients: tuple[Array, Array, Array]) -> AttentionBackward:

@@ -1,9 +1,9 @@
-"""plans: what cuDNN is asked for, as its graphs, and a graph made ready to run.
+"""Descriptions of convolutions and attention, the cuDNN graphs built from them, and their execution plans.
 
-A graph depends on shapes, layouts and dtypes alone, not on a device's memory: its tensors are numbered from 1 in the
-order in which `Cudnn` is given the arrays, and a call is {number: address}. Engines that sum in 16 bits or take a short
-cut through another algebra (Winograd, FFT) are ruled out, so that products are exact and summed in float32. Those that
-cuDNN notes as nondeterministic are ruled out where the same inputs must give the same bits.
+A graph depends on shapes, strides and dtypes alone, not on addresses: its tensors are numbered from 1 in the order in
+which `Cudnn` passes the arrays, and a call maps number to address. Engines that accumulate in 16 bits or use Winograd
+or FFT are excluded, so that products are exact and summed in float32; engines that cuDNN marks as nondeterministic are
+excluded where results must be reproducible.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-# Bytes of workspace that a convolution may ask for. Engines that ask for much copy images and maps into another layout:
+# Limit of workspace bytes of a convolution. Engines with a large workspace copy input and output to another layout:
 # planned for an H100 at ResNet-50's sizes and 256 images, up to 0.62 GB in 16 bits and 1.03 GB in float32. This bound
-# leaves cuDNN its first choice there. Larger convolutions get another engine: each had one that asks for little.
-ROOM = 1 << 30
+# leaves cuDNN its first choice there. Larger convolutions get another engine: each had one with a small workspace.
+MAX_WORKSPACE = 1 << 30
 
 _NAMES = {float32: "FLOAT", float16: "HALF", bfloat16: "BFLOAT16"}
-_SHORT_CUTS = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13")
-_UNFIT = ("REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUTS", *_SHORT_CUTS)
+_INEXACT = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13")
+_EXCLUDED = ("REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUTS", *_INEXACT)
 
 
 class Layout(NamedTuple):
-    """An array as cuDNN sees it: four axes or five, and elements from one to the next along each."""
+    """Shape of four or five axes, strides in elements, dtype."""
 
     shape: Shape
     strides: Shape
@@ -38,19 +38,19 @@ class Layout(NamedTuple):
 
 
 def channels_last(shape: Sequence[int], dtype: DType) -> Layout:
-    """[N, C, H, W] that lies in memory as [N, H, W, C]; [N, C, D, H, W] likewise."""
+    """The layout of [N, C, H, W] stored as [N, H, W, C]; [N, C, D, H, W] likewise."""
     n, c, *size = shape
     steps = [c * prod(size[i + 1 :]) for i in range(len(size))]
     return Layout((n, c, *size), (c * prod(size), 1, *steps), dtype)
 
 
 class Convolution(NamedTuple):
-    """One of a convolution's three products, `kind` "maps", "images" or "kernels", all three channels-last.
+    """A convolution's forward (`kind` "maps"), input gradient ("images") or weight gradient ("kernels"), channels-last.
 
-    maps [N, O, rows, columns], images [N, C, H, W], kernels [O, C / groups, KH, KW]; with depth, an axis more each.
-    What the product gives has the dtype `out`, the other two `dtype`, as has a bias (not for kernels). tf32: whether
-    float32 operands may be rounded to TF32, which rounds nothing of what was widened from 16 bits. deterministic:
-    whether the same operands must give the same bits.
+    maps (output) [N, O, OH, OW], images [N, C, H, W], kernels [O, C / groups, KH, KW]; volumes have one more axis each.
+    The result has the dtype `out`, the operands `dtype`, and so a bias (not for kernels). tf32: whether float32
+    operands may be rounded to TF32, which is exact for values cast from 16 bits. deterministic: whether the same
+    operands must give the same bits.
     """
 
     kind: str
@@ -71,8 +71,8 @@ NUMBER = Layout((1, 1, 1, 1), (1, 1, 1, 1), float32)
 class Attention(NamedTuple):
     """softmax(q k^T * scale + bias) v with q [N, H, L, E], k [N, G, S, E], v [N, G, S, V], G a divisor of H.
 
-    bias: [N or 1, H or 1, L or 1, S], or None. keep: [N, H, L, S], 1 for the weights that dropout keeps and 0 for the
-    others, or None. causal: query i sees keys 0 to i. out: how the result lies.
+    bias: [N or 1, H or 1, L or 1, S], or None. keep: the dropout mask [N, H, L, S] of 1 and 0, or None. causal: query i
+    attends to keys 0 to i. out: the layout of the result.
     """
 
     query: Layout
@@ -86,13 +86,13 @@ class Attention(NamedTuple):
 
     @property
     def lse(self) -> Layout:
-        """The log-sum-exp of each row of scores: [N, H, L, 1] float32, packed."""
+        """The log-sum-exp of each row of scores: [N, H, L, 1] float32, contiguous."""
         n, h, rows, _ = self.query.shape
         return Layout((n, h, rows, 1), (h * rows, rows, 1, 1), float32)
 
 
 class AttentionBackward(NamedTuple):
-    """The gradients of an Attention's three operands; slope: how its result's gradient lies.
+    """The gradients of query, key and value of an Attention. slope: the layout of the gradient of its result.
 
     deterministic: whether the same operands must give the same bits.
     """
@@ -111,41 +111,41 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Makes plans with `cudnn`, the frontend's module; `place` names the device: a handle, or its properties."""
+    """Builds plans with `cudnn`, the frontend's module. place: the device as a handle, or as its properties."""
 
     def __init__(self, cudnn: Any, **place: Any):
         self.cudnn, self.place = cudnn, place
 
     def plan(self, what: Any) -> Plan:
-        """The plan of a Convolution, Attention or AttentionBackward; raises as `graph`. Some engines are compiled."""
+        """Build the plan of a Convolution, Attention or AttentionBackward; may compile an engine. Raises as `graph`."""
         graph = self.graph(what)
         graph.build_plans(self.cudnn.build_plan_policy.HEURISTICS_CHOICE)
         return Plan(graph, graph.get_workspace_size())
 
     def graph(self, what: Any) -> Any:
-        """cuDNN's graph, with engines that are known to fit. Raises what cuDNN raises where it has none."""
-        wide = self.cudnn.data_type.FLOAT
-        graph = self.cudnn.pygraph(intermediate_data_type=wide, compute_data_type=wide, **self.place)
-        _DRAWN[type(what)](Drawing(self.cudnn, graph), what)
+        """Build the cuDNN graph with its supported engines. Raises cuDNN's exception where it has none."""
+        float_type = self.cudnn.data_type.FLOAT
+        graph = self.cudnn.pygraph(intermediate_data_type=float_type, compute_data_type=float_type, **self.place)
+        _BUILDERS[type(what)](GraphBuilder(self.cudnn, graph), what)
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([self.cudnn.heur_mode.A, self.cudnn.heur_mode.FALLBACK])
         graph.deselect_numeric_notes([getattr(self.cudnn.numerical_note, name) for name in unfit(what)])
         if isinstance(what, Convolution):
-            graph.deselect_workspace_greater_than(ROOM)
+            graph.deselect_workspace_greater_than(MAX_WORKSPACE)
         graph.check_support()
         return graph
 
 
 def unfit(what: Any) -> tuple[str, ...]:
-    """The notes, in cuDNN's words, that no engine for `what` may carry."""
+    """The names of cuDNN's numerical notes that exclude an engine for `what`."""
     exact = isinstance(what, Convolution) and what.dtype == float32 and not what.tf32
-    repeats = isinstance(what, Attention) or what.deterministic
-    return (*_UNFIT, *(["NONDETERMINISTIC"] if repeats else []), *(["TENSOR_CORE"] if exact else []))
+    deterministic = isinstance(what, Attention) or what.deterministic
+    return (*_EXCLUDED, *(["NONDETERMINISTIC"] if deterministic else []), *(["TENSOR_CORE"] if exact else []))
 
 
-class Drawing:
-    """A graph being drawn: tensors that are given, and those that it gives, numbered as they come."""
+class GraphBuilder:
+    """A cuDNN graph under construction; its inputs and outputs are numbered in the order of their declaration."""
 
     def __init__(self, cudnn: Any, graph: Any):
         self.cudnn, self.graph = cudnn, graph
@@ -158,11 +158,11 @@ class Drawing:
     def type(self, dtype: DType) -> Any:
         return getattr(self.cudnn.data_type, _NAMES[dtype])
 
-    def given(self, layout: Layout) -> Any:
+    def input(self, layout: Layout) -> Any:
         number, shape, strides, kind = self._next(layout)
         return self.graph.tensor(dim=shape, stride=strides, data_type=kind, uid=number)
 
-    def gives(self, tensor: Any, layout: Layout) -> None:
+    def output(self, tensor: Any, layout: Layout) -> None:
         number, shape, strides, kind = self._next(layout)
         tensor.set_output(True).set_uid(number).set_dim(shape).set_stride(strides).set_data_type(kind)
 
@@ -174,59 +174,59 @@ def _geometry(w: ConvGeometry) -> dict[str, list[int]]:
     }  # fmt: skip
 
 
-def _draw_convolution(d: Drawing, c: Convolution) -> None:
+def _build_convolution(d: GraphBuilder, c: Convolution) -> None:
     shapes = {"maps": c.maps, "images": c.images, "kernels": c.kernels}
-    laid = {name: channels_last(shape, c.out if name == c.kind else c.dtype) for name, shape in shapes.items()}
-    first, second = (d.given(laid[name]) for name in ("images", "kernels", "maps") if name != c.kind)
-    how = _geometry(c.geometry)
+    layouts = {name: channels_last(shape, c.out if name == c.kind else c.dtype) for name, shape in shapes.items()}
+    first, second = (d.input(layouts[name]) for name in ("images", "kernels", "maps") if name != c.kind)
+    options = _geometry(c.geometry)
     if c.kind == "maps":
-        found = d.graph.conv_fprop(image=first, weight=second, **how)
+        result = d.graph.conv_fprop(image=first, weight=second, **options)
     elif c.kind == "images":
-        found = d.graph.conv_dgrad(loss=second, filter=first, **how)
+        result = d.graph.conv_dgrad(loss=second, filter=first, **options)
     else:
-        found = d.graph.conv_wgrad(image=first, loss=second, **how)
+        result = d.graph.conv_wgrad(image=first, loss=second, **options)
     if c.bias:
         channels = shapes[c.kind][1]
-        found.set_dim(list(laid[c.kind].shape)).set_stride(list(laid[c.kind].strides))
-        found = d.graph.bias(
-            input=found, bias=d.given(channels_last((1, channels, *(1,) * len(c.geometry.input_size)), c.dtype))
+        result.set_dim(list(layouts[c.kind].shape)).set_stride(list(layouts[c.kind].strides))
+        result = d.graph.bias(
+            input=result, bias=d.input(channels_last((1, channels, *(1,) * len(c.geometry.input_size)), c.dtype))
         )
-    d.gives(found, laid[c.kind])
+    d.output(result, layouts[c.kind])
 
 
-def _masked(d: Drawing, a: Attention, numbers: int) -> dict[str, Any]:
-    # numbers: how many go with dropout; by how much the weights grow, and for the backward the inverse.
-    how: dict[str, Any] = {"attn_scale": a.scale}
+def _sdpa_options(d: GraphBuilder, a: Attention, numbers: int) -> dict[str, Any]:
+    """Arguments for scale, causal mask, bias and dropout. numbers: of dropout's scalars, 1 / (1 - p) and then 1 - p."""
+    options: dict[str, Any] = {"attn_scale": a.scale}
     if a.causal:
-        how |= {"diagonal_alignment": d.cudnn.diagonal_alignment.TOP_LEFT, "diagonal_band_right_bound": 0}
+        options |= {"diagonal_alignment": d.cudnn.diagonal_alignment.TOP_LEFT, "diagonal_band_right_bound": 0}
     if a.bias is not None:
-        how["bias"] = d.given(a.bias)
+        options["bias"] = d.input(a.bias)
     if a.keep is not None:
-        how["dropout"] = (d.given(a.keep), *(d.given(NUMBER) for _ in range(numbers)))
-    return how
+        options["dropout"] = (d.input(a.keep), *(d.input(NUMBER) for _ in range(numbers)))
+    return options
 
 
-def _draw_attention(d: Drawing, a: Attention) -> None:
-    q, k, v = (d.given(layout) for layout in (a.query, a.key, a.value))
-    out, lse = d.graph.sdpa(q=q, k=k, v=v, generate_stats=True, **_masked(d, a, 1))
-    d.gives(out, a.out)
-    d.gives(lse, a.lse)
+def _build_attention(d: GraphBuilder, a: Attention) -> None:
+    q, k, v = (d.input(layout) for layout in (a.query, a.key, a.value))
+    out, lse = d.graph.sdpa(q=q, k=k, v=v, generate_stats=True, **_sdpa_options(d, a, 1))
+    d.output(out, a.out)
+    d.output(lse, a.lse)
 
 
-def _draw_attention_backward(d: Drawing, b: AttentionBackward) -> None:
+def _build_attention_backward(d: GraphBuilder, b: AttentionBackward) -> None:
     a = b.forward
-    q, k, v = (d.given(layout) for layout in (a.query, a.key, a.value))
-    how = _masked(d, a, 2)
-    out, lse, slope = d.given(a.out), d.given(a.lse), d.given(b.slope)
-    found = d.graph.sdpa_backward(
-        q=q, k=k, v=v, o=out, dO=slope, stats=lse, use_deterministic_algorithm=b.deterministic, **how
+    q, k, v = (d.input(layout) for layout in (a.query, a.key, a.value))
+    options = _sdpa_options(d, a, 2)
+    out, lse, slope = d.input(a.out), d.input(a.lse), d.input(b.slope)
+    result = d.graph.sdpa_backward(
+        q=q, k=k, v=v, o=out, dO=slope, stats=lse, use_deterministic_algorithm=b.deterministic, **options
     )  # fmt: skip
-    for gradient, layout in zip(found, b.gradients, strict=True):
-        d.gives(gradient, layout)
+    for gradient, layout in zip(result, b.gradients, strict=True):
+        d.output(gradient, layout)
 
 
-_DRAWN: dict[type, Callable[[Drawing, Any], None]] = {
-    Convolution: _draw_convolution,
-    Attention: _draw_attention,
-    AttentionBackward: _draw_attention_backward,
+_BUILDERS: dict[type, Callable[[GraphBuilder, Any], None]] = {
+    Convolution: _build_convolution,
+    Attention: _build_attention,
+    AttentionBackward: _build_attention_backward,
 }

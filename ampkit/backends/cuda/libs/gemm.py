@@ -22,40 +22,40 @@ from .matrices import Calls, arranged
 
 Array = Any  # a CuPy array
 
-AUX_ROWS = 8  # what cublasLt wants the leading dimension of a matrix beside the result to be a multiple of
-ALIGNED = 256  # bytes; what CuPy's pools give at least, and the most that a library asks for
-_ANSWERS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16, float32)}
+AUX_ROWS = 8  # the leading dimension of aux is a multiple of this
+ALIGNED = 256  # bytes: the alignment of CuPy's pools, and the largest that a library distinguishes
+_OUTPUTS = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat16, float32)}
 
 
 def fits(a: Array, *others: Array | None) -> bool:
-    """Whether `product` can multiply arrays of these dtypes; a None is not asked."""
+    """Whether `product` can multiply arrays of these dtypes, which must be equal; None entries are ignored."""
     dtype = a.dtype
     return dtype in TYPES and all(b is None or b.dtype == dtype for b in others) and not _cublaslt(a).trouble()
 
 
-def product(a: Array, b: Array, dtype: DType, home: Array | None = None, **more: Any) -> Array | None:
-    """a [..., M, K] times b [..., K, N], whose leading axes broadcast, in `dtype`; None where nothing can do it.
+def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **more: Any) -> Array | None:
+    """a [..., M, K] @ b [..., K, N] in `dtype`, batch axes broadcast; None if cublasLt has no algorithm.
 
-    Products are exact, summed in float32 and rounded once; see set_float32_matmul_precision for those of float32. home
-    [..., M, N]: where to leave the result, if it is of the dtype. more: see `multiply`.
+    Products are exact, summed in float32 and rounded once; see set_float32_matmul_precision for those of float32.
+    buffer [..., M, N]: written to and returned if shape and dtype match. more: see `multiply`.
     """
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] or b.ndim == 2 else _broadcast(a.shape[:-2], b.shape[:-2])
     backend, stored = backends.backend_of(a), answer(a.dtype, dtype)
     shape = (*lead, a.shape[-2], b.shape[-1])
-    fit = home is not None and home.dtype == stored and home.shape == shape
-    out = home if fit else backend.empty(shape, stored)
+    fit = buffer is not None and buffer.dtype == stored and buffer.shape == shape
+    out = buffer if fit else backend.empty(shape, stored)
     if not multiply(a, b, out, **more):
         return None
     return out if stored == dtype else backend.cast(out, dtype)
 
 
 def answer(stored: DType, dtype: DType) -> DType:
-    """What a product of arrays stored in `stored` is written in, if `dtype` is wanted."""
-    return dtype if (stored, dtype) in _ANSWERS else accumulator(stored)
+    """The output dtype of a product of `stored` operands if `dtype` is requested: `dtype`, or the accumulator dtype."""
+    return dtype if (stored, dtype) in _OUTPUTS else accumulator(stored)
 
 
 def rounds(dtype: DType) -> bool:
-    """Whether products of `dtype` round their operands first: those of float32 where TF32 is allowed."""
+    """Whether products of `dtype` round their operands first: float32 if TF32 is allowed."""
     return _compute(dtype) is Compute.TF32
 
 
@@ -69,10 +69,10 @@ def multiply(
     beta: float = 1.0,
     sums: Array | None = None,
 ) -> bool:
-    """Write alpha * a @ b + beta * addend + bias to `out`; False where nothing can do it.
+    """Write alpha * a @ b + beta * addend + bias to `out`; False if cublasLt has no algorithm.
 
-    addend, which broadcasts to out, and bias [N] are stored as out is, and None adds nothing. sums [M], stored as out
-    is: where to leave the sums of a's rows, for matrices without a bias.
+    addend, which broadcasts to out, and bias [N] have the dtype of out; None adds nothing. sums [M], of the dtype of
+    out, receives the row sums of a; only for matrices without a bias.
     """
     if not a.shape[-1] or not out.size:
         return _without_product(out, bias, addend, beta, sums)
@@ -92,37 +92,37 @@ def multiply(
         return True
     if bias is None or addend is not None:
         return False
-    out[...] = bias  # which has the same dtype, so that this rounds nothing
+    out[...] = bias  # exact: same dtype
     return multiply(a, b, out, addend=out, alpha=alpha)
 
 
 def with_gelu(a: Array, b: Array, out: Array, bias: Array | None, before: Array) -> bool:
-    """Write gelu(a @ b + bias), by its tanh formula, to `out` [M, N], and what gelu is given to `before` [M, N].
+    """Write gelu(a @ b + bias), tanh approximation, to `out` [M, N], and the input of gelu to `before` [M, N].
 
-    All are matrices of one 16-bit dtype. False where cublasLt has no way to do it.
+    All are matrices of one 16-bit dtype. Returns False if cublasLt has no algorithm.
     """
-    return _beside(a, b, out, Epilogue.GELU_AUX if bias is None else Epilogue.GELU_AUX_BIAS, bias, before)
+    return _with_aux(a, b, out, Epilogue.GELU_AUX if bias is None else Epilogue.GELU_AUX_BIAS, bias, before)
 
 
 def with_gelu_slope(a: Array, b: Array, out: Array, before: Array) -> bool:
-    """Write a @ b times the slope of gelu at `before` to `out` [M, N]; else as `with_gelu`."""
-    return _beside(a, b, out, Epilogue.DGELU, None, before)
+    """Write (a @ b) * gelu'(before), the gradient of gelu's input, to `out` [M, N]; otherwise as `with_gelu`."""
+    return _with_aux(a, b, out, Epilogue.DGELU, None, before)
 
 
 def column_sums(rows: Array, dtype: DType) -> Array:
-    """[M, N] -> [N] in `dtype`: the gradient of a bias, in blocked sums in float32, rounded once.
+    """[M, N] -> [N] in `dtype`: the gradient of a bias, in blocked float32 sums, rounded once.
 
-    By a reduction, which has a block for each 64 x 256 elements. A product with ones would have M = 1: a few tiles of
-    the library's kernel, on as few of the GPU's multiprocessors.
+    Uses the reduction kernel, with a block per 64 x 256 elements. A product with ones would have M = 1 and so occupy
+    few multiprocessors.
     """
-    wide = accumulator(rows.dtype)
-    answered = dtype if dtype == rows.dtype or rows.dtype == float32 else wide
-    found = reduced("Add", rows, 0, False, answered)
-    if found is NotImplemented and rows.dtype in STORED:  # values that do not fill a piece of memory
-        found = reduced("Add", rows.copy(), 0, False, answered)
-    if found is NotImplemented:
-        found, answered = rows.sum(0, dtype=wide), wide
-    return found if answered == dtype else backends.backend_of(rows).cast(found, dtype)
+    acc = accumulator(rows.dtype)
+    summed_in = dtype if dtype == rows.dtype or rows.dtype == float32 else acc
+    result = reduced("Add", rows, 0, False, summed_in)
+    if result is NotImplemented and rows.dtype in STORED:  # not contiguous in any order of axes
+        result = reduced("Add", rows.copy(), 0, False, summed_in)
+    if result is NotImplemented:
+        result, summed_in = rows.sum(0, dtype=acc), acc
+    return result if summed_in == dtype else backends.backend_of(rows).cast(result, dtype)
 
 
 def folded(array: Array) -> Array:
@@ -130,7 +130,7 @@ def folded(array: Array) -> Array:
     return array if array.ndim == 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-# pieces
+# internals
 
 
 def _cublaslt(array: Array) -> Any:
@@ -142,12 +142,12 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _without_product(out: Array, bias: Array | None, addend: Array | None, beta: float, sums: Array | None) -> bool:
-    # What is left where there is nothing to multiply.
+    """`multiply` where K or the output is empty."""
     if sums is not None:
         return False
     if addend is not None:
-        wide = accumulator(out.dtype)
-        out[...] = addend.astype(wide) * wide.type(beta)
+        acc = accumulator(out.dtype)
+        out[...] = addend.astype(acc) * acc.type(beta)
     else:
         out[...] = 0 if bias is None else bias
     return True
@@ -158,16 +158,17 @@ def _epilogue(bias: Array | None, sums: Array | None) -> Epilogue:
 
 
 def _calls(a: Array, b: Array, c: Array, d: Array, vector: Array | None, epilogue: Epilogue) -> Calls:
-    to = _sign(d)
-    signs = _sign(a), _sign(b), to if c is d else _sign(c), to
-    return arranged(*signs, 0 if vector is None else _alignment(vector), epilogue, _compute(a.dtype))
+    output = _key(d)
+    keys = _key(a), _key(b), output if c is d else _key(c), output
+    return arranged(*keys, 0 if vector is None else _alignment(vector), epilogue, _compute(a.dtype))
 
 
-def _sign(array: Array) -> tuple[Any, ...]:
+def _key(array: Array) -> tuple[Any, ...]:
     return array.shape, array.strides, array.dtype, _alignment(array)
 
 
 def _alignment(array: Array) -> int:
+    """The alignment of the address in bytes, at most ALIGNED."""
     address: int = array.data.ptr
     return min(address & -address, ALIGNED) or ALIGNED
 
@@ -180,12 +181,12 @@ def _compute(dtype: DType) -> Compute:
 
 
 def _copied(array: Array, out: Array, calls: Calls) -> Array:
-    spread = np.broadcast_to(array, out.shape[:-2] + array.shape[-2:]) if calls.spread else array
-    return spread.copy()
+    broadcast = np.broadcast_to(array, out.shape[:-2] + array.shape[-2:]) if calls.spread else array
+    return broadcast.copy()
 
 
-def _beside(a: Array, b: Array, out: Array, epilogue: Epilogue, bias: Array | None, aux: Array) -> bool:
-    # aux: what the epilogue reads or writes beside the result, in the same order.
+def _with_aux(a: Array, b: Array, out: Array, epilogue: Epilogue, bias: Array | None, aux: Array) -> bool:
+    """Run a 16-bit product with an epilogue that reads or writes aux [M, N], row-major like out."""
     if out.dtype not in LOW or not a.size or not out.size or out.shape[1] % AUX_ROWS:
         return False
     calls = _calls(a, b, out, out, bias, epilogue)
@@ -200,12 +201,13 @@ def _beside(a: Array, b: Array, out: Array, epilogue: Epilogue, bias: Array | No
 
 
 def _run(calls: Calls, arrays: tuple[Array, ...], vector: Array | None, alpha: float, beta: float) -> bool:
+    """Run all calls; vector: the bias of the epilogue. False if cublasLt has no algorithm."""
     if calls.product is None:
         return False
     cublaslt, device = _cublaslt(arrays[3]), arrays[3].data.device_id
     a, b, c, d = [array.data.ptr for array in arrays]
     extra = 0 if vector is None else vector.data.ptr
-    for x, y, z, w in calls.offsets:  # to BLAS the second operand comes first
+    for x, y, z, w in calls.offsets:  # column-major: operands swapped
         if not cublaslt.run(device, calls.product, Memory(b + y, a + x, c + z, d + w, extra), alpha, beta):
             return False
     return True

@@ -1,7 +1,7 @@
-"""matrices: how operands lie in memory, in BLAS's words, and the calls that a product of them takes.
+"""Maps strided array operands to BLAS matrices, and a product of them to as few cublasLt calls as possible.
 
-BLAS reads matrices column after column, so a row-major product is given to it turned round: out^T = b^T a^T. It takes a
-matrix whose rows or columns are packed and lie in equal steps, and a stack of them in equal steps, also in steps of 0.
+BLAS is column-major, so a row-major product is computed as out^T = b^T a^T. A matrix needs contiguous rows or columns
+at a constant stride; a batch of matrices needs a constant stride too, which may be 0.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ampkit.base.dtypes import DType
 from .blas import MOST, Compute, Epilogue, Matrix, Memory, Product
 from .cublaslt import PLANS
 
-CALLS = 8  # of which a product of stacks may consist; a copy of an operand costs less than more of them
+CALLS = 8  # per product, at most; with more, copying an operand is cheaper
 
 
-# What an arrangement depends on, of an array: shape, strides, dtype, and bytes that its address is a multiple of.
+# The cache key of an array: shape, strides in bytes, dtype, and the alignment of its address in bytes.
 Sign: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], DType, int]
 
 
 class Calls(NamedTuple):
-    """A description, None if BLAS has no words for it, and per call how many bytes after a, b, c and d to begin.
+    """The calls of a product: its description, None if BLAS cannot express it, and per call byte offsets of a, b, c, d.
 
-    copies: the operands, by number, that have to be copied first; spread: and broadcast. The rest is void then.
+    copies: indices of operands that must be copied first; spread: and broadcast. The other fields are unset then.
     """
 
     product: Product | None = None
@@ -37,22 +37,22 @@ class Calls(NamedTuple):
 
 
 class _Operand(NamedTuple):
-    """A matrix [rows, columns], or a stack.
+    """A matrix [rows, columns] or a batch of them.
 
-    turned: whether its columns are packed, not its rows. leading: elements from one to the next, None if BLAS cannot
-    read it. steps: elements to the next matrix, along each leading axis of the product.
+    column_major: whether its columns are contiguous, not its rows. leading: the leading dimension, None if BLAS cannot
+    read it. steps: strides in elements along each batch axis of the product.
     """
 
     dtype: DType
     rows: int
     columns: int
-    turned: bool
+    column_major: bool
     leading: int | None
     steps: tuple[int, ...]
 
 
-class _Stack(NamedTuple):
-    """One axis of a stack: how many, and elements from one to the next in a, b, c and d."""
+class _BatchAxis(NamedTuple):
+    """One batch axis: its length, and its strides in elements in a, b, c and d."""
 
     length: int
     steps: tuple[int, ...]
@@ -60,90 +60,94 @@ class _Stack(NamedTuple):
 
 @lru_cache(PLANS)
 def arranged(a: Sign, b: Sign, c: Sign, d: Sign, vector: int, epilogue: Epilogue, compute: Compute) -> Calls:
-    """How to run d = a @ b + c, for arrays of at least two axes. vector: the alignment of what the epilogue needs."""
+    """Plan d = a @ b + c for arrays of at least two axes. vector: the alignment of the epilogue's bias, or 0."""
     lead = d[0][:-2]
     operands = [_operand(a, lead), _operand(b, lead), _operand(c, lead, False), _operand(d, lead, False)]
     unreadable = frozenset(i for i, each in enumerate(operands) if each.leading is None)
     if unreadable:
         return Calls(copies=unreadable)
-    stacks = _stacks(lead, operands)
-    while stacks and (taller := _folded(operands, stacks[-1])):
-        operands, stacks = taller, stacks[:-1]
-    inner = max(stacks, key=lambda stack: stack.length, default=_Stack(1, (0, 0, 0, 0)))
-    around = [stack for stack in stacks if stack is not inner]
-    if math.prod(stack.length for stack in around) > CALLS:
-        scattered = frozenset(i for i, each in enumerate(operands) if len(_stacks(lead, [each])) > 1)
+    axes = _batch_axes(lead, operands)
+    while axes and (folded := _fold_into_rows(operands, axes[-1])):
+        operands, axes = folded, axes[:-1]
+    inner = max(axes, key=lambda axis: axis.length, default=_BatchAxis(1, (0, 0, 0, 0)))
+    looped = [axis for axis in axes if axis is not inner]
+    if math.prod(axis.length for axis in looped) > CALLS:
+        scattered = frozenset(i for i, each in enumerate(operands) if len(_batch_axes(lead, [each])) > 1)
         return Calls(copies=scattered, spread=True)
-    offsets = _offsets(around, [each.dtype.itemsize for each in operands])
+    offsets = _offsets(looped, [each.dtype.itemsize for each in operands])
     alignment = [
         _aligned(sign[3], begins) for sign, begins in zip((a, b, c, d), zip(*offsets, strict=True), strict=True)
     ]
     return Calls(_product(operands, inner, (*alignment, vector), epilogue, compute), offsets)
 
 
-def _operand(sign: Sign, lead: tuple[int, ...], may_turn: bool = True) -> _Operand:
+def _operand(sign: Sign, lead: tuple[int, ...], may_transpose: bool = True) -> _Operand:
+    """Describe an array whose batch axes broadcast to `lead`; only row-major without `may_transpose`."""
     shape, strides, dtype, _ = sign
     (rows, columns), size = shape[-2:], dtype.itemsize
     down, along = (step // size for step in strides[-2:])
     flat = (columns == 1 or along == 1) and (rows == 1 or down >= columns)
-    stood = may_turn and (rows == 1 or down == 1) and (columns == 1 or along >= rows)
-    turned = stood and not (flat and columns >= rows)
-    # Along axes that the operand does not have, or has once for all, it stands still.
+    transposed = may_transpose and (rows == 1 or down == 1) and (columns == 1 or along >= rows)
+    column_major = transposed and not (flat and columns >= rows)
+    # The stride is 0 along batch axes that the operand lacks or broadcasts.
     own = [0 if n == 1 else step // size for n, step in zip(shape[:-2], strides, strict=False)]
     steps = (0,) * (len(lead) - len(own)) + tuple(own)
-    leading = (along if columns > 1 else rows) if turned else (down if rows > 1 else columns)
-    odd = any(step % size for step in strides) or min(steps, default=0) < 0
-    return _Operand(dtype, rows, columns, turned, None if odd or not (flat or stood) else leading, steps)
+    leading = (along if columns > 1 else rows) if column_major else (down if rows > 1 else columns)
+    invalid = any(step % size for step in strides) or min(steps, default=0) < 0
+    return _Operand(dtype, rows, columns, column_major, None if invalid or not (flat or transposed) else leading, steps)
 
 
-def _stacks(lead: tuple[int, ...], operands: Sequence[_Operand]) -> list[_Stack]:
-    # The leading axes, of which those that lie in equal steps in all operands are one.
-    found: list[_Stack] = []
+def _batch_axes(lead: tuple[int, ...], operands: Sequence[_Operand]) -> list[_BatchAxis]:
+    """The batch axes longer than 1; neighbours are merged where the strides of all operands allow it."""
+    merged: list[_BatchAxis] = []
     for length, *steps in zip(lead, *(each.steps for each in operands), strict=True):
-        if found and all(outer == length * step for outer, step in zip(found[-1].steps, steps, strict=True)):
-            found[-1] = _Stack(found[-1].length * length, tuple(steps))
+        if merged and all(outer == length * step for outer, step in zip(merged[-1].steps, steps, strict=True)):
+            merged[-1] = _BatchAxis(merged[-1].length * length, tuple(steps))
         elif length > 1:
-            found.append(_Stack(length, tuple(steps)))
-    return found
+            merged.append(_BatchAxis(length, tuple(steps)))
+    return merged
 
 
-def _offsets(around: Sequence[_Stack], sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    places = every(*(range(stack.length) for stack in around))
+def _offsets(looped: Sequence[_BatchAxis], sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Byte offsets of a, b, c and d for each combination of indices along the axes `looped`."""
+    indices = every(*(range(axis.length) for axis in looped))
     return tuple(
         tuple(
-            nbytes * sum(at * stack.steps[i] for at, stack in zip(place, around, strict=True))
+            nbytes * sum(at * axis.steps[i] for at, axis in zip(index, looped, strict=True))
             for i, nbytes in enumerate(sizes)
         )
-        for place in places
+        for index in indices
     )
 
 
 def _aligned(alignment: int, begins: Sequence[int]) -> int:
+    """The alignment in bytes that holds at all offsets."""
     return min(alignment, *(begin & -begin or alignment for begin in begins))
 
 
 def _product(
-    operands: Sequence[_Operand], stack: _Stack, alignment: tuple[int, ...], epilogue: Epilogue, compute: Compute
+    operands: Sequence[_Operand], axis: _BatchAxis, alignment: tuple[int, ...], epilogue: Epilogue, compute: Compute
 ) -> Product | None:
-    a, b, c, d = (_matrix(each, stack.length, step) for each, step in zip(operands, stack.steps, strict=True))
+    a, b, c, d = (_matrix(each, axis.length, step) for each, step in zip(operands, axis.steps, strict=True))
     if max(n for each in (a, b, d) for n in (each.rows, each.columns, each.batch)) > MOST:
         return None
-    turn, at = (operands[1].turned, operands[0].turned), alignment
+    turn, at = (operands[1].column_major, operands[0].column_major), alignment
     return Product(b, a, c, d, turn, compute, Memory(at[1], at[0], at[2], at[3], at[4]), epilogue)
 
 
-def _folded(operands: Sequence[_Operand], stack: _Stack) -> list[_Operand] | None:
-    # One b for a whole stack whose rows follow each other: a taller matrix.
+def _fold_into_rows(operands: Sequence[_Operand], axis: _BatchAxis) -> list[_Operand] | None:
+    """Merge a batch axis that shares one b into the rows of a, c and d; None where the rows are not evenly spaced."""
     made = list(operands)
     for i in (0, 2, 3):
-        each, step = operands[i], stack.steps[i]
+        each, step = operands[i], axis.steps[i]
         follows = step >= each.columns if each.rows == 1 else step == each.rows * (each.leading or 0)
-        if stack.steps[1] or each.turned or not follows:
+        if axis.steps[1] or each.column_major or not follows:
             return None
-        made[i] = each._replace(rows=each.rows * stack.length, leading=step if each.rows == 1 else each.leading)
+        made[i] = each._replace(rows=each.rows * axis.length, leading=step if each.rows == 1 else each.leading)
     return made
 
 
 def _matrix(each: _Operand, count: int, step: int) -> Matrix:
-    shape = (each.rows, each.columns) if each.turned else (each.columns, each.rows)
+    """`each` in BLAS's column-major terms: a row-major matrix is its transpose."""
+    shape = (each.rows, each.columns) if each.column_major else (each.columns, each.rows)
     return Matrix(each.dtype, *shape, each.leading or 1, count, step if count > 1 else 0)
