@@ -1,4 +1,4 @@
-"""Gradient clipping, over the flat memory of the arena where the parameters live in one."""
+"""Gradient clipping, on the flat gradient memory of the arena for parameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CURE = "call scaler.unscale_(optimizer) first"
 
 
 def _power_sum(values: Array, order: float, scratch: Array) -> Array:
-    # In float64: the square of a float32 cannot overflow there.
+    # Summed in float64, where the square of a float32 cannot overflow.
     total = backends.backend_of(values).zeros((), dtypes.float64)
     for part in chunks(values.size):
         wide = scratch[: part.stop - part.start]
@@ -61,15 +61,20 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale the gradients so that the norm of all of them together is at most max_norm; returns the norm before, 0-d.
+    """Scale the gradients in place so that their total norm is at most max_norm; returns the norm before, 0-d.
 
-    The norm is summed in float64. If it is not finite every gradient becomes zero, so that no parameter can become nan;
-    error_if_nonfinite=True raises NonFiniteError instead, and waits for the device. foreach changes nothing.
+    norm_type: the p of the p-norm of all gradients as one vector; inf for the largest magnitude. It is summed in
+    float64 and returned in float32 (float64 with a float64 gradient). If it is not finite, all gradients are set to
+    zero, so that no parameter becomes NaN; error_if_nonfinite=True raises NonFiniteError instead, and waits for the
+    device. foreach is ignored.
     Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm or norm_type <= 0.
     Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
     """
     strict = switch("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
-    limit, order = _need("clip_grad_norm_", "max_norm", max_norm), _order("clip_grad_norm_", norm_type)
+    limit, order = (
+        _need_non_negative("clip_grad_norm_", "max_norm", max_norm),
+        _need_order("clip_grad_norm_", norm_type),
+    )
     owners = _with_gradients("clip_grad_norm_", parameters)
     if not owners:
         return Tensor(backends.get(None).zeros((), dtypes.float32))
@@ -79,8 +84,8 @@ def clip_grad_norm_(
         if strict:
             _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
         _scale_down(pieces, limit, norm)
-    _changed(owners)
-    return _rounded(norm, pieces)
+    _mark_changed(owners)
+    return _norm_tensor(norm, pieces)
 
 
 def get_total_norm(
@@ -89,13 +94,14 @@ def get_total_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """The norm of all `tensors` together, summed in float64 -> 0-d float32 (float64 with a float64 tensor among them).
+    """The norm_type-norm of all `tensors` as one vector, summed in float64 -> 0-d.
 
-    error_if_nonfinite=True raises NonFiniteError for inf and nan, and waits for the device. foreach changes nothing.
+    The result is float32, or float64 with a float64 tensor.
+    error_if_nonfinite=True raises NonFiniteError for inf and NaN, and waits for the device. foreach is ignored.
     Raises StateError for gradients that are still scaled, ArgumentError for norm_type <= 0.
     """
     strict = switch("get_total_norm", "error_if_nonfinite", error_if_nonfinite)
-    order, found = _order("get_total_norm", norm_type), _tensors("get_total_norm", tensors)
+    order, found = _need_order("get_total_norm", norm_type), _tensors("get_total_norm", tensors)
     if count_scaled("get_total_norm", found):
         raise StateError("get_total_norm", "unscaled gradients", "some still scaled by a GradScaler", _CURE)
     if not found:
@@ -105,19 +111,21 @@ def get_total_norm(
         norm = _norm(pieces, order)
         if strict:
             _need_finite("get_total_norm", norm, "error_if_nonfinite=False returns it")
-    return _rounded(norm, pieces)
+    return _norm_tensor(norm, pieces)
 
 
 def clip_grads_with_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
-    """Scale the gradients as `clip_grad_norm_` does, by a norm that is known: they are multiplied by max_norm /
-    total_norm if that is below 1, or become zero if total_norm is not finite. foreach changes nothing.
+    """Scale the gradients in place as `clip_grad_norm_` does, with a norm that was computed before.
+
+    They are multiplied by max_norm / total_norm if that is below 1, and set to zero if total_norm is not finite.
+    foreach is ignored.
 
     Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm, ShapeError unless
     total_norm is a Tensor of one element.
     """
-    limit = _need("clip_grads_with_norm_", "max_norm", max_norm)
+    limit = _need_non_negative("clip_grads_with_norm_", "max_norm", max_norm)
     if not isinstance(total_norm, Tensor) or total_norm.numel() != 1:
         got = f"shape {tuple(total_norm.shape)}" if isinstance(total_norm, Tensor) else type(total_norm).__name__
         raise ShapeError("clip_grads_with_norm_", "total_norm as a Tensor of one element", got)
@@ -125,21 +133,21 @@ def clip_grads_with_norm_(
     if owners:
         with ignore_fp_errors(), backends.device_guard(total_norm.array):
             _scale_down(_flat(owners), limit, total_norm.array.reshape(()).astype(dtypes.float64))
-        _changed(owners)
+        _mark_changed(owners)
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
-    """Limit every element of the gradients to [-clip_value, clip_value]; foreach changes nothing.
+    """Clamp every element of the gradients to [-clip_value, clip_value], in place; foreach is ignored.
 
     Raises StateError for gradients that are still scaled, ArgumentError for a negative clip_value.
     """
-    limit = _need("clip_grad_value_", "clip_value", clip_value)
+    limit = _need_non_negative("clip_grad_value_", "clip_value", clip_value)
     owners = _with_gradients("clip_grad_value_", parameters)
     for piece in _flat(owners):
         bound = backends.backend_of(piece).asarray(np.array(limit, piece.dtype))
         with backends.device_guard(piece):
             np.maximum(np.minimum(piece, bound, out=piece), -bound, out=piece)
-    _changed(owners)
+    _mark_changed(owners)
 
 
 def _scale_down(pieces: list[Array], limit: float, norm: Array) -> None:
@@ -154,7 +162,7 @@ def _need_finite(where: str, norm: Array, cure: str) -> None:
         raise NonFiniteError(where, "a finite norm of the gradients", "inf or nan", cure)
 
 
-def _rounded(norm: Array, pieces: list[Array]) -> Tensor:
+def _norm_tensor(norm: Array, pieces: list[Array]) -> Tensor:
     wide = dtypes.promote(dtypes.float32, *(p.dtype for p in pieces))
     return Tensor(backends.backend_of(pieces[0]).asarray(norm, wide))
 
@@ -175,10 +183,10 @@ def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[T
     return owners
 
 
-def _tensors(where: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    if not isinstance(given, Iterable):
-        raise DTypeError(where, "Tensors", type(given).__name__, "pass model.parameters()")
-    found = [given] if isinstance(given, Tensor) else list(given)
+def _tensors(where: str, tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    if not isinstance(tensors, Iterable):
+        raise DTypeError(where, "Tensors", type(tensors).__name__, "pass model.parameters()")
+    found = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     for item in found:
         if not isinstance(item, Tensor):
             raise DTypeError(where, "Tensors", type(item).__name__, "pass model.parameters()")
@@ -186,27 +194,27 @@ def _tensors(where: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 def _flat(owners: list[Tensor]) -> list[Array]:
-    # Runs of the arena where gradients lie side by side, single gradients elsewhere.
+    # Flat views of the gradients: one per contiguous span of an arena, one per parameter outside of arenas.
     segments: list[Segment] = [s for p in owners if (s := getattr(p, "segment", None)) is not None]
     segments.sort(key=lambda s: (id(s.arena), s.index))
-    loose = [p._grad.array.reshape(-1) for p in owners if getattr(p, "segment", None) is None and p._grad is not None]
-    return [span.gradient for span in spans(segments)] + loose
+    single = [p._grad.array.reshape(-1) for p in owners if getattr(p, "segment", None) is None and p._grad is not None]
+    return [span.gradient for span in spans(segments)] + single
 
 
-def _changed(owners: list[Tensor]) -> None:
+def _mark_changed(owners: list[Tensor]) -> None:
     for owner in owners:
         if owner._grad is not None:
             owner._grad.changed()
 
 
-def _order(where: str, norm_type: Any) -> float:
-    order = _need(where, "norm_type", norm_type)
+def _need_order(where: str, norm_type: Any) -> float:
+    order = _need_non_negative(where, "norm_type", norm_type)
     if order == 0:
         raise ArgumentError(where, "norm_type > 0", "0")
     return order
 
 
-def _need(where: str, name: str, value: Any) -> float:
+def _need_non_negative(where: str, name: str, value: Any) -> float:
     value = to_python(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise ArgumentError(where, f"{name} >= 0", repr(value))

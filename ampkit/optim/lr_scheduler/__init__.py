@@ -1,4 +1,7 @@
-"""Schedules with PyTorch's names, signatures and values, each as a closed form of the number of real steps."""
+"""Learning-rate schedules with PyTorch's names, signatures and values: closed forms of the optimizer's step count n.
+
+A step that a GradScaler skipped does not count.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from .schedule import LRScheduler, factor_of, load_parts, per_group, refuse_with
 
 
 class LambdaLR(LRScheduler):
-    """base lr times lr_lambda(n), one function or one per group."""
+    """base lr times lr_lambda(n). lr_lambda: one function, or one per group; ArgumentError for another number."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class StepLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """base lr times factor for total_iters steps, then base lr."""
+    """base lr times factor for the first total_iters steps, then base lr. ArgumentError for a factor outside [0, 1]."""
 
     constants = ("factor", "total_iters")
 
@@ -70,7 +73,10 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """base lr times a factor that goes from start_factor to end_factor in total_iters steps, and stays."""
+    """base lr times a factor that changes linearly from start_factor to end_factor in total_iters steps, then stays.
+
+    Raises ArgumentError for factors outside [0, 1], or start_factor = 0.
+    """
 
     constants = ("start_factor", "end_factor", "total_iters")
 
@@ -114,10 +120,12 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up from max_lr / div_factor to max_lr, down to max_lr / div_factor / final_div_factor, in total_steps.
+    """lr rises from max_lr / div_factor to max_lr, then falls to max_lr / div_factor / final_div_factor.
 
-    three_phase=True comes down to where it started in as many steps as it went up, then to the end, where it stays.
-    cycle_momentum moves momentum, or Adam's first beta, the opposite way. Smith, Topin 2018, arXiv:1708.07120.
+    total_steps: the steps of both, or epochs and steps_per_epoch; then lr stays. pct_start: the fraction of them that lr rises.
+    anneal_strategy: "cos" or "linear". three_phase=True first falls to the initial lr in as many steps as it rose, then
+    to the last one. cycle_momentum=True moves momentum, or Adam's beta1, the opposite way between max_momentum and
+    base_momentum. Raises ArgumentError for values out of range. Smith, Topin 2018, arXiv:1708.07120.
     """
 
     constants = ("total_steps", "_phases", "_peaks", "_lows", "_ends", "_momenta", "anneal_strategy")
@@ -195,7 +203,10 @@ class OneCycleLR(LRScheduler):
 
 
 class SequentialLR(LRScheduler):
-    """One schedule after another: schedulers[i] takes over after milestones[i - 1] real steps, at its f(0)."""
+    """Schedules one after the other: schedulers[i] starts, from its step 0, after milestones[i - 1] optimizer steps.
+
+    Raises ArgumentError unless there is one rising milestone between every two schedulers, all of `optimizer`.
+    """
 
     def __init__(
         self,

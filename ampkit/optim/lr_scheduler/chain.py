@@ -1,4 +1,4 @@
-"""ChainedScheduler: schedules at once, as factors of one another."""
+"""ChainedScheduler: several schedules at once, whose factors are multiplied."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .schedule import LRScheduler, load_parts
 
 
 class ChainedScheduler(LRScheduler):
-    """base lr times what each of the schedulers makes of 1: the factors of all of them at once.
+    """base lr times the product of the schedulers' factors, each scheduler's lr / its base lr.
 
-    For schedules that are such factors; one with a floor of its own (eta_min above 0) or that also moves momentum is
-    none, and raises ArgumentError, as do an empty list and schedulers of another optimizer.
+    Raises ArgumentError for a scheduler that is no such factor (eta_min above 0, or one that also sets momentum), an
+    empty list, and schedulers of another optimizer.
     """
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None):
         found = list(schedulers)
         if not found:
             raise ArgumentError("ChainedScheduler", "schedulers", "an empty list")
-        home = found[0].optimizer if optimizer is None else optimizer
-        if any(s.optimizer is not home for s in found):
+        owner = found[0].optimizer if optimizer is None else optimizer
+        if any(s.optimizer is not owner for s in found):
             raise ArgumentError("ChainedScheduler", "schedulers of one optimizer", "one of another")
         floors = [
             type(s).__name__ for s in found if getattr(s, "eta_min", 0) or type(s).values is not LRScheduler.values
@@ -32,7 +32,7 @@ class ChainedScheduler(LRScheduler):
         if floors:
             raise ArgumentError("ChainedScheduler", "schedulers that are factors of lr", ", ".join(floors))
         self._schedulers = found
-        super().__init__(home)
+        super().__init__(owner)
 
     def rates(self, n: int) -> list[float]:
         found = list(self.base_lrs)

@@ -1,4 +1,4 @@
-"""Schedules that go up and down again, and the one that brings averaging to its own learning rate."""
+"""CyclicLR, and SWALR: the learning rate of stochastic weight averaging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from ..optimizer import Optimizer
 from ..param_group import ParamGroup
 from .schedule import LRScheduler, factor_of, per_group, refuse_without_momentum, whole
 
-_SCALES: dict[str, tuple[Callable[[float, float], float], str]] = {  # of (n or cycle, gamma), and which of both
+_SCALES: dict[
+    str, tuple[Callable[[float, float], float], str]
+] = {  # (function of (x, gamma), whether x is the cycle's number or n)
     "triangular": (lambda x, gamma: 1.0, "cycle"),
     "triangular2": (lambda x, gamma: 0.5 ** (x - 1), "cycle"),
     "exp_range": (lambda x, gamma: gamma**x, "iterations"),
@@ -20,11 +22,12 @@ _SCALES: dict[str, tuple[Callable[[float, float], float], str]] = {  # of (n or 
 
 
 class CyclicLR(LRScheduler):
-    """From base_lr up to max_lr in step_size_up steps and back in step_size_down, as many unless told, over and over.
+    """lr rises linearly from base_lr to max_lr in step_size_up steps, falls back in step_size_down, and repeats.
 
-    mode: "triangular" cycles are all alike, those of "triangular2" half as high each time, "exp_range" multiplies the
-    height by gamma^n. scale_fn brings a factor of one's own, of the number of the cycle, from 1, or with scale_mode
-    "iterations" of n. cycle_momentum moves momentum, or Adam's first beta, the opposite way.
+    step_size_down: step_size_up by default. mode: the amplitude max_lr - base_lr is constant ("triangular"), halved
+    after each cycle ("triangular2") or multiplied by gamma^n ("exp_range"). scale_fn replaces mode: a factor of the
+    amplitude, of the number of the cycle, from 1, or with scale_mode="iterations" of n. cycle_momentum=True moves
+    momentum, or Adam's beta1, the opposite way between max_momentum and base_momentum.
     Raises ArgumentError for values out of range. Smith 2017, arXiv:1506.01186.
     """
 
@@ -97,10 +100,10 @@ class CyclicLR(LRScheduler):
 
 
 class SWALR(LRScheduler):
-    """From the learning rate of the moment to swa_lr in anneal_epochs steps, along a half cosine or a line.
+    """Anneal lr from its value at the first `step()` to swa_lr in anneal_epochs steps, along a half cosine or linearly.
 
-    For the last part of a training, whose weights are averaged. The moment is the first `step()`: until then another
-    schedule may drive the optimizer, and from then on this one does.
+    For the last part of training, whose weights are averaged. Until the first `step()` another schedule may drive the
+    optimizer; from then on this one does. swa_lr: one number, or one per group. anneal_strategy: "cos" or "linear".
     Raises ArgumentError for values out of range. Izmailov et al. 2018, arXiv:1803.05407.
     """
 
@@ -140,7 +143,7 @@ class SWALR(LRScheduler):
         return [start + (end - start) * done for start, end in zip(self._starts, self.swa_lrs, strict=True)]
 
     def step(self, epoch: None = None) -> None:
-        """Move on, the first time from the learning rates that the optimizer has now; as `LRScheduler.step`."""
+        """Advance as `LRScheduler.step` does; the first call starts from the optimizer's current learning rates."""
         if self._waits:
             seen, self._starts, self._waits = self._seen, self._rates_now(self.optimizer), False
             self._start(0)

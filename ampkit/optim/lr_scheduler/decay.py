@@ -1,4 +1,4 @@
-"""Schedules that fall: at milestones, by a constant rate or a rate per step, as a power, along cosines that restart."""
+"""Decaying schedules: at milestones, exponential, multiplicative, polynomial, and cosine with warm restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .schedule import LRScheduler, factor_of, whole
 
 
 class MultiStepLR(LRScheduler):
-    """base lr times gamma for each milestone, a number of steps, that is reached."""
+    """base lr times gamma^k, where k of the milestones, numbers of steps, are at most n."""
 
     constants = ("milestones", "gamma")
 
@@ -47,7 +47,10 @@ class ExponentialLR(LRScheduler):
 
 
 class MultiplicativeLR(LRScheduler):
-    """base lr times lr_lambda(1) lr_lambda(2) ... lr_lambda(n), one function or one per group."""
+    """base lr times lr_lambda(1) lr_lambda(2) ... lr_lambda(n). lr_lambda: one function, or one per group.
+
+    Raises ArgumentError for another number of functions.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class MultiplicativeLR(LRScheduler):
         if len(self.lr_lambdas) != groups:
             got = f"{len(self.lr_lambdas)}"
             raise ArgumentError("MultiplicativeLR", f"{groups} functions, one per parameter group", got)
-        self._products = [[1.0] * groups]  # by n, so that no function is asked twice for one step
+        self._products = [[1.0] * groups]  # [n][group], cached so that no function is called twice for a step
         super().__init__(optimizer, last_epoch)
 
     def rates(self, n: int) -> list[float]:
@@ -87,7 +90,9 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """From base lr to eta_min along a half cosine of T_0 steps, then again, each time T_mult times as long.
+    """lr falls from base lr to eta_min along a half cosine of T_0 steps, then restarts, each time T_mult times as long.
+
+    Raises ArgumentError for T_0 or T_mult that are no integers >= 1, or a negative eta_min.
 
     Loshchilov, Hutter 2017, arXiv:1608.03983, eq. 5.
     """

@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau: a learning rate that falls when a measured value no longer improves."""
+"""ReduceLROnPlateau: reduce the learning rate when a metric stops improving."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ..optimizer import Optimizer
 
 
 class ReduceLROnPlateau:
-    """lr times factor once `step(metrics)` brought no better value more than `patience` times in a row.
+    """Multiply lr by factor when more than `patience` consecutive calls of `step(metrics)` brought no improvement.
 
-    mode: "min" or "max" of metrics is better, by more than `threshold`: of the best value (threshold_mode "rel") or as
-    it stands ("abs"). cooldown: calls after a reduction that count nothing. min_lr: a bound, one or one per group. eps:
-    a smaller change is left. It reads the value on the host, so it belongs at the end of an epoch.
+    mode: whether lower ("min") or higher ("max") metrics are better. threshold: the least improvement, as a fraction of
+    the best value (threshold_mode "rel") or absolute ("abs"). cooldown: calls after a reduction that are not counted.
+    min_lr: the lower bound of lr, one number or one per group. eps: lr stays if it would change by no more than this.
+    `step` reads metrics on the host, so call it at the end of an epoch.
     Raises ArgumentError for values out of range, DTypeError for something that is no Optimizer.
     """
 
@@ -35,7 +36,7 @@ class ReduceLROnPlateau:
         eps: float = 1e-8,
     ):
         where = type(self).__name__
-        _need_words(where, mode, threshold_mode)
+        _check_modes(where, mode, threshold_mode)
         if not 0 <= factor < 1:
             raise ArgumentError(where, "factor in [0, 1)", repr(factor))
         groups = len(optimizer.param_groups)
@@ -49,7 +50,7 @@ class ReduceLROnPlateau:
         optimizer.schedule = self
 
     def step(self, metrics: Any, epoch: None = None) -> None:
-        """Take in a value, a number or a tensor of one element; lower the rates if it is time.
+        """Record `metrics`, a number or a tensor of one element; reduce lr after more than `patience` bad calls.
 
         Raises StateError if a newer schedule drives the optimizer, ArgumentError for an `epoch`.
         """
@@ -85,28 +86,28 @@ class ReduceLROnPlateau:
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether calls count nothing now."""
+        """Whether calls are not counted, after a reduction."""
         return self.cooldown_counter > 0
 
     def get_last_lr(self) -> list[float]:
-        """The learning rates of the groups."""
+        """The learning rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer."""
+        """All attributes but the optimizer."""
         return {key: value for key, value in vars(self).items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state. ArgumentError, before anything changes, for one that does not fit."""
+        """Restore a state of `state_dict`. Raises ArgumentError, with nothing changed, for one that does not fit."""
         where, own = "ReduceLROnPlateau.load_state_dict", self.state_dict()
         need_keys(where, state_dict, own)
         for key, value in own.items():
             need_like(where, key, state_dict[key], value, finite=key != "best")
-        _need_words(where, state_dict["mode"], state_dict["threshold_mode"])
+        _check_modes(where, state_dict["mode"], state_dict["threshold_mode"])
         self.__dict__.update({key: state_dict[key] for key in own})
 
 
-def _need_words(where: str, mode: str, threshold_mode: str) -> None:
+def _check_modes(where: str, mode: str, threshold_mode: str) -> None:
     if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
         got = f"{mode!r} and {threshold_mode!r}"
         raise ArgumentError(where, "mode 'min' or 'max' and threshold_mode 'rel' or 'abs'", got)

@@ -1,8 +1,9 @@
-"""Schedules that follow real steps.
+"""LRScheduler: schedules that count the optimizer's real steps, on the device.
 
-A schedule is a closed form f(n) of the number n of real optimizer steps. `scheduler.step()` moves on only if its
-optimizer really stepped since the last call, and the device decides that: it holds a table of f(0), f(1), ..., which
-the host extends by one row per call, an upper bound of n. A step that a GradScaler skipped advances nothing.
+A schedule is a closed form f(n) of the number n of optimizer steps that were not skipped. `scheduler.step()` advances n
+only if the optimizer has stepped since the last call; a step that a GradScaler skipped does not count. The device
+decides that without a synchronization: it holds a table of f(0), f(1), ..., which the host extends by one row per call,
+since n is at most the number of calls.
 """
 
 from __future__ import annotations
@@ -32,20 +33,22 @@ def _advance_schedule(count: Array, seen: Array, steps: Array, table: Array, row
     row[...] = np.take(table, count, axis=0)
 
 
-# (count, seen, real steps, table, row): move count on if there were steps, and read the table's row there; in place
+# (count, seen, real steps, table, row), in place: count += steps > seen; seen = steps; row = table[count]
 advance_schedule = Primitive("advance_schedule", "optim.elementwise", _advance_schedule)
 
 
 class LRScheduler:
-    """The base of schedules: a subclass implements `rates(n)`, the learning rate of each group after n real steps.
+    """Base class of schedules: a subclass implements `rates(n)`, the learning rate of each group after n real steps.
 
-    base_lrs: the learning rates that the optimizer had. last_epoch: the number of real steps followed; -1 starts anew,
-    another value resumes there. An optimizer has one schedule, the newest one made for it; an older one raises when it
-    is stepped. What a schedule sets it sets again at every step, so assigning group["lr"] by hand lasts until then.
+    A real step is one that a GradScaler did not skip. base_lrs: the initial learning rates. last_epoch: the number of
+    real steps so far; -1 starts a new schedule, another value resumes there. An optimizer has one schedule, the last
+    one made for it; an older one raises when it is stepped. Every `step()` sets the learning rates again, so a value
+    assigned to group["lr"] lasts until then.
+    Raises DTypeError if `optimizer` is no Optimizer, StateError if last_epoch resumes without 'initial_lr' in a group.
     """
 
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
-    choices: Mapping[str, Iterable[str]] = {}  # the words that one of them may be
+    choices: Mapping[str, Iterable[str]] = {}  # the allowed values of those that are one of several strings
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -84,7 +87,7 @@ class LRScheduler:
         raise NotImplementedError(f"{type(self).__name__}.rates")
 
     def values(self, n: int) -> list[dict[str, Any]]:
-        """Per group, the hyperparameters after `n` real steps."""
+        """The hyperparameters of each group after `n` real steps; by default lr alone."""
         return [{"lr": rate} for rate in self.rates(n)]
 
     # on the device
@@ -107,7 +110,7 @@ class LRScheduler:
         return backends.backend_of(self.optimizer.steps).asarray(np.concatenate(numbers), dtypes.float64)
 
     def _extend(self) -> None:
-        # The table up to f(calls): no more calls than that can have counted.
+        # Fill the table up to f(calls), since at most that many steps were real.
         held = self._table.shape[0]
         if self._calls >= held:
             wider = backends.backend_of(self._table).zeros((2 * self._calls, self._table.shape[1]), dtypes.float64)
@@ -125,17 +128,17 @@ class LRScheduler:
         start = 0
         for number, key, size in self._places:
             group = self.optimizer.param_groups[number]
-            home = group.device[key]
-            with backends.device_guard(home):
-                home[...] = backends.to_device_of(self._row[start : start + size].reshape(home.shape), home)
+            target = group.device[key]
+            with backends.device_guard(target):
+                target[...] = backends.to_device_of(self._row[start : start + size].reshape(target.shape), target)
             group.scheduled.add(key)
             start += size
         self.optimizer.schedule = self
 
     def step(self, epoch: None = None) -> None:
-        """Move on if the optimizer really stepped since the last call. StateError if a newer schedule drives it.
+        """Advance by one if the optimizer has stepped since the last call, and set the hyperparameters.
 
-        ArgumentError for an `epoch`: the schedule counts the real steps itself.
+        Raises StateError if the optimizer has a newer schedule, ArgumentError for an `epoch`: steps are counted here.
         """
         if epoch is not None:
             cure = "leave it out, and give periods in steps: a schedule counts the real steps of its optimizer"
@@ -148,11 +151,11 @@ class LRScheduler:
         self._calls += 1
         self._apply()
 
-    # looked at from the host
+    # read on the host
 
     @property
     def last_epoch(self) -> int:
-        """The number of real steps followed; waits for the device."""
+        """The number of real steps so far; waits for the device."""
         return int(read_scalar(self._count))
 
     def get_last_lr(self) -> list[float]:
@@ -168,7 +171,7 @@ class LRScheduler:
         vars(self).update({k: v.array if isinstance(v, Tensor) else v for k, v in state.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """The position and the constants; functions are not part of it."""
+        """The number of steps, the base learning rates and the constants, without functions; waits for the device."""
         with backends.device_guard(self._seen):
             stepped = read_scalar(np.greater(self.optimizer.steps, self._seen))
         constants = {name: getattr(self, name) for name in self.constants}
@@ -176,12 +179,12 @@ class LRScheduler:
         return {"base_lrs": list(self.base_lrs), **position, **constants}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over position and constants. ArgumentError, before anything changes, for a state that does not fit."""
+        """Restore a state of `state_dict`. Raises ArgumentError, with nothing changed, for one that does not fit."""
         with unchanged_on_error(*self._with_parts()):
             self._load(state_dict)
 
     def _with_parts(self) -> list[LRScheduler]:
-        """This schedule and those that it is made of."""
+        """This schedule and the schedules that it combines."""
         return [self]
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -213,7 +216,7 @@ class LRScheduler:
 
 
 def load_parts(where: str, parts: Sequence[LRScheduler], states: Any) -> None:
-    """Load each schedule that another one is made of. Raises ArgumentError for another number of states."""
+    """Load the states of the schedules that one combines. Raises ArgumentError for another number of states."""
     if not isinstance(states, (list, tuple)) or len(states) != len(parts):
         got = f"{len(states)}" if isinstance(states, (list, tuple)) else f"a {type(states).__name__}"
         raise ArgumentError(where, f"the states of {len(parts)} schedulers", got)
@@ -222,21 +225,21 @@ def load_parts(where: str, parts: Sequence[LRScheduler], states: Any) -> None:
 
 
 def whole(where: str, name: str, value: Any) -> int:
-    """`value`, an integer from 1. Raises ArgumentError for anything else."""
+    """Return `value` if it is an integer >= 1, else raise ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ArgumentError(where, f"{name} as an integer >= 1", repr(value))
     return value
 
 
 def share(where: str, name: str, value: Any) -> float:
-    """`value` as a float from 0 to 1. Raises ArgumentError for anything else."""
+    """Return `value` as a float if it is a number in [0, 1], else raise ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ArgumentError(where, f"{name} in [0, 1]", repr(value))
     return float(value)
 
 
 def factor_of(where: str, function: Any, n: int) -> Any:
-    """What a function of the user's makes of `n`. Raises DTypeError unless that is a number."""
+    """Call the user's `function` with `n`. Raises DTypeError unless it returns a number."""
     factor = function(n)
     if not is_number(factor):
         raise DTypeError(where, "functions that return a number", shown(factor))
@@ -244,7 +247,7 @@ def factor_of(where: str, function: Any, n: int) -> Any:
 
 
 def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:
-    """`value`, one number or one for each group, as a list of them. Raises ArgumentError for another count."""
+    """`value`, one number or one per group, as a list of length `groups`. Raises ArgumentError for another length."""
     found = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * groups
     if len(found) != groups:
         raise ArgumentError(where, f"{name} for {groups} parameter groups", f"{len(found)}")
@@ -252,7 +255,7 @@ def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:
 
 
 def refuse_without_momentum(where: str, optimizer: Optimizer) -> None:
-    """Raise ArgumentError for an optimizer that a schedule cannot cycle the momentum of."""
+    """Raise ArgumentError for an optimizer without momentum or betas to cycle."""
     if not {"momentum", "betas"} & set(optimizer.device_keys):
         got = type(optimizer).__name__
         raise ArgumentError(where, "an optimizer with momentum or betas", got, "pass cycle_momentum=False")
