@@ -1,10 +1,10 @@
-"""Augmentation: batches of images changed at random, each as its (seed, epoch, index) says and nothing else.
+"""Random augmentation of batches of images, determined for each image by (seed, epoch, index) alone.
 
 draws = augment.draws(seed, epoch, indices)
 images = augment.flip(augment.crop(images, draws, padding=4), draws)
 images = augment.cutout(augment.normalize(images, mean, std), draws, size=8)
 
-So an image is changed alike in any batch, on any thread and in a run that was resumed.
+So an image is augmented the same way in any batch, on any thread and in a resumed run.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .datasets import BatchDataset
 
 Draws = NDArray[np.uint64]  # [b, 4]: random words of each image
 
-_APART = 1 << 127  # Philox has a key of two words: the second sets these draws apart from all others of the seed
+_KEY_BIT = 1 << 127  # the second word of Philox's key: separates these draws from all others of the seed
 
 
 def draws(seed: int, epoch: int, indices: Iterable[int]) -> Draws:
-    """The random words of each image in an epoch: block `index` of Philox's draw `epoch`. [b] -> [b, 4] uint64."""
-    source, at, found = random.philox(seed | _APART, epoch), 0, []
+    """The random bits of each image in an epoch: block `index` of draw `epoch` of Philox. [b] -> [b, 4] uint64."""
+    source, at, found = random.philox(seed | _KEY_BIT, epoch), 0, []
     for index in map(int, indices):
-        source.advance(index - at)  # much quicker than a generator for each, and it goes back as well
+        source.advance(index - at)  # much faster than a generator per image; negative steps go back
         found.append(source.random_raw(4))
         at = index + 1
     return np.array(found, np.uint64).reshape(-1, 4)
 
 
 def crop(images: NDArray[Any], draws: Draws, padding: int) -> NDArray[Any]:
-    """A window of the image's own size, anywhere in it with `padding` zeros on each side. [b, c, h, w] -> the same."""
+    """Random crop: pad each side with `padding` zeros and take a random window of the old size. Keeps [b, c, h, w]."""
     if not padding:
         return images
     padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
@@ -47,19 +47,20 @@ def crop(images: NDArray[Any], draws: Draws, padding: int) -> NDArray[Any]:
 
 
 def flip(images: NDArray[Any], draws: Draws) -> NDArray[Any]:
-    """The image, or with probability 1/2 its mirror image, left for right. [b, c, h, w] -> the same."""
+    """Random horizontal flip with probability 1/2 per image. [b, c, h, w] -> the same shape."""
     mirrored = (draws[:, 1] & 1).astype(bool)[:, None, None, None]
     return np.where(mirrored, images[..., ::-1], images)
 
 
 def cutout(images: NDArray[Any], draws: Draws, size: int) -> NDArray[Any]:
-    """The image with zeros in a square of `size` pixels around a random one; what is outside is cut off.
+    """Set a square of `size` x `size` pixels, centered on a random pixel and clipped to the image, to zero.
 
-    [b, c, h, w] -> the same. Put it after `normalize`, where 0 is the mean. DeVries and Taylor 2017, arXiv:1708.04552.
+    [b, c, h, w] -> the same shape. Apply it after `normalize`, where 0 is the mean.
+    DeVries and Taylor 2017, arXiv:1708.04552.
     """
     height, width = images.shape[2:]
-    rows = _within(_below(draws[:, 2], height), height, size)
-    columns = _within(_below(draws[:, 3], width), width, size)
+    rows = _interval_masks(_below(draws[:, 2], height), height, size)
+    columns = _interval_masks(_below(draws[:, 3], width), width, size)
     return np.where((rows[:, :, None] & columns[:, None, :])[:, None], images.dtype.type(0), images)
 
 
@@ -70,12 +71,12 @@ def normalize(images: NDArray[np.uint8], mean: Sequence[float], std: Sequence[fl
 
 
 def _below(words: Draws, bound: int) -> NDArray[np.int64]:
-    # The remainder of a word of 32 bits or more favours small numbers by less than bound / 2^32.
+    # Random integers in [0, bound). The modulo of words of at least 32 bits has a bias below bound / 2^32.
     return (words % np.uint64(bound)).astype(np.int64)
 
 
-def _within(centers: NDArray[np.int64], length: int, size: int) -> NDArray[np.bool_]:
-    """Which of `length` places lie in the `size` around each center. [b] -> [b, length] bool."""
+def _interval_masks(centers: NDArray[np.int64], length: int, size: int) -> NDArray[np.bool_]:
+    """Masks of the `size` indices around each center. centers [b] -> [b, length] bool."""
     first = (centers - size // 2)[:, None]
     at = np.arange(length)
     return (at >= first) & (at < first + size)
@@ -84,12 +85,12 @@ def _within(centers: NDArray[np.int64], length: int, size: int) -> NDArray[np.bo
 class AugmentedImages(BatchDataset):
     """Images stored as bytes, normalized and augmented per batch; item i is (image [c, h, w] float32, label [] int64).
 
-    images: [n, c, h, w] uint8, or what has a length and gives [b, c, h, w] uint8 for an array of numbers, as
-    `ImageFolder` does. labels [n] integer. mean, std: by channel, of values in [0, 1].
+    images: [n, c, h, w] uint8, or an object like `ImageFolder` with a length that returns [b, c, h, w] uint8 for an
+    index array [b]. labels [n] integer. mean, std: by channel, of values in [0, 1].
     crop: zeros padded around an image before a window of its size is taken at random. flip: mirror each image with
     probability 1/2. cutout: side of a random square that is set to the mean. Each is drawn from (seed, epoch, index),
     see `draws`. A DataLoader calls `batch` with the epoch; `self[i]` is the item of epoch 0.
-    Raises ShapeError for another number of labels than of images.
+    Raises ShapeError unless there are as many labels as images.
     """
 
     def __init__(
@@ -117,12 +118,12 @@ class AugmentedImages(BatchDataset):
         return images[0], labels[0]
 
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
-        """The items at `indices`, as they are in `epoch`: [images [b, c, h, w] float32, labels [b] int64]."""
+        """The items at `indices` [b], augmented for `epoch`: [images [b, c, h, w] float32, labels [b] int64]."""
         indices = np.asarray(indices, np.int64)
-        images = self._changed(self.images[indices], indices, epoch)
+        images = self._augmented(self.images[indices], indices, epoch)
         return [Tensor(np.ascontiguousarray(images)), Tensor(self.labels[indices].astype(np.int64))]
 
-    def _changed(self, images: NDArray[np.uint8], indices: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
+    def _augmented(self, images: NDArray[np.uint8], indices: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
         if not (self.crop or self.flip or self.cutout):
             return normalize(images, self.mean, self.std)
         drawn = draws(self.seed, epoch, indices)

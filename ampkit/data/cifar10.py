@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 photographs of ten kinds of things, 3 x 32 x 32 pixels, from the official binary version.
+"""CIFAR-10: 60,000 photographs in ten classes, 3 x 32 x 32 pixels, from the official binary version.
 
 Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images, https://www.cs.toronto.edu/~kriz/cifar.html.
 """
@@ -27,7 +27,7 @@ NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"
 # Of the training images in [0, 1]; the values that most published code uses.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
-# Size and sum: TensorFlow Datasets, url_checksums/cifar10.txt. The official page gives the MD5
+# Size and SHA-256: TensorFlow Datasets, url_checksums/cifar10.txt. The official page gives the MD5
 # c32a1d4ab5d03f1284b67883e8d87530.
 SOURCE = Source(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -39,7 +39,7 @@ _FILES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("
 _FOLDER = "cifar-10-batches-bin"
 _RECORD = 1 + prod(SHAPE)  # the label, then the red, the green and the blue plane
 _WHOLE = "a whole archive", "download it anew"
-_FILES_AT_MOST, _BESIDE, _BLOCK = 8, 2**20, 2**18  # in an archive; bytes of other things; bytes read at once
+_FILES_AT_MOST, _BESIDE, _BLOCK = 8, 2**20, 2**18  # files per archive; bytes of other content; bytes read at once
 
 
 def load(
@@ -49,13 +49,14 @@ def load(
     source: Source = SOURCE,
     records: int = RECORDS,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """One part of CIFAR-10: 50,000 images to train on, 10,000 to test with.
+    """The training split (50,000 images) or the test split (10,000 images) of CIFAR-10.
 
     -> (images [n, 3, 32, 32] uint8, labels [n] int64 in 0..9, named by `NAMES`), in the order of the files.
-    folder: holds the `.bin` files, their folder `cifar-10-batches-bin`, or the archive, which is read as it is; these
-    are checked by form (gzip's own sum, `records` images a file, labels), not by SHA-256. download: fetch the archive
-    into `folder` (`download.fetch`) from `source`; then size and SHA-256 are checked, also of one that is there.
-    Raises ArgumentError for another name of a part, FileError for files that are missing, broken or of another form.
+    folder: contains the `.bin` files, their folder `cifar-10-batches-bin`, or the archive, which is read without being
+    unpacked to disk. The format of these is checked (gzip's CRC, `records` images per file, labels), not their SHA-256.
+    download: download the archive from `source` into `folder` (`download.fetch`); its size and SHA-256 are checked,
+    also if it exists already.
+    Raises ArgumentError for another split, FileError for files that are missing, corrupt or of another format.
     """
     if split not in _FILES:
         raise ArgumentError("cifar10.load", "split 'train' or 'test'", repr(split))
@@ -70,10 +71,10 @@ def load(
 def _contents(
     folder: Path, archive: Path, names: tuple[str, ...], from_archive: bool, records: int
 ) -> list[tuple[str, bytes]]:
-    """(where it stands, the bytes) of each of the files."""
-    for place in () if from_archive else (folder, folder / _FOLDER):
-        if (place / names[0]).is_file():
-            return [(str(place / name), _content(place / name, records)) for name in names]
+    """(location for errors, content) of each of the files `names`."""
+    for directory in () if from_archive else (folder, folder / _FOLDER):
+        if (directory / names[0]).is_file():
+            return [(str(directory / name), _content(directory / name, records)) for name in names]
     if archive.is_file():
         return _unpacked(archive, names, records)
     cure = "say download=true, or give the folder that holds the binary version's files"
@@ -97,7 +98,7 @@ def _unpacked(archive: Path, names: tuple[str, ...], records: int) -> list[tuple
                 _need_length(f"{where}: {name}", member.size, records)
                 with foreign(where, *_WHOLE):
                     found[name] = tar.extractfile(member).read()
-        while stream.read(_BLOCK):  # gzip's own sum stands at the end
+        while stream.read(_BLOCK):  # to the end, where gzip checks its CRC
             pass
     missing = [name for name in names if name not in found]
     if missing:
@@ -106,7 +107,7 @@ def _unpacked(archive: Path, names: tuple[str, ...], records: int) -> list[tuple
 
 
 def _members(where: str, stream: Any) -> Iterator[tuple[str, tarfile.TarInfo, Any]]:
-    """The files of an archive one after the other: name without folders, member, the archive to read it from."""
+    """Yield (name without folders, member, archive to read it from) for each file of a tar archive, in order."""
     with foreign(where, *_WHOLE):
         tar = tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK)  # noqa: SIM115
     with tar:
@@ -137,7 +138,7 @@ def _parse(where: str, content: bytes, records: int) -> tuple[NDArray[np.uint8],
 def load_splits(folder: str | Path, download: bool = False) -> Splits:
     """CIFAR-10 in its binary version.
 
-    folder: the directory of the files. download: fetch what is missing into it.
+    folder: the directory of the files. download: download missing files into it.
     """
     return Splits(load("train", folder, download), load("test", folder, download), MEAN, STD)
 

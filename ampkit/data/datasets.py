@@ -1,4 +1,4 @@
-"""Datasets: items by number or one after the other, rows of tensors, parts of other datasets, several at once."""
+"""Datasets as in torch.utils.data: map-style and iterable ones, tensors, subsets, and combinations of datasets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Item = TypeVar("_Item", covariant=True)
 
 
 class Dataset(Generic[_Item]):
-    """Items by number: a subclass gives `__getitem__(index)` and `__len__()`, which has no default, as in PyTorch."""
+    """A map-style dataset: a subclass implements `__getitem__(index)` and `__len__()`."""
 
     def __getitem__(self, index: int) -> _Item:
         raise NotImplementedError(f"{type(self).__name__}.__getitem__")
@@ -29,11 +29,12 @@ class Dataset(Generic[_Item]):
 
 
 class IterableDataset(Dataset[_Item]):
-    """Items that come one after the other: a subclass gives `__iter__()`, and `__len__()` where it is known.
+    """A dataset that is only iterated: a subclass implements `__iter__()`, and `__len__()` if the length is known.
 
-    Each worker of a DataLoader iterates: `get_worker_info` tells it which items are its share. A place within it is
-    found again by skipping, or by its `state_dict()` and `load_state_dict(state)`, if it has them: after the last, its
-    `__iter__` begins behind that item; at the end of an iteration it is at its beginning again.
+    Each worker of a DataLoader iterates the whole dataset; with `get_worker_info` a subclass yields that worker's share
+    alone. To resume, the DataLoader skips items, unless the dataset has `state_dict()` and `load_state_dict(state)`:
+    after loading, `__iter__` must start behind the last item of that state; a state at the end starts from the
+    beginning.
     """
 
     def __iter__(self) -> Iterator[_Item]:
@@ -44,10 +45,10 @@ class IterableDataset(Dataset[_Item]):
 
 
 class BatchDataset(Dataset[Any]):
-    """A dataset that a DataLoader asks for whole batches, and tells the epoch: a subclass gives `batch` as well."""
+    """A map-style dataset that reads a whole batch at once and knows the epoch: a subclass also implements `batch`."""
 
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
-        """The items at `indices` [b] int64 as they are in `epoch`, as tensors [b, ...]."""
+        """The items at `indices` [b] int64 in `epoch` (which augmentation depends on), as tensors [b, ...]."""
         raise NotImplementedError(f"{type(self).__name__}.batch")
 
 
@@ -57,9 +58,9 @@ def _item(array: Any, index: Any) -> Tensor:
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """Tensors [n, ...] of one length n; item i is their rows i. A DataLoader fetches a whole batch at once.
+    """Tensors [n, ...] of the same length n; item i is the tuple of their rows i. A DataLoader reads batches at once.
 
-    Raises DTypeError for what is no Tensor, ShapeError for no tensors, 0-d tensors and different lengths.
+    Raises DTypeError for arguments that are no Tensors, ShapeError for no tensors, 0-d tensors or different lengths.
     """
 
     def __init__(self, *tensors: Tensor):
@@ -83,7 +84,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class Subset(Dataset[Any]):
-    """The items of `dataset` that `indices` names, in that order."""
+    """The items of `dataset` at `indices`, in that order. Raises DTypeError without `__getitem__`."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]):
         if not hasattr(dataset, "__getitem__") or isinstance(dataset, (type, np.dtype)):
@@ -100,7 +101,7 @@ class Subset(Dataset[Any]):
 
 
 class ConcatDataset(Dataset[Any]):
-    """One dataset after the other. Raises ArgumentError for none."""
+    """Map-style datasets concatenated. Raises ArgumentError for an empty list."""
 
     def __init__(self, datasets: Iterable[Any]):
         self.datasets = list(datasets)
@@ -120,7 +121,7 @@ class ConcatDataset(Dataset[Any]):
 
 
 class ChainDataset(IterableDataset[Any]):
-    """One IterableDataset after the other. Raises ArgumentError for another kind."""
+    """IterableDatasets chained one after the other. Raises ArgumentError for a dataset of another kind."""
 
     def __init__(self, datasets: Iterable[Any]):
         super().__init__()
@@ -128,13 +129,13 @@ class ChainDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for dataset in self.datasets:
-            self._known(dataset)
+            self._checked(dataset)
             yield from dataset
 
     def __len__(self) -> int:
-        return sum(len(self._known(dataset)) for dataset in self.datasets)
+        return sum(len(self._checked(dataset)) for dataset in self.datasets)
 
-    def _known(self, dataset: Any) -> Any:
+    def _checked(self, dataset: Any) -> Any:
         if not isinstance(dataset, IterableDataset):
             cure = "ConcatDataset joins those with indices"
             raise ArgumentError("ChainDataset", "IterableDatasets", f"a {type(dataset).__name__}", cure)
@@ -142,20 +143,20 @@ class ChainDataset(IterableDataset[Any]):
 
 
 class StackDataset(Dataset[Any]):
-    """Datasets of one length side by side: item i is a tuple of their items i, or of named ones, a dict.
+    """Datasets of the same length, zipped: item i is the tuple of their items i, or a dict for keyword arguments.
 
-    Raises ArgumentError for none, for both kinds at once, and for different lengths.
+    Raises ArgumentError for no datasets, for positional and keyword ones together, and for different lengths.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.datasets: Any = args or kwargs
-        held = [*args, *kwargs.values()]
-        if not all(isinstance(dataset, Sized) and getattr(dataset, "shape", True) != () for dataset in held):
-            raise DTypeError("StackDataset", "datasets with a length", ", ".join(map(shown, held)))
-        if not held or (args and kwargs) or len(set(map(len, held))) != 1:
-            got = f"lengths {list(map(len, held))}" + (", some of them named" if args and kwargs else "")
+        datasets = [*args, *kwargs.values()]
+        if not all(isinstance(dataset, Sized) and getattr(dataset, "shape", True) != () for dataset in datasets):
+            raise DTypeError("StackDataset", "datasets with a length", ", ".join(map(shown, datasets)))
+        if not datasets or (args and kwargs) or len(set(map(len, datasets))) != 1:
+            got = f"lengths {list(map(len, datasets))}" + (", some of them named" if args and kwargs else "")
             raise ArgumentError("StackDataset", "datasets of one length, all by name or none", got)
-        self._length = len(held[0])
+        self._length = len(datasets[0])
 
     def __getitem__(self, index: int) -> Any:
         if isinstance(self.datasets, dict):
@@ -167,10 +168,10 @@ class StackDataset(Dataset[Any]):
 
 
 def random_split(dataset: Any, lengths: Sequence[float], generator: random.Stream | None = None) -> list[Subset]:
-    """Parts of `dataset` without an item in common, drawn at random: `lengths` of them, or shares that add to 1.
+    """Split `dataset` at random into disjoint Subsets of the given lengths, or fractions that sum to 1.
 
-    What shares leave over goes to the first parts, one each. generator: a random stream, `manual_seed`'s by default.
-    Raises ArgumentError for lengths that do not add up.
+    Fractions are rounded down; the remaining items go to the first parts, one each. generator: a random stream, by
+    default the one of `manual_seed`. Raises ArgumentError unless the lengths sum to the dataset's.
     """
     total, parts = len(dataset), list(lengths)
     if not all(isinstance(n, int) for n in parts) and abs(sum(parts) - 1) < 1e-9 and min(parts) >= 0:
@@ -185,7 +186,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: random.Strea
 
 
 def rows(dataset: Any, indices: Any, epoch: int) -> Any:
-    """The items at `indices` as tensors of rows, if the dataset, or the one it is part of, can give them; else None."""
+    """The batch at `indices` as tensors [b, ...] if the dataset, or that of its Subsets, reads batches; else None."""
     while type(dataset) is Subset:
         dataset, indices = dataset.dataset, np.asarray(dataset.indices)[indices]
     if isinstance(dataset, BatchDataset):

@@ -17,16 +17,16 @@ from ..base.registry import Splits, register_dataset
 SHAPE = (1, 8, 8)
 CLASSES = 10
 _SEED = 0
-_DARKEST = 16  # a pixel counts the ink in a 4 x 4 block
+_DARKEST = 16  # a pixel counts the set pixels of a 4 x 4 block of the scan
 
 
 def load(split: Literal["train", "test"] = "train") -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """One part of the digits: 1,437 to train on, 360 to test with.
+    """The training split (1,437 images) or the test split (360 images) of the digits.
 
     -> (images [n, 1, 8, 8] float32 in [0, 1], labels [n] int64 in 0..9), in the order of the file.
     The split is stratified and fixed: sorted by label and shuffled within a label (seed 0), every fifth image
-    is a test image. The same people wrote both parts.
-    Raises ArgumentError for another name of a part.
+    is a test image. The same people wrote the digits of both splits.
+    Raises ArgumentError for another split.
     """
     if split not in ("train", "test"):
         raise ArgumentError("digits.load", "split 'train' or 'test'", repr(split))

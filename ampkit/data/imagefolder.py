@@ -37,17 +37,19 @@ _NUMPY = re.compile(
     rb"'shape': \((?P<shape>(?:\d{1,20},? ?){0,64}+)\), *+\} *+\n"
 )
 
-_Fits = Callable[[tuple[int, ...]], None]  # raises FileError for an image [channels, h, w] that is not wanted
+_Fits = Callable[
+    [tuple[int, ...]], None
+]  # called with the shape [channels, h, w]; raises FileError for another than expected
 
 
 class ImageFolder:
-    """The images under `folder`, a folder per class, by number: folder[indices] is [b, *shape] uint8.
+    """The images under `folder`, one subfolder per class: folder[indices] reads [b, *shape] uint8.
 
     shape: (channels, height, width) of each of them; channels 1 or 3. Files are in the order of their paths, classes
-    numbered in the order of `classes`, by default the names of the folders, sorted. labels: [n] int64. Hidden files,
-    and files of other kinds than `SUFFIXES`, are left out.
-    Raises FileError for a folder that is missing or holds no images, and for a class that is not among `classes`; when
-    an image is asked for, for one of another shape or one that cannot be read, naming the file.
+    numbered in the order of `classes`, by default the sorted names of the subfolders. labels: [n] int64. Hidden files,
+    and files with other suffixes than `SUFFIXES`, are skipped.
+    Raises FileError for a folder that is missing or contains no images, and for a subfolder that is not in `classes`;
+    on reading, for an image of another shape or one that cannot be read, naming the file.
     """
 
     def __init__(self, folder: str | Path, shape: Sequence[int], classes: Sequence[str] | None = None):
@@ -83,17 +85,17 @@ class ImageFolder:
 
 
 def read(path: str | Path, gray: bool = False) -> NDArray[np.uint8]:
-    """The image in a file. -> [3, h, w] uint8, with `gray` [1, h, w].
+    """Read an image file. -> [3, h, w] uint8, with `gray` [1, h, w].
 
-    .npy: [h, w] or [h, w, channels] uint8. .pgm and .ppm: P5 and P6 with 255 as the largest value. Others by Pillow,
-    which also turns color into gray, or gray into color, as asked; the rest is given as it is stored.
-    Raises FileError for a file that cannot be read or is of another kind, or that needs Pillow where there is none.
+    .npy: [h, w] or [h, w, channels] uint8. .pgm and .ppm: P5 and P6 with 255 as the largest value. Other formats are
+    read with Pillow, which converts between color and gray; the formats above are returned as they are stored.
+    Raises FileError for a file that cannot be read or is of another format, or if Pillow is needed and not installed.
     """
     return _read(Path(path), gray, lambda shape: None)
 
 
 def _read(path: Path, gray: bool, fits: _Fits) -> NDArray[np.uint8]:
-    # `fits` sees the shape in the header before any memory is taken for the pixels.
+    # `fits` checks the shape in the header before memory for the pixels is allocated.
     reader = _READERS.get(path.suffix.lower(), _by_pillow)
     with opened(path, "images") as file:
         image = reader(path, file, gray, fits)
@@ -140,7 +142,7 @@ def _netpbm(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[np.u
 
 
 def _pixels(path: Path, file: BinaryIO, start: bytes, count: int) -> NDArray[np.uint8]:
-    """`count` bytes, of which the first are in `start`."""
+    """`count` bytes of pixels, of which the first are in `start`. Raises FileError for fewer."""
     values = start[:count] + files.read(file, count - len(start))
     if len(values) < count:
         raise FileError(str(path), f"{count} bytes of pixels", f"{len(values)}")
@@ -148,7 +150,7 @@ def _pixels(path: Path, file: BinaryIO, start: bytes, count: int) -> NDArray[np.
 
 
 def _need_plausible(path: Path, pixels: int, size: int) -> None:
-    # Pillow takes memory for all the pixels that a header claims before it decodes the first.
+    # Pillow allocates all the pixels that a header claims before it decodes the first.
     if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
         raise FileError(str(path), f"as many pixels as {size} bytes can hold", f"{pixels}")
 
@@ -182,7 +184,7 @@ def load_splits(
     mean: Channels = (0.5,),
     std: Spreads = (0.25,),
 ) -> Splits:
-    """Images in a folder per class, read while training.
+    """Images in a folder with one subfolder per class, read during training.
 
     folder: a directory with a folder per class, to train on. held_out: another, to evaluate on. shape: channels, height
     and width of every image. classes: the number of folders. mean, std: by channel, or one for all, of values in

@@ -1,7 +1,7 @@
 """MNIST: 70,000 handwritten digits, 28 x 28 pixels, from the four official idx files.
 
-LeCun, Bottou, Bengio and Haffner 1998, doi 10.1109/5.726791. Files of the same form, such as Fashion-MNIST's (Xiao,
-Rasul and Vollgraf 2017, arXiv:1708.07747), are read as well where they are put into the folder by hand.
+LeCun, Bottou, Bengio and Haffner 1998, doi 10.1109/5.726791. Files of the same format, such as Fashion-MNIST's (Xiao,
+Rasul and Vollgraf 2017, arXiv:1708.07747), can be read too if they are copied into the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPE = (1, 28, 28)
 CLASSES = 10
 MEAN, STD = (0.1307,), (0.3081,)  # of the training images in [0, 1]; the values that most published code uses
 
-# Sizes and sums: TensorFlow Datasets, url_checksums/mnist.txt, which names this mirror of the authors' files.
+# Sizes and SHA-256: TensorFlow Datasets, url_checksums/mnist.txt, which names this mirror of the authors' files.
 _MIRROR = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 SOURCES: dict[str, Source] = {
     name: Source(f"{_MIRROR}{name}.gz", size, sha256)
@@ -51,13 +51,13 @@ def load(
     download: bool = False,
     sources: Mapping[str, Source] = SOURCES,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """One part of MNIST: 60,000 images to train on, 10,000 to test with.
+    """The training split (60,000 images) or the test split (10,000 images) of MNIST.
 
     -> (images [n, 1, 28, 28] uint8, 0 for paper and 255 for ink, labels [n] int64 in 0..9), in the order of the files.
-    folder: holds `train-images-idx3-ubyte.gz` and its three siblings, or the same without `.gz`; what is there is
-    checked by form (gzip's own sum, magic number, sizes, labels), not by SHA-256. download: fetch them into `folder`
-    (`download.fetch`), from `sources`, by name; then size and SHA-256 are checked, also of files that are there.
-    Raises ArgumentError for another name of a part, FileError for files that are missing, broken or of another form.
+    folder: contains `train-images-idx3-ubyte.gz` and the other three files, or the same without `.gz`. Their format is
+    checked (gzip's CRC, magic number, sizes, labels), not their SHA-256. download: download the files from `sources`,
+    by name, into `folder` (`download.fetch`); size and SHA-256 are checked, also of files that exist already.
+    Raises ArgumentError for another split, FileError for files that are missing, corrupt or of another format.
     """
     if split not in _PARTS:
         raise ArgumentError("mnist.load", "split 'train' or 'test'", repr(split))
@@ -86,11 +86,11 @@ def _found(name: str, folder: Path, download: bool, sources: Mapping[str, Source
 
 
 def read_idx(path: Path, dims: int) -> NDArray[np.uint8]:
-    """An idx file of unsigned bytes with `dims` dimensions, gzipped if its name ends so. -> [*sizes] uint8.
+    """Read an idx file of unsigned bytes with `dims` dimensions, gzipped if its name ends in .gz. -> [*sizes] uint8.
 
-    The form: two zero bytes, the type 8, the number of dimensions, a big-endian 32-bit size for each, then the bytes.
-    Raises FileError for a file of another form or another length than it says, for one of more than `MOST_BYTES`, and
-    for one that gzip cannot read.
+    The format: two zero bytes, the type 8, the number of dimensions, a big-endian 32-bit size for each, then the bytes.
+    Raises FileError for a file of another format, of another length than its sizes give or of more than `MOST_BYTES`
+    values, and for one that gzip cannot read.
     """
     where = str(path)
     with opened(path, "mnist") as file:
@@ -119,7 +119,7 @@ def _parse_idx(where: str, file: files.Stream, dims: int) -> NDArray[np.uint8]:
 def load_splits(folder: str | Path, download: bool = False) -> Splits:
     """MNIST in its official files.
 
-    folder: the directory of the files. download: fetch what is missing into it.
+    folder: the directory of the files. download: download missing files into it.
     """
     return Splits(load("train", folder, download), load("test", folder, download), MEAN, STD)
 

@@ -1,4 +1,4 @@
-"""Columns of Parquet and Arrow files: chosen ones, read as tensors when they are asked for. Needs pyarrow.
+"""Datasets of selected columns of Parquet and Arrow files, read on demand as tensors. Needs pyarrow.
 
 rows = Columns("table-*.parquet", ["height", "width", "label"])
 for height, width, label in DataLoader(rows, batch_size=32, shuffle=True): ...
@@ -28,23 +28,23 @@ from ..core.tensor import Tensor
 from . import parquet_files
 from .datasets import BatchDataset, Subset
 
-KEPT = 16  # row groups
-_SHOWN = 20  # names of columns in an error
-_ROWS_PER_BYTE = 1024  # of a file, at most: no table that teaches anything is packed so closely
+KEPT = 16  # row groups in the cache
+_SHOWN = 20  # names of columns that an error lists
+_ROWS_PER_BYTE = 1024  # an upper bound, against files that claim absurd numbers of rows
 
 
 class Columns(BatchDataset):
-    """The rows of one or several files; item i is a tuple of tensors, a value or a row of each of `columns`.
+    """The rows of one or several files; item i is a tuple of tensors, one per column: a 0-d value or a row [n].
 
-    files: a path, a pattern such as "part-*.parquet", or a list of them; taken in the order of their names. `.parquet`
-    is read a row group at a time when one of its rows is asked for, and the last `kept` of them stay: shuffled rows
-    want row groups that are few or small enough to stay, or Arrow's format. `.arrow` and `.feather` (Arrow's IPC file,
-    not compressed) are mapped into memory and read in place.
-    columns: of integers, floats or booleans, in their own dtype, or of lists of these, all of one length n, which make
-    rows [n].
-    Raises FileError for files that are missing, of another kind or without rows, for columns that are missing or hold
-    no numbers, and where there is no pyarrow; for what only the values tell, nulls and lists of several lengths, when
-    they are read. ArgumentError without columns.
+    files: a path, a pattern such as "part-*.parquet", or a list of them; matches are read in the order of their names.
+    A row group of a `.parquet` file is read whole when one of its rows is needed, and the last `kept` row groups are
+    cached: to shuffle rows, use row groups that fit in the cache, or Arrow's format. `.arrow` and `.feather` files
+    (Arrow IPC, not compressed) are memory-mapped.
+    columns: names of columns of integers, floats or booleans, which keep their dtype, or of lists of these with the
+    same length n in every row.
+    Raises FileError for files that are missing, of another format or empty, for columns that are missing or not
+    numeric, and without pyarrow; when rows are read, for nulls and for lists of different lengths. Raises ArgumentError
+    without columns.
     """
 
     def __init__(self, files: str | Path | Sequence[str | Path], columns: Sequence[str], kept: int = KEPT):
@@ -60,7 +60,7 @@ class Columns(BatchDataset):
         if not len(self):
             raise FileError(f"columns: {self.paths[0]}", "at least one row", "none")
         self._read: OrderedDict[int, list[NDArray[Any]]] = OrderedDict()
-        self._lock = threading.Lock()  # pyarrow's readers are for one thread at a time
+        self._lock = threading.Lock()  # pyarrow's readers are not thread-safe
         _open.add(self)
 
     def __len__(self) -> int:
@@ -70,11 +70,11 @@ class Columns(BatchDataset):
         return tuple(column[0] for column in self.batch([range(len(self))[index]]))
 
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
-        """The rows at `indices`: a tensor [b] or [b, n] for each column."""
+        """The rows at `indices` [b]: a tensor [b] or [b, n] for each column; `epoch` is ignored."""
         return [Tensor(array) for array in self.arrays(indices)]
 
     def arrays(self, indices: Any) -> list[NDArray[Any]]:
-        """The rows at `indices` [b]: an array [b] or [b, n] for each column."""
+        """As `batch`, as NumPy arrays."""
         wanted = np.asarray(indices, np.int64)
         groups = np.array([bisect_right(self._ends, index) for index in wanted.tolist()], np.int64)
         parts: list[list[NDArray[Any]]] = []
@@ -88,7 +88,7 @@ class Columns(BatchDataset):
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        # A process of its own opens the files itself.
+        # A worker process opens the files itself.
         return {"files": self.paths, "columns": self.columns, "kept": self.kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class Columns(BatchDataset):
     def _group(self, number: int) -> list[NDArray[Any]]:
         with self._lock:
             found = self._read.pop(number, None) or self._from_file(*self._groups[number])
-            self._read[number] = found  # the newest
+            self._read[number] = found  # most recently used last
             while len(self._read) > self.kept:
                 self._read.popitem(last=False)
         return found
@@ -133,7 +133,7 @@ _open: WeakSet[Columns] = WeakSet()
 
 
 def _unlock_all() -> None:
-    # A lock that another thread held at a fork would stay locked in the child for ever.
+    # A lock that another thread holds during a fork would stay locked in the child forever.
     for columns in _open:
         columns._lock = threading.Lock()
 
@@ -145,10 +145,10 @@ if hasattr(os, "register_at_fork"):
 class Table(BatchDataset):
     """The rows of `columns` as (input [*shape] float32, label [] int64).
 
-    The last column is the label; the others follow each other in the input.
+    The last column is the label; the other columns are concatenated and reshaped to the input.
 
-    Raises FileError for a label of floats or lists, for inputs of another size than `shape` and for NaN and infinity,
-    when they are read.
+    Raises FileError, when rows are read, for labels that are no integers, for rows whose number of values is not that
+    of `shape`, and for NaN and infinity.
     """
 
     def __init__(self, columns: Columns, shape: Sequence[int]):
@@ -168,7 +168,7 @@ class Table(BatchDataset):
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             got = f"{labels.dtype}" + (" lists" if labels.ndim > 1 else "")
             raise FileError("columns", f"an integer in each row of the target {label!r}", got)
-        with np.errstate(over="ignore"):  # infinity is told below
+        with np.errstate(over="ignore"):  # overflow to infinity is reported below
             parts = [part.reshape(len(part), -1) for part in inputs]
             joined = np.concatenate(parts, 1, dtype=np.float32, casting="unsafe")
         if joined.shape[1] != prod(self.shape):
@@ -182,7 +182,7 @@ class Table(BatchDataset):
 
 def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
     with parquet_files.reading(path):
-        names = list(schema.names)  # decoded here
+        names = list(schema.names)  # pyarrow decodes the names here and may raise
     for name in columns:
         if name not in names:
             shown = ", ".join(each if each.isprintable() else repr(each) for each in names[:_SHOWN])
@@ -196,7 +196,7 @@ def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
 
 
 def _inner(kind: Any) -> Any:
-    """The type of the values of a list, or of what is no list."""
+    """The value type of a list type, or `kind` itself if it is no list."""
     from pyarrow import types
 
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
@@ -210,11 +210,11 @@ def _is_number(kind: Any) -> bool:
 
 
 def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
-    """A column of numbers [rows], or of lists of one length [rows, length]; in place where the file allows it."""
+    """A column as an array: [rows] of numbers, or [rows, length] of lists of one length; without a copy if possible."""
     import pyarrow as arrow
 
     with parquet_files.reading(path):
-        column.validate(full=True)  # places of lists outside the file would be read as they stand
+        column.validate(full=True)  # otherwise list offsets that point outside the buffer would be read
         array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
         kind = array.type
         flat = array if _inner(kind) is kind else array.flatten()
@@ -227,13 +227,13 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
     if flat is array:
         return values
     length, rest = divmod(len(values), len(array)) if len(array) else (0, 0)
-    if rest or (not arrow.types.is_fixed_size_list(kind) and not _all_as_long(array, length)):
+    if rest or (not arrow.types.is_fixed_size_list(kind) and not _all_of_length(array, length)):
         cure = "cut or fill the lists to one length"
         raise FileError(f"columns: {path}", f"lists of one length in column {name!r}", "several", cure)
     return values.reshape(len(array), length)
 
 
-def _all_as_long(array: Any, length: int) -> bool:
+def _all_of_length(array: Any, length: int) -> bool:
     return bool((np.diff(array.offsets.to_numpy(zero_copy_only=False)) == length).all())
 
 
@@ -246,11 +246,11 @@ def load_splits(
     validation: Fraction = 0.1,
     seed: Seed = 0,
 ) -> Splits:
-    """Columns of Parquet or Arrow files, of whose rows a random part is held out.
+    """Columns of Parquet or Arrow files; a random part of the rows is held out for validation.
 
     files: a path, or a pattern such as "part-*.parquet". inputs: columns of numbers or of lists of numbers. target: the
     column with the class, from 0. classes: the number of classes. shape: of an input; unset, a row of as many numbers
-    as there are inputs. validation: the fraction of the rows that is held out. seed: of the choice of these rows.
+    as there are inputs. validation: the fraction of the rows that is held out. seed: of the random split.
     """
     rows = Table(Columns(files, [*inputs, target]), shape)
     held_out = max(1, round(len(rows) * validation))

@@ -1,4 +1,4 @@
-"""Files of columns: Parquet and Arrow files, found by patterns and opened by pyarrow."""
+"""Find Parquet and Arrow files by path or pattern, and open them with pyarrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
 
 class Parquet:
-    """A Parquet file by its row groups."""
+    """A Parquet file, read by row group."""
 
     def __init__(self, path: Path):
         import pyarrow.parquet as parquet
@@ -23,17 +23,17 @@ class Parquet:
         self.schema, self.count = self._file.schema_arrow, self._file.num_row_groups
 
     def rows(self, group: int) -> int:
-        """The rows that a group has, by the file's own account."""
-        # Its columns are not asked: pyarrow ends the process where what is said of one cannot be decoded.
+        """The number of rows of a group, from the file's metadata."""
+        # Not from column metadata: pyarrow aborts the process if that cannot be decoded.
         return int(self._file.metadata.row_group(group).num_rows)
 
     def read(self, group: int, columns: list[str]) -> Any:
-        """A group, as pyarrow has it."""
+        """Read the `columns` of a group: a pyarrow Table or RecordBatch."""
         return self._file.read_row_group(group, columns, use_threads=False)
 
 
 class Arrow:
-    """An Arrow IPC file by its record batches, mapped into memory."""
+    """A memory-mapped Arrow IPC file, read by record batch."""
 
     def __init__(self, path: Path):
         import pyarrow as arrow
@@ -42,11 +42,11 @@ class Arrow:
         self.schema, self.count = self._file.schema, self._file.num_record_batches
 
     def rows(self, group: int) -> int:
-        """The rows that a group has, by the file's own account."""
+        """The number of rows of a group, from the file's metadata."""
         return int(self._file.get_batch(group).num_rows)
 
     def read(self, group: int, columns: list[str]) -> Any:
-        """A group, as pyarrow has it."""
+        """Read the `columns` of a group: a pyarrow Table or RecordBatch."""
         return self._file.get_batch(group)
 
 
@@ -54,7 +54,7 @@ _KINDS: dict[str, Any] = {"parquet": Parquet, "arrow": Arrow}
 
 
 def find(patterns: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files of a path, a pattern or a list of them. Raises FileError for one without a file."""
+    """The files that match a path, a pattern or a list of them. Raises FileError for one that matches nothing."""
     found: list[Path] = []
     for each in map(str, [patterns] if isinstance(patterns, str | Path) else patterns):
         matches = _matches(each)
@@ -71,14 +71,22 @@ def _matches(pattern: str) -> list[Path]:
     try:
         if path.is_file():
             return [path]
-        return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))  # what stands behind the root
-    except (ValueError, IndexError, NotImplementedError, OSError) as error:  # what pathlib says of other patterns
+        return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))  # the pattern below the root
+    except (
+        ValueError,
+        IndexError,
+        NotImplementedError,
+        OSError,
+    ) as error:  # what pathlib raises for malformed patterns
         got = f"{pattern!r}: {reason(error)}"
         raise FileError("columns", 'a path, or a pattern such as "part-*.parquet"', got) from None
 
 
 def opened(path: Path) -> Any:
-    """A `Parquet` or an `Arrow`, by the name of the file. Raises FileError for another name or a file that breaks."""
+    """Open `path` as a `Parquet` or an `Arrow`, by its suffix.
+
+    Raises FileError for another suffix, a file that cannot be parsed, or if pyarrow is not installed.
+    """
     kind = SUFFIXES.get(path.suffix.lower())
     if kind is None:
         raise FileError(f"columns: {path}", f"a name that ends in {', '.join(SUFFIXES)}", f"{path.suffix or 'none'!r}")
@@ -87,11 +95,11 @@ def opened(path: Path) -> Any:
     except ImportError:
         cure = "pip install 'ampkit[arrow]'"
         raise FileError(f"columns: {path}", "pyarrow to read it", "none installed", cure) from None
-    files.opened(path, "columns").close()  # pyarrow would wait for a FIFO
+    files.opened(path, "columns").close()  # pyarrow would block on a FIFO
     with reading(path):
         return _KINDS[kind](path)
 
 
 def reading(path: Path) -> Any:
-    """What pyarrow raises inside is a FileError that names the file."""
+    """Context manager: turn pyarrow's errors into FileErrors that name the file."""
     return foreign(f"columns: {path}", f"a whole {SUFFIXES[path.suffix.lower()].capitalize()} file")

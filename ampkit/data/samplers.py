@@ -16,11 +16,11 @@ from ..core.tensor import Tensor
 _Key = TypeVar("_Key", covariant=True)
 
 
-_MOST = 1 << 31  # the numbers of an epoch are drawn at once
+_MOST = 1 << 31  # all indices of an epoch are drawn at once
 
 
 class Sampler(Generic[_Key]):
-    """The keys of items in an order: a subclass gives `__iter__` and, where it can, `__len__`."""
+    """The order in which a DataLoader reads items: a subclass implements `__iter__` and, if it can, `__len__`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -34,7 +34,7 @@ class Sampler(Generic[_Key]):
 
 
 class SequentialSampler(Sampler[int]):
-    """0, 1, 2, ... to the length of `data_source`."""
+    """The indices 0, 1, 2, ... of `data_source` in order."""
 
     def __init__(self, data_source: Sized):
         self.data_source = data_source
@@ -47,9 +47,10 @@ class SequentialSampler(Sampler[int]):
 
 
 class RandomSampler(Sampler[int]):
-    """The items of `data_source` in random order, `num_samples` of them, with replacement or epoch after epoch without.
+    """`num_samples` random indices of `data_source`: with replacement, or without, one permutation after the other.
 
-    generator: a random stream, `manual_seed`'s by default; each iteration is a draw of it.
+    num_samples: the length of data_source by default. generator: a random stream, by default the one of `manual_seed`;
+    each iteration takes one draw of it.
     Raises ArgumentError for num_samples below 1.
     """
 
@@ -69,7 +70,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """How many items an iteration gives."""
+        """The number of indices per iteration."""
         return len(self.data_source) if self._count is None else self._count
 
     def __iter__(self) -> Iterator[int]:
@@ -84,7 +85,7 @@ class RandomSampler(Sampler[int]):
 
 
 class SubsetRandomSampler(Sampler[int]):
-    """The given `indices` in random order; generator: see RandomSampler."""
+    """The items of `indices` in random order; generator: see RandomSampler."""
 
     def __init__(self, indices: Sequence[int], generator: random.Stream | None = None):
         self.indices, self.generator = indices, generator
@@ -97,9 +98,10 @@ class SubsetRandomSampler(Sampler[int]):
 
 
 class WeightedRandomSampler(Sampler[int]):
-    """`num_samples` items, each drawn with a probability proportional to its weight; generator: see RandomSampler.
+    """`num_samples` indices, each drawn with a probability proportional to its weight; generator: see RandomSampler.
 
-    weights: numbers from 0, one per item. Raises ArgumentError for weights that no draw can follow.
+    weights [n]: one per item. Raises ArgumentError for negative or non-finite weights, all zeros, or num_samples below
+    1 or, without replacement, above the number of positive weights.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class WeightedRandomSampler(Sampler[int]):
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Lists of `batch_size` keys of `sampler`; the last may be shorter, or is left out with drop_last.
+    """Lists of `batch_size` indices of `sampler`; the last may be shorter; drop_last=True leaves that out.
 
     Raises ArgumentError for a batch_size below 1.
     """

@@ -1,4 +1,4 @@
-"""Seeded data for benches: images, token sequences, maps and sounds that a model can learn from, of any size."""
+"""Seeded synthetic data of any size for benchmarks: images, tokens, segmentation maps and speech, all learnable."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ..models.wav2letter import Wav2Letter
 
 _STEPS = 3  # token i+1 is token i plus 1, 2 or 3
 LEAST_VOCABULARY = _STEPS + 1
-MASK = 1  # the token in the place of one to guess; 0 is padding, which does not occur
+MASK = 1  # the token that replaces one to predict; 0 is padding, which does not occur
 LEAST_MASKED_VOCABULARY = LEAST_VOCABULARY + MASK + 1
-IGNORED = -100  # the label of a token that is not to be guessed: cross_entropy's ignore_index
+IGNORED = -100  # the label of a token that is not to be predicted: cross_entropy's ignore_index
 
 
 def images(
     count: Items = 2048, shape: ImageShape = (3, 32, 32), classes: Classes = 10, seed: Seed = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Noise around one random picture per class.
+    """Standard normal noise around one random image per class.
 
     -> (images [count, *shape] float32, labels [count] int64 in 0..classes-1); both are standard normal.
-    count: images. shape: channels, height and width. classes: of the labels. seed: of the draws.
+    count: images. shape: channels, height and width. classes: of the labels. seed: of the random draws.
     Raises ArgumentError for sizes below 1.
     """
     _need("synthetic.images", 1, count=count, classes=classes, shape=prod(shape))
     draw = random.generator(seed, 0)
-    pictures = draw.standard_normal((classes, *shape), np.float32)
+    means = draw.standard_normal((classes, *shape), np.float32)
     labels = draw.integers(classes, size=count)
     values = draw.standard_normal((count, *shape), np.float32)
-    values += pictures[labels]
+    values += means[labels]
     return values, labels
 
 
@@ -44,8 +44,8 @@ def tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Random walks over the vocabulary: each token is the one before plus 1, 2 or 3, modulo `vocab_size`.
 
-    -> (inputs [count, block_size] int64, targets [count, block_size] int64), targets one token ahead. The best
-    cross-entropy in reach is ln 3 = 1.0986 nats per token. count: sequences. seed: of the draws.
+    -> (inputs [count, block_size] int64, targets [count, block_size] int64), targets one token ahead. The lowest
+    cross-entropy that a model can reach is ln 3 = 1.0986 nats per token. count: sequences. seed: of the random draws.
     Raises ArgumentError for sizes below 1, or a vocab_size below 4.
     """
     _need("synthetic.tokens", 1, count=count, block_size=block_size)
@@ -57,42 +57,43 @@ def tokens(
 def masked_tokens(
     count: Items = 2048, length: Length = 128, vocab_size: Size = 256, seed: Seed = 0, fraction: Fraction = 0.15
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The walks of `tokens` with some tokens hidden, to be guessed from both sides.
+    """The random walks of `tokens` with some tokens masked, to be predicted from both sides.
 
-    -> (inputs [count, length] int64, labels [count, length] int64: the token that was there, or -100). Of each sequence
-    `fraction`, at least one token, is to be predicted: 80 % of these are replaced by MASK, 10 % by a random token
-    (Devlin et al. 2018, arXiv:1810.04805, section 3.1). Tokens 0 and 1, padding and MASK, are no part of the walks.
-    count: sequences. length: tokens of each. seed: of the draws. fraction: of tokens that are to be predicted.
+    -> (inputs [count, length] int64, labels [count, length] int64: the original token where it is to be predicted, else
+    -100). In each sequence `fraction` of the tokens, at least one, are to be predicted: 80 % of these are replaced by
+    MASK, 10 % by a random token (Devlin et al. 2018, arXiv:1810.04805, section 3.1). The walks do not contain tokens 0
+    and 1, padding and MASK.
+    count: sequences. length: tokens of each. seed: of the random draws. fraction: of tokens that are to be predicted.
     Raises ArgumentError for sizes below 1, or a vocab_size below 6.
     """
     _need("synthetic.masked_tokens", 1, count=count, length=length)
     _need("synthetic.masked_tokens", LEAST_MASKED_VOCABULARY, vocab_size=vocab_size)
     draw, first = random.generator(seed, 0), MASK + 1
     walk = _walks(draw, count, length, vocab_size - first) + first
-    places = draw.random((count, length)).argsort(axis=1)[:, : max(1, round(length * fraction))]
-    chosen = np.take_along_axis(walk, places, 1)
-    fate, other = draw.random(chosen.shape), draw.integers(first, vocab_size, size=chosen.shape)
-    shown = np.where(fate < 0.8, MASK, np.where(fate < 0.9, other, chosen))
+    positions = draw.random((count, length)).argsort(axis=1)[:, : max(1, round(length * fraction))]
+    chosen = np.take_along_axis(walk, positions, 1)
+    choice, other = draw.random(chosen.shape), draw.integers(first, vocab_size, size=chosen.shape)
+    shown = np.where(choice < 0.8, MASK, np.where(choice < 0.9, other, chosen))
     inputs, labels = walk.copy(), np.full_like(walk, IGNORED)
-    np.put_along_axis(inputs, places, shown, 1)
-    np.put_along_axis(labels, places, chosen, 1)
+    np.put_along_axis(inputs, positions, shown, 1)
+    np.put_along_axis(labels, positions, chosen, 1)
     return inputs, labels
 
 
 def maps(
     count: Items = 256, shape: ImageShape = (3, 64, 64), classes: Classes = 21, seed: Seed = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Rectangles of some classes over a background of class 0, each class in a color of its own, and noise.
+    """Rectangles of random classes on a background of class 0, each class in its own color, plus noise.
 
     -> (images [count, *shape] float32, the class of each pixel [count, h, w] int64 in 0..classes-1).
-    count: images. shape: channels, height and width. classes: of the pixels. seed: of the draws.
+    count: images. shape: channels, height and width. classes: of the pixels. seed: of the random draws.
     Raises ArgumentError for sizes below 1.
     """
     _need("synthetic.maps", 1, count=count, classes=classes, shape=prod(shape))
     draw, (channels, height, width) = random.generator(seed, 0), shape
     labels = np.zeros((count, height, width), np.int64)
     for _ in range(_RECTANGLES):
-        inside = _spans(draw, count, height)[:, :, None] & _spans(draw, count, width)[:, None, :]
+        inside = _random_intervals(draw, count, height)[:, :, None] & _random_intervals(draw, count, width)[:, None, :]
         labels = np.where(inside, draw.integers(classes, size=(count, 1, 1)), labels)
     colors = draw.standard_normal((classes, channels), np.float32)
     noise = draw.standard_normal((count, *shape), np.float32)
@@ -103,10 +104,11 @@ _RECTANGLES = 4
 
 
 class Speech(NamedTuple):
-    """Sounds and what is said in them.
+    """Sounds and their transcriptions, both padded with zeros.
 
-    sounds [count, features, length] float32. lengths [count] int64: of each sound, behind which it is 0. letters
-    [count, most] int64 from 1, behind the end of each 0, the blank. counts [count] int64: how many they are.
+    sounds [count, features, length] float32. lengths [count] int64: the length of each sound. letters
+    [count, longest] int64: the classes of each transcription, from 1; 0 is the blank. counts [count] int64: the number
+    of letters of each.
     """
 
     sounds: NDArray[np.float32]
@@ -116,10 +118,10 @@ class Speech(NamedTuple):
 
 
 def speech(count: int, features: int, length: int, step: int, classes: int = 40, seed: int = 0) -> Speech:
-    """Sequences of letters, 1 to classes - 1, each with a sound of its own: a tone in one feature, in more a spectrum.
+    """Random sequences of letters 1 to classes - 1 as sounds: a tone per letter, or with features > 1 a spectrum.
 
-    step: values of a sound for each step of time of the answer. A letter takes 2 to 4 of these, the first of them
-    silent, so that the same letter twice is heard as two; sounds take from half of `length` to all of it, with noise.
+    step: samples of a sound per time step of the model's output. A letter takes 2 to 4 of these steps, the first of
+    them silent, so that repeated letters are told apart. Sounds have from half of `length` to all of it, plus noise.
     Raises ArgumentError for sizes below 1, fewer than 2 classes, and a length below 8 steps.
     """
     _need("synthetic.speech", 1, count=count, features=features, step=step)
@@ -131,18 +133,19 @@ def speech(count: int, features: int, length: int, step: int, classes: int = 40,
     letters = draw.integers(1, classes, size=(count, steps))
     letters[np.arange(steps) >= counts[:, None]] = 0
     lengths = np.take_along_axis(ends, counts[:, None] - 1, 1)[:, 0] * step
-    heard = np.zeros((count, length), np.int64)
-    heard[:, : steps * step] = np.repeat(_said(letters, ends), step, axis=1)
-    values = _sound(draw, heard, features, classes) + 0.5 * draw.standard_normal((count, features, length), np.float32)
+    letter_at = np.zeros((count, length), np.int64)
+    letter_at[:, : steps * step] = np.repeat(_letter_per_step(letters, ends), step, axis=1)
+    values = _synthesize(draw, letter_at, features, classes)
+    values = values + 0.5 * draw.standard_normal((count, features, length), np.float32)
     inside = np.arange(length) < lengths[:, None]
     return Speech(np.where(inside[:, None], values, 0).astype(np.float32), lengths, letters[:, : counts.max()], counts)
 
 
-_SHORTEST, _LONGEST = 2, 4  # steps of time that a letter takes
+_SHORTEST, _LONGEST = 2, 4  # time steps that a letter takes
 
 
-def _said(letters: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The letter of each step of time, 0 in the first of each letter and behind the last. [n, steps] -> [n, steps]."""
+def _letter_per_step(letters: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The letter at each time step; 0 in the first step of a letter and after the last. [n, steps] -> [n, steps]."""
     steps = letters.shape[1]
     begins = np.zeros((len(letters), ends.max() + 1), np.int64)
     np.put_along_axis(begins, ends, 1, 1)
@@ -151,14 +154,16 @@ def _said(letters: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int
     return np.where(begins[:, :steps] == 1, 0, np.take_along_axis(letters, number, 1))
 
 
-def _sound(draw: np.random.Generator, heard: NDArray[np.int64], features: int, classes: int) -> NDArray[np.floating]:
+def _synthesize(
+    draw: np.random.Generator, letters: NDArray[np.int64], features: int, classes: int
+) -> NDArray[np.floating]:
     """[n, length] letters -> [n, features, length]; silence is 0."""
     if features > 1:
         spectra = draw.standard_normal((classes, features), np.float32)
         spectra[0] = 0
-        return np.moveaxis(spectra[heard], 2, 1)
-    angles = np.pi / 8 * heard / classes  # tones evenly spaced, up to an eighth of the highest frequency that there is
-    return (np.sqrt(2) * np.sin(angles.cumsum(axis=1)) * (heard > 0))[:, None]
+        return np.moveaxis(spectra[letters], 2, 1)
+    angles = np.pi / 8 * letters / classes  # evenly spaced frequencies, up to an eighth of the Nyquist frequency
+    return (np.sqrt(2) * np.sin(angles.cumsum(axis=1)) * (letters > 0))[:, None]
 
 
 def _walks(draw: np.random.Generator, count: int, length: int, vocabulary: int) -> NDArray[np.int64]:
@@ -168,8 +173,8 @@ def _walks(draw: np.random.Generator, count: int, length: int, vocabulary: int) 
     return walks
 
 
-def _spans(draw: np.random.Generator, count: int, length: int) -> NDArray[np.bool_]:
-    """A quarter to a half of `length` places in a row, anywhere. -> [count, length] bool."""
+def _random_intervals(draw: np.random.Generator, count: int, length: int) -> NDArray[np.bool_]:
+    """Random intervals of a quarter to a half of `length`, as masks. -> [count, length] bool."""
     size = draw.integers(max(1, length // 4), length // 2 + 2, size=(count, 1))
     first = (draw.random((count, 1)) * (length - size + 1)).astype(np.int64)
     at = np.arange(length)
@@ -193,9 +198,9 @@ def recordings(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Synthetic speech for a Wav2Letter, see `speech`.
 
-    -> (sounds, output steps of each [count] int64, letters, the number of letters of each).
-    count: recordings. length: samples of the longest, or time steps of features. classes: the blank and the letters.
-    seed: of the draws.
+    -> (sounds, the model's output length for each [count] int64, letters, the number of letters of each).
+    count: recordings. length: samples of the longest recording, or its time steps of features. classes: the blank and
+    the letters. seed: of the random draws.
     """
     sizes = count, num_features, length, Wav2Letter.step(input_type), classes
     sounds, lengths, letters, counts = speech(*sizes, seed)

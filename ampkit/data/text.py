@@ -1,4 +1,4 @@
-"""Text as bytes: a corpus, its split, and windows of it to predict the next byte in.
+"""Byte-level text: a corpus, its split into training and validation, and windows for next-byte prediction.
 
 data = text.corpus()
 train, validation = text.split(data)
@@ -22,10 +22,9 @@ from ..base.registry import Splits, register_dataset
 
 VOCABULARY = 256
 LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second
-STRETCH = 256 * 2**10
+STRETCH = 256 * 2**10  # bytes between the starts of two parts for validation
 
-# Not written by people, or not on every machine that has this Python: a distribution packs it apart, or a build
-# generates it.
+# Excluded from the standard library's corpus: generated files, and packages that some distributions leave out.
 _NOT_STANDARD = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
     | {"distutils", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo"}
@@ -34,13 +33,13 @@ _GENERATED = ("_sysconfig", "config-")
 
 
 def corpus(path: str | Path | None = None, limit: int = LIMIT) -> NDArray[np.uint8]:
-    """The bytes of a file, or of the text files under a folder in the order of their names; at most `limit`.
+    """The first `limit` bytes of a file, or of the text files under a folder in the order of their names.
 
-    -> [n] uint8. Without a path: the sources of Python's standard library on this machine, less tests,
-    generated tables and what distributions pack apart; the same bytes for the same release of Python. A text
-    file is one without a zero byte in its first 8 KiB; hidden files and folders are left out.
-    Raises ConfigError for a path that is missing or holds no text, FileError for one that cannot be read or is neither
-    a regular file nor a folder, ArgumentError for a limit below 1.
+    -> [n] uint8. Without a path: the sources of Python's standard library, without tests, generated tables and
+    packages that distributions leave out: the same bytes for the same release of Python. A text file is one without a
+    zero byte in its first 8 KiB; hidden files and folders are skipped.
+    Raises ConfigError for a path that does not exist or contains no text, FileError for one that cannot be read or is
+    neither a regular file nor a folder, ArgumentError for a limit below 1.
     """
     if limit < 1:
         raise ArgumentError("text.corpus", "limit of at least 1 byte", str(limit))
@@ -52,48 +51,48 @@ def corpus(path: str | Path | None = None, limit: int = LIMIT) -> NDArray[np.uin
 
 
 def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The bytes to train on, and those to validate with: the last `fraction` of every 256 KiB, or of what there is.
+    """Split into training and validation bytes: the last `fraction` of every 256 KiB is for validation.
 
-    A folder's files lie in the order of their names, so the end of the whole would be a few packages of its own kind.
+    Not the end of the corpus alone: files are ordered by name, so that would be a few packages unlike the others.
     [n] -> ([n - m], [m]), m about n * fraction, at least 1. Raises ArgumentError unless 0 < fraction < 1.
     """
     if not 0 < fraction < 1:
         raise ArgumentError("text.split", "a fraction between 0 and 1", str(fraction))
-    stretches = np.array_split(data, max(1, round(len(data) / STRETCH)))
-    parts = [np.split(part, [len(part) - max(1, round(len(part) * fraction))]) for part in stretches]
+    blocks = np.array_split(data, max(1, round(len(data) / STRETCH)))
+    parts = [np.split(part, [len(part) - max(1, round(len(part) * fraction))]) for part in blocks]
     train, validation = zip(*parts, strict=True)
     return np.concatenate(train), np.concatenate(validation)
 
 
 def random_starts(data: NDArray[np.uint8], context: int, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """`count` random places where a window of `context` bytes and its targets fit. -> [count] int64.
+    """`count` random start indices of windows of `context` bytes and their targets. -> [count] int64.
 
     Raises ConfigError if the data is too short.
     """
-    return draw.integers(_room(data, context), size=count)
+    return draw.integers(_start_count(data, context), size=count)
 
 
 def even_starts(data: NDArray[np.uint8], context: int, count: int | None = None) -> NDArray[np.int64]:
-    """Fixed, evenly spaced places for validation, the first at 0 and the last at the end. -> [count] int64.
+    """Evenly spaced start indices of windows for validation, from 0 to the last possible one. -> [count] int64.
 
-    Windows never overlap by more than their count forces; without a count, as many as fit side by side.
+    Windows overlap only if the count requires it; without a count, as many as fit without overlap.
     Raises ConfigError if the data is too short.
     """
-    room = _room(data, context)
-    windows = 1 + (room - 1) // context if count is None else count
-    return np.linspace(0, room - 1, windows).astype(np.int64)
+    starts = _start_count(data, context)
+    windows = 1 + (starts - 1) // context if count is None else count
+    return np.linspace(0, starts - 1, windows).astype(np.int64)
 
 
 def windows(
     data: NDArray[np.uint8], starts: NDArray[np.int64], context: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The windows at `starts` and the byte after each. [b] -> (inputs, targets), both [b, context] int64."""
+    """The windows at `starts` [b], and their targets, shifted by one byte: both [b, context] int64."""
     taken = data[starts[:, None] + np.arange(context + 1)].astype(np.int64)
     return taken[:, :-1], taken[:, 1:]
 
 
-def _room(data: NDArray[np.uint8], context: int) -> int:
-    """How many windows of context + 1 bytes there are."""
+def _start_count(data: NDArray[np.uint8], context: int) -> int:
+    """The number of start indices of windows of context + 1 bytes."""
     if context < 1:
         raise ArgumentError("text", "a context of at least 1 byte", str(context))
     if len(data) <= context:
@@ -105,7 +104,7 @@ def _room(data: NDArray[np.uint8], context: int) -> int:
 
 def _standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
-    return [file for file in _under(root, "*.py") if _is_standard(file.relative_to(root))]
+    return [file for file in _files_under(root, "*.py") if _is_standard(file.relative_to(root))]
 
 
 def _is_standard(file: Path) -> bool:
@@ -117,10 +116,10 @@ def _text_files(path: Path) -> Iterable[Path]:
         raise ConfigError("text", "a file or a folder that exists", repr(str(path)))
     if not path.is_dir():
         return [path]
-    return (file for file in _under(path, "*") if _is_visible(file.relative_to(path)) and _is_text(file))
+    return (file for file in _files_under(path, "*") if _is_visible(file.relative_to(path)) and _is_text(file))
 
 
-def _under(root: Path, pattern: str) -> list[Path]:
+def _files_under(root: Path, pattern: str) -> list[Path]:
     files = (file for file in root.rglob(pattern) if file.is_file())
     return sorted(files, key=lambda file: file.relative_to(root).parts)
 
@@ -139,7 +138,7 @@ def _start(file: Path, size: int) -> bytes:
 
 
 def _take(files: Iterable[Path], limit: int) -> Iterator[bytes]:
-    """The content of the files up to `limit` bytes in all; what lies behind is never read."""
+    """Yield the content of the files, up to `limit` bytes in all; no more than that is read."""
     for file in files:
         part = _start(file, limit)
         yield part

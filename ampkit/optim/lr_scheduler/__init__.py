@@ -122,10 +122,11 @@ class CosineAnnealingLR(LRScheduler):
 class OneCycleLR(LRScheduler):
     """lr rises from max_lr / div_factor to max_lr, then falls to max_lr / div_factor / final_div_factor.
 
-    total_steps: the steps of both, or epochs and steps_per_epoch; then lr stays. pct_start: the fraction of them that lr rises.
-    anneal_strategy: "cos" or "linear". three_phase=True first falls to the initial lr in as many steps as it rose, then
-    to the last one. cycle_momentum=True moves momentum, or Adam's beta1, the opposite way between max_momentum and
-    base_momentum. Raises ArgumentError for values out of range. Smith, Topin 2018, arXiv:1708.07120.
+    total_steps: the steps of both phases, or epochs and steps_per_epoch; after them lr stays. pct_start: the fraction
+    of the steps in which lr rises. anneal_strategy: "cos" or "linear". three_phase=True first falls to the initial lr
+    in as many steps as it rose, then to the last one. cycle_momentum=True moves momentum, or Adam's beta1, the opposite
+    way between max_momentum and base_momentum.
+    Raises ArgumentError for values out of range. Smith, Topin 2018, arXiv:1708.07120.
     """
 
     constants = ("total_steps", "_phases", "_peaks", "_lows", "_ends", "_momenta", "anneal_strategy")
