@@ -82,7 +82,7 @@ def _kind(error: BaseException) -> str | None:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_ROOT)]
     if (
         isinstance(error, TypeError)
-        and (len(frames) <= 2 or ".forward()" in str(error) or frames[-1].name == "_need")
+        and (len(frames) <= 2 or ".forward()" in str(error) or frames[-1].name == "_raise_missing")
         and _OF_PYTHON.match(str(error))
     ):
         return None
