@@ -1,6 +1,6 @@
-"""Kernels of indexing: slices copied by index, and sums at the places that index arrays name, in a fixed order.
+"""CUDA kernels of add_at (the gradient of advanced indexing) and last_per_key, deterministic.
 
-CuPy adds at places by atomic operations, whose order differs from run to run. Not yet run on a GPU.
+CuPy's scatter-add uses atomics, whose order differs from run to run; these sum in a fixed order. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
 Array = Any
 
 
-class Places(NamedTuple):
-    """Index arrays, of neighbouring axes between whole ones: the axes before, those that are indexed, those after."""
+class IndexArrays(NamedTuple):
+    """Integer index arrays of adjacent axes, and the axes before, indexed by, and after them."""
 
     arrays: tuple[Array, ...]
     before: tuple[int, ...]
@@ -29,44 +29,44 @@ class Places(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what is found at these places."""
+        """The shape of the indexed result."""
         return (*self.before, *np.broadcast_shapes(*[a.shape for a in self.arrays]), *self.after)
 
     def keys(self) -> Array:
-        """The places, numbered in row-major order of the indexed axes."""
-        found, step = 0, 1
+        """Flat indices into the indexed axes, row-major; negative indices count from the end."""
+        flat, step = 0, 1
         for array, n in zip(reversed(self.arrays), reversed(self.indexed), strict=True):
             array = array.astype(int64)
-            found = found + np.where(array < 0, array + n, array) * step
+            flat = flat + np.where(array < 0, array + n, array) * step
             step *= n
-        return found
+        return flat
 
 
-def _places(index: Any, shape: tuple[int, ...]) -> Places | None:
-    """None for an index of another form, or with masks, whose number of elements only the device knows."""
+def _parse_index(index: Any, shape: tuple[int, ...]) -> IndexArrays | None:
+    """Parse `index` into an array of `shape`; None for other forms, and for masks, whose result size is unknown."""
     parts = list(index) if type(index) is tuple else [index]
     if any(part is ... for part in parts):
         at = next(i for i, part in enumerate(parts) if part is ...)
         parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
     kinds = ["a" if getattr(getattr(p, "dtype", None), "kind", "") in ("i", "u") else ":" for p in parts]
-    text = "".join(kinds).rstrip(":")
-    first = text.find("a")
+    pattern = "".join(kinds).rstrip(":")
+    first = pattern.find("a")
     rest = [p for p, kind in zip(parts, kinds, strict=True) if kind == ":"]
-    if first < 0 or ":" in text[first:] or not all(type(p) is slice and p == slice(None) for p in rest):
+    if first < 0 or ":" in pattern[first:] or not all(type(p) is slice and p == slice(None) for p in rest):
         return None
-    end = len(text)
-    return Places(tuple(parts[first:end]), shape[:first], shape[first:end], shape[end:])
+    end = len(pattern)
+    return IndexArrays(tuple(parts[first:end]), shape[:first], shape[first:end], shape[end:])
 
 
 @add_at.on("cuda", when=lambda values, index, shape: values.dtype in STORED and values.size > 0)
-def added_at_cuda(values: Array, index: Any, shape: tuple[int, ...]) -> Array:
-    places = _places(index, shape)
-    if places is None or places.shape != values.shape:
+def add_at_cuda(values: Array, index: Any, shape: tuple[int, ...]) -> Array:
+    indexed = _parse_index(index, shape)
+    if indexed is None or indexed.shape != values.shape:
         return add_at.reference.run(values, index, shape)
-    keys, rows = places.keys(), prod(places.indexed)
+    keys, rows = indexed.keys(), prod(indexed.indexed)
     if not segment_sum.fits(values, keys, rows, values.dtype):
         return add_at.reference.run(values, index, shape)
-    outer = prod(places.before)
+    outer = prod(indexed.before)
     return segment_sum.sums(values, segment_sum.ordered(keys, rows), values.dtype, outer).reshape(shape)
 
 

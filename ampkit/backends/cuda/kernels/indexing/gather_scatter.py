@@ -1,7 +1,7 @@
-"""Kernels of single elements along an axis: gathered, written and added by one index, whose axes may lie as they like.
+"""CUDA kernels of gather, scatter and scatter_add along one axis, for arrays of any strides.
 
-Where several are written to one place a table says which of them is the last; sums are those of `segments`, in a fixed
-order. Not yet run on a GPU.
+Duplicate indices are deterministic: scatter keeps the last value, found in a table; scatter_add uses segment
+sums. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, tr
 
 Array = Any
 BLOCK, BLOCKS, AXES = 256, 4096, 6
-_UNIT = np.dtype(np.int8)  # of strides that count elements
-_WALK = np.dtype(
+_UNIT = np.dtype(np.int8)  # itemsize 1: strides are counted in elements
+_ITERATION = np.dtype(
     [
         *((name, np.int64, AXES) for name in ("index", "array")),
         *((name, np.int64) for name in ("step", "length")),
@@ -32,16 +32,16 @@ _WALK = np.dtype(
 )
 
 
-def _walk(index: Array, dim: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> Any:
-    """How a kernel goes through `index`, and along `dim` through an array of `shape` with elements `steps` apart."""
+def _iteration(index: Array, dim: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> Any:
+    """Kernel argument: merged axes of `index`, and strides `steps` in elements of an array of `shape` along `dim`."""
     at = dim % len(shape)
-    lies = (index.shape, index.strides, index.dtype), (index.shape, (*steps[:at], 0, *steps[at + 1 :]), _UNIT)
-    axes = elementwise.merged(index.shape, None, lies)
-    walk = np.zeros(1, _WALK)
-    walk["axes"], walk["step"], walk["length"] = len(axes), steps[at], shape[at]
+    layouts = (index.shape, index.strides, index.dtype), (index.shape, (*steps[:at], 0, *steps[at + 1 :]), _UNIT)
+    axes = elementwise.merged(index.shape, None, layouts)
+    iteration = np.zeros(1, _ITERATION)
+    iteration["axes"], iteration["step"], iteration["length"] = len(axes), steps[at], shape[at]
     for i, (size, strides) in enumerate(axes):
-        walk["size"][0, i], walk["index"][0, i], walk["array"][0, i] = size, *strides[:2]
-    return walk
+        iteration["size"][0, i], iteration["index"][0, i], iteration["array"][0, i] = size, *strides[:2]
+    return iteration
 
 
 def _run(name: str, types: Any, count: int, *args: Any) -> None:
@@ -49,46 +49,46 @@ def _run(name: str, types: Any, count: int, *args: Any) -> None:
     launch("indexing/gather_scatter", typed(name, *types), grid, BLOCK, *args, np.uint32(count))
 
 
-def _read(index: Array) -> Array:
+def _as_int32_or_int64(index: Array) -> Array:
     """`index` in a dtype that kernels read."""
     return index if index.dtype in (int32, int64) else index.astype(int64)
 
 
-def _gathered(array: Array, dim: int, index: Array) -> Array:
-    """What `index` names along `dim`."""
-    index, steps = _read(index), tuple([step // array.itemsize for step in array.strides])
+def _gather(array: Array, dim: int, index: Array) -> Array:
+    """array[..., index, ...] along `dim`, with the shape of `index`."""
+    index, steps = _as_int32_or_int64(index), tuple([step // array.itemsize for step in array.strides])
     out = backends.backend_of(array).empty(index.shape, array.dtype)
-    types, walk = (WORD_TYPES[array.itemsize], index.dtype), _walk(index, dim, array.shape, steps)
-    _run("gather_forward", types, index.size, array, index, out, walk)
+    types, iteration = (WORD_TYPES[array.itemsize], index.dtype), _iteration(index, dim, array.shape, steps)
+    _run("gather_forward", types, index.size, array, index, out, iteration)
     return out
 
 
-def _places(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
-    """The places that `index` names in an array of `shape`, in row-major order, -1 for one outside: [n] int32."""
-    index, steps = _read(index), tuple([prod(shape[i + 1 :]) for i in range(len(shape))])
-    places = backends.backend_of(index).empty((index.size,), int32)
-    _run("flat_index", (index.dtype,), index.size, index, places, _walk(index, dim, shape, steps))
-    return places
+def _flat_indices(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
+    """Flat row-major indices [n] int32 into an array of `shape`; -1 for an index out of range."""
+    index, steps = _as_int32_or_int64(index), tuple([prod(shape[i + 1 :]) for i in range(len(shape))])
+    flat = backends.backend_of(index).empty((index.size,), int32)
+    _run("flat_index", (index.dtype,), index.size, index, flat, _iteration(index, dim, shape, steps))
+    return flat
 
 
-def _written(array: Array, dim: int, index: Array, values: Array) -> Array:
-    """`array` with `values`, broadcast to index, where it names places: the last one for each."""
+def _scatter(array: Array, dim: int, index: Array, values: Array) -> Array:
+    """A copy of `array` with `values`, broadcast to index, written along `dim`; the last duplicate wins."""
     array, values = segment_sum.side_by_side(array), np.broadcast_to(values, index.shape)
-    last = segment_sum.last(_places(index, dim, array.shape), array.size)
+    last = segment_sum.last(_flat_indices(index, dim, array.shape), array.size)
     out = backends.backend_of(array).empty(array.shape, array.dtype)
-    walk = _walk(values, 0, values.shape, (0,) * values.ndim)
-    _run("scatter_forward", (WORD_TYPES[array.itemsize],), array.size, array, values, last, out, walk)
+    iteration = _iteration(values, 0, values.shape, (0,) * values.ndim)
+    _run("scatter_forward", (WORD_TYPES[array.itemsize],), array.size, array, values, last, out, iteration)
     return out
 
 
-def _added(values: Array, dim: int, index: Array, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Zeros of `shape` with `values`, broadcast to index, added where it names places."""
-    order = segment_sum.ordered(_places(index, dim, shape), prod(shape))
+def _scatter_add(values: Array, dim: int, index: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Zeros of `shape` plus `values`, broadcast to index, added along `dim` in float32, rounded once to `dtype`."""
+    order = segment_sum.ordered(_flat_indices(index, dim, shape), prod(shape))
     return segment_sum.sums(np.broadcast_to(values, index.shape), order, dtype).reshape(shape)
 
 
 def _fits(index: Array, shape: tuple[int, ...], *arrays: Array) -> bool:
-    """Whether kernels take an index into arrays of `shape`, and move the elements of `arrays`."""
+    """Whether the kernels take this index into `shape`, and the item sizes of `arrays`."""
     sizes = 0 < index.size < MAX_ELEMENTS and 0 < prod(shape) < MAX_ELEMENTS
     return (
         0 < len(shape) <= AXES and index.ndim == len(shape) and sizes and all(a.itemsize in WORD_TYPES for a in arrays)
@@ -101,55 +101,55 @@ def _fits(index: Array, shape: tuple[int, ...], *arrays: Array) -> bool:
 @gather.on("cuda", when=lambda input, dim, index: _fits(index, input.shape, input))
 def gather_cuda(input: Array, dim: int, index: Array, *, dtype: DType) -> Any:
     check_index_range("gather", index, input.shape[dim])
-    return _gathered(input, dim, index), Saved(index=index, shape=input.shape)
+    return _gather(input, dim, index), Saved(index=index, shape=input.shape)
 
 
-def _sums(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
+def _supports_gather_backward(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
     return _fits(saved.index, saved.shape) and dy.dtype in STORED and needs[0] in (dy.dtype, float32)
 
 
-@gather.on_backward("cuda", when=_sums)
+@gather.on_backward("cuda", when=_supports_gather_backward)
 def gather_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
-    return _added(dy, dim, saved.index, saved.shape, needs[0]), None
+    return _scatter_add(dy, dim, saved.index, saved.shape, needs[0]), None
 
 
 @scatter_.on("cuda", when=lambda input, dim, index, src: _fits(index, input.shape, input))
 def scatter_cuda(input: Array, dim: int, index: Array, src: Any, *, dtype: DType) -> Any:
     check_index_range("scatter", index, input.shape[dim])
-    input, size = _as(input, dtype), getattr(src, "shape", ())
+    input, size = _cast(input, dtype), getattr(src, "shape", ())
     values = (
-        _as(trim_to_index(src, index.shape), dtype) if hasattr(src, "dtype") else np.full_like(input, src, shape=())
+        _cast(trim_to_index(src, index.shape), dtype) if hasattr(src, "dtype") else np.full_like(input, src, shape=())
     )
-    return _written(input, dim, index, values), Saved(index=index, size=size)
+    return _scatter(input, dim, index, values), Saved(index=index, size=size)
 
 
-def _as(array: Array, dtype: DType) -> Array:
+def _cast(array: Array, dtype: DType) -> Array:
     return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
 
-def _moves(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
+def _supports_scatter_backward(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
     return _fits(saved.index, dy.shape, dy) and saved.size in ((), saved.index.shape)
 
 
-@scatter_.on_backward("cuda", when=_moves)
+@scatter_.on_backward("cuda", when=_supports_scatter_backward)
 def scatter_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
-    nothing = backends.backend_of(dy).zeros((), dy.dtype)
-    dx = _written(dy, dim, saved.index, nothing) if needs[0] else None
-    return dx, None, _gathered(dy, dim, saved.index) if needs[2] else None
+    zero = backends.backend_of(dy).zeros((), dy.dtype)
+    dx = _scatter(dy, dim, saved.index, zero) if needs[0] else None
+    return dx, None, _gather(dy, dim, saved.index) if needs[2] else None
 
 
-def _adds(input: Array, dim: int, index: Array, src: Array) -> bool:
+def _supports_scatter_add(input: Array, dim: int, index: Array, src: Array) -> bool:
     return _fits(index, input.shape) and input.dtype in STORED and src.dtype in STORED
 
 
-@scatter_add.on("cuda", when=_adds)
+@scatter_add.on("cuda", when=_supports_scatter_add)
 def scatter_add_cuda(input: Array, dim: int, index: Array, src: Array, *, dtype: DType) -> Any:
     check_index_range("scatter_add", index, input.shape[dim])
-    added = _added(trim_to_index(src, index.shape), dim, index, input.shape, float32)
+    added = _scatter_add(trim_to_index(src, index.shape), dim, index, input.shape, float32)
     out = elementwise.forward("Add", (input, added, 1.0), dtype)
     return NotImplemented if out is NotImplemented else (out, Saved(index=index, size=src.shape))
 
 
-@scatter_add.on_backward("cuda", when=_moves)
+@scatter_add.on_backward("cuda", when=_supports_scatter_backward)
 def scatter_add_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
-    return dy, None, _gathered(dy, dim, saved.index) if needs[2] else None
+    return dy, None, _gather(dy, dim, saved.index) if needs[2] else None

@@ -1,4 +1,4 @@
-"""Kernel of index_select: slices copied by index. Not yet run on a GPU."""
+"""CUDA kernel of index_select: a gather of slices. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ampkit.ops.indexing.index_select import index_select
 Array = Any
 
 
-def _slices(input: Array, dim: int, index: Array) -> bool:
+def _supports(input: Array, dim: int, index: Array) -> bool:
     return input.ndim > 0 and whole(input, index, input.shape[dim])
 
 
-@index_select.on("cuda", when=_slices)
+@index_select.on("cuda", when=_supports)
 def index_select_cuda(input: Array, dim: int, index: Array, *, dtype: DType) -> Any:
     at = dim % input.ndim
     check_index_range("index_select", index, input.shape[at])

@@ -1,4 +1,4 @@
-"""Kernels of the binary cross entropies: see totals.py. The slopes of their weights are left to the references."""
+"""CUDA kernels of the binary cross entropies; the references compute the gradients of their weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import elementwise_loss
 Array = Any
 
 
-def _back_fits(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
+def _supports_backward(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
     return supports_backward(dy, saved, needs) and not any(need is not None for need in needs[2:])
 
 
@@ -29,15 +29,15 @@ def bce_with_logits_cuda(
 ) -> Any:
     operands = input, target, _or_1(weight), _or_1(pos_weight)
     out = elementwise_loss.forward("BCEOfLogits", operands, reduction, dtype)
-    kept = Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
-    return out if out is NotImplemented else (out, kept)
+    saved = Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
+    return out if out is NotImplemented else (out, saved)
 
 
-@ops.binary_cross_entropy_with_logits.on_backward("cuda", when=_back_fits)
+@ops.binary_cross_entropy_with_logits.on_backward("cuda", when=_supports_backward)
 def bce_with_logits_backward_cuda(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
     operands = saved.input, saved.target, _or_1(saved.pos_weight)
-    found = elementwise_loss.backward("BCEOfLogits", dy, operands, needs[:2], reduction, saved.weight)
-    return found if found is NotImplemented else (*found, None, None)
+    grads = elementwise_loss.backward("BCEOfLogits", dy, operands, needs[:2], reduction, saved.weight)
+    return grads if grads is NotImplemented else (*grads, None, None)
 
 
 @ops.binary_cross_entropy.on("cuda", when=supports)
@@ -50,7 +50,7 @@ def binary_cross_entropy_cuda(input: Array, target: Array, weight: Any, reductio
     return out, Saved(input=input, target=target, weight=weight)
 
 
-@ops.binary_cross_entropy.on_backward("cuda", when=_back_fits)
+@ops.binary_cross_entropy.on_backward("cuda", when=_supports_backward)
 def binary_cross_entropy_backward_cuda(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
-    found = elementwise_loss.backward("BCELoss", dy, (saved.input, saved.target), needs[:2], reduction, saved.weight)
-    return found if found is NotImplemented else (*found, None)
+    grads = elementwise_loss.backward("BCELoss", dy, (saved.input, saved.target), needs[:2], reduction, saved.weight)
+    return grads if grads is NotImplemented else (*grads, None)

@@ -1,4 +1,7 @@
-"""Kernels of ctc_loss: a block per sequence holds its states and goes through the frames. Not yet run on a GPU."""
+"""CUDA kernels of ctc_loss: a block per sequence keeps its states in shared memory and iterates over the frames.
+
+Not yet run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Array = Any
 MOST_THREADS = 512  # of a block
 
 
-def _known(log_probs: Array, targets: Array) -> bool:
+def _supports(log_probs: Array, targets: Array) -> bool:
     states = 2 * targets.shape[1] + 1
     return log_probs.dtype in STORED and 0 < log_probs.size <= MAX_ELEMENTS and 5 * 4 * states <= SHARED
 
@@ -26,42 +29,42 @@ def _threads(states: int) -> int:
     return min(MOST_THREADS, -(-states // 32) * 32)
 
 
-def _whole(array: Array) -> Array:
+def _as_int64(array: Array) -> Array:
     return contiguous(array if array.dtype == int64 else backends.backend_of(array).cast(array, int64))
 
 
-@ctc_loss_.on("cuda", when=lambda log_probs, targets, *rest, **params: _known(log_probs, targets))
+@ctc_loss_.on("cuda", when=lambda log_probs, targets, *rest, **params: _supports(log_probs, targets))
 def ctc_loss_cuda(
     log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int, reduction: str,
     zero_infinity: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    there, x = backends.backend_of(log_probs), contiguous(log_probs)
-    (frames, batch, classes), most = x.shape, targets.shape[1]
-    states = 2 * most + 1
-    alpha, loss = there.empty((frames, batch, states), float32), there.empty((batch,), float32)
-    arrays = x, _whole(targets), _whole(input_lengths), _whole(target_lengths), alpha, loss
-    sizes = np.int64(most), np.int64(classes), np.int64(blank)
+    backend, x = backends.backend_of(log_probs), contiguous(log_probs)
+    (frames, batch, classes), max_target = x.shape, targets.shape[1]
+    states = 2 * max_target + 1
+    alpha, loss = backend.empty((frames, batch, states), float32), backend.empty((batch,), float32)
+    arrays = x, _as_int64(targets), _as_int64(input_lengths), _as_int64(target_lengths), alpha, loss
+    sizes = np.int64(max_target), np.int64(classes), np.int64(blank)
     entry = typed("ctc_loss_forward", x.dtype)
     launch("loss/ctc", entry, batch, _threads(states), *arrays, *sizes, shared=3 * 4 * states)
     saved = Saved(log_probs=log_probs, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
     saved.alpha, saved.loss = alpha, loss
     out = reduce_loss(loss, target_lengths, reduction, zero_infinity)
-    return out if dtype == float32 else there.cast(out, dtype), saved
+    return out if dtype == float32 else backend.cast(out, dtype), saved
 
 
-def _back_fits(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
     x = saved.log_probs
-    return needs[0] == x.dtype and dy.dtype in STORED and saved.alpha.dtype == float32 and _known(x, saved.targets)
+    return needs[0] == x.dtype and dy.dtype in STORED and saved.alpha.dtype == float32 and _supports(x, saved.targets)
 
 
-@ctc_loss_.on_backward("cuda", when=_back_fits)
+@ctc_loss_.on_backward("cuda", when=_supports_backward)
 def ctc_loss_backward_cuda(
     dy: Array, saved: Saved, needs: Any, blank: int, reduction: str, zero_infinity: bool
 ) -> Array:
-    x, labels, counts = contiguous(saved.log_probs), _whole(saved.targets), _whole(saved.target_lengths)
+    x, labels, counts = contiguous(saved.log_probs), _as_int64(saved.targets), _as_int64(saved.target_lengths)
     states, dx = 2 * labels.shape[1] + 1, backends.backend_of(x).zeros(x.shape, x.dtype)
-    slope = unreduced_grad(to_float32(dy), counts, reduction)
-    arrays = slope, x, labels, _whole(saved.input_lengths), counts, contiguous(saved.alpha), saved.loss, dx
+    grad = unreduced_grad(to_float32(dy), counts, reduction)
+    arrays = grad, x, labels, _as_int64(saved.input_lengths), counts, contiguous(saved.alpha), saved.loss, dx
     sizes = np.int64(labels.shape[1]), np.int64(x.shape[2]), np.int64(blank), np.bool_(zero_infinity)
     entry = typed("ctc_loss_backward", x.dtype)
     launch("loss/ctc", entry, x.shape[1], _threads(states), *arrays, *sizes, shared=5 * 4 * states)

@@ -1,6 +1,6 @@
-"""Losses of elements: a map of elementwise.cu, and what it comes to over all of them.
+"""Elementwise losses: a function of elementwise.cu, and its reduction.
 
-A launch for the elements in float32, and one or two that add them up. Not yet run on a GPU.
+One launch computes the loss of each element in float32, one or two more sum them. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ Array = Any
 
 
 def forward(name: str, operands: Sequence[Any], reduction: str, dtype: DType) -> Any:
-    """The loss `name` of operands, the first of which has the shape of all: for each element, their sum or a mean.
+    """The loss `name` of operands that broadcast to the first one's shape, reduced by `reduction`, in `dtype`.
 
-    NotImplemented for arrays that no kernel is for.
+    Returns NotImplemented for dtypes and layouts that the kernels do not take.
     """
     if reduction == "none":
         return elementwise.forward(name, operands, dtype)
-    each = elementwise.forward(name, operands, float32)
-    if each is NotImplemented:
+    losses = elementwise.forward(name, operands, float32)
+    if losses is NotImplemented:
         return NotImplemented
-    return reduced("Add", each, None, False, dtype, Finish(_share(reduction, each.shape)))
+    return reduced("Add", losses, None, False, dtype, Finish(_divisor(reduction, losses.shape)))
 
 
 def backward(
     name: str, dy: Array, operands: Sequence[Any], dtypes: Sequence[DType | None], reduction: str, weight: Any = None
 ) -> Any:
-    """The gradients of `forward` with respect to the first operands.
+    """The gradients of the first operands, in `dtypes`, None where that is None.
 
-    weight: what the loss of each element was multiplied by.
+    weight: the factor of each element's loss, or None.
     """
-    share = _share(reduction, operands[0].shape)
-    if share != 1 or weight is not None:
-        dy = elementwise.forward("AddCMul", (0.0, dy, 1.0 if weight is None else weight, 1 / share), float32)
+    divisor = _divisor(reduction, operands[0].shape)
+    if divisor != 1 or weight is not None:
+        dy = elementwise.forward("AddCMul", (0.0, dy, 1.0 if weight is None else weight, 1 / divisor), float32)
         if dy is NotImplemented:
             return NotImplemented
     return elementwise.backward(name, dy, operands, dtypes)
 
 
-def _share(reduction: str, shape: tuple[int, ...]) -> int:
-    # How many losses share one number's gradient; of none, none.
+def _divisor(reduction: str, shape: tuple[int, ...]) -> int:
+    """What a mean divides the sum by, at least 1; 1 for a sum."""
     return max(1, prod(shape) if reduction == "mean" else (*shape, 1)[0] if reduction == "batchmean" else 1)

@@ -1,4 +1,4 @@
-"""Kernels of losses that compare a prediction with a target: see totals.py."""
+"""CUDA kernels of mse_loss, l1_loss, smooth_l1_loss, huber_loss and kl_div; see elementwise_loss.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from ..pointwise.registration import supports, supports_backward
 from . import elementwise_loss
 
 Array = Any
-Chooser = Callable[..., tuple[str, tuple[float, ...]]]  # parameters but the reduction -> a function's name, its numbers
+Chooser = Callable[..., tuple[str, tuple[float, ...]]]  # the op's parameters -> function name, scalars
 
 
-def _compared(op: Any, choose: Chooser) -> None:
+def _register(op: Any, choose: Chooser) -> None:
+    """Register forward and backward of a loss of input and target of one shape."""
+
     def kernel(input: Array, target: Array, reduction: str, *params: Any, dtype: DType, **more: Any) -> Any:
         name, numbers = choose(*params, *more.values())
         out = elementwise_loss.forward(name, (input, target, *numbers), reduction, dtype)
@@ -31,8 +33,8 @@ def _compared(op: Any, choose: Chooser) -> None:
     op.on_backward("cuda", when=supports_backward)(backward)
 
 
-_compared(ops.mse_loss, lambda: ("MSELoss", ()))
-_compared(ops.l1_loss, lambda: ("L1Loss", ()))
-_compared(ops.smooth_l1_loss, lambda beta: ("SmoothL1Loss", (beta,)))
-_compared(ops.huber_loss, lambda delta: ("HuberLoss", (delta,)))
-_compared(ops.kl_div, lambda log_target: ("KLDivOfLogs" if log_target else "KLDiv", ()))
+_register(ops.mse_loss, lambda: ("MSELoss", ()))
+_register(ops.l1_loss, lambda: ("L1Loss", ()))
+_register(ops.smooth_l1_loss, lambda beta: ("SmoothL1Loss", (beta,)))
+_register(ops.huber_loss, lambda delta: ("HuberLoss", (delta,)))
+_register(ops.kl_div, lambda log_target: ("KLDivOfLogs" if log_target else "KLDiv", ()))

@@ -1,4 +1,7 @@
-"""Kernels of cumsum on contiguous arrays: a block per row, or a thread per column. Not yet run on a GPU."""
+"""CUDA kernels of cumsum on contiguous arrays: a block per row for the last axis, else a thread per column.
+
+Not yet run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,12 @@ Array = Any
 BLOCK = 256
 
 
-def _fits(x: Array, *args: Any, **params: Any) -> bool:
+def _supports(x: Array, *args: Any, **params: Any) -> bool:
     return x.dtype in STORED and x.ndim > 0 and 0 < x.size <= MAX_ELEMENTS and bool(x.flags.c_contiguous)
 
 
-def _cumsum(x: Array, dim: int, dtype: DType, back: bool) -> Any:
+def _cumsum(x: Array, dim: int, dtype: DType, reverse: bool) -> Any:
+    """Cumulative sum along `dim` in float32, rounded to `dtype`; from the end if `reverse`, which is the gradient."""
     if dtype not in (x.dtype, float32) and x.dtype != float32:
         return NotImplemented
     out, axis = backends.backend_of(x).empty(x.shape, dtype), dim % x.ndim
@@ -28,18 +32,18 @@ def _cumsum(x: Array, dim: int, dtype: DType, back: bool) -> Any:
     columns = x.size // n
     if inner == 1:
         threads, entry = (32 if n <= 128 else BLOCK), typed("cumsum_rows", x.dtype, dtype)
-        launch("reduction/cumulative", entry, columns, threads, x, out, np.int64(n), np.bool_(back))
+        launch("reduction/cumulative", entry, columns, threads, x, out, np.int64(n), np.bool_(reverse))
     else:
         sizes, entry = map(np.int64, (columns, n, inner)), typed("cumsum_columns", x.dtype, dtype)
-        launch("reduction/cumulative", entry, blocks_for(columns, BLOCK), BLOCK, x, out, *sizes, np.bool_(back))
+        launch("reduction/cumulative", entry, blocks_for(columns, BLOCK), BLOCK, x, out, *sizes, np.bool_(reverse))
     return out
 
 
-@cumsum.on("cuda", when=_fits)
+@cumsum.on("cuda", when=_supports)
 def cumsum_cuda(input: Array, dim: int, dtype: DType) -> Any:
-    return _cumsum(input, dim, dtype, back=False)
+    return _cumsum(input, dim, dtype, reverse=False)
 
 
-@cumsum.on_backward("cuda", when=_fits)
+@cumsum.on_backward("cuda", when=_supports)
 def cumsum_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int, dtype: Any) -> Any:
-    return _cumsum(dy, dim, needs[0], back=True)
+    return _cumsum(dy, dim, needs[0], reverse=True)

@@ -1,4 +1,4 @@
-"""Kernel of the products inside of references, such as attention's in float32: cublasLt's, which can be recorded.
+"""Matrix products inside reference implementations, such as float32 attention, by cublasLt: CUDA graphs can capture it.
 
 Not yet run on a GPU.
 """
@@ -14,8 +14,8 @@ Array = Any
 
 
 @matmul_arrays.on("cuda", when=lambda a, b, out=None: fits(a, b, out) and a.size > 0 and b.size > 0)
-def times_cuda(a: Array, b: Array, out: Array | None = None) -> Array:
+def matmul_arrays_cuda(a: Array, b: Array, out: Array | None = None) -> Array:
     if out is not None:
         return out if multiply(a, b, out) else matmul_arrays.reference.run(a, b, out)
-    found = product(a, b, a.dtype)
-    return matmul_arrays.reference.run(a, b) if found is None else found
+    result = product(a, b, a.dtype)
+    return matmul_arrays.reference.run(a, b) if result is None else result

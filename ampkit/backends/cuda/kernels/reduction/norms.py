@@ -1,4 +1,4 @@
-"""The kernel of norms, by the kernels of `reductions`. Not yet run on a GPU."""
+"""CUDA kernel of the 1-, 2-, inf- and Frobenius norm, by `launch.reduction`. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquar
 _NORMS |= {1: ("AddAbs", False), float("inf"): ("MaxAbs", False)}  # type: ignore[dict-item]  # other orders have no flag
 
 
-def _fits(input: Array, p: Any, *rest: Any, **params: Any) -> bool:
+def _supports(input: Array, p: Any, *rest: Any, **params: Any) -> bool:
     return p in _NORMS and input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
 
 
-@ops.norm_.on("cuda", when=_fits)
+@ops.norm_.on("cuda", when=_supports)
 def norm_cuda(input: Array, p: Any, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     kind, root = _NORMS[p]
-    found = reduced(kind, input, dim, keepdim, dtype, Finish(1.0, root))
-    return found if found is NotImplemented else (found, Saved(input=input, out=found))
+    result = reduced(kind, input, dim, keepdim, dtype, Finish(1.0, root))
+    return result if result is NotImplemented else (result, Saved(input=input, out=result))

@@ -1,4 +1,7 @@
-"""Kernels of reductions, by the kernels of `reductions`. Not yet run on a GPU."""
+"""CUDA kernels of sum, mean, amax, amin, prod, any, all and count_nonzero, by `launch.reduction`.
+
+Not yet run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import reductions as ops
 
 Array = Any
-EXACT = 2**24  # the ones that float32 counts
+EXACT = 2**24  # the largest count that a float32 sum of ones reaches exactly
 
 
 def _float(input: Array, *args: Any, **params: Any) -> bool:
@@ -23,6 +26,7 @@ def _float(input: Array, *args: Any, **params: Any) -> bool:
 
 
 def _count(shape: tuple[int, ...], dim: Any) -> int:
+    """How many elements are reduced to one."""
     return prod(shape[i] for i in axes_of(dim, len(shape)))
 
 
@@ -66,7 +70,7 @@ def _known(input: Array, *args: Any, **params: Any) -> bool:
 
 
 def _logical(op: Any, kind: str, compare: str) -> None:
-    """Register a kernel that compares a count of elements over axes, the sum of `kind`, with 0."""
+    """Register a kernel that compares the count `kind` of elements over `dim` with 0 by `compare`."""
 
     def kernel(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
         count = NotImplemented if dim in ((), []) else reduced(kind, input, dim, keepdim, float32)

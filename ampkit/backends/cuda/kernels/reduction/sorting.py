@@ -1,4 +1,4 @@
-"""Kernels of argmax and argmin along the last axis of contiguous arrays, or over all of them: a block per row.
+"""CUDA kernels of argmax, argmin, max and min along the last axis of contiguous arrays, or over all: a block per row.
 
 Not yet run on a GPU.
 """
@@ -18,7 +18,7 @@ from ampkit.ops.reduction import sorting
 Array = Any
 
 
-def _rows(input: Array, dim: Any, keepdim: bool = False) -> bool:
+def _supports(input: Array, dim: Any, keepdim: bool = False) -> bool:
     last = dim is None or dim in (-1, input.ndim - 1)
     return (
         last
@@ -29,7 +29,8 @@ def _rows(input: Array, dim: Any, keepdim: bool = False) -> bool:
     )
 
 
-def _best(kind: str, input: Array, dim: Any, keepdim: bool) -> Array:
+def _arg_extreme(kind: str, input: Array, dim: Any, keepdim: bool) -> Array:
+    """The int64 index of the extreme; kind: "ArgMax" or "ArgMin"."""
     lead = (1,) * input.ndim if dim is None else (*input.shape[:-1], 1)
     out = backends.backend_of(input).empty(lead, int64)
     n = input.size // out.size
@@ -38,21 +39,21 @@ def _best(kind: str, input: Array, dim: Any, keepdim: bool) -> Array:
     return out if keepdim else out.reshape(() if dim is None else lead[:-1])
 
 
-@sorting.argmax.on("cuda", when=_rows)
+@sorting.argmax.on("cuda", when=_supports)
 def argmax_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return _best("ArgMax", input, dim, keepdim), Saved()
+    return _arg_extreme("ArgMax", input, dim, keepdim), Saved()
 
 
-@sorting.argmin.on("cuda", when=_rows)
+@sorting.argmin.on("cuda", when=_supports)
 def argmin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return _best("ArgMin", input, dim, keepdim), Saved()
+    return _arg_extreme("ArgMin", input, dim, keepdim), Saved()
 
 
-@sorting.max_.on("cuda", when=_rows)
+@sorting.max_.on("cuda", when=_supports)
 def max_cuda(input: Array, dim: int, keepdim: bool, *, dtype: DType) -> Any:
-    return sorting.values_at(input, _best("ArgMax", input, dim, True), dim, keepdim)
+    return sorting.values_at(input, _arg_extreme("ArgMax", input, dim, True), dim, keepdim)
 
 
-@sorting.min_.on("cuda", when=_rows)
+@sorting.min_.on("cuda", when=_supports)
 def min_cuda(input: Array, dim: int, keepdim: bool, *, dtype: DType) -> Any:
-    return sorting.values_at(input, _best("ArgMin", input, dim, True), dim, keepdim)
+    return sorting.values_at(input, _arg_extreme("ArgMin", input, dim, True), dim, keepdim)

@@ -1,4 +1,4 @@
-"""Kernels of variance and standard deviation, by the launches of reductions.cu. Not yet run on a GPU."""
+"""CUDA kernels of variance and standard deviation, by `launch.reduction`. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = Any
 
 
 def _variance(input: Array, dim: Any, keepdim: bool, correction: float, dtype: DType, root: bool) -> Any:
-    """In two passes: the means, and the squared distances to them."""
+    """Two passes in float32: the mean, then the sum of squared differences from it; root: the standard deviation."""
     count = _count(input.shape, dim)
     if count <= correction:
         return NotImplemented
@@ -31,5 +31,5 @@ def var_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype:
 
 @std_.on("cuda", when=_float)
 def std_cuda(input: Array, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
-    found = _variance(input, dim, keepdim, correction, dtype, root=True)
-    return _out(found, input=input, out=found)
+    result = _variance(input, dim, keepdim, correction, dtype, root=True)
+    return _out(result, input=input, out=result)

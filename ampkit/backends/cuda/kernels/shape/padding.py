@@ -1,4 +1,4 @@
-"""Kernels of padding, with a constant or with values of the input: padding.cu."""
+"""CUDA kernels of padding: constant, reflect, replicate and circular."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def pad_from_input_cuda(input: Array, widths: Any, mode: str, *, dtype: DType) -
     return extended(input, widths, mode), Saved()
 
 
-def _back_fits(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> bool:
+def _supports_backward(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> bool:
     return dy.dtype in STORED and needs[0] in (dy.dtype, float32) and fits(dy, dy.shape)
 
 
-@pad_from_input.on_backward("cuda", when=_back_fits)
+@pad_from_input.on_backward("cuda", when=_supports_backward)
 def pad_from_input_backward_cuda(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> Array:
     return added(dy, widths, mode, needs[0])
