@@ -15,8 +15,9 @@ from ..nn.factory import check_sizes
 class AlexNet(nn.Module):
     """Five convolutions with ReLU and three max pools, then three Linear: [N, in_channels, H, W] -> [N, num_classes].
 
-    What the convolutions leave is averaged to 6x6, so any image of at least 63 pixels fits. hidden: the width of the
-    two hidden Linear, behind dropout. Weights start as those of Conv2d and Linear do.
+    The convolutions' output is averaged to 6x6, so images need at least 63 x 63 pixels. hidden: the width of the two
+    hidden Linear. dropout: the probability of a zero before each of them. Weights are initialized as by Conv2d and
+    Linear. Raises ArgumentError for sizes that are no positive integers.
     """
 
     def __init__(self, num_classes: int = 1000, dropout: float = 0.5, in_channels: int = 3, hidden: int = 4096):

@@ -24,14 +24,15 @@ from ..nn.modules.fused import norm_of_sum
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes of a BERT, by default base's. Raises ArgumentError for those that do not fit together.
+    """The configuration of a BERT, by default of BERT-base.
 
     vocab_size: number of tokens. hidden_size: the width of a token. num_hidden_layers: encoder layers.
     num_attention_heads: of a layer. intermediate_size: the hidden width of a layer's feed-forward network.
-    hidden_dropout_prob: the probability of a zero behind each layer. attention_probs_dropout_prob: the same of the
-    attention weights. max_position_embeddings: the longest sequence. type_vocab_size: kinds of sentences.
-    initializer_range: the standard deviation of new weights. layer_norm_eps: added to the variance in LayerNorm.
-    pad_token_id: the token whose embedding stays 0.
+    hidden_dropout_prob: the probability of a zero after each layer. attention_probs_dropout_prob: the same of the
+    attention weights. max_position_embeddings: the longest sequence. type_vocab_size: the number of token types.
+    initializer_range: the standard deviation of initial weights. layer_norm_eps: added to the variance in LayerNorm.
+    pad_token_id: the token whose embedding stays 0. Raises ArgumentError unless the sizes are positive integers and
+    num_attention_heads divides hidden_size.
     """
 
     vocab_size: Size = 30522
@@ -60,8 +61,8 @@ class BertConfig:
 
 
 def _preset(layers: int, width: int, heads: int) -> dict[str, int]:
-    words = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
-    return {**words, "intermediate_size": 4 * width}
+    sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
+    return {**sizes, "intermediate_size": 4 * width}
 
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -75,7 +76,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 class BertEmbeddings(nn.Module):
-    """Words, token types and positions summed and normalized: [N, T] integers -> [N, T, hidden_size]. Figure 2."""
+    """Sum of word, token type and position embeddings, normalized: [N, T] integers -> [N, T, hidden_size]. Figure 2."""
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -98,7 +99,7 @@ class BertEmbeddings(nn.Module):
 
 
 class BertSelfAttention(nn.Module):
-    """Attention of each position to all that allowed [N, 1, 1, T] lets through: [N, T, hidden_size] -> the same."""
+    """Self-attention to the positions where allowed [N, 1, 1, T] is True: [N, T, hidden_size] -> the same shape."""
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -115,7 +116,7 @@ class BertSelfAttention(nn.Module):
 
 
 class BertOutput(nn.Module):
-    """A product, dropout, the residual and a norm: x [..., before], residual [..., hidden_size] -> the latter."""
+    """LayerNorm(residual + dropout(Linear(x))): x [..., before], residual [..., hidden_size] -> [..., hidden_size]."""
 
     def __init__(self, before: int, config: BertConfig):
         super().__init__()
@@ -140,7 +141,10 @@ class BertAttention(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention, then a wider layer with GELU and back, each normalized after its residual: [N, T, hidden_size]."""
+    """An encoder layer: attention, then a feed-forward network with GELU, each followed by residual and norm.
+
+    x [N, T, hidden_size] -> the same shape.
+    """
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -156,11 +160,11 @@ class BertLayer(nn.Module):
 class BertModel(nn.Module):
     """input_ids [N, T] of integers -> (states [N, T, hidden_size], pooled [N, hidden_size] or None).
 
-    attention_mask [N, T]: 1 or True where a token counts, 0 or False where it is padding. token_type_ids [N, T]: which
-    of two sentences a token is of, by default the first. position_ids [N, T] or [T]. pooled is tanh of a product with
-    the state of the first token. Weights start as N(0, initializer_range^2), biases as zeros.
-    Raises ShapeError for input_ids that are empty or longer than max_position_embeddings or a mask of another shape,
-    DTypeError for input_ids that are no integers.
+    attention_mask [N, T]: 1 or True for tokens, 0 or False for padding. token_type_ids [N, T]: which of two sentences a
+    token belongs to, by default the first. position_ids [N, T] or [T]: 0 to T - 1 by default. pooled is tanh of a
+    Linear of the first token's state. Weights are initialized from N(0, initializer_range^2), biases with zeros.
+    Raises ShapeError for input_ids that are empty or longer than max_position_embeddings and for a mask of another
+    shape, DTypeError for input_ids that are no integers.
     """
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True):
@@ -175,7 +179,7 @@ class BertModel(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Initialize the weights of Linear and Embedding, and their biases."""
         _initialize(self, self.config.initializer_range)
 
     def forward(
@@ -203,7 +207,7 @@ class BertModel(nn.Module):
 
 
 class BertLMPredictionHead(nn.Module):
-    """A product, GELU, a norm, and the logits of all words: [N, T, hidden_size] -> [N, T, vocab_size]."""
+    """Linear, GELU and LayerNorm, then the logits of all tokens: [N, T, hidden_size] -> [N, T, vocab_size]."""
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -219,9 +223,9 @@ class BertLMPredictionHead(nn.Module):
 
 
 class BertForMaskedLM(nn.Module):
-    """Logits of the masked words: input_ids [N, T] of integers -> [N, T, vocab_size].
+    """BERT for masked language modeling: input_ids [N, T] of integers -> logits [N, T, vocab_size].
 
-    With labels [N, T] (-100 is left out): (logits, mean cross entropy). The decoder shares the word embedding's
+    With labels [N, T] (-100 is ignored): (logits, mean cross entropy). The decoder shares the word embedding's
     Parameter. See BertModel for the other arguments and for what is raised. Section 3.1, task 1.
     """
 
@@ -233,7 +237,7 @@ class BertForMaskedLM(nn.Module):
         self._reset_head()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Initialize the weights of Linear and Embedding, and their biases."""
         self.bert.reset_parameters()
         self._reset_head()
 
@@ -269,9 +273,9 @@ def _initialize(model: nn.Module, std: float) -> None:
 
 
 def bert(preset: str = "tiny", **changes: Any) -> BertForMaskedLM:
-    """A BertForMaskedLM of a preset's size, with any of BertConfig's keys in place: `bert("base", vocab_size=32000)`.
+    """A BertForMaskedLM of a preset size; `changes` override fields of BertConfig: `bert("base", vocab_size=32000)`.
 
-    Presets: tiny, mini, small, medium, base and large, of BERT's 30,522 words; ArgumentError for another.
+    Presets: tiny, mini, small, medium, base and large, with BERT's 30,522 tokens. Raises ArgumentError for another.
     """
     if preset not in PRESETS:
         raise ArgumentError("bert", f"a preset: {', '.join(PRESETS)}", repr(preset))

@@ -13,10 +13,10 @@ from ..nn.factory import check_sizes
 
 
 class CNN(nn.Module):
-    """Stages of two 3x3 convolutions with batch norm and ReLU, each but the last halving the image; then a Linear.
+    """Stages of two 3x3 convolutions with batch norm and ReLU, with 2x2 max pools between, then a Linear.
 
-    input [N, in_channels, H, W] -> [N, num_classes]. The widths are width, 2 width, ... per stage; the last stage is
-    averaged over the image, so any image of at least 2^(stages - 1) pixels fits.
+    input [N, in_channels, H, W] -> [N, num_classes]. Stage i has width * 2^i channels; the last stage is
+    averaged over the image, so images need at least 2^(stages - 1) x 2^(stages - 1) pixels.
     After VGG: Simonyan and Zisserman 2014, arXiv:1409.1556; Ioffe and Szegedy 2015, arXiv:1502.03167.
     """
 

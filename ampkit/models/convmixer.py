@@ -17,7 +17,7 @@ from ..nn.factory import check_sizes
 
 
 class Residual(nn.Module):
-    """x + fn(x), of one shape."""
+    """x + fn(x), where fn keeps the shape."""
 
     def __init__(self, fn: nn.Module):
         super().__init__()
@@ -35,11 +35,12 @@ def convmixer(
     num_classes: Classes = 10,
     in_channels: Size = 3,
 ) -> nn.Sequential:
-    """Patches, then `depth` times a depthwise and a 1x1 convolution: [N, in_channels, H, W] -> [N, num_classes].
+    """Patch embedding, then `depth` blocks of a depthwise and a 1x1 convolution.
 
-    Each convolution is followed by GELU and batch norm, the depthwise one has a shortcut; the mean over the image goes
-    to a Linear. Any image of at least patch_size pixels fits. The defaults are for small images. dim: channels. depth:
-    blocks. kernel_size: of the depthwise convolutions, odd. patch_size: pixels of a side of a patch.
+    [N, in_channels, H, W] -> [N, num_classes]. Each convolution is followed by GELU and batch norm; the depthwise one
+    has a residual connection. The mean over the image is the input of a Linear. Images need at least patch_size x
+    patch_size pixels; the defaults are for small images. dim: channels. depth: blocks. kernel_size: of the depthwise
+    convolutions, odd. patch_size: the side of a patch in pixels.
     Raises ArgumentError for sizes that are no positive integers, or an even kernel_size.
     """
     check_sizes("convmixer", dim=dim, depth=depth, kernel_size=kernel_size, patch_size=patch_size)

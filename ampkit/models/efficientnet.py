@@ -21,7 +21,7 @@ from ..nn.factory import check_probability, check_sizes
 
 
 class Stage(NamedTuple):
-    """One row of table 1: blocks of a width before and after, the first with the stride."""
+    """One row of table 1: `blocks` MBConv blocks from `before` to `after` channels, the first with `stride`."""
 
     expand: int
     kernel: int
@@ -43,7 +43,7 @@ B0 = (
 
 
 def scaled(stages: tuple[Stage, ...], width: float, depth: float) -> tuple[Stage, ...]:
-    """The stages with widths times `width`, to multiples of 8, and blocks times `depth`, rounded up. Section 3.3."""
+    """Scale the channels by `width`, to multiples of 8, and the blocks by `depth`, rounded up. Section 3.3."""
     return tuple(
         s._replace(before=_eights(s.before * width), after=_eights(s.after * width), blocks=math.ceil(s.blocks * depth))
         for s in stages
@@ -63,7 +63,7 @@ def _conv(
 
 
 class SqueezeExcitation(nn.Module):
-    """Channels weighted by what the mean over the image says: [N, C, H, W] -> the same. Hu et al., eq. 2 to 4."""
+    """Scale each channel by a gate computed from the means over the image. Keeps [N, C, H, W]. Hu et al., eq. 2-4."""
 
     def __init__(self, channels: int, squeezed: int):
         super().__init__()
@@ -75,14 +75,14 @@ class SqueezeExcitation(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """While training, zero a whole sample with probability p, and divide the others by 1 - p. Huang et al., eq. 2."""
+    """In training, set each sample to zero with probability p and divide the others by 1 - p. Huang et al., eq. 2."""
 
     def __init__(self, p: float):
         super().__init__()
         self.p = check_probability("StochasticDepth", p)
 
     def forward(self, x: Tensor) -> Tensor:
-        # dropout1d of [C, L] drops rows.
+        # dropout1d of [N, L] zeroes whole rows, here samples.
         return ops.dropout1d(x.flatten(1), self.p, self.training).reshape(x.shape)
 
     def extra_repr(self) -> str:
@@ -90,7 +90,7 @@ class StochasticDepth(nn.Module):
 
 
 class MBConv(nn.Module):
-    """Wider, depthwise, squeeze and excitation, narrower; the input is added where the shapes are the same.
+    """1x1 expansion, depthwise convolution, squeeze-and-excitation, 1x1 projection; residual if the shape is kept.
 
     [N, before, H, W] -> [N, after, H / stride, W / stride]. Sandler et al., figure 3b.
     """
@@ -110,12 +110,13 @@ class MBConv(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """input [N, in_channels, H, W] -> [N, num_classes].
+    """An EfficientNet classifier: [N, in_channels, H, W] -> [N, num_classes].
 
-    stages: see Stage; a 3x3 convolution of stride 2 comes before, a 1x1 of four times the width and the mean over the
-    image behind. The probability of stochastic depth rises along the blocks, from 0 towards stochastic_depth_prob.
-    Convolutions start kaiming-normal over fan_out, the Linear uniform in +-1/sqrt(num_classes), biases as zeros.
-    Raises ArgumentError without stages, and for widths of stages that do not follow each other.
+    stages: see Stage. Before them is a 3x3 convolution of stride 2, after them a 1x1 convolution to four times the
+    channels, the mean over the image, dropout and a Linear. The probability of stochastic depth rises linearly over the
+    blocks, from 0 towards stochastic_depth_prob. Convolutions are initialized kaiming-normal with fan_out, the Linear
+    uniform in +-1/sqrt(num_classes), biases with zeros.
+    Raises ArgumentError without stages, or if a stage's `before` is not the `after` of the one before.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class EfficientNet(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, those of the norms aside."""
+        """Initialize all weights but those of the batch norms."""
         self.apply(_initialize)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,7 +178,7 @@ def efficientnet_b0(
 ) -> EfficientNet:
     """EfficientNet-B0, 5.3 million parameters, for images of 224 pixels; see EfficientNet.
 
-    width: a factor of the channels. depth: a factor of the blocks per stage.
+    width: a factor on the channels. depth: a factor on the blocks per stage.
     """
     return EfficientNet(scaled(B0, width, depth), 0.2, num_classes=num_classes, in_channels=in_channels)
 

@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 class CausalSelfAttention(nn.Module):
-    """Attention of each position to itself and those before it: [N, T, n_embd] -> [N, T, n_embd]."""
+    """Causal multi-head self-attention: [N, T, n_embd] -> [N, T, n_embd]."""
 
     def __init__(self, n_embd: int, n_head: int, dropout: float, bias: bool):
         super().__init__()
@@ -43,7 +43,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Four times wider, GELU in its tanh form, and back: [N, T, n_embd] -> [N, T, n_embd]."""
+    """Linear to 4 n_embd, GELU (tanh approximation), Linear back: [N, T, n_embd] -> [N, T, n_embd]."""
 
     def __init__(self, n_embd: int, bias: bool):
         super().__init__()
@@ -56,9 +56,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), of which the last sum is the next block's: where it is normalized.
+    """A pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    x [N, T, n_embd], and the branch that the block before left to be added, if there is one -> the same two.
+    (x [N, T, n_embd], branch [N, T, n_embd] or None) -> (x, branch). branch is the output of the previous block's MLP,
+    which this block adds to x, so that the sum and this block's first norm run as one op.
     """
 
     def __init__(self, n_embd: int, n_head: int, dropout: float, bias: bool):
@@ -80,13 +81,14 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Logits of the next token: idx [N, T] of integers -> [N, T, vocab_size].
+    """A GPT-2 language model: idx [N, T] of integers -> logits of the next token [N, T, vocab_size].
 
-    With targets [N, T] (-100 is left out): (logits, mean cross entropy). vocab_size: number of tokens. block_size: the
+    With targets [N, T] (-100 is ignored): (logits, mean cross entropy). vocab_size: number of tokens. block_size: the
     longest sequence. n_layer: blocks. n_head: attention heads of a block. n_embd: the width of a token. dropout: the
     probability of a zero. bias: of Linear and LayerNorm. tie_weights: the head shares the embedding's Parameter.
-    Weights start as N(0, 0.02^2), those that end a residual branch with 0.02/sqrt(2 n_layer), biases as zeros.
-    Raises ArgumentError for sizes that do not fit together, ShapeError for idx longer than block_size or empty.
+    Weights are initialized from N(0, 0.02^2), those of c_proj with standard deviation 0.02/sqrt(2 n_layer), biases with
+    zeros. Raises ArgumentError unless the sizes are positive integers and n_head divides n_embd; ShapeError for idx
+    that is empty or longer than block_size, DTypeError for idx that is no integers.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class GPT(nn.Module):
         self.reset_parameters(n_layer)
 
     def reset_parameters(self, n_layer: int) -> None:
-        """Draw all weights anew."""
+        """Initialize the weights of Linear and Embedding, and all biases."""
         for name, parameter in self.named_parameters():
             if name.endswith(".bias"):
                 init.zeros_(parameter)
@@ -150,7 +152,7 @@ class GPT(nn.Module):
 
 
 def gpt(preset: str = "nano", **changes: Any) -> GPT:
-    """A GPT of a preset's size, with any of GPT's arguments in place of the preset's: `gpt("small", dropout=0.1)`.
+    """A GPT of a preset size; `changes` override arguments of GPT: `gpt("small", dropout=0.1)`.
 
     Presets: nano (bytes, 4 layers of width 128) and GPT-2's small, medium, large and xl; ArgumentError for another.
     """

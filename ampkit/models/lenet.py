@@ -16,15 +16,15 @@ from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import check_sizes
 
-SMALLEST = 12  # the image of which, padded, the second pool leaves one pixel
+SMALLEST = 12  # pixels: the smallest image, of which the second pool leaves one pixel
 
 
 class LeNet5(nn.Module):
-    """Two 5x5 convolutions with tanh and 2x2 means, then three Linear: [N, in_channels, S, S] -> [N, num_classes].
+    """Two 5x5 convolutions with tanh and 2x2 average pools, then three Linear.
 
-    image_size S: one below 32, as MNIST's 28, is padded by 2 on each side, to the paper's 32. The second convolution
-    sees all maps of the first, means have no weights, and the output is linear: 61,706 parameters, where the paper has
-    60,000. Weights start xavier-uniform, biases as zeros.
+    [N, in_channels, S, S] -> [N, num_classes]. image_size: S; images below 32, such as MNIST's 28, are padded by 2 on
+    each side. Unlike the paper, the second convolution reads all channels of the first, pooling has no weights, and the
+    output is linear: 61,706 parameters instead of 60,000. Weights are initialized xavier-uniform, biases with zeros.
     Raises ArgumentError for images below 12 pixels, ShapeError for images of another size.
     """
 
@@ -44,7 +44,7 @@ class LeNet5(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Initialize all weights and biases."""
         for layer in self.children():
             init.xavier_uniform_(layer.weight)
             init.zeros_(layer.bias)

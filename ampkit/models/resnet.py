@@ -27,7 +27,7 @@ def _conv(before: int, after: int, size: int, stride: int = 1, dilation: int = 1
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut: [N, before, H, W] -> [N, width, H/stride, W/stride]. Figure 5."""
+    """Two 3x3 convolutions and a residual connection: [N, before, H, W] -> [N, width, H/stride, W/stride]. Figure 5."""
 
     expansion = 1
 
@@ -47,7 +47,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions and a shortcut: [N, before, H, W] -> [N, 4 width, H/stride, W/stride]. Figure 5."""
+    """1x1, 3x3 and 1x1 convolutions and a residual: [N, before, H, W] -> [N, 4 width, H/stride, W/stride]. Figure 5."""
 
     expansion = 4
 
@@ -70,14 +70,13 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """input [N, in_channels, H, W] -> [N, num_classes].
+    """A ResNet classifier: [N, in_channels, H, W] -> [N, num_classes].
 
     layers: blocks in each of the four stages. stem: "imagenet" is a 7x7 convolution of stride 2 and a max pool,
-    "cifar" a 3x3 convolution alone. zero_init_residual starts each block as its shortcut (Goyal et al. 2017, section
-    5.1). replace_stride_with_dilation: which of the last three stages keep the size of the image, and set the places
-    they look at twice as far apart (Yu and Koltun 2015, arXiv:1511.07122). width: the channels of the stem, and of the
-    first stage, which each stage doubles. Convolutions start kaiming-normal over fan_out, batch norms as ones and
-    zeros.
+    "cifar" a 3x3 convolution alone. zero_init_residual: whether the last norm of each block starts with zero weights,
+    so that the block is the identity (Goyal et al. 2017, section 5.1). replace_stride_with_dilation: which of the last
+    three stages use dilation in place of stride 2 (Yu and Koltun 2015, arXiv:1511.07122). width: channels of the stem
+    and the first stage; each further stage has twice as many. Convolutions are initialized kaiming-normal with fan_out.
     Raises ArgumentError for another stem.
     """
 
@@ -119,7 +118,7 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
     def stages(self, x: Tensor) -> Iterator[Tensor]:
-        """What each of the four stages gives, one after the other."""
+        """Yield the output of each of the four stages."""
         x = chain(x, self.conv1, self.bn1, self.relu, self.maxpool)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
@@ -129,7 +128,7 @@ class ResNet(nn.Module):
 def _stage(
     block: Any, before: int, width: int, count: int, stride: int, first: int = 1, dilation: int = 1
 ) -> nn.Sequential:
-    # first: the dilation of the first block, which still sees what the stage before gave.
+    # first: the dilation of the first block, that of the stage before, as in torchvision.
     after, downsample = width * block.expansion, None
     if stride != 1 or before != after:
         downsample = nn.Sequential(_conv(before, after, 1, stride), nn.BatchNorm2d(after))
@@ -148,7 +147,7 @@ def _zero_last(module: nn.Module) -> None:
 
 
 def deep(layers: tuple[int, ...], depth: float) -> Any:
-    """The blocks of each stage times `depth`, rounded up."""
+    """The number of blocks of each stage times `depth`, rounded up."""
     return tuple(math.ceil(count * depth) for count in layers)
 
 
@@ -162,8 +161,8 @@ def resnet18(
 ) -> ResNet:
     """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet.
 
-    stem: "imagenet" quarters the image, "cifar" keeps its size. zero_init_residual: each block starts as the identity.
-    width: channels of the first stage. depth: a factor of the blocks per stage.
+    stem: "imagenet" reduces the image to a quarter of its size, "cifar" keeps it. zero_init_residual: each block starts
+    as the identity. width: channels of the first stage. depth: a factor on the blocks per stage.
     """
     return ResNet(
         BasicBlock, deep((2, 2, 2, 2), depth), num_classes, zero_init_residual, stem, in_channels, width=width

@@ -23,7 +23,7 @@ def _active(before: int, after: int, kernel: int = 1, dilation: int = 1) -> list
 class FCNHead(nn.Sequential):
     """A 3x3 convolution to a quarter of the channels and a 1x1 to the classes: [N, before, H, W] -> [N, classes, H, W].
 
-    Batch norm, ReLU and dropout of 0.1 are between.
+    Between them are batch norm, ReLU and dropout of 0.1.
     """
 
     def __init__(self, before: int, classes: int):
@@ -32,7 +32,7 @@ class FCNHead(nn.Sequential):
 
 
 class ASPPPooling(nn.Sequential):
-    """The mean over the image, a 1x1 convolution, and that at every place: [N, before, H, W] -> [N, after, H, W]."""
+    """Mean over the image, 1x1 convolution, expanded to every pixel: [N, before, H, W] -> [N, after, H, W]."""
 
     def __init__(self, before: int, after: int):
         super().__init__(nn.AdaptiveAvgPool2d(1), *_active(before, after))
@@ -42,9 +42,10 @@ class ASPPPooling(nn.Sequential):
 
 
 class ASPP(nn.Module):
-    """Convolutions that look 1, and each of `rates` pixels apart, and the mean: [N, before, H, W] -> [N, after, H, W].
+    """Atrous spatial pyramid pooling: [N, before, H, W] -> [N, after, H, W]. Chen et al., figure 5.
 
-    A 1x1 convolution joins them, with batch norm, ReLU and dropout of 0.5. Chen et al., figure 5.
+    A 1x1 convolution, 3x3 convolutions with the dilations `rates`, and the mean over the image, concatenated; then a
+    1x1 convolution with batch norm, ReLU and dropout of 0.5.
     """
 
     def __init__(self, before: int, rates: tuple[int, ...] = (12, 24, 36), after: int = 256):
@@ -66,10 +67,10 @@ class DeepLabHead(nn.Sequential):
 
 
 class Segmentation(nn.Module):
-    """Logits of each pixel's class: [N, in_channels, H, W] -> {"out": [N, num_classes, H, W]}.
+    """A segmentation network: [N, in_channels, H, W] -> {"out": logits [N, num_classes, H, W]}.
 
-    backbone: a ResNet; classifier sees its last stage, aux_classifier, if there is one, its third, and adds "aux" of
-    the same shape. Logits are enlarged to the image by bilinear interpolation.
+    backbone: a ResNet. classifier: the head on its last stage. aux_classifier: an optional head on its third stage,
+    whose logits are "aux", of the same shape. All logits are resized bilinearly to the image.
     """
 
     def __init__(self, backbone: ResNet, classifier: nn.Module, aux_classifier: nn.Module | None = None):
@@ -79,13 +80,13 @@ class Segmentation(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         size = tuple(x.shape[-2:])
         *_, third, last = self.backbone.stages(x)
-        found = {"out": _enlarged(self.classifier(last), size)}
+        found = {"out": _resized(self.classifier(last), size)}
         if self.aux_classifier is not None:
-            found["aux"] = _enlarged(self.aux_classifier(third), size)
+            found["aux"] = _resized(self.aux_classifier(third), size)
         return found
 
 
-def _enlarged(logits: Tensor, size: tuple[int, ...]) -> Tensor:
+def _resized(logits: Tensor, size: tuple[int, ...]) -> Tensor:
     return ops.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
@@ -105,8 +106,8 @@ def fcn_resnet50(
 ) -> Segmentation:
     """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation.
 
-    aux_loss: a second output, from the third stage, whose loss counts half. width: channels of the first stage. depth:
-    a factor of the blocks per stage.
+    aux_loss: a second output, from the third stage, whose loss has weight 0.5. width: channels of the first stage.
+    depth: a factor on the blocks per stage.
     """
     return _on_resnet50(FCNHead, num_classes, aux_loss, width, depth, in_channels)
 

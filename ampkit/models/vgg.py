@@ -1,6 +1,6 @@
 """VGG, with torchvision's parameter names.
 
-Simonyan and Zisserman 2014, arXiv:1409.1556, table 1, columns A, B, D and E; the starting values as torchvision's.
+Simonyan and Zisserman 2014, arXiv:1409.1556, table 1, columns A, B, D and E; initialized as in torchvision.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2,
 
 
 class VGG(nn.Module):
-    """Stages of 3x3 convolutions, each halving the image, and three Linear: [N, in_channels, H, W] -> [N, num_classes].
+    """Stages of 3x3 convolutions and a 2x2 max pool, then three Linear: [N, in_channels, H, W] -> [N, num_classes].
 
-    depths: convolutions per stage. widths: the channels of each stage. batch_norm: with batch norm behind each
-    convolution. hidden: the width of the two hidden Linear. dropout: the probability of a zero behind each of them.
-    The output of the stages is averaged to 7x7, so any image of at least 2^stages pixels fits. Convolutions start
-    kaiming-normal over fan_out, Linear weights as N(0, 0.01^2), biases as zeros.
-    Raises ArgumentError for sizes that are no positive integers, or not as many depths as widths.
+    depths: convolutions per stage. widths: the channels of each stage. batch_norm: whether batch norm follows each
+    convolution. hidden: the width of the two hidden Linear. dropout: the probability of a zero after each of them.
+    The output of the stages is averaged to 7x7, so images need at least 2^stages x 2^stages pixels. Convolutions are
+    initialized kaiming-normal with fan_out, Linear weights from N(0, 0.01^2), biases with zeros.
+    Raises ArgumentError for sizes that are no positive integers, or unless there are as many depths as widths.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class VGG(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Initialize the weights of the convolutions and of Linear."""
         self.apply(_initialize)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,12 +101,12 @@ def vgg19(**changes: Any) -> VGG:
 
 
 def vgg11_bn(**changes: Any) -> VGG:
-    """VGG-11 with batch norm behind each convolution; see vgg11."""
+    """VGG-11 with batch norm after each convolution; see vgg11."""
     return VGG(DEPTHS[11], True, **changes)
 
 
 def vgg16_bn(**changes: Any) -> VGG:
-    """VGG-16 with batch norm behind each convolution; see vgg11."""
+    """VGG-16 with batch norm after each convolution; see vgg11."""
     return VGG(DEPTHS[16], True, **changes)
 
 

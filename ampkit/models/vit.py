@@ -40,7 +40,7 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Positions added, the blocks, a last norm: [N, L, hidden_dim] -> [N, L, hidden_dim]. Equations 1 to 4."""
+    """Position embeddings, the blocks and a final norm: [N, L, hidden_dim] -> [N, L, hidden_dim]. Equations 1-4."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.pos_embedding = new_parameter((1, seq_length, hidden_dim))
         self.dropout = nn.Dropout(dropout)
-        words = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
-        self.layers = nn.Sequential({f"encoder_layer_{i}": EncoderBlock(*words) for i in range(num_layers)})
+        options = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
+        self.layers = nn.Sequential({f"encoder_layer_{i}": EncoderBlock(*options) for i in range(num_layers)})
         self.ln = nn.LayerNorm(hidden_dim, eps=1e-6)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -66,11 +66,12 @@ class Encoder(nn.Module):
 class VisionTransformer(nn.Module):
     """An encoder over patches of the image and a class token: [N, in_channels, S, S] -> [N, num_classes].
 
-    image_size S is fixed, patch_size divides it; there are (S / patch_size)^2 + 1 positions. representation_size: the
-    width of a hidden layer with tanh before the head, None for none. The patches' projection starts truncated normal
-    over its fan-in, positions as N(0, 0.02^2), the blocks' products xavier-uniform, their biases nearly zero, the class
-    token and the head as zeros: the first loss is ln(num_classes).
-    Raises ArgumentError for sizes that do not fit together, ShapeError for images of another size.
+    image_size: S, which patch_size divides; there are (S / patch_size)^2 + 1 positions. representation_size: the width
+    of a hidden layer with tanh before the head, None for no such layer. The patch projection is initialized truncated
+    normal by fan-in, position embeddings from N(0, 0.02^2), the Linear of the blocks xavier-uniform with biases near
+    zero, the class token and the head with zeros, so the initial loss is ln(num_classes).
+    Raises ArgumentError unless patch_size divides image_size and num_heads divides hidden_dim, ShapeError for images of
+    another size.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class VisionTransformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, those of the norms aside."""
+        """Initialize all weights but those of the norms."""
         init.zeros_(self.class_token)
         init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / init.fan_in(self.conv_proj.weight)))
         init.zeros_(self.conv_proj.bias)
@@ -154,9 +155,9 @@ def vit(
 ) -> VisionTransformer:
     """A VisionTransformer for small images: 0.8 million parameters; see VisionTransformer.
 
-    patch_size: pixels of a side of a patch. num_layers: encoder blocks. num_heads: of the attention in each.
+    patch_size: the side of a patch in pixels. num_layers: encoder blocks. num_heads: of the attention in each.
     hidden_dim: the width of a token. mlp_dim: the width of the hidden layer of a block. dropout: the probability of a
-    zero behind each layer. attention_dropout: the same of the attention weights. representation_size: the width of a
+    zero after each layer. attention_dropout: the same of the attention weights. representation_size: the width of a
     hidden layer before the head.
     """
     shape = (image_size, patch_size, num_layers, num_heads, hidden_dim, mlp_dim)
@@ -164,12 +165,12 @@ def vit(
 
 
 def _sized(patch_size: int, num_layers: int, num_heads: int, width: int, changes: Any) -> VisionTransformer:
-    words = {"image_size": 224, "patch_size": patch_size, "num_layers": num_layers, "num_heads": num_heads}
-    return VisionTransformer(**{**words, "hidden_dim": width, "mlp_dim": 4 * width, **changes})
+    sizes = {"image_size": 224, "patch_size": patch_size, "num_layers": num_layers, "num_heads": num_heads}
+    return VisionTransformer(**{**sizes, "hidden_dim": width, "mlp_dim": 4 * width, **changes})
 
 
 def vit_ti_16(**changes: Any) -> VisionTransformer:
-    """ViT-Ti/16, 5.7 million parameters: any of VisionTransformer's arguments in place of the preset's."""
+    """ViT-Ti/16, 5.7 million parameters; `changes` override arguments of VisionTransformer."""
     return _sized(16, 12, 3, 192, changes)
 
 

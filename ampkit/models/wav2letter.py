@@ -17,18 +17,18 @@ from ..nn.factory import check_sizes
 
 Input = Literal["waveform", "power_spectrum", "mfcc"]
 INPUTS = get_args(Input)
-# Kernel, stride and padding of the convolutions that change how long the sound is.
+# (kernel, stride, padding) of the convolutions that change the length.
 _WAVE, _HALVING, _LAST = (250, 160, 45), (48, 2, 23), (32, 1, 16)
 
 
 class Wav2Letter(nn.Module):
     """Log-probabilities of letters over time: input [N, num_features, T] -> [N, num_classes, T'].
 
-    input_type: "waveform", from which a first convolution makes `width` features at 100 Hz (of 16 kHz), or features,
-    "power_spectrum" or "mfcc"; time is halved once more. num_features: channels of the input, 1 of a waveform. width:
-    channels of the inner convolutions. wide: channels of the last two hidden ones. `ctc_loss` takes the output as
-    [T', N, num_classes].
-    Raises ArgumentError for another input_type, ShapeError for input of other axes or another number of features.
+    input_type: "waveform", which a first convolution of stride 160 turns into `width` features (16 kHz to 100 Hz), or
+    features, "power_spectrum" or "mfcc"; a stride of 2 follows. num_features: channels of the input, 1 for a waveform.
+    width: channels of the inner convolutions. wide: channels of the last two hidden ones. `ctc_loss` takes the output
+    as [T', N, num_classes].
+    Raises ArgumentError for another input_type, ShapeError for input that is not [N, num_features, T].
     """
 
     def __init__(
@@ -54,11 +54,12 @@ class Wav2Letter(nn.Module):
         )
         first = nn.Sequential(*_active(num_features, width, *_WAVE)) if wave else None
         self.acoustic_model = acoustic if first is None else nn.Sequential(first, acoustic)
-        self._begin()
+        self._initialize()
 
-    def _begin(self) -> None:
-        # Through eleven ReLUs without a norm between them a signal lasts only in this scale (He et al. 2015,
-        # arXiv:1502.01852, eq. 10); and a letter whose logits begin below the last ReLU's kink would never change.
+    def _initialize(self) -> None:
+        # Eleven ReLUs without norms keep the variance of activations only with this scale (He et al. 2015,
+        # arXiv:1502.01852, eq. 10). The positive last bias keeps the logits in the last ReLU's active range, where they
+        # have gradients.
         *inner, last = [layer for layer in self.modules() if isinstance(layer, nn.Conv1d)]
         for layer in inner:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -67,10 +68,7 @@ class Wav2Letter(nn.Module):
 
     @staticmethod
     def frames(length: int, input_type: str = "waveform") -> int:
-        """How many steps of time the answer to an input of `length` has.
-
-        Raises ShapeError for an input that is too short for any.
-        """
+        """The length T' of the output for an input of `length`. Raises ShapeError if the input is too short for one."""
         left = length
         for kernel, stride, padding in (*[_WAVE] * (input_type == "waveform"), _HALVING, _LAST):
             left = (left + 2 * padding - kernel) // stride + 1
@@ -80,7 +78,7 @@ class Wav2Letter(nn.Module):
 
     @staticmethod
     def step(input_type: str = "waveform") -> int:
-        """How many values of an input a step of time of the answer stands for."""
+        """The total stride: input values per time step of the output."""
         return _HALVING[1] * (_WAVE[1] if input_type == "waveform" else 1)
 
     def forward(self, x: Tensor) -> Tensor:
