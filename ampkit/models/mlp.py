@@ -30,7 +30,7 @@ def mlp(
     """A multi-layer perceptron: input [N, ...] of in_features values each -> [N, out_features].
 
     hidden: the width of each hidden layer, or of the only one. activation: between the layers. dropout: the probability
-    of a zero after each activation. The axes after the first are flattened.
+    of a zero behind each activation. The axes after the first are flattened.
     Raises ArgumentError for an unknown activation, or widths that are no positive integers.
     """
     widths = [hidden] if isinstance(hidden, int) else list(hidden)
