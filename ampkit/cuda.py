@@ -1,6 +1,6 @@
-"""The GPUs of this machine: `ampkit.cuda.is_available()`, so that a script that asks first runs without one.
+"""GPUs and their memory, with the names of torch.cuda; `ampkit.cuda.is_available()` is False without a GPU.
 
-Bytes are those of CuPy's memory pool, and all that recorded steps hold for themselves.
+Memory figures are bytes of CuPy's memory pool plus the private pools of recorded steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def is_available() -> bool:
-    """Whether there is a GPU that tensors can live on."""
+    """Whether ampkit can use a GPU."""
     try:
         backends.get("cuda")
     except DeviceError:
@@ -43,7 +43,7 @@ def is_available() -> bool:
 
 
 def _gpu(device: Any = None) -> Any:
-    # The backend of a GPU, given as PyTorch takes it: "cuda:1", 1, or nothing for the current one.
+    """The backend of a GPU: "cuda:1", 1, or None for the current one, as in PyTorch."""
     found = backends.get("cuda" if device is None else device)
     if found.name != "cuda":
         raise DeviceError("ampkit.cuda", "'cuda', 'cuda:<index>' or a number", repr(device))
@@ -51,7 +51,7 @@ def _gpu(device: Any = None) -> Any:
 
 
 def device_count() -> int:
-    """How many GPUs tensors can live on."""
+    """The number of GPUs; 0 if ampkit can use none."""
     return int(_gpu().xp.cuda.runtime.getDeviceCount()) if is_available() else 0
 
 
@@ -75,7 +75,7 @@ def _make_current(gpu: Any) -> Any:
 
 
 class device:
-    """A block in which "cuda" means the GPU `device`, "cuda:1" or 1; None and negative numbers change nothing.
+    """Context manager: "cuda" means the GPU `device`, "cuda:1" or 1, inside; None and negative numbers change nothing.
 
     Raises DeviceError for a GPU that this machine does not have.
     """
@@ -111,7 +111,7 @@ def _properties(device: Any) -> Any:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until the GPU is done; an error that it found on its way, such as a label out of range, is raised here.
+    """Wait until the GPU has finished; deferred errors, such as a label out of range, are raised here.
 
     Raises DeviceError without a GPU.
     """
@@ -119,13 +119,13 @@ def synchronize(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give memory that no tensor holds back to the GPUs; without one there is none."""
+    """Return unused memory of the pools to all GPUs; does nothing without one."""
     for gpu in () if not is_available() else backends.gpus.known() if backends.gpus is not None else (_gpu(),):
         gpu.usage.free()
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes that arrays on the GPU hold; 0 without one."""
+    """Bytes of the arrays on the GPU; 0 without one."""
     return int(_gpu(device).usage.used()) if is_available() else 0
 
 
@@ -143,13 +143,13 @@ def max_memory_allocated(device: Any = None) -> int:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Look for the peak of this thread's allocations from now on, at a microsecond for each."""
+    """Track the peak of this thread's allocations from now on; costs a microsecond per allocation."""
     if is_available():
         _gpu(device).usage.watch()
 
 
 def manual_seed(seed: int) -> None:
-    """Nothing: `ampkit.manual_seed` rules the random numbers of every device."""
+    """Does nothing: `ampkit.manual_seed` seeds the random numbers of every device."""
 
 
 manual_seed_all = manual_seed
@@ -169,9 +169,9 @@ def _held(device: str) -> dict[str, int]:
             arrays = _of_parameter(item)
         else:
             continue
-        for kept, some in zip(found.values(), arrays, strict=True):
-            kept.update({id(a): a for a in some if backends.backend_of(a).device_of(a) == device})
-    return {name: sum(int(a.nbytes) for a in kept.values()) for name, kept in found.items()}
+        for by_id, group in zip(found.values(), arrays, strict=True):
+            by_id.update({id(a): a for a in group if backends.backend_of(a).device_of(a) == device})
+    return {name: sum(int(a.nbytes) for a in by_id.values()) for name, by_id in found.items()}
 
 
 def _of_parameter(parameter: Parameter) -> tuple[list[Any], list[Any], list[Any]]:

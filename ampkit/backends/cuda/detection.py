@@ -1,4 +1,4 @@
-"""Whether there is a GPU that CuPy can use, and one line on why not."""
+"""Detects whether CuPy can use a GPU, and says in one line why not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Trouble = tuple[str, str, str] | None  # what is needed, what was found, the cur
 
 
 def two_of_cupy() -> Trouble:
-    """What is wrong where CuPy is installed for two versions of CUDA: their files overwrite each other."""
+    """The trouble if CuPy is installed for two versions of CUDA, whose files overwrite each other; else None."""
     found = cupys()
     if len(found) < 2:
         return None
@@ -26,7 +26,7 @@ def two_of_cupy() -> Trouble:
 
 
 def cupys() -> list[str]:
-    """The distributions of CuPy that are installed."""
+    """The names of the installed distributions of CuPy."""
     return [name for name in ("cupy", *(f"cupy-cuda{n}x" for n in (11, *EXTRAS))) if find_distribution(name)]
 
 
@@ -39,16 +39,16 @@ def find_distribution(name: str) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of many lines, CuPy's or a compiler's, says: the last line that names an error."""
+    """Shorten a multi-line error of CuPy or a compiler to the last line that names an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")] or [type(error).__name__]
     return next((line for line in reversed(lines) if "Error" in line or "error:" in line), lines[0])[-160:]
 
 
 def why_not(xp: Any, index: int | None = None) -> Trouble:
-    """What keeps CuPy from using a GPU: what is needed, what was found, the cure; None if nothing does."""
+    """Why CuPy cannot use a GPU: what is needed, what was found, the cure; None if it can."""
     try:
         return _why_not(xp, index)
-    except Exception as error:  # of a driver that is broken, or libraries that are not there
+    except Exception as error:  # a broken driver or missing libraries
         return "CUDA's runtime", one_line(error), "see whether nvidia-smi works, and what `ampkit doctor` says"
 
 
@@ -71,7 +71,7 @@ def _why_not(xp: Any, index: int | None) -> Trouble:
 
 
 def device_trouble(xp: Any, index: int) -> Trouble:
-    """What keeps one GPU of the machine from being used, as `why_not`."""
+    """Why one GPU cannot be used, as `why_not`."""
     capability = str(xp.cuda.Device(index).compute_capability)
     if int(capability) < OLDEST:
         needs, found = f"a GPU of compute capability {OLDEST / 10} or newer", f"{capability[:-1]}.{capability[-1]}"
@@ -80,7 +80,7 @@ def device_trouble(xp: Any, index: int) -> Trouble:
 
 
 def _compiles(xp: Any, index: int, cure: str) -> Trouble:
-    # A small kernel, with the headers that all include: CuPy alone brings neither them nor the compiler.
+    """Why a small kernel cannot be compiled and loaded: CuPy alone brings neither the compiler nor CUDA's headers."""
     before = xp.cuda.runtime.getDevice()
     try:
         xp.cuda.runtime.setDevice(index)

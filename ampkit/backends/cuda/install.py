@@ -1,4 +1,4 @@
-"""What this machine has for CUDA before anything of it is loaded, and the command that installs the rest."""
+"""Finds the CUDA driver without loading CuPy, and names the command that installs what is missing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def driver() -> str | None:
 
 
 def command(major: int) -> str:
-    """What installs the extra for CUDA `major`, from where this ampkit was installed."""
+    """The pip command that installs the extra for CUDA `major`, from the source of this installation of ampkit."""
     extra = f"[cuda{major}]"
     folder = source()
     return f"pip install 'ampkit{extra}'" if folder is None else f"pip install -e '{folder}{extra}'"
 
 
 def source() -> Path | None:
-    """The folder that this ampkit is imported or was installed from, where that has a pyproject.toml; or None."""
+    """The source folder with pyproject.toml that ampkit is imported or was installed from; None if there is none."""
     folders = [Path(__file__).parents[3]]
     try:
         origin = json.loads(metadata.distribution("ampkit").read_text("direct_url.json") or "{}").get("url", "")
@@ -43,13 +43,13 @@ def source() -> Path | None:
 
 
 def cure_for(major: int) -> str:
-    """What to install for CUDA `major`, a driver's or CuPy's. Newer drivers run what is for older ones."""
+    """What to install for CUDA `major`, the driver's or CuPy's; newer drivers run code for older ones."""
     if major < min(EXTRAS):
         return f"a driver for CUDA {min(EXTRAS)} or newer, and then {command(min(EXTRAS))}"
     return command(min(major, max(EXTRAS)))
 
 
 def cure() -> str:
-    """What to install for this machine's driver; the newest where there is none."""
+    """What to install for this machine's driver; the newest version without a driver."""
     found = driver()
     return cure_for(int(found.partition(".")[0])) if found else command(max(EXTRAS))

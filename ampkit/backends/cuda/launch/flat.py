@@ -10,20 +10,20 @@ from ..nvrtc import blocks_for
 
 Array = Any  # a CuPy array
 BLOCK = 256  # threads
-BLOCKS = 4096  # of an update: several for each place that a GPU has, so that none is idle for long at the end
+BLOCKS = 4096  # per update: several waves of blocks, so that few multiprocessors idle at the end
 
 
 def in_order(*arrays: Array | None) -> bool:
-    """Whether the elements of all arrays lie in memory in their order, without gaps."""
+    """Whether all arrays are C-contiguous; None counts as contiguous."""
     return all(a is None or bool(a.flags.c_contiguous) for a in arrays)
 
 
 def width_of(dtype: DType, *arrays: Array | None) -> int:
-    """How many values of `dtype` are accessed at once: 16 bytes of them where all arrays begin on that many values."""
+    """Values of `dtype` per access: 16 bytes of them if all arrays are aligned for it, else 1."""
     count = 16 // dtype.itemsize
     return 1 if any(a is not None and a.data.ptr % (count * a.dtype.itemsize) for a in arrays) else count
 
 
 def grid_for(count: int, width: int, most: int = BLOCKS) -> int:
-    """Blocks for `count` values, `width` of them at once by each thread."""
+    """Blocks for `count` values with `width` values per thread, at most `most`."""
     return min(blocks_for(count, BLOCK * width), most)

@@ -1,4 +1,4 @@
-"""Launches of padding, one for all edges, and of its gradient.
+"""Launches the kernels of padding.cu: one launch pads all axes, one computes the gradient.
 
 Results have the memory layout of the input. Not yet run on a GPU.
 """
@@ -26,17 +26,17 @@ _EDGES = np.dtype(
 
 
 def fits(array: Array, wide: tuple[int, ...]) -> bool:
-    """Whether kernels take an array, which is padded to the shape `wide` or was."""
+    """Whether the kernels take `array`, where `wide` is the padded shape."""
     return array.itemsize in WORD_TYPES and 0 < array.ndim <= AXES and array.size > 0 and prod(wide) < MAX_ELEMENTS
 
 
 def widened(shape: tuple[int, ...], widths: Widths) -> tuple[int, ...]:
-    """`shape` with `widths`, (before, after), more along each axis."""
+    """The shape after padding by `widths`, (before, after) per axis."""
     return tuple([n + before + after for n, (before, after) in zip(shape, widths, strict=True)])
 
 
 def extended(array: Array, widths: Widths, mode: str, fill: Any = 0) -> Array:
-    """`array` with `widths` more along each axis: `fill`, a number, or what `mode` takes from inside."""
+    """Pad `array` by `widths`, (before, after) per axis: with `fill`, or with elements of the array as `mode` says."""
     wide = widened(array.shape, widths)
     word = np.uint64(int.from_bytes(np.asarray(fill, array.dtype).tobytes(), "little"))
     return _run(
@@ -53,7 +53,7 @@ def extended(array: Array, widths: Widths, mode: str, fill: Any = 0) -> Array:
 
 
 def added(dy: Array, widths: Widths, mode: str, dtype: DType) -> Array:
-    """The gradient of `extended` for a mode other than constant: float32, rounded once to `dtype`."""
+    """The gradient of `extended` for modes other than constant: summed in float32, rounded once to `dtype`."""
     size = tuple([n - before - after for n, (before, after) in zip(dy.shape, widths, strict=True)])
     return _run(typed("pad_backward", dy.dtype, dtype), dy, dtype, size, size, dy.shape, widths, mode)
 
@@ -69,7 +69,7 @@ def _run(
     mode: str,
     *more: Any,
 ) -> Array:
-    """Launch `entry`, which reads `array` and makes one of `shape`; size: inside the edges; wide: with them."""
+    """Launch `entry` from `array` to a new array of `shape`; size: the shape without padding; wide: with padding."""
     order = list(range(array.ndim))  # from the innermost in memory
     order.sort(key=lambda i: (array.strides[i], -i) if all(array.strides) else (-i, 0))
     edges = np.zeros(1, _EDGES)

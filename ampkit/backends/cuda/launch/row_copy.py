@@ -17,7 +17,7 @@ WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsign
 
 
 def rows_of(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
-    """table [outer, rows, width], contiguous and whatever its axes are called, index [n] -> [outer, n, width]."""
+    """Gather rows: table, contiguous, read as [outer, rows, width], index [n] -> [outer, n, width]."""
     index = segment_sum.as_keys(index)
     width = table.size // (outer * rows)
     out = backends.backend_of(table).empty((outer, index.size, width), table.dtype)
@@ -30,6 +30,6 @@ def rows_of(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
 
 
 def whole(table: Array, index: Array, rows: int) -> bool:
-    """Whether `rows_of` takes them: a table that fills a piece of memory, and an index that is not empty."""
+    """Whether `rows_of` takes them: a contiguous table and an integer index, neither empty nor too large."""
     size = table.size // max(1, rows) * index.size * table.dtype.itemsize
     return bool(table.flags.c_contiguous) and index.dtype.kind in "iu" and 0 < size <= MAX_ELEMENTS and table.size > 0

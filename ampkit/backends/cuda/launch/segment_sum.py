@@ -1,7 +1,7 @@
-"""Sums of rows by key, on the device from beginning to end: nobody asks how many keys there are.
+"""Deterministic segment sums of rows by key, computed on the device without host synchronization.
 
-Keys are sorted by a radix sort that keeps the order of equal ones, and the rows of each key are added in that order in
-float32. No atomic sums: the same bits every time. Which row of a key is the last needs no sort. Not yet run on a GPU.
+Keys are sorted by a stable radix sort, and the rows of each key are added in that order in float32. There are no atomic
+sums, so results are bitwise reproducible. `last`, the last row of each key, needs no sort. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UINT32: DType = np.dtype(np.uint32)
 
 
 class Order(NamedTuple):
-    """Sorted keys [n], the place where each stood [n], where each key of [0, rows) begins [rows + 1]; all uint32."""
+    """Sorted keys [n], the position of each before sorting [n], the start of each key [rows + 1]; all uint32."""
 
     keys: Array
     places: Array
@@ -31,70 +31,70 @@ class Order(NamedTuple):
 
 
 def fits(values: Array, index: Array, rows: int, dtype: DType) -> bool:
-    """Whether `sums` takes rows of `values`, as many as `index` has elements, and answers in `dtype`."""
+    """Whether `sums` takes `values`, one row per element of `index`, and returns `dtype`."""
     known = values.dtype in STORED and dtype in (values.dtype, float32) and index.dtype.kind in "iu"
     return known and index.size > 0 and 0 < values.size <= MAX_ELEMENTS and 0 < rows < MAX_ELEMENTS
 
 
 def as_keys(index: Array) -> Array:
-    """`index` flat, in one of the dtypes that kernels read."""
+    """`index` flattened, as int32 or int64."""
     index = index if index.dtype in (int32, int64) else index.astype(int64)
     return side_by_side(index).reshape(-1)
 
 
 def side_by_side(array: Array) -> Array:
-    """`array`, copied if its elements do not lie in memory in their order."""
+    """`array`, copied unless it is C-contiguous."""
     return array if array.flags.c_contiguous else array.copy()
 
 
 def ordered(index: Array, rows: int, ignored: int = -1) -> Order:
-    """The order of `index`, integers; those outside [0, rows) and `ignored` come last, as `rows`."""
-    there, keys, places, n = backends.backend_of(index), as_keys(index), None, index.size
+    """Sort the integers `index` stably; those outside [0, rows) and `ignored` become `rows` and come last."""
+    backend, keys, places, n = backends.backend_of(index), as_keys(index), None, index.size
     tiles = blocks_for(n, TILE)
-    counts = there.empty((256 * tiles,), UINT32)
+    counts = backend.empty((256 * tiles,), UINT32)
     more = np.uint32(n), np.uint32(rows), np.int64(ignored)
     for shift in range(0, rows.bit_length(), 8):
         name = "unsigned" if keys.dtype == UINT32 else keys.dtype
         launch("indexing/segment_sum", typed("segment_count", name), tiles, BLOCK, keys, counts, *more, np.int32(shift))
         launch("indexing/segment_sum", "segment_scan", 1, 1024, counts, np.int32(256 * tiles))
-        found = there.empty((n,), UINT32), there.empty((n,), UINT32)
-        given = keys, places, counts, *found, *more, np.int32(shift)
-        launch("indexing/segment_sum", typed("segment_sort", name), tiles, BLOCK, *given)
+        found = backend.empty((n,), UINT32), backend.empty((n,), UINT32)
+        args = keys, places, counts, *found, *more, np.int32(shift)
+        launch("indexing/segment_sum", typed("segment_sort", name), tiles, BLOCK, *args)
         keys, places = found
-    starts = there.empty((rows + 1,), UINT32)
+    starts = backend.empty((rows + 1,), UINT32)
     launch("indexing/segment_sum", "segment_starts", blocks_for(rows + 1, BLOCK), BLOCK, keys, starts, *more[:2])
     return Order(keys, places, starts, rows)
 
 
 def last(index: Array, rows: int) -> Array:
-    """Per key one more than the last place of `index`, flat, where it stands, or 0: [rows] int32."""
+    """Per key 1 + its last position in the flattened `index`, 0 if it does not occur: [rows] int32."""
     keys, found = as_keys(index), backends.backend_of(index).zeros((rows,), int32)
-    given = keys, found, np.uint32(keys.size), np.uint32(rows)
+    args = keys, found, np.uint32(keys.size), np.uint32(rows)
     launch(
         "indexing/segment_sum",
         typed("segment_last", keys.dtype),
         min(blocks_for(keys.size, BLOCK), BLOCKS),
         BLOCK,
-        *given,
+        *args,
     )
     return found
 
 
 def sums(values: Array, order: Order, dtype: DType, outer: int = 1) -> Array:
-    """values [outer, n, width], whatever its axes are called -> [outer, rows, width], sums of the rows of each key."""
+    """Sum the rows of each key: values, read as [outer, n, width] -> [outer, rows, width] in `dtype`."""
     values, n = side_by_side(values), order.keys.size
     width = values.size // (outer * n)
-    there, tiles = backends.backend_of(values), blocks_for(n, RUN)
-    packs = np.bool_(width % 8 == 0 and values.data.ptr % 16 == 0)
-    partial = there.empty((outer * tiles * 2 * width,), float32)
-    out = there.empty((outer, order.rows, width), dtype)
-    many = np.uint32(n), np.uint32(order.rows)
+    backend, tiles = backends.backend_of(values), blocks_for(n, RUN)
+    vectorize = np.bool_(width % 8 == 0 and values.data.ptr % 16 == 0)
+    partial = backend.empty((outer * tiles * 2 * width,), float32)
+    out = backend.empty((outer, order.rows, width), dtype)
+    counts = np.uint32(n), np.uint32(order.rows)
     for first in range(0, outer, 65535):
         last = min(first + 65535, outer)
-        some = slice(first * tiles * 2 * width, None)
-        given = values.reshape(-1)[first * n * width :], *order[:3], partial[some], *many, np.int64(width), packs
-        launch("indexing/segment_sum", typed("segment_partials", values.dtype), (tiles, last - first), BLOCK, *given)
-    rest = values, order.places, order.starts, partial, out, *many, np.uint32(outer), np.int64(width), packs
+        tail = slice(first * tiles * 2 * width, None)
+        args = values.reshape(-1)[first * n * width :], *order[:3], partial[tail], *counts, np.int64(width), vectorize
+        launch("indexing/segment_sum", typed("segment_partials", values.dtype), (tiles, last - first), BLOCK, *args)
+    final = values, order.places, order.starts, partial, out, *counts, np.uint32(outer), np.int64(width), vectorize
     entry = typed("segment_sums", values.dtype, dtype)
-    launch("indexing/segment_sum", entry, blocks_for(outer * order.rows, BLOCK // 32), BLOCK, *rest)
+    launch("indexing/segment_sum", entry, blocks_for(outer * order.rows, BLOCK // 32), BLOCK, *final)
     return out
