@@ -1,4 +1,4 @@
-"""Batches: items stacked into one, and copied to a device ahead of their use."""
+"""Collate items into batches, and prefetch batches to a device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Arrays and NumPy numbers as tensors, also in sequences and mappings; all else as it is."""
+    """Convert arrays and NumPy numbers to tensors, also in sequences and mappings; keep all other values."""
     if isinstance(data, np.ndarray | np.generic) and data.dtype.name in dtypes.NAMES:
         return Tensor(np.array(data, dtypes.parse(data.dtype)))
     if isinstance(data, Mapping):
@@ -49,7 +49,7 @@ def default_convert(data: Any) -> Any:
 
 
 def _same_type(like: Any, value: Any) -> Any:
-    """`value` as a collection of the type of `like`; of a tuple a list, as in PyTorch."""
+    """Convert `value` to the type of `like`; for a plain tuple keep the list, as PyTorch does."""
     if isinstance(like, tuple):
         return type(like)(*value) if hasattr(like, "_fields") else value
     try:
@@ -87,11 +87,11 @@ def _transposed(batch: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 
 def prefetch(batches: Iterable[Any], device: str | None = None) -> Iterator[Any]:
-    """The batches on `device`, each copied there while the one before it is used.
+    """Iterate over `batches` on `device`; each is copied there while the one before it is used.
 
     batches: CPU tensors, alone or in tuples, lists or dicts, as a DataLoader yields them. On a GPU they are copied
-    through pinned memory on a stream of their own, without blocking the host; on a CPU they are passed on unchanged.
-    Raises DeviceError for a device that this machine does not have.
+    through pinned memory on a separate stream, without blocking the host; on a CPU they are passed on unchanged.
+    Raises DeviceError for a device that is not available.
     """
     backend = backends.get(device)
     return _copied_ahead(batches, backend) if backend.name != "cpu" else iter(batches)

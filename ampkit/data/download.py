@@ -45,10 +45,10 @@ class Source:
 
 
 def fetch(source: Source, folder: str | Path, timeout: float = 30.0) -> Path:
-    """The file of `source` in `folder`, downloaded unless it is there. -> its path.
+    """Download the file of `source` into `folder` unless it exists. -> its path.
 
-    It is renamed to its name when it is complete and its SHA-256 is right; until then it is `<name>.part`, and a later
-    call resumes it, if the server supports ranges. timeout: seconds to connect; then at least 1 KiB per second of each
+    It is written to `<name>.part`, and renamed once it is complete and its SHA-256 is right. A later call resumes an
+    incomplete file if the server supports ranges. timeout: seconds to connect; then at least 1 KiB per second of each
     `timeout` seconds has to arrive.
     Raises FileError for an existing file with another content (which is left unchanged), for a server that does not
     respond, breaks off or is slower, for a wrong size or checksum, for a `<name>.part` that is a link or no regular
@@ -70,7 +70,7 @@ def fetch(source: Source, folder: str | Path, timeout: float = 30.0) -> Path:
 
 
 def verify(path: Path, source: Source, cure: str | None = None) -> None:
-    """Nothing for a file that is the one of `source`. Raises FileError if its size or its SHA-256 is another."""
+    """Raise FileError unless the file at `path` has the size and SHA-256 of `source`."""
     with opened(path, _WHERE) as file:
         size = os.fstat(file.fileno()).st_size
         if size != source.size:
@@ -96,13 +96,13 @@ def _download(source: Source, path: Path, timeout: float) -> None:
         try:
             verify(part, source, "call again: it is downloaded anew")
         except FileError:
-            part.unlink()  # going on from wrong bytes would never end well
+            part.unlink()  # resuming from wrong bytes could never succeed
             raise
         part.replace(path)
 
 
 def _regular_file(path: str, flags: int) -> int:
-    # A link would lead the bytes into another file.
+    # Opening a link would write the bytes into another file.
     try:
         return os.open(path, flags | _NO_LINKS, 0o666)
     except OSError as error:
@@ -233,7 +233,7 @@ class _ThroughputReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """As of a socket's file."""
+        """Read what the socket has received into `buffer`; the number of bytes, as io.RawIOBase specifies."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"fewer than {MIN_THROUGHPUT} bytes a second for {self._seconds:g} s")

@@ -1,4 +1,4 @@
-"""Batches of IterableDatasets, iterated here or by workers, each over its own share."""
+"""Batches of IterableDatasets, iterated in this process or by workers, each over its own share of the items."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .collate import default_collate, default_convert
 
 
 class Batching(NamedTuple):
-    """How items become batches. batch_size: None for single items."""
+    """How items are batched. batch_size: None for single items. drop_last: whether to drop a shorter last batch."""
 
     batch_size: int | None
     drop_last: bool
     collate_fn: Callable[[Any], Any] | None
 
     def batches(self, dataset: Any) -> Iterator[Any]:
-        """The items of each batch, in the order of `dataset`."""
+        """Iterate over lists of items, one per batch, in the order of `dataset`; over items without batch_size."""
         items = iter(dataset)
         return items if self.batch_size is None else self._full(items, self.batch_size)
 
@@ -30,7 +30,7 @@ class Batching(NamedTuple):
             yield batch
 
     def collated(self, items: Any) -> Any:
-        """The batch of these items."""
+        """Collate items into a batch, with collate_fn or the default."""
         if self.collate_fn is not None:
             return self.collate_fn(items)
         return default_convert(items) if self.batch_size is None else default_collate(items)
@@ -43,7 +43,7 @@ def dataset_state(dataset: Any) -> Any:
 
 
 def with_state(dataset: Any, batching: Batching) -> Iterator[tuple[Any, Any]]:
-    """(items, state of the dataset behind them) of each batch."""
+    """Iterate over (items, state of the dataset after them) of each batch."""
     return ((items, dataset_state(dataset)) for items in batching.batches(dataset))
 
 
