@@ -6,7 +6,7 @@ from types import FunctionType as _FunctionType
 
 from . import ops as _ops
 from .core.tensor import Tensor as _Tensor
-from .core.torch_compat import accept_compat_args as accept_compat_args
+from .core.torch_compat import accept_compat_args as _accept_compat_args
 from .ops import linalg_cholesky as cholesky
 from .ops import linalg_eigh as eigh
 from .ops import linalg_eigvalsh as eigvalsh
@@ -73,4 +73,4 @@ def vander(x: _Tensor, *, N: int | None = None) -> _Tensor:  # noqa: N803
 
 for _name in __all__:
     if isinstance(globals()[_name], _FunctionType) and globals()[_name].__module__ == __name__:
-        globals()[_name] = accept_compat_args(_checked(globals()[_name]))
+        globals()[_name] = _accept_compat_args(_checked(globals()[_name]))

@@ -103,8 +103,8 @@ class Subset(Dataset[Any]):
 class ConcatDataset(Dataset[Any]):
     """Map-style datasets concatenated. Raises ArgumentError for an empty list."""
 
-    def __init__(self, datasets: Iterable[Any]):
-        self.datasets = list(datasets)
+    def __init__(self, datasets: Iterable[Sized]):
+        self.datasets: list[Any] = list(datasets)
         if not self.datasets:
             raise ArgumentError("ConcatDataset", "at least one dataset", "none")
         self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
@@ -148,7 +148,7 @@ class StackDataset(Dataset[Any]):
     Raises ArgumentError for no datasets, for positional and keyword ones together, and for different lengths.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Sized, **kwargs: Sized):
         self.datasets: Any = args or kwargs
         datasets = [*args, *kwargs.values()]
         if not all(isinstance(dataset, Sized) and getattr(dataset, "shape", True) != () for dataset in datasets):

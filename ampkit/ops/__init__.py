@@ -7,7 +7,7 @@ operators and methods, `traced_methods.py` the meaning of NumPy's functions in d
 from types import FunctionType as _FunctionType
 from types import ModuleType as _ModuleType
 
-from ..core.torch_compat import accept_compat_args as accept_compat_args
+from ..core.torch_compat import accept_compat_args as _accept_compat_args
 from . import argument_checks as _argument_checks
 from . import tensor_methods, traced_methods
 from .creation.constants import *
@@ -83,6 +83,6 @@ __all__ = [name for name, value in globals().items() if not name.startswith("_")
 
 for _name in __all__:  # ops check their arguments and accept PyTorch's aliases themselves; plain functions here
     if isinstance(globals()[_name], _FunctionType):
-        globals()[_name] = accept_compat_args(_argument_checks.checked(globals()[_name]))
+        globals()[_name] = _accept_compat_args(_argument_checks.checked(globals()[_name]))
 
 tensor_methods.add_tensor_methods(globals())

@@ -184,3 +184,10 @@ def test_inference_mode_records_nothing_as_a_context_and_as_a_decorator():
         assert (x * 2).requires_grad
     assert not ampkit.inference_mode()(lambda: x * 2)().requires_grad
     assert (x * 2).requires_grad
+
+
+def test_ops_exports_its_own_functions_only():
+    from ampkit import ops
+
+    foreign = [name for name in ops.__all__ if not getattr(ops, name).__module__.startswith("ampkit.ops")]
+    assert foreign == ["tensor"]  # of core
