@@ -136,7 +136,7 @@ def test_a_kernel_family_has_the_name_of_a_family_that_it_makes_faster():
 
 def test_no_folder_has_more_than_25_entries():
     folders = [ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")]
-    large = {path: n for path in folders if (n := sum(p.name != "__pycache__" for p in path.iterdir())) > 30}
+    large = {path: n for path in folders if (n := sum(p.name != "__pycache__" for p in path.iterdir())) > 25}
     assert not large
 
 

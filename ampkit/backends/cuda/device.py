@@ -255,12 +255,12 @@ class CUDA:
             first = marks.argmax()
             looked_at = marks.any(), first, np.take(values.reshape(-1), first)
 
-        def judge(found: bool, at: int, value: Any) -> None:
+        def fail_if_found(found: bool, at: int, value: Any) -> None:
             if found:
-                place = tuple(int(i) for i in np.unravel_index(at, shape))
-                fail(value, place[0] if len(place) == 1 else place)
+                position = tuple(int(i) for i in np.unravel_index(at, shape))
+                fail(value, position[0] if len(position) == 1 else position)
 
-        self.call_when_ready(looked_at, judge)
+        self.call_when_ready(looked_at, fail_if_found)
 
 
 def connect(index: int | None = None) -> CUDA:
